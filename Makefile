@@ -19,10 +19,10 @@ setup: $(VENV)/.dev ## Create .venv with the service, .venv/bin/cadenza, and all
 run: $(VENV)/.run ## Run the service; installs it first if needed (ARGS="--port 9000" for options)
 	@exec $(BIN)/cadenza serve $(ARGS)
 
-test: $(VENV)/.dev ## Run the tests, in minutes (ARGS="tests/unit -k sse" for some of them)
+test: $(VENV)/.dev ## Run all tests but the slow ones (ARGS="tests/unit -k sse" for some of them)
 	@$(PYTEST) -m "not slow" $(ARGS)
 
-test-slow: $(VENV)/.dev ## Run the long tests too: soaks, storms, other people's programs
+test-slow: $(VENV)/.dev ## Run the slow tests: soaks, storms, a browser, other programs
 	@$(PYTEST) -m slow $(ARGS)
 
 bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick for two minutes)

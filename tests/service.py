@@ -32,6 +32,7 @@ from cadenza.fleet.changes import make_change
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from tests.environment import environment
+from tests.forked import ForkedProcess
 from tests.ledger_reader import LedgerReader
 from tests.migrated import STORE_WAIT_S, checkpointed_bytes, copy_migrated_store, run_aside, with_store
 from tests.passwords import cheap_hash
@@ -55,12 +56,13 @@ COPY_ACCOUNT = """
 SUSPEND = Statement(text("UPDATE accounts SET suspended_at = :at WHERE email = :email"))
 
 T = TypeVar("T")
+Process = subprocess.Popen[bytes] | ForkedProcess
 
 
 class Serving:
     """A running `cadenza serve` on a port that the system chose. What it prints goes into a file."""
 
-    def __init__(self, process: subprocess.Popen[bytes], printed: Path) -> None:
+    def __init__(self, process: Process, printed: Path) -> None:
         self.port = 0
         self.process = process
         self._printed = printed
@@ -124,9 +126,12 @@ class ServiceProcess(Serving):
                 self._log_writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=out)
                 assert self._log_writer.stdin
                 out = files.enter_context(self._log_writer.stdin)
-            process = subprocess.Popen(
-                command, cwd=folder, env=environment(**armed), stdin=subprocess.DEVNULL, stdout=out, stderr=out
-            )
+            if variables:  # which may be of the interpreter
+                process: Process = subprocess.Popen(
+                    command, cwd=folder, env=environment(**armed), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                )
+            else:
+                process = ForkedProcess(command, folder, environment(**armed), out)
         super().__init__(process, log)
 
     @property

@@ -1,9 +1,9 @@
-"""The composition root: builds the object graph from the settings, sends each request to the gateway or to the site.
+"""The composition root: builds the object graph from the settings, and routes each request to the gateway or the site.
 
-Start: the store (SQLite is migrated), the shared state, the ledger, then the upstreams. A model may still be loading.
+Start: the store (SQLite is migrated), the shared state, presence, the gateway with its ledger, then the upstreams. A
+model may still be loading afterwards. Stop: the same in reverse order.
 Reload: classes, routes, providers, characters, prices, limits and grounding are read again; requests in flight keep the
-old ones. The other sections stay as they were at the start, and a warning names those that changed.
-Stop: what was started is stopped, in the opposite order.
+old ones. The other sections need a restart, and a warning names those that changed.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from cadenza.config import ConfigError, Settings, load_settings, missing_secrets
+from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSettings, SearchSettings
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
@@ -55,16 +55,9 @@ from cadenza.web.chat.stream import WebChat
 from cadenza.web.probes import HostNames, Probes
 from cadenza.web.settings import SiteParts, SiteSettings
 
-WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # the variable by which the parent names it to its workers
+WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # names the folder of metrics to worker processes
 GC_THRESHOLDS = (100_000, 20, 20)
-SECTIONS_OF_A_START = {  # the fields of Settings that a reload does not change, by the section of the file
-    "server": "server",
-    "store": "store",
-    "shared_state": "shared_state",
-    "platform": "platform",
-    "mail": "mail",
-    "payments": "stripe",
-}
+FIXED_SECTIONS = ("server", "store", "shared_state", "platform", "mail", "payments")  # a reload does not change them
 
 
 class App:
@@ -127,7 +120,7 @@ class App:
             self.gateway.in_flight.end(exchange)
 
     def _build_pages(self) -> AsgiApp:
-        """Build the site. Its modules are imported now, because a service without visitors does not need them."""
+        """The site is imported with its first page: a service that only serves the API does without it."""
         from cadenza.web.application import build_site  # noqa: PLC0415 import time
 
         return build_site(
@@ -193,23 +186,21 @@ class App:
         revocations = RevocationWatch(
             gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
         )
-        await revocations.start()
-        stack.push_async_callback(revocations.stop)
+        stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
 
     async def _load_snapshot(self) -> Snapshot | None:
-        """What the config file says now; None, and a log line, where it has mistakes."""
+        """Read the config file again. None, and a log line, if it has mistakes."""
         before = self._settings
         try:
-            settings = load_settings(path_of(before), os.environ, Path.cwd())
-            if missing := missing_secrets(settings):
-                raise ConfigError(missing, settings.source)
+            settings = load_settings(str(before.source) if before.source else None, os.environ, Path.cwd())
+            settings.require_secrets()
         except ConfigError as error:
             self._log.error("the config was not reloaded: it has mistakes", problems=error.problems)
             return None
-        settings = self._keep_sections_of_the_start(settings)
+        settings = self._keep_fixed_sections(settings)
         running = self.gateway.snapshot.upstreams
         upstreams = build_upstreams(settings, self._log, before, running)
         for name, upstream in upstreams.items():
@@ -225,15 +216,14 @@ class App:
         self._log.info("the config was reloaded", classes=list(settings.classes), providers=list(settings.providers))
         return build_snapshot(settings, upstreams)
 
-    def _keep_sections_of_the_start(self, loaded: Settings) -> Settings:
-        kept = {field: getattr(self._settings, field) for field in SECTIONS_OF_A_START.values()}
-        changed = [name for name, field in SECTIONS_OF_A_START.items() if getattr(loaded, field) != kept[field]]
-        if changed:
+    def _keep_fixed_sections(self, loaded: Settings) -> Settings:
+        kept = {name: getattr(self._settings, name) for name in FIXED_SECTIONS}
+        if changed := [name for name in FIXED_SECTIONS if getattr(loaded, name) != kept[name]]:
             self._log.warning("the config has changes that need a restart", sections=changed)
         return msgspec.structs.replace(loaded, **kept)
 
     def _retire(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Stop something once the requests that may still use it have ended, or the service ends."""
+        """Stop a part once the requests that may still use it have ended, or when the service stops."""
 
         async def retire() -> None:
             try:
@@ -272,13 +262,13 @@ def _is_api(exchange: Exchange) -> bool:
 
 
 def tune_garbage_collector() -> None:
-    """What exists after the start stays, and is not examined again; requests make few cycles."""
+    """Exempt the objects of the start from collection, and collect rarely: requests make few cycles."""
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
 
 def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Snapshot:
-    """Without shared state, each worker process has its share of the slots."""
+    """Without shared state, each worker process gets an equal share of the slots."""
     given, processes = settings.limits, settings.server.workers if settings.shared_state.url == MEMORY else 1
     rate, concurrency = Rate(given.requests_per_second, given.burst), -(-given.concurrency // processes)
     limits = Limits(rate, concurrency, given.revoked_streams)
@@ -317,53 +307,29 @@ def site_settings(settings: Settings) -> SiteSettings:
         opening_credit_nano=site.opening_credit_nano,
         opening_credits_per_hour=site.opening_credits_per_hour,
         region=settings.store.region,
-        stripe=stripe_settings(settings),
+        stripe=msgspec.convert(settings.payments, StripeAccess | None, from_attributes=True),
         secret_key=site.secret_key,
     )
 
 
-def stripe_settings(settings: Settings) -> StripeAccess | None:
-    given = settings.stripe
-    if given is None or not (given.secret_key and given.webhook_secret):
-        return None
-    return StripeAccess(given.api_url, given.secret_key, given.webhook_secret)
-
-
 def build_grounder(given: GroundingSettings, store: Store, observer: Observer) -> Grounder:
-    search = None if given.search.engine == "off" else WebSearch(search_settings(given.search), observer)
+    search = None if given.search.engine == "off" else WebSearch(search_options(given.search), observer)
     return Grounder(store, observer, GroundingOptions(given.attachments, given.memory), search)
 
 
-def search_settings(given: SearchSettings) -> SearchOptions:
-    assert given.engine != "off"
-    return SearchOptions(
-        engine=given.engine,
-        index=given.index,
-        url=given.url,
-        api_key=given.api_key,
-        proxy=given.proxy,
-        max_results=given.max_results,
-        timeout_s=given.timeout_s,
-        allow_networks=given.allow_networks,
-        price_nano=given.price_nano,
-        searches_per_day=given.searches_per_day,
-    )
+def search_options(given: SearchSettings) -> SearchOptions:
+    return msgspec.convert(given, SearchOptions, from_attributes=True)
 
 
 def build_send(mail: MailSettings) -> Send:
-    """How an e-mail is sent. The SMTP client is imported with the first one."""
+    """The SMTP client is imported with the first e-mail."""
 
     async def send(email: Email) -> None:
         from cadenza.control.email.smtp import SmtpServer, send_email  # noqa: PLC0415 import time
 
-        server = SmtpServer(mail.host, mail.port, mail.sender, mail.security, mail.username, mail.password)
-        await send_email(server, email)
+        await send_email(msgspec.convert(mail, SmtpServer, from_attributes=True), email)
 
     return send
-
-
-def path_of(settings: Settings) -> str | None:
-    return str(settings.source) if settings.source else None
 
 
 def build_upstreams(

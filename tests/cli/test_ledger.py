@@ -241,14 +241,6 @@ def test_metering_row_without_a_charge_is_found(books: Path) -> None:
     assert {found["subject"] for found in findings(books)} == {"chatcmpl-slipped"}
 
 
-def test_entries_are_append_only(books: Path) -> None:
-    """The database refuses to update or delete an entry."""
-    for statement in ("UPDATE entries SET amount_nano = 1", "DELETE FROM entries"):
-        with pytest.raises(sqlite3.IntegrityError):
-            damage(books, statement)
-    assert findings(books) == []
-
-
 def test_export_has_every_entry(books: Path) -> None:
     """The export has grants and charges of all accounts, oldest first, with exact amounts and token counts."""
     first, other, credit, forte, mezzo = exported(books)

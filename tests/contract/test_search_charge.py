@@ -229,7 +229,7 @@ def test_a_client_that_leaves_during_the_decision_pays_for_its_prompt(
 
 def test_a_decision_that_is_too_late_is_free(shared_engine: ScriptedSearxng, upstream: LoopbackUpstream) -> None:
     """The model had no time to answer, so the rules decide, and the account pays for the chat alone."""
-    toml = f'[classes.mezzo]\nsearch_decision = "model"\n{shared_engine.toml}timeout_s = 1\n'
+    toml = f'[classes.mezzo]\nsearch_decision = "model"\n{shared_engine.toml}timeout_s = 3\n'
     pause = Pause()
     upstream.script(Raw([pause]), Good())
     with Service(

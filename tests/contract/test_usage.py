@@ -56,14 +56,6 @@ def test_report_has_the_documented_shape(used: Account) -> None:
         assert {name: type(value) for name, value in day.items()} == {"day": str, **COUNTERS}
 
 
-def test_default_span_is_the_last_thirty_days(used: Account) -> None:
-    """It ends just after now and begins thirty days before."""
-    before_s = int(time.time())
-    report = usage(used)
-    assert before_s <= report["end"] <= time.time() + 1
-    assert report["end"] - report["start"] == MONTH_S
-
-
 @pytest.mark.parametrize("group_by", ["day", "model", "key"])
 def test_groups_totals_ledger_and_balance_agree(used: Account, group_by: str) -> None:
     """In every grouping the groups sum to the totals, which equal the ledger's charges; the balance is the rest."""

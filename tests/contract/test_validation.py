@@ -23,65 +23,19 @@ def only(message: Any) -> dict[str, Any]:
     return {"messages": [message]}
 
 
+# One of each kind: tests/unit/gateway/test_validate.py has the others.
 REFUSED: dict[str, dict[str, Any]] = {
     "model of another house": {"model": "gpt-4o"},
     "model in capitals": {"model": "FORTE"},
     "empty model": {"model": ""},
     "model no string": {"model": 7},
-    "messages null": {"messages": None},
     "messages empty": {"messages": []},
-    "messages no array": {"messages": "hi"},
-    "messages an object": {"messages": {"role": "user", "content": "hi"}},
-    "message no object": only("hi"),
-    "message null": only(None),
-    "message an array": only([]),
-    "role missing": only({"content": "hi"}),
-    "role null": only({"role": None, "content": "hi"}),
     "role unknown": says("hi", "narrator"),
-    "role empty": says("hi", ""),
-    "role no string": only({"role": 1, "content": "hi"}),
-    "content missing": only({"role": "user"}),
-    "content null": says(None),
-    "content null of an assistant that calls nothing": says(None, "assistant"),
-    "content a number": says(7),
-    "content a boolean": says(True),
-    "content an object": says({"type": "text", "text": "hi"}),
-    "content an array of strings": says(["hi"]),
-    "part of unknown type": says([{"type": "hologram", "hologram": "x"}]),
-    "part without type": says([{"text": "hi"}]),
-    "part without text": says([{"type": "text"}]),
-    "part with text null": says([{"type": "text", "text": None}]),
-    "part with text a number": says([{"type": "text", "text": 1}]),
-    "part null": says([None]),
     "second message bad": {"messages": [*MESSAGES, {"role": "user"}]},
-    "tool message without its call": only({"role": "tool", "content": "42"}),
-    "stream a string": {"stream": "true"},
-    "stream a number": {"stream": 1},
-    "temperature below": {"temperature": -0.01},
-    "temperature above": {"temperature": 2.01},
-    "temperature huge": {"temperature": 1e300},
-    "temperature a string": {"temperature": "0.5"},
-    "temperature a boolean": {"temperature": True},
-    "max_tokens zero": {"max_tokens": 0},
-    "max_tokens negative": {"max_tokens": -1},
-    "max_tokens a fraction": {"max_tokens": 10.5},
-    "max_tokens a string": {"max_tokens": "10"},
-    "max_tokens a boolean": {"max_tokens": True},
     "max_tokens above the limit": {"max_tokens": 131_073},
-    "max_tokens beyond all integers": {"max_tokens": 10**30},
-    "max_completion_tokens zero": {"max_completion_tokens": 0},
-    "max_completion_tokens above the limit": {"max_completion_tokens": 131_073},
-    "max_completion_tokens a string": {"max_completion_tokens": "10"},
-    "one of both limits bad": {"max_tokens": 10, "max_completion_tokens": -5},
     "n of 2": {"n": 2},
-    "n of 0": {"n": 0},
-    "n a string": {"n": "1"},
     "logprobs": {"logprobs": True},
-    "logprobs and top_logprobs": {"logprobs": True, "top_logprobs": 3},
-    "top_logprobs alone": {"top_logprobs": 3},
-    "tools no array": {"tools": {}},
     "a forced function without tools": {"tool_choice": FORCED},
-    "a forced function with empty tools": {"tools": [], "tool_choice": FORCED},
 }
 SERVED: dict[str, dict[str, Any]] = {
     "empty string": says(""),
@@ -190,10 +144,3 @@ def test_message_names_the_place_of_the_mistake(api: RawClient) -> None:
     """A mistake deep inside the messages is reported with its index."""
     message = api.post({"messages": [*MESSAGES, {"role": "user", "content": [{"type": "hologram"}]}]}).error(400)
     assert "messages[1]" in message
-
-
-def test_prompt_above_the_context_limit_is_400(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """A prompt of more than a million tokens is refused with the number that was counted."""
-    message = api.chat(messages=[{"role": "user", "content": "a b " * 1_100_000}]).error(400)
-    assert any(int(number.replace(",", "")) > 1_000_000 for number in message.split() if number[0].isdigit())
-    assert upstream.requests == []

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.config import missing_secrets
 from cadenza.server.server import ServerLimits
 from tests.deploy.files import (
     CONFIG_PATH,
@@ -29,7 +28,7 @@ PLACES = sorted(config_texts())
 def test_config_is_accepted(place: str, tmp_path: Path) -> None:
     """Each config loads, and needs no secret beyond those that its deployment gives it."""
     settings = load(config_texts()[place], tmp_path, SECRETS)
-    assert missing_secrets(settings) == []
+    assert settings.missing_secrets == ()
     assert settings.store.url.startswith("postgresql://cadenza@")
     assert settings.shared_state.url.startswith("valkey://")
 
@@ -38,7 +37,7 @@ def test_config_is_accepted(place: str, tmp_path: Path) -> None:
 def test_an_empty_secret_stops_the_start(place: str, tmp_path: Path) -> None:
     """A deployment whose secrets were not filled in is missing one, so that the service does not start."""
     settings = load(config_texts()[place], tmp_path, dict.fromkeys(SECRETS, ""))
-    assert any("METRICS_TOKEN" in sentence for sentence in missing_secrets(settings))
+    assert any("METRICS_TOKEN" in sentence for sentence in settings.missing_secrets)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -61,7 +60,7 @@ def test_the_unit_has_a_config_that_it_can_use(tmp_path: Path) -> None:
     """The config for systemd needs no secrets, and its store and index are in the one folder that can be written."""
     settings = load(with_local_search(systemd_config()), tmp_path, {})
     (state,) = unit()["StateDirectory"]
-    assert missing_secrets(settings) == []
+    assert settings.missing_secrets == ()
     assert settings.store.url.startswith(f"sqlite:////var/lib/{state}/")
     assert settings.grounding.search.index.parent == Path("/var/lib", state)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.config import load_settings, missing_secrets
+from cadenza.config import load_settings
 from tests.cli.program import Server, serving
 from tests.docs.markdown import CLIENTS, PAGES, README, Block, blocks
 from tests.docs.paste import Terminal
@@ -70,7 +70,7 @@ def test_config_is_accepted(tmp_path: Path, block: Block) -> None:
     config.write_text(block.text)
     variables = dict.fromkeys(re.findall(r'_env = "(\w+)"', block.text), "a-key")
     settings = load_settings(str(config), variables, tmp_path)
-    assert missing_secrets(settings) == []
+    assert settings.missing_secrets == ()
 
 
 @pytest.mark.parametrize("block", all_blocks("json"), ids=lambda block: block.place)

@@ -37,6 +37,7 @@ async def test_a_key_is_found_by_its_digest(store: Store) -> None:
         last_used_at=None,
         requests_per_second=None,
         burst=None,
+        email="acct_a@example.org",
     )
 
 

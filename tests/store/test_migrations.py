@@ -22,7 +22,7 @@ from cadenza.ledger import sweeps
 from cadenza.ledger.rules import Ended, Held, Repeated
 from cadenza.store import live_processes
 from cadenza.store.migrate import REVISIONS, SchemaState, migrate, schema_state
-from cadenza.store.migrations import refuse_living
+from cadenza.store.migrations import refuse_live
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.schema import entries, holds, idempotency, metadata, usage
 from cadenza.store.sqlite.store import SqliteStore
@@ -192,7 +192,7 @@ async def refuse(store: Store, url: str, needed: str) -> None:
     engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
     try:
         async with engine.begin() as connection:
-            await refuse_living(connection, HEAD, needed)
+            await refuse_live(connection, HEAD, needed)
     finally:
         await engine.dispose()
 

@@ -57,6 +57,17 @@ def imported_from(nodes: Nodes) -> dict[str, str]:
     return found
 
 
+def imported_modules(nodes: Nodes) -> set[str]:
+    """The modules that a file imports, by their full names; a name that is imported from a package may be one too."""
+    found = set[str]()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
 def patches(nodes: Nodes) -> int:
     """How often `monkeypatch.setattr` has a target that is not plainly another library's."""
     calls = (node for node in nodes if isinstance(node, ast.Call) and node.args)
@@ -185,3 +196,32 @@ def test_classes_have_few_flags() -> None:
         for name, attributes in classes_of_the_source()
     }
     assert beyond({name: count for name, count in flags.items() if count > FLAGS_MAX}, {}) == {}
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """No two classes of the source have the same name."""
+    places = dict[str, list[str]]()
+    for name, nodes in parsed(SOURCE):
+        for node in nodes:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def _outside_of_circles(imports: dict[str, set[str]]) -> list[str]:
+    """The modules that import none of the others, or that none of the others imports."""
+    imported = {name for names in imports.values() for name in names}
+    return [module for module, names in imports.items() if module not in imported or not names & imports.keys()]
+
+
+def test_there_are_no_circles_of_files() -> None:
+    """No module of the source imports itself by way of others."""
+    modules = {
+        name.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", "."): nodes
+        for name, nodes in parsed(SOURCE)
+    }
+    imports = {module: imported_modules(nodes) & modules.keys() - {module} for module, nodes in modules.items()}
+    while free := _outside_of_circles(imports):
+        for module in free:
+            del imports[module]
+    assert sorted(imports) == []

@@ -18,7 +18,7 @@ def account_id_of(service: Service, email: str) -> str:
 
 
 def audit_events_of(service: Service, email: str) -> list[tuple[str, str, str]]:
-    """Actor, act and detail of each act on the site that concerns an account, oldest first."""
+    """Actor, name and detail of each audit event of the site that concerns an account, oldest first."""
     rows = service.ledger.query(
         "SELECT c.actor, c.act, c.detail FROM acts c JOIN accounts a ON a.id = c.account_id "
         "WHERE a.email = ? AND c.actor <> 'command line' ORDER BY c.id",

@@ -178,8 +178,8 @@ def test_name_rate_and_cap_can_be_changed(service: Service, visitor: Visitor, em
     visitor.post(path, {"name": "server", "rate": "3"})
     assert RawClient(service.port, secret).chat().status == 200
     visitor.post(path, {"name": "server", "rate": "3"})
-    acts = ["key.create", "key.rename", "key.cap", "key.limit", "key.cap"]
-    assert audit_events_of(service, email) == [(act, email) for act in acts]
+    events = ["key.create", "key.rename", "key.cap", "key.limit", "key.cap"]
+    assert audit_events_of(service, email) == [(event, email) for event in events]
 
 
 def test_a_bad_change_is_explained_and_changes_nothing(visitor: Visitor) -> None:
@@ -202,7 +202,7 @@ def test_a_revoked_key_is_refused_on_its_next_request(service: Service, visitor:
     assert "revoked" in visitor.get("/keys?show=all").words
     assert "Revoke this key" not in visitor.get(f"/keys/{key['id']}").words
     visitor.post(f"/keys/{key['id']}/revoke")
-    assert [act for act, _ in audit_events_of(service, email)] == ["key.create", "key.revoke"]
+    assert [event for event, _ in audit_events_of(service, email)] == ["key.create", "key.revoke"]
 
 
 def test_the_endpoints_do_what_the_pages_do(service: Service, visitor: Visitor) -> None:

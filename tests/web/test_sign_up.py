@@ -81,8 +81,8 @@ def test_an_open_sign_up_makes_an_account(open_site: Service) -> None:
     assert (account["email"], account["is_operator"], account["verified_at"]) == (NEW, False, None)
     [row] = open_site.ledger.query("SELECT balance_nano FROM accounts WHERE email = ?", NEW)
     assert row["balance_nano"] == OPENING_NANO
-    [act] = open_site.ledger.query("SELECT actor FROM acts WHERE account_id = ?", account["id"])
-    assert act["actor"] == NEW
+    [event] = open_site.ledger.query("SELECT actor FROM acts WHERE account_id = ?", account["id"])
+    assert event["actor"] == NEW
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_with_mail_a_taken_address_looks_like_a_free_one(site: Site) -> None:
         seen = visitor.post("/sign-up", {"email": email})
         replies.append((seen.status, seen.location, seen.text))
     assert replies[0] == replies[1]
-    letter = site.mailbox.wait_for(EMAIL, "already")
-    assert "/reset" in letter.text
-    assert "/join/" not in letter.text
+    sent = site.mailbox.wait_for(EMAIL, "already")
+    assert "/reset" in sent.text
+    assert "/join/" not in sent.text
 
 
 def test_a_reset_by_link(site: Site) -> None:
@@ -223,7 +223,7 @@ def test_a_link_begins_with_the_address_of_the_config(site: Site) -> None:
 
 
 def test_a_reset_of_an_unknown_address_looks_the_same(site: Site) -> None:
-    """The reply does not tell whether there is an account, and nobody gets a letter for nothing."""
+    """The reply does not tell whether there is an account, and no e-mail is sent."""
     replies = []
     for email in (site.service.create_account(0), "unknown@example.org", "no address"):
         visitor = site.visitor()
@@ -239,8 +239,8 @@ def test_a_reset_of_an_unknown_address_looks_the_same(site: Site) -> None:
     assert not [one for one in site.mailbox.emails if one.to == "unknown@example.org"]
 
 
-def test_an_address_gets_few_letters(site: Site) -> None:
-    """However often a reset is asked for, four letters are sent at most, and every reply is the same."""
+def test_an_address_gets_few_emails(site: Site) -> None:
+    """However often a reset is asked for, at most four e-mails are sent, and every reply is the same."""
     email, last = site.service.create_account(0), site.service.create_account(0)
     for _ in range(6):
         visitor = site.visitor()
@@ -252,8 +252,8 @@ def test_an_address_gets_few_letters(site: Site) -> None:
     assert len([one for one in site.mailbox.emails if one.to == email]) == 4
 
 
-def test_a_network_asks_for_few_letters(site: Site) -> None:
-    """Nobody makes us send letters by the hundred."""
+def test_a_network_asks_for_few_emails(site: Site) -> None:
+    """Nobody can make the service send e-mails by the hundred."""
     visitor = site.visitor()
     visitor.get("/reset")
     statuses = [visitor.post("/reset", {"email": f"{number}@example.org"}).status for number in range(11)]
@@ -371,8 +371,8 @@ def test_without_mail_the_operator_makes_the_link(service: Service, stranger: Vi
     Visitor(service.port).sign_in(email, NEW_PASSWORD)
 
 
-def test_letters_and_logs_hold_no_more_than_they_need(site: Site) -> None:
-    """The log of the service has no address of a letter and no link."""
+def test_logs_hold_no_addresses_and_links(site: Site) -> None:
+    """The log of the service has no address of an e-mail and no link."""
     email = site.service.create_account(0)
     visitor = site.visitor()
     visitor.get("/reset")

@@ -1,4 +1,4 @@
-"""The command line. Every command works beside a running server, which sees its effect on the very next request.
+"""The command line. Every command works beside a running server, which sees its effect with the next request.
 
 A command imports what it needs when it runs: help, completion and mistakes of typing load neither config nor store.
 """
@@ -23,7 +23,7 @@ from cadenza.cli.serve import backup, migrate, serve
 from cadenza.cli.vouchers import vouchers
 
 COMPLETE_VARIABLE = "_CADENZA_COMPLETE"
-GC_THRESHOLD = 100_000  # with Python's own, a tenth of an import's time goes into looking for garbage
+GC_THRESHOLD = 100_000  # with Python's default, garbage collection takes a tenth of the import time
 
 
 @click.group()
@@ -60,7 +60,7 @@ app.add_command(doctor)
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command. An expected error is one sentence and exit code 1; only a bug shows a traceback."""
     gc.set_threshold(GC_THRESHOLD)
-    atexit.register(gc.freeze)  # nor is there any to look for at the end: that saves 0.2 s
+    atexit.register(gc.freeze)  # no collection at exit either: saves 0.2 s
     try:
         app(args=args, prog_name="cadenza", complete_var=COMPLETE_VARIABLE)
     except SystemExit:

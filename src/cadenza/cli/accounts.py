@@ -268,7 +268,7 @@ def erase(email: str, yes: bool, config: str | None) -> None:
 
 
 def _usable_class(settings: "Settings", asked: str | None) -> str:
-    """The class that was asked for, if it has routes. Names that are no class are left to the control plane."""
+    """The class that was asked for, if it has routes. The control plane refuses unknown names."""
     usable = [class_id for class_id in CLASSES if class_id in settings.classes]
     if asked in CLASSES and asked not in usable:
         raise ValueError(f"The class '{asked}' has no routes in the config: choose one of {', '.join(usable)}.")

@@ -98,7 +98,7 @@ def say_backup(copy: Path) -> None:
 
 
 def say(line: str) -> None:
-    """Tell the person at the terminal: standard error, so that standard output holds results only."""
+    """Print to standard error: standard output is for results only."""
     click.echo(line, err=True)
 
 

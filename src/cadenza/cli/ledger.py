@@ -20,7 +20,6 @@ from cadenza.cli.console import (
 )
 from cadenza.core.formats import escape_formula, rfc3339_or_none
 from cadenza.core.money import format_dollars
-from cadenza.ledger import EXPORT_FIELDS
 
 if TYPE_CHECKING:
     from cadenza.store.store import Store
@@ -72,6 +71,7 @@ def export(account: str | None, form: str, config: str | None) -> None:
 
 async def _export(store: "Store", account: str | None, form: str) -> None:
     from cadenza.control.money.statement import export_ledger  # noqa: PLC0415 import time
+    from cadenza.ledger import EXPORT_FIELDS  # noqa: PLC0415 import time
 
     table = csv.DictWriter(sys.stdout, EXPORT_FIELDS, lineterminator="\n")
     entries = await export_ledger(store, account)

@@ -41,12 +41,10 @@ def list_routes(as_json: bool, config: str | None) -> None:
 @config_option
 def reload(config: str | None) -> None:
     """Make running servers reload classes, routes, providers, prices, limits and grounding. No stream is dropped."""
-    from cadenza.config import ConfigError, missing_secrets  # noqa: PLC0415 import time
     from cadenza.control.operator import announce_reload  # noqa: PLC0415 import time
 
     settings = load_config(config)
-    if missing := missing_secrets(settings):
-        raise ConfigError(missing, settings.source)
+    settings.require_secrets()
     with_store(settings, announce_reload)
     say("Every server on this store reloads its config before its next request. Its log shows any mistakes.")
 

@@ -21,7 +21,7 @@ import uvloop
 from cadenza.app import WORKERS_FOLDER, App
 from cadenza.cli.console import now_ms, say_backup
 from cadenza.cli.index import index_problem
-from cadenza.config import ConfigError, Settings, missing_secrets
+from cadenza.config import Settings
 from cadenza.config.settings import GroundingSettings
 from cadenza.control.account.accounts import create_account, list_accounts
 from cadenza.control.keys import KeyOrder, create_key
@@ -39,7 +39,7 @@ from cadenza.store.store import Store
 
 DEMO_EMAIL = "demo@localhost"
 DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR
-QUESTION = "Explain photosynthesis in one sentence."  # the embedded model answers it well, 20 times of 20
+QUESTION = "Explain photosynthesis in one sentence."  # the embedded model answers it well, 20 times out of 20
 EXAMPLE = f'{{"model": "auto", "messages": [{{"role": "user", "content": "{QUESTION}"}}], "max_tokens": 60}}'
 
 
@@ -60,11 +60,10 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 def run_service(settings: Settings, host: str, port: int) -> None:
-    if missing := missing_secrets(settings):
-        raise ConfigError(missing, settings.source)
+    settings.require_secrets()
     protect_memory()
     listener = _bind(host, port)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a service that can reload
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service can reload
     _print_screen(settings, _base_url(listener), uvloop.run(_prepare(settings)))
     log = make_log()
     log.info("starting", **start_facts(settings, listener))
@@ -175,7 +174,7 @@ def _model_lines(settings: Settings) -> list[tuple[str, str]]:
 
 
 def describe_grounding(given: GroundingSettings, command: str) -> str:
-    """What requests get beside their messages."""
+    """The sources of grounding that are on, for the start screen."""
     parts = [name for name, is_on in (("files", given.attachments), ("memory", given.memory)) if is_on]
     match given.search.engine:
         case "off":
@@ -199,5 +198,5 @@ def _bracketed(host: str) -> str:
 
 
 def _command() -> str:
-    """How this program was called, so that the commands on the screen can be pasted."""
+    """The program as it was called, so that the commands on the screen can be pasted."""
     return sys.argv[0] if "/" in sys.argv[0] and not sys.argv[0].startswith("/") else "cadenza"

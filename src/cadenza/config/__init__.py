@@ -5,6 +5,6 @@ start, and all mistakes are reported at once.
 """
 
 from cadenza.config.load import load_settings
-from cadenza.config.settings import ConfigError, Settings, missing_secrets
+from cadenza.config.settings import ConfigError, Settings
 
-__all__ = ["ConfigError", "Settings", "load_settings", "missing_secrets"]
+__all__ = ["ConfigError", "Settings", "load_settings"]

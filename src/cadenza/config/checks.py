@@ -37,42 +37,14 @@ NUMBER_MAX = 1_000_000_000
 PRIVATE_NAMES = (".localhost", ".local", ".internal")
 FIXED_FIELDS = frozenset({"model", "messages", "stream", "tools"})  # of a request; no route adds or leaves them out
 FIELD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-# Fields that no route passes on: those that the service reads or writes itself, and those by which an upstream would
-# keep the request, or generate and count more than credit is held for.
-OWN_FIELDS = frozenset(
-    {
-        "model",
-        "messages",
-        "stream",
-        "stream_options",
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-        "functions",
-        "function_call",
-        "input",
-        "max_tokens",
-        "max_completion_tokens",
-        "max_output_tokens",
-        "max_new_tokens",
-        "n_predict",
-        "num_predict",
-        "n",
-        "best_of",
-        "logprobs",
-        "top_logprobs",
-        "prompt_logprobs",
-        "n_probs",
-        "modalities",
-        "audio",
-        *SAMPLING,
-        "store",
-        "prompt",
-        "echo",
-        "continue_final_message",
-        "add_generation_prompt",
-    }
-)
+# Fields of a request that no route passes on, by the reason.
+READ_HERE = {"model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", *SAMPLING}
+OTHER_NAMES = {"functions", "function_call", "input", "prompt"}  # of what the service reads
+MORE_TOKENS = {"max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict", "num_predict"}
+MORE_REPLIES = {"n", "best_of", "logprobs", "top_logprobs", "prompt_logprobs", "n_probs", "modalities", "audio", "echo"}
+KEPT_UPSTREAM = {"store"}
+CONTINUATION = {"continue_final_message", "add_generation_prompt"}
+OWN_FIELDS = READ_HERE | OTHER_NAMES | MORE_TOKENS | MORE_REPLIES | KEPT_UPSTREAM | CONTINUATION
 TYPE_NAMES = {str: "a string", bool: "a boolean", int: "a whole number", float: "a number with decimals"}
 TYPE_NAMES |= {list: "an array", dict: "a table", date: "a date or a time", time: "a date or a time"}
 

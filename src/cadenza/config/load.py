@@ -122,8 +122,9 @@ def _settings(raw: Table, reader: ConfigReader, source: Path | None) -> Settings
         grounding=_grounding(values["grounding"], reader),
         platform=platform,
         mail=_mail(values["mail"], platform, reader),
-        stripe=_stripe(values["payments"].get("stripe", {}), reader),
+        payments=_stripe(values["payments"].get("stripe", {}), reader),
         fault_point=reader.environ.get(FAULT_VARIABLE),
+        missing_secrets=tuple(reader.missing_secrets),
     )
 
 
@@ -150,9 +151,10 @@ def _example_route(providers: Mapping[str, Table]) -> str:
 
 
 def _server(values: Table, reader: ConfigReader) -> ServerSettings:
-    token = reader.secret(values.get("metrics_token_env"))
+    at = ("server", "metrics_token_env")
+    token = reader.secret(values.get("metrics_token_env"), at, "the token for /metrics")
     if token and not (token.isascii() and token.isprintable() and " " not in token):
-        reader.problem(("server", "metrics_token_env"), "the token must be one word of printable ASCII characters")
+        reader.problem(at, "the token must be one word of printable ASCII characters")
     return ServerSettings(**values, metrics_token=token)
 
 
@@ -209,7 +211,12 @@ def _api_key(values: Table, at: KeyPath, reader: ConfigReader) -> Secret | None:
     """The key of a provider or a search engine, sent in a header. A key that is not set yet is no mistake here."""
     name = "api_key_file" if "api_key_file" in values else "api_key_env"
     given = values.get(name)
-    key = reader.file(given, (*at, name)) if given and name == "api_key_file" else reader.secret(given)
+    if name == "api_key_file":
+        key = reader.file(values[name], (*at, name))
+    elif at == IN_SEARCH:
+        key = reader.secret(given, (*at, name), "the key of the search engine")
+    else:
+        key = reader.secret(given, at, "the provider's key")
     if key and not (key.isascii() and key.isprintable()):
         reader.problem((*at, name), "the key must be one line of printable ASCII characters, and nothing else")
     return Secret(key) if key else None
@@ -260,12 +267,11 @@ def _route(values: Table, at: KeyPath, providers: Mapping[str, ProviderSettings]
 
 def _platform(values: Table, reader: ConfigReader) -> PlatformSettings:
     credit_nano = values.pop("opening_credit", 0)
-    variable = values.get("secret_key_env", SECRET_KEY_ENV)
-    secret_key = reader.secret(variable)
+    at, variable = ("platform", "secret_key_env"), values.get("secret_key_env", SECRET_KEY_ENV)
+    is_required = "secret_key_env" in values
+    secret_key = reader.secret(variable, at if is_required else None, "32 or more random characters")
     if secret_key and len(secret_key) < SECRET_KEY_CHARS_MIN:
-        reader.problem(
-            ("platform", "secret_key_env"), f"the value of {variable} is too short: {SECRET_KEY_CHARS_MIN} characters"
-        )
+        reader.problem(at, f"the value of {variable} is too short: {SECRET_KEY_CHARS_MIN} characters")
     return PlatformSettings(**values, opening_credit_nano=credit_nano, secret_key=secret_key)
 
 
@@ -284,18 +290,21 @@ def _mail(values: Table, platform: PlatformSettings, reader: ConfigReader) -> Ma
     if ("username" in values) != ("password_env" in values):
         reader.problem(("mail",), "username and password_env belong together: give both or none")
     given = {"host": "", "sender": "", **values}
-    return MailSettings(**given, password=reader.secret(values.get("password_env")))
+    variable, at = given.pop("password_env", None), ("mail", "password_env")
+    return MailSettings(**given, password=reader.secret(variable, at, "the password of the SMTP server"))
 
 
 def _stripe(values: Table, reader: ConfigReader) -> StripeSettings | None:
     if not values:
         return None
-    names = ("secret_key_env", "webhook_secret_env")
-    for name in names:
+    for name in ("secret_key_env", "webhook_secret_env"):
         if name not in values:
             reader.problem(("payments", "stripe", name), "missing; it must be the name of an environment variable")
-    key, webhook = (reader.secret(values.get(name)) for name in names)
-    return StripeSettings(**dict.fromkeys(names, "") | values, secret_key=key, webhook_secret=webhook)
+    at = ("payments", "stripe")
+    key = reader.secret(values.get("secret_key_env"), (*at, "secret_key_env"), "the secret key of Stripe")
+    webhook = reader.secret(values.get("webhook_secret_env"), (*at, "webhook_secret_env"), "the webhook's secret")
+    given = {name: value for name, value in values.items() if name == "api_url"}
+    return StripeSettings(key, webhook, **given)
 
 
 def _grounding(values: Table, reader: ConfigReader) -> GroundingSettings:

@@ -27,6 +27,7 @@ class ConfigReader:
     def __init__(self, source_text: str, folder: Path, environ: Mapping[str, str]) -> None:
         self.folder = folder  # relative paths start here
         self.environ = environ
+        self.missing_secrets: list[str] = []
         self._lines = find_lines(source_text)
         self._problems: dict[KeyPath, str] = {}
 
@@ -65,9 +66,13 @@ class ConfigReader:
             self.problem(key, f"the file {mistake}")
         return None
 
-    def secret(self, variable: str | None) -> Secret | None:
-        """The value of an environment variable; None if it is unset or blank."""
+    def secret(self, variable: str | None, key: KeyPath | None, what: str) -> Secret | None:
+        """The secret in an environment variable. If it is unset or blank, and a key names it, it is missing."""
         value = self.environ.get(variable, "").strip() if variable else ""
+        if variable and key and not value:
+            self.missing_secrets.append(
+                f"{_dotted(key)}: the environment variable {variable} is unset or empty; put {what} into it."
+            )
         return Secret(value) if value else None
 
     def problem(self, key: KeyPath, sentence: str) -> None:

@@ -132,24 +132,21 @@ class PlatformSettings(msgspec.Struct, frozen=True):
 
 
 class MailSettings(msgspec.Struct, frozen=True):
-    """The SMTP server that sends e-mail. `password` comes from the variable `password_env`."""
+    """The SMTP server that sends e-mail."""
 
     host: str
     sender: str
     port: int = 587
     security: Literal["starttls", "tls", "none"] = "starttls"
     username: str | None = None
-    password_env: str | None = None
     password: str | None = None
 
 
 class StripeSettings(msgspec.Struct, frozen=True):
-    """The account at Stripe that takes payments. Its secrets come from the variables that are named here."""
+    """The account at Stripe that takes payments."""
 
-    secret_key_env: str
-    webhook_secret_env: str
-    secret_key: str | None = None
-    webhook_secret: str | None = None
+    secret_key: str | None
+    webhook_secret: str | None
     api_url: str = "https://api.stripe.com"
 
 
@@ -185,7 +182,8 @@ class GroundingSettings(msgspec.Struct, frozen=True):
 class Settings(msgspec.Struct, frozen=True):
     """The whole configuration. `source` is the file that it came from, or None for the built-in default.
 
-    `fault_point` is only for tests: the step at which the process kills itself.
+    `fault_point` is only for tests: the step at which the process kills itself. `missing_secrets` has a sentence for
+    each secret that should be in the environment and is not.
     """
 
     source: Path | None
@@ -199,36 +197,11 @@ class Settings(msgspec.Struct, frozen=True):
     grounding: GroundingSettings
     platform: PlatformSettings = PlatformSettings()
     mail: MailSettings | None = None
-    stripe: StripeSettings | None = None
+    payments: StripeSettings | None = None
     fault_point: str | None = None
+    missing_secrets: tuple[str, ...] = ()
 
-
-def missing_secrets(settings: Settings) -> list[str]:
-    """One sentence for each secret that should be in the environment but is not."""
-    return [
-        f"{key}: the environment variable {variable} is unset or empty; put {what} into it."
-        for key, variable, value, what in _secrets(settings)
-        if variable and not value
-    ]
-
-
-def _secrets(settings: Settings) -> list[tuple[str, str | None, str | None, str]]:
-    """Each secret: its key in the file, the variable that it comes from, its value, and what it is."""
-    server, mail, stripe = settings.server, settings.mail, settings.stripe
-    found = [("server.metrics_token_env", server.metrics_token_env, server.metrics_token, "the token for /metrics")]
-    site = settings.platform
-    found.append(("platform.secret_key_env", site.secret_key_env, site.secret_key, "32 or more random characters"))
-    if mail:
-        found.append(("mail.password_env", mail.password_env, mail.password, "the password of the SMTP server"))
-    if stripe:
-        at = "payments.stripe"
-        found += [
-            (f"{at}.secret_key_env", stripe.secret_key_env, stripe.secret_key, "the secret key of Stripe"),
-            (f"{at}.webhook_secret_env", stripe.webhook_secret_env, stripe.webhook_secret, "the webhook's secret"),
-        ]
-    search = settings.grounding.search
-    found.append(("grounding.search.api_key_env", search.api_key_env, search.api_key, "the key of the search engine"))
-    return found + [
-        (f"providers.{one.name}", one.api_key_env, one.api_key, "the provider's key")
-        for one in settings.providers.values()
-    ]
+    def require_secrets(self) -> None:
+        """ConfigError if a secret that the file names is not in the environment."""
+        if self.missing_secrets:
+            raise ConfigError(list(self.missing_secrets), self.source)

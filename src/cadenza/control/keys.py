@@ -18,6 +18,7 @@ from cadenza.core.codes import KEY_PREFIX, digest_key, display_prefix, is_well_f
 from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.core.records import COMMAND_LINE, PERIODS, SCOPES, Cap
+from cadenza.core.usage_report import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import cap_rows
 from cadenza.ledger.caps import month_of
@@ -26,7 +27,6 @@ from cadenza.store.tables import accounts, audit_events, keys, operators
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.keys import KeyOrigin, KeyRecord, KeyState, NewKey
 
-DAY_MS = 24 * 60 * 60 * 1000
 EXPIRY_DAYS = {"30": 30, "90": 90, "365": 365, "never": None}
 NAME_CHARS_MAX = 100
 RATE_MAX = 1_000_000

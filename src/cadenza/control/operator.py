@@ -1,25 +1,25 @@
-"""What operators see: all accounts together, the usage of today, one account, and keys. Nothing is changed here."""
+"""What operators see: the totals, accounts, keys and the audit log; and the signal to reload the config."""
 
 import msgspec
 
 from cadenza.control.account.accounts import get_account
 from cadenza.core.codes import DISPLAY_CHARS, digest_key, is_well_formed
 from cadenza.core.records import SCOPES
-from cadenza.core.usage_report import Report, Span
+from cadenza.core.usage_report import DAY_MS, Report, Span
 from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts, audit_events, epochs, operators
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import NEWEST, WrittenAuditEvent
-from cadenza.store.tables.keys import KeyState
-from cadenza.store.tables.operators import ClassUse, OwnedKey, Totals
+from cadenza.store.tables.keys import KeyRecord, KeyState, state_of
+from cadenza.store.tables.operators import ClassUse, Totals
 from cadenza.store.tables.usage import report
 
-DAY_MS = 24 * 60 * 60 * 1000
 USAGE_DAYS = 30
 ACCOUNTS_PAGE = 50
 KEYS_SHOWN = 100
 AUDIT_EVENTS_SHOWN = 10
+PAGE = 50
 
 
 class ServiceOverview(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ async def get_details(store: Store, account_id: str, now_ms: int) -> AccountDeta
 
 
 async def find_keys(store: Store, text: str, now_ms: int) -> list[KeySummary]:
-    """The keys that have this id or this displayed prefix, or the one key that is the text itself."""
+    """The keys with this id or displayed prefix, or the key that was pasted."""
     text = text.strip()
     if not _is_plain(text):
         return []
@@ -112,12 +112,11 @@ async def find_keys(store: Store, text: str, now_ms: int) -> list[KeySummary]:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether this can be a part of an id or an address. A store need not be asked for anything else."""
+    """Whether this can be a part of an id or an address. For anything else the store is not asked."""
     return text.isascii() and text.isprintable()
 
 
-def _summary(key: OwnedKey, now_ms: int) -> KeySummary:
-    is_expired = key.expires_at is not None and now_ms >= key.expires_at
+def _summary(key: KeyRecord, now_ms: int) -> KeySummary:
     return KeySummary(
         id=key.id,
         account_id=key.account_id,
@@ -125,15 +124,12 @@ def _summary(key: OwnedKey, now_ms: int) -> KeySummary:
         name=key.name,
         prefix=key.prefix,
         scopes=tuple(scope for scope in SCOPES if scope in key.scopes),
-        state="revoked" if key.revoked_at is not None else "expired" if is_expired else "active",
+        state=state_of(key, now_ms),
         created_at=key.created_at,
         expires_at=key.expires_at,
         last_used_at=key.last_used_at,
         is_web=key.origin == "web",
     )
-
-
-PAGE = 50
 
 
 async def list_audit_events(

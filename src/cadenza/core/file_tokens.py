@@ -78,7 +78,7 @@ def tokens_of_image(url: msgspec.Raw, *, is_low: bool) -> FileTokens | None:
 
 
 def tokens_of_sound(data: msgspec.Raw) -> FileTokens | None:
-    """`data` is that of an audio part, as it stands in the JSON. None if it is no known kind of sound."""
+    """`data` is that of an audio part, as it stands in the JSON. None if its type is unknown."""
     _, start = _beginning(memoryview(data))
     if start is None or _kind("audio/", start) is not CountedAs.SOUND:
         return None
@@ -98,7 +98,7 @@ def _beginning(raw: memoryview) -> tuple[str, bytes | None]:
 
 
 def _kind(media_type: str, start: bytes) -> CountedAs:
-    """Images and sounds have few tokens, so both their type and their bytes must say it: a model may go by either."""
+    """Images and sounds have few tokens, so media type and bytes must agree: a provider may go by either."""
     if media_type.startswith(TEXT_TYPES):
         return CountedAs.TEXT
     if b"%PDF-" in start:
@@ -133,7 +133,7 @@ def _image_head(raw: memoryview) -> bytes:
 
 
 def _pages(raw: memoryview) -> int:
-    """The pages that can be seen without unpacking anything."""
+    """The number of pages that are visible without unpacking anything."""
     text = _unescaped(raw[1:-1])
     return len(PAGE.findall(_decoded(text[text.find(b",") + 1 :])))
 
@@ -144,7 +144,7 @@ def _unescaped(json_text: memoryview) -> bytes:
 
 
 def _decoded(base64: bytes) -> bytes:
-    """As much of it as is base64; what cannot be decoded is empty."""
+    """Decode leniently; empty if that is not possible."""
     digits = base64.translate(STANDARD_ALPHABET, BLANKS).rstrip(b'="\\')
     try:
         return binascii.a2b_base64(digits[: len(digits) // 4 * 4])

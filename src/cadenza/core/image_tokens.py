@@ -1,4 +1,4 @@
-"""How many tokens a model may count for an image: by its pixels, which stand at the beginning of its data.
+"""How many tokens a model may count for an image: by its pixels, which are given at the beginning of its data.
 
 OpenAI's small models count most: 2,833 tokens, and at high detail 5,667 more for each tile of 512 pixels, after the
 image was reduced to 2,048 by 768. Models that count patches take no notice of the detail: up to 16,384 tokens. Others
@@ -15,7 +15,7 @@ LONG_PIXELS, SHORT_PIXELS, TILES_MAX = 2_048, 768, 8
 PATCH_PIXELS, PATCHES_MAX = 14, 16_384
 IMAGE_TOKENS = 1_024  # of a usual image
 IMAGE_TOKENS_MAX = BASE_TOKENS + TILES_MAX * TILE_TOKENS
-HEAD_BYTES = 256 * 1024  # the size of a JPEG stands behind its profiles and its preview
+HEAD_BYTES = 256 * 1024  # the size of a JPEG comes after its profiles and its preview
 
 START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 Pixels = tuple[int, int]
@@ -35,7 +35,7 @@ def most_image_tokens(head: bytes, *, is_low: bool) -> int:
 
 
 def pixels_of(head: bytes) -> Pixels | None:
-    """Width and height of a PNG or a JPEG; None if they are not where they must be."""
+    """Width and height of a PNG or a JPEG; None if they cannot be found."""
     type_ = file_type(head)
     if type_ is FileType.PNG and head[12:16] == b"IHDR" and len(head) >= 24:
         width, height = struct.unpack(">II", head[16:24])
@@ -63,7 +63,7 @@ def _sane(width: int, height: int) -> Pixels | None:
 
 
 def _tiles(pixels: Pixels) -> int:
-    """How many tiles are left of it after it was reduced, however a provider rounds; a smaller image stays as it is."""
+    """The number of tiles after the image is reduced, however a provider rounds. Smaller images are not enlarged."""
     short, long = sorted(pixels)
     short_min = short  # rounded down: the shorter this side, the longer the other one after the second step
     if long > LONG_PIXELS:

@@ -10,16 +10,10 @@ IPV6_BITS = 64  # the network of one subscriber
 
 def network_of(address: str) -> str:
     """The address; for IPv6 the /64 network, which belongs to one subscriber. Other text is cut."""
-    if ":" not in address:
+    parsed = _parse(address) if ":" in address else None
+    if parsed is None:
         return address[:TEXT_CHARS_MAX]
-    parsed = _parse(address)
-    match parsed:
-        case IPv6Address():
-            return _prefix(parsed, IPV6_BITS)
-        case IPv4Address():
-            return str(parsed)
-        case _:
-            return address[:TEXT_CHARS_MAX]
+    return _prefix(parsed, IPV6_BITS) if isinstance(parsed, IPv6Address) else str(parsed)
 
 
 def networks_of(address: str) -> dict[str, int]:

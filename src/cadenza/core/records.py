@@ -95,7 +95,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts of one reply. `estimated` where the upstream gave none and they are our own count."""
+    """Token counts of one reply. `estimated`: our own count, because the upstream gave none."""
 
     prompt_tokens: int
     completion_tokens: int

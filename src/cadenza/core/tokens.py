@@ -2,7 +2,7 @@
 
 A text never has more tokens than UTF-8 bytes, so most limits are decided by a length alone, and the tokenizer, which
 takes 65 MB and 70 ms, is loaded when something must be counted for the first time. The count is our own estimate: an
-upstream's tokenizer may differ, and where it gives usage, that is what counts.
+upstream's tokenizer may differ, and if it reports usage, that is charged.
 """
 
 import re
@@ -161,7 +161,7 @@ def believable(reported: Usage, own_prompt_tokens: int, prompt_bytes: int, outpu
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens a text has, rather too many than too few, without loading the tokenizer."""
+    """A rough, rather high estimate of the tokens of a text, without loading the tokenizer."""
     sign_bytes = len("".join(SIGNS.findall(text)).encode())
     word_bytes = len(text.encode()) - sign_bytes
     return sign_bytes - (-word_bytes // WORD_BYTES_PER_TOKEN)

@@ -1,4 +1,4 @@
-"""Usage over a span of time: the report of the API and the command line, the overview of the page, and the pace.
+"""Usage over a span of time: the report of API and command line, the overview of the page, and the spending rate.
 
 Days are days in UTC. Money is in nano-dollars here, and in dollars in what is shown.
 """
@@ -79,7 +79,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class DayUsage(msgspec.Struct, frozen=True):
-    """One day (such as 2026-01-31), and what each class was used on it. A class without requests is left out."""
+    """One day (such as 2026-01-31), and the usage of each class. A class without requests is left out."""
 
     day: str
     by_class: dict[str, Counters]
@@ -90,7 +90,7 @@ class DayUsage(msgspec.Struct, frozen=True):
 
 
 class KeyUsage(msgspec.Struct, frozen=True):
-    """What one key was used."""
+    """The usage of one key."""
 
     id: str
     name: str
@@ -147,7 +147,7 @@ def fill_days(span: Span, found: Iterable[tuple[int, str, Counters]]) -> list[Da
 
 
 def spending_days(created_at: int, now_ms: int) -> int:
-    """Over how many days the pace of an account is measured: since it exists, and at most 7."""
+    """Over how many days the spending rate is measured: since the account exists, at most 7."""
     return min(SPENDING_DAYS, max(1, -((created_at - now_ms) // DAY_MS)))
 
 

@@ -1,1 +1,1 @@
-"""What the processes of one installation know of each other: presence, heartbeats, epochs, shared rates and slots."""
+"""What the processes of one installation know of each other: heartbeats, changes, shared rates and slots."""

@@ -15,7 +15,7 @@ SWEEP_EVERY = 10_000
 
 
 class Rates(Protocol):
-    """The rates of many names. A ticket is always given: a shared state that fails never refuses a request."""
+    """The rates of many names. `take` never fails: without the shared state, a process decides by itself."""
 
     async def take(self, name: str, rate: Rate) -> Ticket: ...
 
@@ -32,10 +32,10 @@ class Borrower(Protocol):
 
 
 class Lender(Protocol):
-    """Lends slots of the fleet to this process."""
+    """Leases slots of the fleet to this process."""
 
     def begin(self, ceiling: int, borrower: Borrower) -> None:
-        """Lend to this borrower from now on. Without an answer yet, it may have this process's share."""
+        """Lease slots for this borrower. Until the first lease, it may use this process's share."""
 
     def change_ceiling(self, ceiling: int) -> None: ...
 
@@ -44,7 +44,7 @@ class Lender(Protocol):
 
 
 class SharedState(Protocol):
-    """Rates of keys, rates of the networks that unknown keys come from, and the lender of slots, if there is one."""
+    """The rates of keys and of networks, and the lender of slots; None if this process has all slots for itself."""
 
     @property
     def rates(self) -> Rates: ...
@@ -61,7 +61,7 @@ class SharedState(Protocol):
 
 
 class MemoryRates:
-    """One number per name, forgotten once its burst is full again. So memory is bounded by what came lately."""
+    """One number per name, dropped when its burst is full again, so memory is bounded by the recent requests."""
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock_ns = clock_ns
@@ -69,7 +69,7 @@ class MemoryRates:
         self._sweep_at = SWEEP_EVERY
 
     def __len__(self) -> int:
-        """How many names are remembered."""
+        """How many names have a number."""
         return len(self._whole_at_ns)
 
     async def take(self, name: str, rate: Rate) -> Ticket:
@@ -83,7 +83,7 @@ class MemoryRates:
             self._whole_at_ns[name] -= rate.step_ns
 
     def note(self, name: str, reset_ns: int) -> None:
-        """Set the time until the whole burst is available, as another store reported it."""
+        """Set the time until the whole burst is available, as Valkey reported it."""
         now_ns = self._clock_ns()
         self._keep(name, now_ns + reset_ns, now_ns)
 
@@ -107,7 +107,7 @@ class MemoryRates:
 
 
 class MemoryState:
-    """The shared state of one process, which has all slots for itself."""
+    """The shared state of a service with one process, in its memory. Nothing waits for it."""
 
     def __init__(self) -> None:
         self.rates = MemoryRates()

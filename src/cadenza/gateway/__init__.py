@@ -1,1 +1,1 @@
-"""The data plane: the API under /v1, its files in the order in which a request meets them."""
+"""The data plane: the API under /v1. `chat.serve_chat` tells the story of one chat request."""

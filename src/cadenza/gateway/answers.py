@@ -1,7 +1,11 @@
-"""The replies of the API: JSON, a stream or an error, each with the headers that every reply of the API carries.
+"""The replies of the API: JSON, a stream or an error, each with the headers that every reply carries, and heartbeats.
 
 Errors are rendered here and nowhere else: before the first byte as a reply, after it as the event that ends the stream.
-The head of a stream may be sent before its reply starts (heartbeat.py); the event of an error then has its own type.
+
+A heartbeat keeps the connection of a silent stream alive with comments (`: ping`), from when the request is valid and
+has a slot to the end of the reply. If the reply has not started by the first ping, its head is sent with the ping: the
+status is then 200, and a later error is an event with a type of its own. A comment has no content, so it may be sent
+before credit is held. An account that cannot pay for any answer gets none.
 """
 
 import asyncio
@@ -52,12 +56,12 @@ class Answers:
         self._exchange.respond(204, self._headers(NO_STORE, more_headers), b"")
 
     def start_waiting(self) -> None:
-        """Send the head of a stream before its reply is there, without the headers that are not known yet."""
+        """Send the head of a stream before its reply, without the headers that are not known yet."""
         self.is_waiting = True
         self._exchange.start_stream(self._headers(STREAM, b""), is_early=True)
 
     def start_stream(self, more_headers: bytes = b"") -> None:
-        """The reply begins. Its head is sent, unless it was before."""
+        """Begin the reply. Its head is sent, unless a ping has sent it."""
         if self.is_waiting:
             self.is_waiting = False
             self._exchange.begin_reply()
@@ -65,7 +69,6 @@ class Answers:
             self._exchange.start_stream(self._headers(STREAM, more_headers))
 
     def fail(self, error: CadenzaError) -> None:
-        """Say what went wrong."""
         if self._exchange.state is STREAMING:
             if self.is_waiting:
                 self._exchange.status = error.status  # for the log and the metrics
@@ -88,7 +91,7 @@ def error_event(message: str, type_: str = CadenzaError.type) -> bytes:
 
 
 def request_id_of(exchange: Exchange) -> str:
-    """The client's own x-request-id if it is sane, else a new one."""
+    """The client's own x-request-id if it is well-formed, else a new one."""
     incoming = exchange.request.headers.get(b"x-request-id")
     if incoming and SANE_ID.fullmatch(incoming):
         return incoming.decode()

@@ -1,8 +1,8 @@
 """The API under /v1 and the chat of the web application: paths, keys, and the one place where errors become replies.
 
-Every exception is handled here. A CadenzaError is sent as it is; a store that does not answer, and memory that is not
-there, become a 429; a client that disconnected is only counted. For anything else, the log gets the places in the code,
-never the text, and the client an internal error.
+Every exception is handled here. A CadenzaError is sent as it is; a store that does not answer, and a lack of
+memory become a 429; a client that disconnected is only counted. For anything else, the log gets the places in the code,
+never the text, and the client gets a 500.
 """
 
 import asyncio
@@ -79,14 +79,14 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
         if gateway.is_draining:
             raise _draining(gateway, exchange)
         if endpoint is None and exchange.request.method == "OPTIONS":
-            record.found("preflight")
+            record.endpoint = "preflight"
             return answers.send_no_content(preflight_headers(exchange))
         endpoint = endpoint or find_endpoint(exchange.request.path)
-        record.found(endpoint.name)
+        record.endpoint = endpoint.name
         if exchange.request.method not in endpoint.methods:
             raise _wrong_method(exchange.request.method, endpoint.methods)
         caller = await endpoint.identify(gateway, exchange)  # 401
-        record.identified(caller.principal)
+        record.principal = caller.principal
         answers = Answers(exchange, record.request_id, endpoint.headers + rate_headers(caller.ticket))
         authorize(gateway, exchange, caller, endpoint.scope)  # 403 429
         await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record))

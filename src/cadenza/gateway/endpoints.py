@@ -1,4 +1,4 @@
-"""The endpoints beside the chat: models and usage; and replies to requests that reach no endpoint.
+"""The other endpoints, models and usage, and the replies to requests that reach no endpoint.
 
 A malformed request, or one that finds no free connection, has the headers, the log line and the count of any other
 refusal.
@@ -63,7 +63,7 @@ async def get_model(gateway: Gateway, request: ApiRequest) -> None:
 
 
 def single_slashes(path: str) -> str:
-    """The path without repeated slashes: some clients join a base address that ends in one with a path."""
+    """The path without repeated slashes: clients may join a base address that ends in one with a path."""
     return SLASHES.sub("/", path)
 
 
@@ -104,7 +104,7 @@ def refuse_malformed(observer: Observer, status: int) -> tuple[bytes, bytes]:
 
 
 async def refuse_connection(observer: Observer, exchange: Exchange) -> None:
-    """All connections are busy. This one was accepted only so that its client learns of it."""
+    """All connections are busy. This one was accepted only to say so."""
     record = RequestRecord(exchange)
     Answers(exchange, record.request_id).fail(RateLimited(NO_CONNECTION, NO_CONNECTION_RETRY_S))
     observer.metrics.refused.labels("connections").inc()

@@ -6,7 +6,6 @@ store does not answer, they go on, and are checked again once it does.
 
 import asyncio
 from collections.abc import Callable, Collection
-from contextlib import suppress
 
 from cadenza.core.rates import Limits
 from cadenza.fleet.key_cache import KeyCache
@@ -86,19 +85,9 @@ class RevocationWatch:
         self._limits = limits
         self._log = log
         self._changed = asyncio.Event()
-        self._checking: asyncio.Task[None] | None = None
         presence.on_change(self._changed.set)
 
-    async def start(self) -> None:
-        self._checking = asyncio.create_task(self._check_forever())
-
-    async def stop(self) -> None:
-        if self._checking:
-            self._checking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._checking
-
-    async def _check_forever(self) -> None:
+    async def run(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()

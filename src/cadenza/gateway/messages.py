@@ -103,7 +103,7 @@ def find_attached_parts(messages: list[Message], forwarded: list[msgspec.Raw], *
 
 
 def to_upstream(message: Message, raw: msgspec.Raw) -> msgspec.Raw:
-    """The message unchanged, except what upstreams do not accept.
+    """The message without what upstreams do not accept.
 
     That is the role `developer`, refusals as parts of the content, empty `tool_calls`, our call ids and annotations.
     """

@@ -113,7 +113,7 @@ class UsageMeter:
 
 
 class DeliveredText:
-    """Counts the tokens of a text that comes in pieces, as if it had come whole."""
+    """Counts the tokens of a text that comes in pieces, with the same result as for the whole text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.has_any = False

@@ -25,8 +25,8 @@ class RequestRecord:
         self.request_id = request_id_of(exchange)
         self.completion_id = ""  # of a chat whose credit is held
         self._exchange = exchange
-        self._endpoint = "unknown"
-        self._principal: Principal | None = None
+        self.endpoint = "unknown"
+        self.principal: Principal | None = None
         self._class_id = ""
         self._route: Route | None = None
         self._fault = ""  # of the last route that failed, until another one answers
@@ -47,12 +47,6 @@ class RequestRecord:
         """Whether the service stopped, and interrupted the request for that."""
         return self._exchange.interruption is Interruption.SHUTDOWN
 
-    def found(self, endpoint: str) -> None:
-        self._endpoint = endpoint
-
-    def identified(self, principal: Principal) -> None:
-        self._principal = principal
-
     def held(self, completion_id: str, class_id: str) -> None:
         self.completion_id, self._class_id = completion_id, class_id
 
@@ -66,11 +60,11 @@ class RequestRecord:
 
     def outcome(self, status: int | None = None, result: ReplyResult | None = None) -> Outcome:
         """How the request ended: with the status given, or with that of the reply."""
-        exchange, principal, route = self._exchange, self._principal, self._route
+        exchange, principal, route = self._exchange, self.principal, self._route
         now_s, first_s = time.perf_counter(), exchange.first_byte_s
         return Outcome(
             request_id=self.request_id,
-            endpoint=self._endpoint,
+            endpoint=self.endpoint,
             status=status or exchange.status or DISCONNECTED_STATUS,
             duration_ms=round((now_s - exchange.started_s) * 1000),
             ended_at=time.time_ns() // 1_000_000,

@@ -1,7 +1,7 @@
-"""The slots of chat requests in flight: a ceiling that is fair between keys.
+"""The slots of chat requests in flight: a concurrency limit that is fair between keys.
 
-A request that finds no slot waits a moment. One whose key has less than its share waits longer, and is next.
-The slots of a fleet are lent to its processes: each gives its own requests those that it has, and asks for more.
+A request that finds no slot waits a moment. A request whose key has less than its share waits
+longer, and is served next. The slots of a fleet are leased to its processes, which ask for more when they need them.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Slots:
             lender.begin(limit, self)
 
     async def enter(self, key: str) -> bool:
-        """Whether there is a slot, now or within a moment. A caller that entered must leave."""
+        """Whether there is a slot, now or within a moment. Every `enter` that returns True needs a `leave`."""
         if self._shares.take(key, time.monotonic()):
             return True
         is_modest = self._shares.is_within_share(key, self._waiting_by_key[key] + 1)
@@ -118,7 +118,7 @@ class Slots:
 
 
 class slot:  # noqa: N801 it is used like a function
-    """A slot for one chat; 429 where none is free within a moment."""
+    """A slot for one chat; 429 if none is free within a moment."""
 
     def __init__(self, slots: Slots, key_id: str, metrics: Metrics) -> None:
         self._slots = slots

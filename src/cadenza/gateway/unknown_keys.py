@@ -88,7 +88,7 @@ class UnknownKeyLimiter:
         self._tickets.pop(digest, None)
 
     def give_back(self, digest: bytes) -> None:
-        """End a look-up that did not fail by the client's fault."""
+        """End a look-up whose failure was not the client's fault."""
         network = self._tickets.pop(digest, None)
         if network is not None:
             self._networks.give_back(network, LOOK_UPS_OF_ONE_ADDRESS)

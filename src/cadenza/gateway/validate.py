@@ -1,7 +1,7 @@
 """Parses the body of a chat request into a ChatRequest, or refuses it with a 400 that says what to correct.
 
 Messages and sampling fields stay raw JSON and go upstream unchanged, except that the role `developer` becomes `system`.
-Everything that OpenAI accepts is accepted, but for its deprecated `functions`. An unknown top-level field is dropped
+Everything that OpenAI accepts is accepted, except its deprecated `functions`. An unknown top-level field is dropped
 and named in a header, unless a route passes it on (extra_fields.py).
 """
 
@@ -70,7 +70,7 @@ class ChatBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class OpenChatBody(ChatBody, forbid_unknown_fields=False):
-    """The same of a body that has unknown fields too: they are skipped."""
+    """The same, but unknown fields are skipped."""
 
 
 _BODY, _OPEN_BODY = msgspec.json.Decoder(ChatBody), msgspec.json.Decoder(OpenChatBody)
@@ -209,7 +209,7 @@ def _messages_hint(extra: Fields) -> str:
 
 
 def _plain_texts(messages: list[Message]) -> list[str] | None:
-    """The texts, if each message is just one. This is the usual case: there is nothing more to check or to change."""
+    """The texts, if each message is a role and a text: the usual case, with nothing more to check or to change."""
     if len(messages) > MESSAGES_MAX:
         raise InvalidRequest(f"messages: {len(messages)} were sent; at most {MESSAGES_MAX} are allowed.")
     texts: list[str] = []

@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.core.chat import ChatRequest, FilePart, UserQuestion, find_user_question
+from cadenza.core.chat import ChatRequest, UserQuestion, find_user_question
 from cadenza.core.errors import CadenzaError, RateLimited, UnreadableAttachment
 from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.core.tokens import estimate_tokens, output_room
 from cadenza.grounding.charges import SearchTerms
-from cadenza.grounding.files.reader import DocumentReader, ReaderBusy, SentFile, UnreadableFile
-from cadenza.grounding.material import NO_GROUNDING, Grounding, Material, ReadFile, insert_material
+from cadenza.grounding.files.reader import DocumentReader, FileText, ReaderBusy, SentFile, UnreadableFile
+from cadenza.grounding.material import NO_GROUNDING, Grounding, Material, insert_material
 from cadenza.grounding.memory import recall
 from cadenza.grounding.model_decision import DECISION_TOKENS, decision_bytes
 from cadenza.grounding.search.records import (
@@ -88,7 +88,7 @@ class GroundingRequest(msgspec.Struct, frozen=True):
     decide: DecideByModel | None = None
 
 
-class TokenBudget(msgspec.Struct, frozen=True):
+class GroundingBudget(msgspec.Struct, frozen=True):
     """How many tokens each part may add, by the windows of the routes."""
 
     files: int
@@ -170,9 +170,8 @@ class Grounder:
 
     async def _read_files(
         self, request: GroundingRequest, question: UserQuestion, tokens_max: int
-    ) -> Sequence[ReadFile]:
-        parts: Sequence[FilePart] = request.chat.files
-        sent = [SentFile(part.name, memoryview(part.data)) for part in parts]
+    ) -> Sequence[FileText]:
+        sent = [SentFile(part.name, memoryview(part.data)) for part in request.chat.files]
         reading = self._reader.read_files(request.principal.account_id, sent, question.text, tokens_max)
         try:
             texts = await self._run("attachments", FILES_S, reading)
@@ -186,10 +185,7 @@ class Grounder:
         for one in texts:
             if one.is_cut and one.tokens < LEAST_TOKENS:
                 raise UnreadableAttachment(one.name, NO_ROOM)
-        return [
-            ReadFile(part, one.text, one.shown if one.is_cut else "", one.tokens)
-            for part, one in zip(parts, texts, strict=True)
-        ]
+        return texts
 
     async def _recall(self, request: GroundingRequest, question: UserQuestion, tokens_max: int) -> Sequence[str]:
         if tokens_max < LEAST_TOKENS:
@@ -239,7 +235,7 @@ def failure_reason(failure: Exception) -> str:
             return "readers"
 
 
-async def token_budget(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> TokenBudget:
+async def token_budget(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> GroundingBudget:
     """Memory and search fit the smallest window, so that they rule out no route; files may fill half of the largest."""
     smallest = min(plan.routes, key=lambda route: route.context_tokens)
     largest = max(plan.routes, key=lambda route: route.context_tokens)
@@ -257,4 +253,4 @@ async def token_budget(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Tok
     search = min(SEARCH_TOKENS_MAX, smallest.context_tokens // SEARCH_SHARE, left_tokens - memory)
     fences_tokens = sum(FENCE_TOKENS + estimate_tokens(file.name) for file in chat.files)
     files = min(room(largest) - memory - search, largest.context_tokens // FILES_SHARE) - fences_tokens
-    return TokenBudget(max(0, files), memory, search)
+    return GroundingBudget(max(0, files), memory, search)

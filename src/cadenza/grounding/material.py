@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cadenza.core.chat import ChatRequest, FilePart, UserQuestion
+from cadenza.core.chat import ChatRequest, UserQuestion
+from cadenza.grounding.files.reader import FileText
 from cadenza.grounding.search.records import NOTHING_FOUND, SearchResult, Source
 
 ID_BYTES = 8
@@ -35,19 +36,10 @@ CUT = "the file is too long, the rest is left out"
 _UNSAFE = re.compile(r'[\s"<>&]+')
 
 
-class ReadFile(msgspec.Struct, frozen=True):
-    """A file of the request, and its text. `shown` says which part of the file that is, if it is not all of it."""
-
-    part: FilePart
-    text: str
-    shown: str = ""
-    tokens: int = 0  # an upper bound
-
-
 class Material(msgspec.Struct, frozen=True):
-    """What was gathered for one request."""
+    """What was gathered for one request. `files` are all files of the request, or none."""
 
-    files: Sequence[ReadFile] = ()
+    files: Sequence[FileText] = ()
     notes: Sequence[str] = ()
     found: SearchResult = NOTHING_FOUND
 
@@ -110,12 +102,13 @@ def insert_material(chat: ChatRequest, question: UserQuestion, material: Materia
         edits[last].append(_insert_before(chat.messages[last], start, text))
         texts.append(text)
     noticed = set[int]()  # the messages with files that have the notice
-    for file in material.files:
-        fenced = fence("file", file.text, name=file.part.name, shows=file.shown, cut=CUT if file.shown else "")
+    for part, file in zip(chat.files if material.files else (), material.files, strict=True):
+        limits = {"shows": file.shown, "cut": CUT} if file.is_cut else {}
+        fenced = fence("file", file.text, name=file.name, **limits)
         fence_ids.append(fenced.id)
-        text = fenced.text if file.part.message in noticed else f"{NOTICE}\n\n{fenced.text}"
-        noticed.add(file.part.message)
-        edits[file.part.message].append(Edit(file.part.start, file.part.end, _text_part(f"{text}\n\n")))
+        text = fenced.text if part.message in noticed else f"{NOTICE}\n\n{fenced.text}"
+        noticed.add(part.message)
+        edits[part.message].append(Edit(part.start, part.end, _text_part(f"{text}\n\n")))
         texts.append(text)
     has_room = bool(pieces)
     texts_bytes = sum(len(edit.json) for of_message in edits.values() for edit in of_message)
@@ -157,7 +150,7 @@ def _headers(material: Material, *, notes_and_sources: bool) -> bytes:
         "memory": len(material.notes) if notes_and_sources else 0,
         "search": len(material.found.sources) if notes_and_sources else 0,
         "attachments": len(material.files),
-        "cut": sum(bool(file.shown) for file in material.files),
+        "cut": sum(file.is_cut for file in material.files),
     }
     listed = {part: str(count) for part, count in counts.items() if count}
     if material.found.has_failed:

@@ -1,7 +1,7 @@
 """The body of a request, bounded in size, in time and in memory.
 
-The connection feeds it; the application reads it whole. Until the application asks for it, no more than a small buffer
-is read from the socket, so backpressure reaches the client.
+The connection feeds it; the application reads it whole. Until the application asks for it, only a small buffer is
+read from the socket, so backpressure reaches the client.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class BodyLimits(msgspec.Struct, frozen=True):
 
     bytes_max: int = 32 * MIB
     unread_bytes_max: int = 64 * 1024
-    rest_bytes_max: int = MIB  # of a body that is not wanted, to keep its connection; a larger rest closes it
+    rest_bytes_max: int = MIB  # of an unwanted body, read to keep its connection; if more is left, it is closed
     time_s: float = 20.0  # for a small body; a large one gets more, by the minimum rate
     bytes_per_s_min: int = 32 * 1024
 
@@ -82,7 +82,7 @@ class MinimumRate:
         self._marks = deque([(now_s, 0)])  # the beginning of a step, and how many bytes there were at its end
 
     def deadline_s(self, now_s: float, size_bytes: int) -> float:
-        """When too few bytes will be in the window, if no more arrive. A new body has a whole window."""
+        """The time at which the window will have too few bytes if none arrive. A new body has a whole window."""
         marks = self._marks
         if now_s - marks[-1][0] < self._step_s:
             now_s = marks.pop()[0]
@@ -136,7 +136,7 @@ class RequestBody:
         return self.state is not COMPLETE and self._unread_bytes > self._limits.unread_bytes_max
 
     def has_large_rest(self, content_length: bytes) -> bool:
-        """Whether more is still to come than is worth reading only to keep the connection. False if nobody knows."""
+        """Whether too much is left to read it only to keep the connection. False if the length is unknown."""
         if not content_length.isdigit():
             return False
         received_bytes = self.size_bytes + self._unread_bytes
@@ -172,7 +172,7 @@ class RequestBody:
         return arrived
 
     def release(self) -> None:
-        """The application has no more use for the body: give back the memory that it took."""
+        """Give the memory of the body back to its budget."""
         if self._budget is not None:
             self._budget.give_back(self.size_bytes)
             self._budget = None

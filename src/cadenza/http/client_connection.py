@@ -20,8 +20,8 @@ BUFFER_BYTES_MAX = 256 * 1024
 IDLE_S_MAX = 30.0  # a connection idle for longer may have been closed at the other end
 FRAMING = {b"content-length", b"transfer-encoding"}
 
-PART_BYTES = 128  # that the parts of a body have on average, at least, on a guarded connection
-SMALL_PARTS = 1000  # so many parts of a body may have fewer
+PART_BYTES = 128  # the minimum average size of a part of a body, on a guarded connection
+SMALL_PARTS = 1000  # parts that may be smaller before the average counts
 
 SLICE_BYTES = 256 * 1024
 Pieces = Sequence[bytes | memoryview]
@@ -315,7 +315,7 @@ class GuardedConnection(ClientConnection):
 
 
 async def read_body(response: ClientConnection, deadline_s: float, bytes_max: int) -> bytes:
-    """The body. If it has more than `bytes_max` bytes, a beginning of it that has more too."""
+    """Read the body. Reading stops once there are more than `bytes_max` bytes."""
     if response.is_complete:
         return response.take_arrived()
     parts, size_bytes = list[bytes](), 0

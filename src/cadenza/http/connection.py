@@ -1,8 +1,8 @@
 """The server's end of a client's connection: HTTP/1.1, one exchange at a time, in the order of the requests.
 
 Input that arrives while an exchange runs is not parsed, so at most one request of a connection is known. Nor is any
-parsed while the client does not read its replies, or while it is held back because it was refused. Little of it is
-read: the rest waits in the kernel, and this is backpressure. The same happens while the application does not read a
+parsed while the client does not read its replies, or during a pause after a refusal. Little of it is read; the rest
+waits in the kernel, which is backpressure. The same happens while the application does not read a
 large body.
 """
 
@@ -36,7 +36,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     linger_s: float = 30.0  # for a client to notice that it is refused; many send their whole body first
     linger_silence_s: float = 5.0
     linger_bytes_max: int = 64 * MIB
-    pause_s_max: float = 5.0  # of a client that is held back and does not wait by itself
+    pause_s_max: float = 5.0  # the longest pause of a client that does not back off
 
 
 def _refuse_plainly(_status: int) -> tuple[bytes, bytes]:
@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._deadline = Deadline(self._loop, self._close)
         self._write_flow = WriteFlow(settings.limits.unread_s, self.abort)
-        self._discarded_bytes = 0  # of a body that nobody wants, or while it lingers
+        self._discarded_bytes = 0  # of a body that the application did not read, or while it lingers
         self._linger_end_s = 0.0
         self._pause = Pause(self._loop, settings.limits.pause_s_max, self._parse_if_allowed)
 
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
             self._read_on()
 
     def _must_wait(self) -> bool:
-        """Whether the input stays unparsed: another request is served, or the client does not read or is held back."""
+        """Whether the input stays unparsed: another request is served, the client does not read, or a pause runs."""
         if self._exchange:
             return self._exchange.body.is_complete or self._state in DISCARDING
         if self._pause.is_running and not self._parser.is_in_body:
@@ -327,7 +327,7 @@ class Connection(asyncio.Protocol):
     # a lingering close: a reset would destroy the reply on its way, if the client still sends
 
     def _linger(self) -> None:
-        """Send no more. Discard input until the client closes too, within limits."""
+        """Close the sending side. Discard input until the client closes too, within limits."""
         if not self._connections.may_linger(self):
             self._close()
             return

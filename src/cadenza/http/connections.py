@@ -2,7 +2,7 @@
 
 Connections without a request make room for new ones. The application names the owner of a connection.
 
-A connection is quiet while no request of it is in flight: it is new, idle or lingering. The one that has been quiet for
+A connection is quiet while it has no request in flight: it is new, idle or lingering. The one that has been quiet for
 longest is closed first, but none before `quiet_s_min`: its request may be on its way.
 """
 
@@ -96,11 +96,11 @@ class Connections:
         return self._by_owner[owner] <= self._limits.by_owner_max
 
     def note_busy(self, connection: Closable) -> None:
-        """A request of it is in flight."""
+        """A request of this connection is in flight."""
         self._quiet.pop(connection, None)
 
     def note_quiet(self, connection: Closable, now_s: float) -> None:
-        """No request of it is in flight."""
+        """No request of this connection is in flight."""
         self._quiet[connection] = now_s
 
     def may_linger(self, connection: Closable) -> bool:
@@ -160,7 +160,7 @@ class Turnstile:
         self._started = 0  # in this millisecond
 
     def pass_now(self) -> bool:
-        """Whether one may start now: nobody waits, and not enough were started already."""
+        """Whether a request may start now: none waits, and fewer than the limit were started in this turn."""
         if self._waiting:
             return False
         millisecond = int(self._clock() * 1000)

@@ -47,7 +47,7 @@ class Interruption(Enum):
 
     DISCONNECT = auto()  # the client left before its reply was complete
     SHUTDOWN = auto()  # the service ends
-    REVOKED = auto()  # the client may not be served any more
+    REVOKED = auto()  # the key of the client was revoked
 
 
 class Transport(Protocol):
@@ -243,7 +243,7 @@ class Exchange:
         return self._transport.claim(owner)
 
     def hold_back(self, pause_s: float) -> None:
-        """Do not read the next request before this time has passed: the client should have waited by itself.
+        """Do not read the next request before `pause_s` have passed: the client should have backed off.
 
         Not behind a proxy, whose connections carry requests of many clients.
         """
@@ -285,7 +285,7 @@ class Exchange:
         self._transport.write(b"".join((STATUS_LINES[status], date, headers, connection, b"\r\n", body)))
 
     def _reply_early(self) -> None:
-        """The reply comes before the whole body: is the rest worth reading, to keep the connection?"""
+        """The reply comes before the whole body. Decide whether to read the rest, to keep the connection."""
         is_undecided = self.body.is_awaiting_continue  # the next bytes may be the body or another request
         if is_undecided or self.body.has_large_rest(self.request.headers.get(b"content-length", b"")):
             self.close_after_reply()

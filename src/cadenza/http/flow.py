@@ -81,7 +81,7 @@ class WriteFlow:
             self._drained = None
 
     def close(self) -> None:
-        """The connection is lost: nothing waits any more."""
+        """The connection is lost: wake what waits."""
         self.resume()
         self._deadline.close()
 
@@ -92,7 +92,7 @@ class WriteFlow:
 
 
 class Pause:
-    """How long a client is held back after a refusal: longer if it does not wait by itself, at most `longest_s`."""
+    """Delays the next request after a refusal: longer for a client that does not back off, at most `longest_s`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, longest_s: float, on_end: Callable[[], None]) -> None:
         self._loop = loop
@@ -116,7 +116,7 @@ class Pause:
         self._timer = self._loop.call_later(min(pause_s, self._longest_s), self._end)
 
     def note_input(self) -> None:
-        """The client sends on. If it is being held back, it did not wait."""
+        """The client sent more input. During a pause this means that it did not wait."""
         if self._timer and not self._was_ignored:
             self._was_ignored = True
             self._ignored += 1

@@ -24,8 +24,8 @@ NUMBER_SIGN, PERCENT = b"#%"  # numbers: `b"#" in target` raises an error inside
 FIELDS_MAX = 1000
 PIECES_PER_TURN = 16  # fed to httptools before the loop may do something else
 CHUNKED_PIECES_PER_TURN = 2
-CHUNK_BYTES = 16  # that the chunks of a body have on average, at least
-SMALL_CHUNKS = 2000  # so many chunks of a body may have fewer
+CHUNK_BYTES = 16  # the minimum average size of a chunk of a body
+SMALL_CHUNKS = 2000  # chunks that may be smaller before the average counts
 BLANK_LINE = b"\r\n\r\n"
 LINE_ENDS = b"\r\n"
 PIECE_BYTES_MAX = 8192  # bounds how often httptools calls back for one piece
@@ -50,7 +50,7 @@ class RequestReceiver(Protocol):
     def receive_end(self) -> None: ...
 
 
-class Phase(Enum):
+class RequestPhase(Enum):
     """What is read now, and how much of it is fed to httptools at once."""
 
     HEAD = auto()  # up to the blank line behind the fields; a body of either kind follows, or the next head
@@ -66,7 +66,7 @@ class Progress(Enum):
     TURN_ENDED = auto()  # there is more, but it was enough for one turn of the loop
 
 
-HEAD, SIZED, CHUNKED = Phase  # as names: Python 3.11 is slow to look up Phase.X
+HEAD, SIZED, CHUNKED = RequestPhase  # as names: Python 3.11 is slow to look up RequestPhase.X
 NEEDS_INPUT, REQUEST_ENDED, TURN_ENDED = Progress
 
 
@@ -104,7 +104,7 @@ class RequestInput:
         return self._at - begin
 
     def take(self, size_bytes: int) -> bytes | memoryview:
-        """At most so many bytes."""
+        """Take at most `size_bytes`."""
         data, begin = self._data, self._at
         end = self._at = min(begin + size_bytes, len(data))
         if end - begin == len(data):
@@ -215,7 +215,7 @@ class RequestParser:
     def _read_body_only(self) -> None:
         """Read the body of a request that asks for an upgrade, which is not granted.
 
-        httptools takes the bytes behind such a head for another protocol. A new parser is told how the body is framed.
+        httptools treats the bytes after such a head as another protocol. A new parser gets the framing of the body.
         """
         self._parser = httptools.HttpRequestParser(_BodyCallbacks(self))
         framing = encode_headers([field for field in self._fields if field[0] in FRAMING])
@@ -282,7 +282,7 @@ class RequestParser:
         self._receiver.receive_end()
 
     def _check_host(self, request: Request) -> None:
-        """Exactly one Host, which is one (RFC 9112, 3.2); HTTP/1.0 may leave it out."""
+        """Exactly one valid Host (RFC 9112, 3.2); HTTP/1.0 may leave it out."""
         hosts = [value for name, value in request.fields if name == b"host"]
         if len(hosts) > 1 or (not hosts and not request.is_http_1_0):
             raise Malformed
@@ -302,7 +302,7 @@ class _BodyCallbacks:
 def _check_transfer_coding(request: Request) -> None:
     """Only `chunked` alone (RFC 9112, 6.1 and 6.3).
 
-    If it is not the last coding, or is there twice, or comes with HTTP/1.0, nobody knows where the body ends: 400. If
+    If it is not the last coding, is repeated, or comes with HTTP/1.0, the end of the body is unknown: 400. If
     other codings come before it, the end is known, but the body cannot be read: 501.
     """
     values = [value for name, value in request.fields if name == b"transfer-encoding"]

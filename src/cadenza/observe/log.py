@@ -116,7 +116,7 @@ class LogWriter:
     def flush(self, within_s: float) -> None:
         """Return once everything is written, or after `within_s`.
 
-        The time is counted in slices: a machine that stops for a while uses up one of them, and the rest is left.
+        The time is counted in slices, so that a machine that is suspended for a while loses one slice only.
         """
         while self._texts and not self._in_thread:
             self._write_next()
@@ -153,7 +153,7 @@ class LogWriter:
         self._unreported += lines
 
     def _write(self, text: bytes) -> bool:
-        """Write all of it, however long that takes. Past the stream's buffer, which locks: the process may end."""
+        """Write all of it, however long that takes. Bypasses the stream's buffer, whose lock could block the exit."""
         with contextlib.suppress(OSError, ValueError):  # the disk is full, the pipe or the file is closed
             if self._file is None:
                 self._stream.write(text.decode())

@@ -107,7 +107,7 @@ class Metrics:
         of_route = ("provider", "model")
         self.route_limit = gauge("cadenza_route_limit", "The most requests that a route is given at once.", *of_route)
         self.route_in_flight = gauge("cadenza_route_in_flight", "Requests in flight on a route.", *of_route)
-        self.route_resting = gauge("cadenza_route_resting", "1 while a route rests.", *of_route)
+        self.route_resting = gauge("cadenza_route_resting", "1 while the circuit of a route is open.", *of_route)
         self.route_failing = gauge("cadenza_route_failing", "1 while the requests to a route fail.", *of_route)
         self.route_last_fault = gauge(
             "cadenza_route_last_fault_timestamp_seconds",

@@ -57,7 +57,7 @@ class Catalogue:
         return (route for served in self._classes.values() for route in served.plan.routes)
 
     def able_classes(self, needs: frozenset[str]) -> tuple[str, ...]:
-        """The classes with a route that takes all of this."""
+        """The classes with a route that has all of these capabilities."""
         return tuple(
             class_id
             for class_id, served in self._classes.items()
@@ -119,7 +119,7 @@ async def routes_that_fit(plan: Plan, prompt: PromptSize, output_tokens: int) ->
 
 
 def routes_that_take(plan: Plan, needs: frozenset[str], able_classes: tuple[str, ...] = (), note: str = "") -> Plan:
-    """The plan without the routes that cannot take what the request has: images, audio, files or custom tools.
+    """The plan without the routes that lack a capability: images, audio, files or custom tools.
 
     If none is left: 400, which ends with the note and the classes that take all of it.
     """

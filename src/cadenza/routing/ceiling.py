@@ -61,7 +61,7 @@ class Ceiling:
         self._lowered_s = -math.inf
 
     def lower(self, in_flight: int, started_s: float, now_s: float) -> None:
-        """The route is overloaded. A request from before the last step down tells nothing new."""
+        """The route is overloaded. A request that was sent before the last step down does not count."""
         if in_flight >= FEW and started_s > self._lowered_s:
             self._level = min(self._level, in_flight) * STEP_DOWN
             self._lowered_s = now_s

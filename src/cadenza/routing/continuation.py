@@ -6,6 +6,7 @@ start of their own answer. The client sees one answer, and pays for one prompt a
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Self
 
 import msgspec
 
@@ -19,34 +20,27 @@ OnRoute = Callable[[Route], None]
 
 
 class open_reply:  # noqa: N801 it is used like a function
-    """An open reply for the block; 400, 429 or 502 if no route answers. `on_route` gets each route that does."""
+    """An open reply for the block, on the route that runs it now; 400, 429 or 502 if no route answers.
+
+    `on_route` gets each route that begins to answer.
+    """
 
     def __init__(self, dispatcher: Dispatcher, wanted: Dispatch, on_route: OnRoute) -> None:
         self._dispatcher = dispatcher
         self._wanted = wanted
         self._on_route = on_route
+        self._running: RoutedReply | None = None
 
-    async def __aenter__(self) -> "ContinuableReply":
+    async def __aenter__(self) -> Self:
         self._dispatcher.earn_retries()
-        first = await self._dispatcher.open_first(self._wanted, self._wanted.plan.routes)
-        self._on_route(first.route)
-        self._reply = ContinuableReply(self._dispatcher, self._wanted, first, self._on_route)
-        return self._reply
+        self._running = await self._dispatcher.open_first(self._wanted, self._wanted.plan.routes)
+        self._on_route(self._running.route)
+        return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        await self._reply.close()
+        await self.close()
         if isinstance(error, Fault):  # a non-streaming reply broke off before anything was sent
             raise error_for([error], set()) from None
-
-
-class ContinuableReply:
-    """An open reply, on the route that runs it now."""
-
-    def __init__(self, dispatcher: Dispatcher, wanted: Dispatch, first: RoutedReply, on_route: OnRoute) -> None:
-        self._dispatcher = dispatcher
-        self._wanted = wanted
-        self._running: RoutedReply | None = first
-        self._on_route = on_route
 
     @property
     def route(self) -> Route:

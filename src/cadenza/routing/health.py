@@ -1,4 +1,4 @@
-"""The health of each route, and whether it may be asked: a circuit breaker, an adaptive ceiling and fair shares."""
+"""The health of each route, and whether it may be asked: circuit breaker, adaptive concurrency limit, fair shares."""
 
 import math
 import time
@@ -160,7 +160,7 @@ class FailureStreak:
 
 
 class Attempt:
-    """One request on one route. It holds a place there until its end, and reports how the route did."""
+    """One request on one route. It holds a place there until its end, and reports the result."""
 
     def __init__(self, health: RouteHealth, key_id: str, started_s: float, *, is_trial: bool) -> None:
         self.is_trial = is_trial

@@ -38,7 +38,7 @@ class PromptSize:
     """How many tokens a prompt has, the character layer included.
 
     `size_bytes` is the upper bound that is known without counting: a text has no more tokens than bytes. An upstream
-    that counts more than `believable_tokens` for the prompt is not believed: models differ much about images.
+    that reports more than `believable_tokens` for the prompt is not believed: models count images very differently.
     `fields_bytes` is what a route adds to the request by its configuration: credit is held for it too.
     """
 

@@ -5,8 +5,8 @@
     REFUSE  every request of it is refused: all connections are busy
     NONE    it waits in the listener's backlog
 
-The process may run out of files all the same, because upstreams and the store need some too. Then nothing is accepted
-for a moment.
+The process may still run out of file descriptors, because upstreams and the store need some too. Then nothing is
+accepted for a moment.
 """
 
 import asyncio
@@ -66,9 +66,9 @@ class Acceptor:
 
     def _accept(self) -> None:
         """Accept the client that waits, and others while there are free places."""
-        for number in range(PER_TURN if self._arriving else 1):  # to ask in vain for another costs 40 µs
+        for number in range(PER_TURN if self._arriving else 1):  # a failed accept() costs 40 µs
             if number and not self._connections.has_free_place(len(self._arriving)):
-                return  # nobody may be waiting, and then no connection should be closed
+                return  # there may be no client to accept, and then no connection should be closed
             room = self._connections.find_room(len(self._arriving))
             if room is Room.NONE:
                 if not self._arriving:  # otherwise look again in the next turn
@@ -112,7 +112,7 @@ def allow_many_files() -> int:
 
 
 def connections_limits(files_max: int) -> ConnectionsLimits:
-    """How many connections so many files are enough for: each may need one more, to an upstream.
+    """The limits of connections for `files_max` file descriptors: each may need a second one, to an upstream.
 
     A reserve stays for the store, the log, the loop and the connections that are refused.
     """

@@ -78,7 +78,7 @@ class PageMemory:
         self._taken_bytes: dict[str, int] = {}  # by network; nothing for those with none
 
     def check(self, network: str, size_bytes: int) -> None:
-        """BodyMemoryFull if there is no room for so many bytes more."""
+        """Raise BodyMemoryFull if there is no room for `size_bytes` more."""
         self._memory.expect(size_bytes)
         left_bytes = self._memory.free_bytes - size_bytes
         if self._taken_bytes.get(network, 0) + size_bytes > max(BODY_BYTES_MAX, left_bytes):

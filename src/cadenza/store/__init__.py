@@ -1,1 +1,1 @@
-"""State: the only folder with SQL in it."""
+"""The durable state: one protocol over SQLite and Postgres, the schema, the migrations, and the rows of each table."""

@@ -1,4 +1,4 @@
-"""The address of a store, as the config file gives it, and the store behind it."""
+"""Opens the store at an address of the config file."""
 
 from pathlib import Path
 
@@ -15,10 +15,10 @@ NOT_UNDERSTOOD = (
 
 
 def open_store(url: str, wait_s: float | None = None) -> Store:
-    """Return the store at this address. Nothing is opened until it is used.
+    """Return the store at this address. It connects when it is first used.
 
-    It waits up to `wait_s` for a lock, and Postgres as long for a connection or an answer. By default these are 10
-    seconds on SQLite, and the waits of PostgresBounds, about 1 second, on Postgres.
+    `wait_s` bounds the wait for a lock, and on Postgres for a connection or an answer. The default is 10 seconds on
+    SQLite; on Postgres `PostgresBounds` has the defaults, about 1 second.
     """
     try:
         if url.startswith(("postgresql://", "postgres://")):

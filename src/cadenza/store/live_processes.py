@@ -1,8 +1,8 @@
-"""The processes that use a store at this moment, for commands that change or move it under them.
+"""The processes that use a store at this moment, for commands that migrate or move it.
 
-On SQLite a live process holds the lock of its file. On Postgres it writes heartbeats; up to schema 0004 it held an
-advisory lock. Programs up to schema LAST_UNDESCRIBED do not register their version: each counts as the newest of them
-that the store allows.
+On SQLite a live process holds the lock of its file. On Postgres it writes heartbeats (fleet/presence.py); up to schema
+0004 it held an advisory lock. Programs up to schema LAST_UNDESCRIBED do not register their version: each is taken for
+the newest of them that the store allows.
 """
 
 import asyncio
@@ -19,17 +19,18 @@ from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.store import StoreUnavailable
 
 LOOK_EVERY_S = 0.25
-SEEN_S = 2.0  # a live process writes four heartbeats in this time
-DEAD_S = 6.0  # after this time the other processes take it for dead too
+FOUND_S = 2.0  # if one live process was found: each writes four heartbeats in this time
+DEAD_S = 6.0  # otherwise: after this time other processes take a silent one for dead, too
 
 LAST_UNDESCRIBED = "0007"
 DESCRIPTION = ("version", "revision", "host", "pid")  # the columns in which a process describes itself
 
 Fields = Mapping[str, Any]  # a row of `processes`, with the columns that its schema has
+ReadRows = Callable[[], Awaitable[list[Fields]]]
 
 
 class LiveProcess(msgspec.Struct, frozen=True):
-    """A running process, with the columns that it filled."""
+    """A running process, as it described itself."""
 
     name: str
     revision: str  # the newest schema that its program knows
@@ -64,16 +65,22 @@ def find_locked(database: Path, rows: Iterable[Fields], revision: str) -> list[L
     return [live_process(known.get(name, {"name": name}), revision) for name in live]
 
 
-async def find_with_heartbeat(read: Callable[[], Awaitable[list[Fields]]]) -> list[Fields]:
-    """The rows of a Postgres store whose heartbeat counters rise while this function watches them.
+async def find_live(read: ReadRows, lock: Callable[[], Awaitable[object]]) -> list[Fields]:
+    """The rows of the live processes of a Postgres store. If there is none, `lock` locks out those that start now."""
+    known = {row["name"] for row in await read()}
+    if found := await find_with_heartbeat(read):
+        return found
+    await lock()
+    return [row for row in await read() if row["name"] not in known]
 
-    Without rows it returns at once.
-    """
+
+async def find_with_heartbeat(read: ReadRows) -> list[Fields]:
+    """The rows whose heartbeat counters change while this function watches them. Without rows it returns at once."""
     before = {row["name"]: row["beats"] for row in await read()}
     moved: dict[str, Fields] = {}
     loop = asyncio.get_running_loop()
     began_s = loop.time()
-    while before.keys() - moved.keys() and loop.time() - began_s < (SEEN_S if moved else DEAD_S):
+    while before.keys() - moved.keys() and loop.time() - began_s < (FOUND_S if moved else DEAD_S):
         await asyncio.sleep(LOOK_EVERY_S)
         rows = await read()
         moved |= {row["name"]: row for row in rows if before.get(row["name"]) != row["beats"]}

@@ -1,7 +1,7 @@
-"""The state of the schema, and bringing it to the newest revision. Alembic loads only when there is work for it.
+"""The state of the schema, and its migration to the newest revision. Alembic is imported only when it is needed.
 
-A store has two revisions. That of its schema is in `schema_revision`. `alembic_version` has the oldest program that may
-use it: a migration that only adds leaves it as it is, and so the release before can be started on the new schema.
+A store has two revisions. `schema_revision` has that of its schema. `alembic_version` has the oldest program that may
+use it: a migration that only adds does not change it, so the release before can be started on the new schema.
 """
 
 from collections.abc import Callable
@@ -9,8 +9,20 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from sqlalchemy import text
 
-from cadenza.store.store import OLDEST_PROGRAM, Store, StoreUnavailable, Transaction
+from cadenza.store.statements import Statement
+from cadenza.store.store import REVISION_TABLE, Store, StoreUnavailable, Transaction
+
+HAS_TABLE = Statement(
+    text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"),
+    postgres=text("SELECT 1 WHERE to_regclass(:name) IS NOT NULL"),
+)
+OLDEST_PROGRAM = Statement(text("SELECT version_num FROM alembic_version"))
+REVISION_TABLES = {  # the revision of the schema is in the first of these tables that exists
+    REVISION_TABLE: Statement(text(f"SELECT version_num FROM {REVISION_TABLE}")),  # noqa: S608 our own name
+    "alembic_version": OLDEST_PROGRAM,  # up to 0007 it was both
+}
 
 REVISIONS = (
     "0001",
@@ -31,7 +43,7 @@ class SchemaState(msgspec.Struct, frozen=True):
 
     | state | the schema |
     |---|---|
-    | `empty` | is not there |
+    | `empty` | does not exist |
     | `behind` | must be migrated |
     | `current` | is that of this program |
     | `newer` | is that of a later program, and this one may use it |
@@ -47,9 +59,17 @@ class SchemaState(msgspec.Struct, frozen=True):
         return self.state in {"current", "newer"}
 
 
+async def read_revision(store: Store) -> str | None:
+    """The revision of the schema; None if there is no schema."""
+    for table, statement in REVISION_TABLES.items():
+        if await store.row(HAS_TABLE, {"name": table}) and (found := await store.row(statement, {})):
+            return str(found[0])
+    return None
+
+
 async def schema_state(store: Store) -> SchemaState:
     head = REVISIONS[-1]
-    revision = await store.revision()
+    revision = await read_revision(store)
     if revision is None:
         return SchemaState("empty", None, head)
     if revision == head:
@@ -61,9 +81,9 @@ async def schema_state(store: Store) -> SchemaState:
 
 
 async def migrate(store: Store, on_backup: Callable[[Path], None] | None = None) -> str:
-    """Bring the schema to the newest revision and return it. `on_backup` is told where the copy of the store is.
+    """Bring the schema to the newest revision and return it. `on_backup` gets the path of the copy of the store.
 
-    A schema that is newer stays as it is. StoreUnavailable, and no change, while a process runs that would break.
+    A newer schema is not changed. StoreUnavailable, without a change, while a process runs that would break.
     """
     found = await schema_state(store)
     if found.state == "ahead":

@@ -1,4 +1,4 @@
-"""The tables, for SQLite and Postgres alike. Times are Unix milliseconds, money is nano-dollars.
+"""The tables of SQLite and Postgres. Times are Unix milliseconds, money is in nano-dollars.
 
 The CHECK constraints hold for every program that writes. The migrations build the same tables by hand (a test
 compares the two) and add the triggers that make `entries` append-only. A chat
@@ -32,6 +32,12 @@ metadata = MetaData(
     }
 )
 
+
+def _index_where(condition: str, name: str, *columns: str, unique: bool = False) -> Index:
+    """An index of the rows that meet a condition."""
+    return Index(name, *columns, unique=unique, sqlite_where=text(condition), postgresql_where=text(condition))
+
+
 accounts = Table(
     "accounts",
     metadata,
@@ -44,15 +50,15 @@ accounts = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("is_operator", Boolean, nullable=False, server_default=false()),
     Column("suspended_at", BigInteger),  # its keys and sessions are refused
-    Column("verified_at", BigInteger),  # its owner has opened a link that was sent to the address
+    Column("verified_at", BigInteger),  # when its owner opened a link that was sent to the address
     Column("theme", Text, nullable=False, server_default="system"),
     Column("uses_search", Boolean, nullable=False, server_default=true()),
     Column("uses_memory", Boolean, nullable=False, server_default=true()),
     Column("has_caps", Boolean, nullable=False, server_default=false()),  # a key of it has a spend cap
     Column("low_balance_nano", BigInteger, nullable=False, server_default=text("1000000000")),  # below it, a notice
-    Column("low_noticed_at", BigInteger),  # the notice was sent, and the balance has not risen above since
+    Column("low_noticed_at", BigInteger),  # when the notice was sent; null again when the balance rises
     Column("note_count", Integer, nullable=False, server_default=text("0")),
-    Column("erased_at", BigInteger),  # its personal data is gone; only its money and its usage remain
+    Column("erased_at", BigInteger),  # when its personal data was erased; money and usage remain
     Column("debt_nano", BigInteger, nullable=False, server_default=text("0")),  # the sum of its open debts
     CheckConstraint("email = lower(email)", name="email_is_lower_case"),
     CheckConstraint("preferred_class IN ('mezzo', 'forte', 'fortissimo')", name="preferred_class_is_known"),
@@ -75,7 +81,7 @@ keys = Table(
     Column("last_used_at", BigInteger),
     Column("requests_per_second", Float),
     Column("burst", Integer),
-    Column("origin", Text, nullable=False, server_default="owner"),  # 'web': of the web application, nobody knows it
+    Column("origin", Text, nullable=False, server_default="owner"),  # 'web': of the web application
     Column("is_capped", Boolean, nullable=False, server_default=false()),
     CheckConstraint("length(prefix) = 12", name="prefix_has_12_characters"),
     CheckConstraint("length(digest) = 32", name="digest_has_32_bytes"),
@@ -101,33 +107,21 @@ entries = Table(
     CheckConstraint("kind <> 'charge' OR amount_nano <= 0", name="charge_is_not_positive"),
     CheckConstraint("kind <> 'charge' OR completion_id IS NOT NULL", name="charge_has_request"),
     Index("ix_entries_account_id", "account_id", "id"),
-    Index(
-        "uq_entries_charge",
-        "completion_id",
-        unique=True,
-        sqlite_where=text("kind = 'charge'"),
-        postgresql_where=text("kind = 'charge'"),
-    ),
-    Index(
-        "uq_entries_source",
-        "source",
-        unique=True,
-        sqlite_where=text("source IS NOT NULL"),
-        postgresql_where=text("source IS NOT NULL"),
-    ),
+    _index_where("kind = 'charge'", "uq_entries_charge", "completion_id", unique=True),
+    _index_where("source IS NOT NULL", "uq_entries_source", "source", unique=True),
 )
 
-processes = Table(  # the serving processes that are alive, or died and were not swept yet
+processes = Table(  # the serving processes: live ones, and dead ones that were not swept yet
     "processes",
     metadata,
     Column("name", Text, primary_key=True),
-    Column("beats", BigInteger, nullable=False, server_default=text("0")),  # grows while the process lives
-    Column("seen", BigInteger, nullable=False, server_default=text("0")),  # the epoch of the changes that it follows
-    *(Column(name, Text) for name in ("version", "revision", "host")),  # null: a program of schema 0007
+    Column("beats", BigInteger, nullable=False, server_default=text("0")),  # the heartbeat counter; below zero: fenced
+    Column("seen", BigInteger, nullable=False, server_default=text("0")),  # the epoch of changes that it has seen
+    *(Column(name, Text) for name in ("version", "revision", "host")),  # null: a program up to schema 0007
     Column("pid", Integer),
 )
 
-reserves = Table(  # the credit of an account that a process may hold in its memory
+reserves = Table(  # credit of an account, from which a process takes holds in memory
     "reserves",
     metadata,
     Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
@@ -139,7 +133,7 @@ reserves = Table(  # the credit of an account that a process may hold in its mem
     Index("ix_reserves_process", "process"),
 )
 
-marks = Table(  # what a running request has delivered: charged if its process dies
+marks = Table(  # what a running request has delivered; it is charged if its process dies
     "marks",
     metadata,
     Column("completion_id", Text, primary_key=True),
@@ -159,7 +153,7 @@ marks = Table(  # what a running request has delivered: charged if its process d
     Index("ix_marks_process", "process"),
 )
 
-holds = Table(  # of the release before this one, which held credit by request; no new rows
+holds = Table(  # holds of an older release, which wrote one for each request; no new rows
     "holds",
     metadata,
     Column("completion_id", Text, primary_key=True),
@@ -182,13 +176,7 @@ holds = Table(  # of the release before this one, which held credit by request; 
     CheckConstraint("(state = 'open') = (ended_at IS NULL)", name="ended_has_a_time"),
     CheckConstraint("amount_nano >= 0", name="amount_is_not_negative"),
     CheckConstraint("prompt_tokens >= 0 AND delivered_tokens >= 0", name="tokens_are_not_negative"),
-    Index(
-        "ix_holds_open",
-        "account_id",
-        "owner",
-        sqlite_where=text("state = 'open'"),
-        postgresql_where=text("state = 'open'"),
-    ),
+    _index_where("state = 'open'", "ix_holds_open", "account_id", "owner"),
 )
 
 idempotency = Table(
@@ -225,7 +213,7 @@ usage = Table(
     Column("duration_ms", BigInteger, nullable=False),
     Column("request_id", Text, nullable=False, server_default=text("''")),
     *(Column(f"{name}_nano", BigInteger) for name in ("input", "output", "cached_input", "held", "short")),
-    Column("source", Text),  # who ended it: ledger/rules.py. It and the six others are null in older rows
+    Column("source", Text),  # who ended it: ledger/rules.py. These seven columns are null in older rows
     Column("idempotency_digest", LargeBinary(32)),
     CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens", name="cached_is_part_of_prompt"),
     CheckConstraint("completion_tokens >= 0", name="completion_is_not_negative"),
@@ -233,7 +221,7 @@ usage = Table(
     Index("ix_usage_account_id", "account_id", "started_at"),
 )
 
-epochs = Table(  # a number grows when every process must read again what it names
+epochs = Table(  # counters that tell processes when to read something again
     "epochs",
     metadata,
     Column("name", Text, primary_key=True),
@@ -247,7 +235,7 @@ caps = Table(  # the most that a key may spend, and what it has spent of it
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("period", Text, nullable=False),
     Column("limit_nano", BigInteger, nullable=False),
-    Column("month", Integer, nullable=False),  # that `spent_nano` is of, like 202611 in UTC; 0 where all time counts
+    Column("month", Integer, nullable=False),  # the month of `spent_nano`, like 202611 in UTC; 0 for a cap on all time
     Column("spent_nano", BigInteger, nullable=False),
     Column("excused_nano", BigInteger, nullable=False),  # beyond the limit, by requests that ran before it was set
     CheckConstraint("period IN ('total', 'month')", name="period_is_known"),
@@ -266,7 +254,7 @@ cap_holds = Table(  # what running requests of a capped key may still spend, by 
     Index("ix_cap_holds_process", "process"),
 )
 
-sessions = Table(  # signed-in browsers; the cookie holds what the digest is of
+sessions = Table(  # signed-in browsers, by the digest of their cookie
     "sessions",
     metadata,
     Column("digest", LargeBinary(32), primary_key=True),
@@ -282,7 +270,7 @@ sessions = Table(  # signed-in browsers; the cookie holds what the digest is of
     Index("ix_sessions_expires_at", "expires_at"),
 )
 
-links = Table(  # what a link in an e-mail may do, once
+links = Table(  # links in e-mails; each works once
     "links",
     metadata,
     Column("digest", LargeBinary(32), primary_key=True),
@@ -301,7 +289,7 @@ totp = Table(  # the authenticator app of an account
     Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
     Column("secret", LargeBinary, nullable=False),
     Column("last_step", BigInteger, nullable=False, server_default=text("0")),  # a code is accepted once
-    Column("confirmed_at", BigInteger),  # it counts once its owner has given a code
+    Column("confirmed_at", BigInteger),  # when its owner first gave a code; null: it is not in use yet
 )
 
 recovery_codes = Table(
@@ -402,7 +390,7 @@ payment_events = Table(  # the provider's events that were acted on: each is act
     Column("at", BigInteger, nullable=False),
 )
 
-debts = Table(  # credit that was to be taken back and was held or spent: later credit and ended holds pay it first
+debts = Table(  # credit to be taken back that was held or spent; ended holds and later credit pay it first
     "debts",
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),

@@ -1,7 +1,7 @@
 """SQL statements, built once with SQLAlchemy for both databases and run by each database's own driver.
 
-The compiled text goes straight to the driver: on SQLite 7 µs for a small statement instead of SQLAlchemy's 36. For
-Postgres, postgres_statements.py compiles the same statements.
+The compiled text goes straight to the driver: on SQLite 7 µs for a small statement instead of SQLAlchemy's 36. The
+session of Postgres (postgres/session.py) compiles the same statements for asyncpg.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,9 +22,9 @@ SQLITE = sqlite.dialect(paramstyle="qmark")  # positional: the driver is slower 
 
 
 class Statement:
-    """One statement, compiled when it is first run: a start needs few of them. `columns` are those an INSERT fills.
+    """One statement, compiled when it is first run, because a start needs few of them.
 
-    `postgres` is given where Postgres needs other SQL than SQLite.
+    `columns` are those that an INSERT fills. `postgres` is given where Postgres needs other SQL than SQLite.
     """
 
     def __init__(self, core: Executable, *columns: str, postgres: Executable | None = None) -> None:
@@ -38,7 +38,7 @@ class Statement:
 
     @cached_property
     def sqlite_values(self) -> PickValues:
-        """Puts named values into the order of the placeholders of `sqlite_text`."""
+        """A function that orders named values by the placeholders of `sqlite_text`."""
         return pick_values(self._compiled)
 
     @cached_property
@@ -62,7 +62,7 @@ def compile_for(dialect: Dialect, core: Executable, columns: tuple[str, ...] | N
 
 
 def pick_values(compiled: SQLCompiler) -> PickValues:
-    """Return what puts named values, and the constants of the statement, into the order of its placeholders."""
+    """Return a function that orders named values, and the constants of the statement, by its placeholders."""
     names = list(compiled.positiontup or ())
     pick = _pick_in_order(names)
     constants = {name: compiled.binds[name].value for name in names if not compiled.binds[name].required}

@@ -1,10 +1,10 @@
-"""What a store is: one protocol over two databases, SQLite (sqlite.py) and Postgres (postgres.py).
+"""The store: one protocol over two databases, SQLite (sqlite/store.py) and Postgres (postgres/store.py).
 
-Reads outside a transaction see everything committed before them, by any process. A transaction is a synchronous
+Reads outside a transaction see everything that any process committed before them. A transaction is a synchronous
 function that `transact` runs; if it raises, everything it did is rolled back. A caller that is cancelled while the
-transaction commits cannot know the result and must ask the store. A store that fails raises StoreUnavailable, and then
-nothing was changed, unless it is StoreUncertain. A constraint or trigger that refuses a change raises StoreRefused. No
-error shows the values of a statement.
+transaction commits does not know the result and must read it from the store. A store that fails raises
+StoreUnavailable, and then nothing was changed, unless it is StoreUncertain. A constraint or trigger that refuses a
+change raises StoreRefused. No error shows the values of a statement.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +18,7 @@ from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.statements import SelectByIds, Statement, Values
 
 CHANGE_NOTHING = Statement(text("UPDATE alembic_version SET version_num = version_num"))
-OLDEST_PROGRAM = Statement(text("SELECT version_num FROM alembic_version"))
 REVISION_TABLE = "schema_revision"  # Alembic writes it
-REVISION_TABLES = {  # where the revision of the schema is: in the first of these tables that is there
-    REVISION_TABLE: Statement(text(f"SELECT version_num FROM {REVISION_TABLE}")),  # noqa: S608 our own name
-    "alembic_version": OLDEST_PROGRAM,  # up to 0007 it was both
-}
 WAIT_S = 10.0  # how long SQLite waits for a lock
 
 T = TypeVar("T")
@@ -52,7 +47,7 @@ class StoreRefused(Exception):
 
 
 class Transaction(Protocol):
-    """An open transaction. Valid only inside the function that `Store.transact` runs."""
+    """An open transaction, valid only inside the function that `Store.transact` runs."""
 
     @property
     def combines_changes(self) -> bool:
@@ -125,17 +120,17 @@ class Store(Protocol):
     ) -> T:
         """Run `work` in one transaction and return its result once that is durable.
 
-        SQLite runs brief work on the event loop's thread and everything else in a thread. Postgres runs work of a
-        single statement in one round trip, without BEGIN and COMMIT: what it changed stays, even if `work` then
-        raises. It waits for a lock for `lock_s`, or a second. After a deadlock or a migration Postgres runs `work` once
-        more, so it must have no effect but its statements.
+        SQLite runs brief work on the event loop's thread and everything else in a worker thread. Postgres runs work of
+        a single statement in one round trip, without BEGIN and COMMIT: its change stays, even if `work` then raises. It
+        waits for a lock for `lock_s`, by default one second. After a deadlock or a migration Postgres runs `work` a
+        second time, so `work` must have no effect but its statements.
         """
 
     def watch(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[None]:
-        """For the block, call `wake` on the event loop soon (< 50 ms) after an announcement by any process.
+        """Inside the block, call `wake` on the event loop within 50 ms after an announcement by any process.
 
         It is also called when announcements may have been missed, and on SQLite after any commit. There is no payload:
-        read the tables to see what changed. StoreUnavailable if watching cannot begin; later failures are retried.
+        read the tables to see what changed. StoreUnavailable if watching cannot start; later failures are retried.
         """
 
     async def ping(self) -> None:
@@ -149,11 +144,8 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
-    async def revision(self) -> str | None:
-        """Return the revision of the schema; None where there is no schema."""
-
     async def upgrade(self, revision: str = "head") -> Path | None:
-        """Migrate the schema under a lock, so that processes that start together take turns.
+        """Migrate the schema under a lock: of several processes that start together, one migrates.
 
         SQLite copies a store that has a schema first, and returns the path of the copy.
         """

@@ -1,7 +1,7 @@
-"""Carries the rows of a SQLite store over to a Postgres store: all of them, in one transaction, or none.
+"""Copies all rows of a SQLite store to a Postgres store, in one transaction.
 
 The source's write lock is held meanwhile, and nothing in it is changed. The target is committed only after its rows
-were read back and are the same as the source's. A target that has these rows already is left as it is.
+were read back and equal the source's. A target that already has these rows is not changed.
 
 No service may use either store meanwhile. A service that starts on the target waits for a lock and gives up. A service
 that starts on the source is found by its lock file, which is checked before the copy, before the commit and after it.
@@ -19,11 +19,16 @@ import msgspec
 from sqlalchemy import Table
 
 from cadenza.store import schema
-from cadenza.store.live_processes import Fields, find_with_heartbeat
+from cadenza.store.live_processes import Fields, find_live
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.store import WAIT_S, Row, StoreUnavailable
 
-LEFT_BEHIND = (schema.processes, schema.reserves, schema.marks, schema.cap_holds)  # of serving processes: there is none
+LEFT_BEHIND = (
+    schema.processes,
+    schema.reserves,
+    schema.marks,
+    schema.cap_holds,
+)  # rows of serving processes; none is running
 FILLED_BY_MIGRATIONS = (schema.epochs,)
 CARRIED = [table for table in schema.metadata.sorted_tables if table not in LEFT_BEHIND]
 ROWS_AT_ONCE = 5000
@@ -35,14 +40,14 @@ Connection = Any  # asyncpg has no types
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """How many rows of each table the target has, and whether this transfer brought them."""
+    """How many rows of each table the target has, and whether this transfer copied them."""
 
     rows: dict[str, int]
     is_new: bool
 
 
 class Sum:
-    """The number of rows of a table and a hash of their values. Both do not depend on the order of the rows."""
+    """The number of rows of a table and a hash of their values, which does not depend on their order."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -58,7 +63,7 @@ class Sum:
 
 
 async def transfer(database: Path, url: str) -> Carried:
-    """Carry every row over. StoreUnavailable, and no change, unless the target is empty or has exactly these rows."""
+    """Copy every row. StoreUnavailable, without a change, unless the target is empty or has exactly these rows."""
     with _locked(database) as source:
         _check_source(database, source)
         async with _connected(url) as target, target.transaction():
@@ -104,12 +109,8 @@ async def _lock_target(target: Connection) -> None:
     async def read() -> list[Fields]:
         return [dict(row) for row in await target.fetch("SELECT * FROM processes")]
 
-    known = {row["name"] for row in await read()}
-    services = await find_with_heartbeat(read)
-    await target.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")
-    await target.execute("LOCK TABLE processes IN SHARE MODE")
-    services += [row for row in await read() if row["name"] not in known]
-    if services:
+    lock = "LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE; LOCK TABLE processes IN SHARE MODE"
+    if services := await find_live(read, lambda: target.execute(lock)):
         names = ", ".join(sorted({row["name"] for row in services}))
         raise StoreUnavailable(
             f"Nothing was carried over, because a service runs on the target ({names}):",
@@ -170,7 +171,7 @@ async def _sum_target(target: Connection, table: Table) -> Sum:
 
 
 def _rows_of(source: sqlite3.Connection, table: Table) -> Iterator[Row]:
-    """The rows as Postgres takes them: SQLite has numbers where Postgres has booleans."""
+    """The rows with the types of Postgres: SQLite has numbers where Postgres has booleans."""
     kinds: list[Callable[[Any], Any]] = [column.type.python_type for column in table.c]
     for row in source.execute(_select(table)):
         yield tuple(None if value is None else kind(value) for kind, value in zip(kinds, row, strict=True))
@@ -199,7 +200,7 @@ def _locked(database: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.asynccontextmanager
 async def _connected(url: str) -> AsyncIterator[Connection]:
-    """A connection of its own; the cache of statements is off, so that a pooler may be between."""
+    """A new connection. It caches no statements, so that a pooler may be in between."""
     try:
         target = await asyncpg.connect(url, timeout=WAIT_S, statement_cache_size=0)
         try:

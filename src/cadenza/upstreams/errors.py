@@ -1,4 +1,4 @@
-"""Classifies the errors of upstreams: by status, and by their words where the status does not tell.
+"""Classifies the errors of upstreams: by status, and by their words if the status is not enough.
 
 Of the words only numbers are kept. An error with unknown words is classified by its status alone.
 """

@@ -1,4 +1,4 @@
-"""Rewrites the messages of a request for an upstream that does not take them as clients send them.
+"""Rewrites the messages of a request for an upstream that does not accept them as clients send them.
 
 Messages are raw JSON. They are decoded only for a dialect or a route with rules, and then one by one.
 """

@@ -1,4 +1,4 @@
-"""Decodes the replies of an OpenAI-compatible upstream into pieces. What is odd about the replies of each is read here.
+"""Decodes the replies of an OpenAI-compatible upstream into pieces. The quirks of all known upstreams are handled here.
 
 Decoding is lenient about fields that we do not need and strict about the rest: JSON that is not an answer is a Fault.
 """

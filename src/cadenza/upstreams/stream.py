@@ -77,7 +77,7 @@ class ReplyStream:
         self.end(FaultKind.TRUNCATED)
 
     def end(self, kind: FaultKind) -> None:
-        """Read no more. If the reply is not finished, this is its fault."""
+        """Stop reading. If the reply is not finished, this is its fault."""
         self._end(Fault(kind))
 
     def _end(self, fault: Fault) -> None:

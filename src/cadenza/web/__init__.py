@@ -1,1 +1,1 @@
-"""Pages for people, over the control plane."""
+"""Pages for people and /platform/api, over the control plane. `site_map.py` lists them all."""

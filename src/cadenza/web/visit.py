@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from cadenza.control.email.messages import Mailer, Notice
+from cadenza.control.email.messages import EmailText, Mailer
 from cadenza.control.money.payments import PaymentProvider
 from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.sessions import SignedIn
@@ -61,7 +61,7 @@ class WebContext(msgspec.Struct, frozen=True):
     payments: PaymentProvider | None  # None: no payment by card
     log_eraser: LogEraser
 
-    def send_notice(self, to: str, notice: Notice, detail: str = "") -> None:
+    def send_notice(self, to: str, notice: EmailText, detail: str = "") -> None:
         """Notify the owner of an account of a change by e-mail, if e-mail is configured."""
         if self.mailer:
             self.mailer.send_notice(to, notice, detail)

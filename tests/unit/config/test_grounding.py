@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.config import ConfigError, Settings, load_settings, missing_secrets
+from cadenza.config import ConfigError, Settings, load_settings
 
 SEARXNG = '[grounding.search]\nengine = "searxng"\nurl = "http://127.0.0.1:8888"\n'
 BRAVE = '[grounding.search]\nengine = "brave"\napi_key_env = "BRAVE_KEY"\n'
@@ -50,8 +50,8 @@ def test_a_hosted_engine_has_an_address_and_a_key(tmp_path: Path) -> None:
     assert (search.url, search.api_key) == ("https://api.search.brave.com", "brave-secret")
     assert search.proxy == "http://proxy.example:3128"
     assert "brave-secret" not in repr(settings)
-    assert missing_secrets(settings) == []
-    [missing] = missing_secrets(load(tmp_path, BRAVE, {}))
+    assert settings.missing_secrets == ()
+    [missing] = load(tmp_path, BRAVE, {}).missing_secrets
     assert "BRAVE_KEY" in missing
 
 

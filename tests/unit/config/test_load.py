@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cadenza.config import ConfigError, Settings, load_settings, missing_secrets
+from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.checks import SHARED_RULE
 from cadenza.config.settings import LimitSettings, ProviderSettings, ServerSettings
 from cadenza.core.money import Price
@@ -786,9 +786,9 @@ def test_missing_key_is_reported_but_does_not_stop_loading(tmp_path: Path, envir
     """A provider whose variable is unset or empty loads without a key, and missing_secrets names it."""
     settings = load(tmp_path, ACME + ROUTE, environ)
     assert settings.providers["acme"].api_key is None
-    assert missing_secrets(settings) == [
-        "providers.acme: the environment variable ACME_API_KEY is unset or empty; put the provider's key into it."
-    ]
+    assert settings.missing_secrets == (
+        "providers.acme: the environment variable ACME_API_KEY is unset or empty; put the provider's key into it.",
+    )
 
 
 def test_key_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
@@ -797,14 +797,14 @@ def test_key_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
         (tmp_path / "acme.key").write_text(" s3cret\r\n")
         settings = load(tmp_path, provider + ROUTE, environ)
         assert settings.providers["acme"].api_key == "s3cret"
-        assert missing_secrets(settings) == []
+        assert settings.missing_secrets == ()
 
 
 def test_provider_may_have_no_key(tmp_path: Path) -> None:
     """Without api_key_env and api_key_file there is no key, and nothing is missing."""
     settings = load(tmp_path, ACME.replace('api_key_env = "ACME_API_KEY"', "") + ROUTE)
     assert settings.providers["acme"].api_key is None
-    assert missing_secrets(settings) == []
+    assert settings.missing_secrets == ()
 
 
 @pytest.mark.parametrize("key", ["s3cret\r\nx-evil: 1", "s3\ncret", "s3\x07cret", "s3\x7fcret", "s3crét"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.config import ConfigError, Settings, load_settings, missing_secrets
+from cadenza.config import ConfigError, Settings, load_settings
 
 SITE = '[platform]\nbase_url = "https://chat.example.org"\n'
 MAIL = '[mail]\nhost = "smtp.example.org"\nsender = "Cadenza <cadenza@example.org>"\n'
@@ -23,7 +23,7 @@ def test_defaults(tmp_path: Path) -> None:
     """Nobody signs up, nothing is sent, and nobody pays."""
     settings = load(tmp_path, "")
     assert (settings.platform.sign_up, settings.platform.opening_credit_nano) == ("closed", 0)
-    assert (settings.mail, settings.stripe) == (None, None)
+    assert (settings.mail, settings.payments) == (None, None)
 
 
 def test_everything_given(tmp_path: Path) -> None:
@@ -31,9 +31,9 @@ def test_everything_given(tmp_path: Path) -> None:
     settings = load(tmp_path, f'{SITE}sign_up = "open"\nopening_credit = "0.10"\n{MAIL}{LOGIN}{STRIPE}')
     assert (settings.platform.sign_up, settings.platform.opening_credit_nano) == ("open", 100_000_000)
     assert settings.mail
-    assert settings.stripe
+    assert settings.payments
     assert (settings.mail.port, settings.mail.security, settings.mail.password) == (587, "starttls", "hush")
-    assert (settings.stripe.secret_key, settings.stripe.webhook_secret) == ("sk_test_1", "whsec_1")
+    assert (settings.payments.secret_key, settings.payments.webhook_secret) == ("sk_test_1", "whsec_1")
     assert not any(secret in repr(settings) for secret in SECRETS.values())
 
 
@@ -73,7 +73,7 @@ def test_the_key_of_the_site_comes_from_the_environment(tmp_path: Path) -> None:
 def test_missing_secrets_stop_the_start(tmp_path: Path) -> None:
     """Each variable that is named but empty is reported."""
     site = SITE + 'secret_key_env = "SITE_KEY"\n'
-    missing = missing_secrets(load(tmp_path, site + MAIL + LOGIN + STRIPE, {}))
+    missing = load(tmp_path, site + MAIL + LOGIN + STRIPE, {}).missing_secrets
     assert [line.partition(":")[0] for line in missing] == [
         "platform.secret_key_env",
         "mail.password_env",

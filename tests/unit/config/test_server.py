@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.config import ConfigError, load_settings, missing_secrets
+from cadenza.config import ConfigError, load_settings
 from cadenza.config.settings import ServerSettings
 
 NETWORKS_RULE = 'must be an array of addresses and networks, like ["127.0.0.1", "10.0.0.0/8"]'
@@ -78,7 +78,7 @@ def test_the_token_comes_from_the_environment(tmp_path: Path) -> None:
 def test_a_missing_token_stops_the_start(tmp_path: Path, environ: dict[str, str]) -> None:
     """A token that is configured but not there is a missing secret: the metrics never open by mistake."""
     (tmp_path / "cadenza.toml").write_text(WITH_TOKEN)
-    assert missing_secrets(load_settings(None, environ, tmp_path)) == [MISSING]
+    assert load_settings(None, environ, tmp_path).missing_secrets == (MISSING,)
 
 
 @pytest.mark.parametrize("token", ["two words", "t0ken\nx", "t0kén", "t0\x07ken"])

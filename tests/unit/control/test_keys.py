@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from cadenza.control.keys import DAY_MS, KeyOrder, KeyView, create_key, list_keys, revoke_key
+from cadenza.control.keys import KeyOrder, KeyView, create_key, list_keys, revoke_key
 from cadenza.core.codes import digest_key, is_well_formed, make_key
 from cadenza.core.errors import ControlError
+from cadenza.core.usage_report import DAY_MS
 from cadenza.store.schema import keys
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store

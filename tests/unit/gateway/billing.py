@@ -61,8 +61,8 @@ class Billing(NamedTuple):
     ) -> hold_credit:
         """Hold credit for a prompt of 100 tokens in 400 bytes, or for another one."""
         record = RequestRecord(Client().open([(b"x-request-id", wanted.request_id.encode())]))
-        record.found("chat")
-        record.identified(PRINCIPAL)
+        record.endpoint = "chat"
+        record.principal = PRINCIPAL
         record.routed(ROUTE)
         quote = Quote(
             wanted, prompt or prompt_of(PROMPT_TOKENS, PROMPT_BYTES, tokenizer), max_tokens, ROUTE_TOKENS, WINDOW_TOKENS

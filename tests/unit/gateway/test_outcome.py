@@ -356,8 +356,8 @@ def test_a_record_knows_what_its_stages_reported() -> None:
     exchange = Client().open([(b"x-request-id", REQUEST_ID.encode())])
     record = RequestRecord(exchange)
     empty = record.outcome()
-    record.found("chat")
-    record.identified(PRINCIPAL)
+    record.endpoint = "chat"
+    record.principal = PRINCIPAL
     record.held("chatcmpl-one", "forte")
     record.routed(ROUTE)
     outcome = record.outcome(502, ReplyResult(USAGE, None, "truncated", is_free=True))

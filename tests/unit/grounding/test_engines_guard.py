@@ -1,4 +1,4 @@
-"""An engine that fails is left alone for a while."""
+"""The circuit breaker of a search engine, and what the log says of it."""
 
 import asyncio
 import io
@@ -61,7 +61,7 @@ async def test_two_failures_change_nothing(trial: Trial) -> None:
     assert await trial.works()
 
 
-async def test_three_failures_rest_the_engine(trial: Trial) -> None:
+async def test_three_failures_open_the_circuit(trial: Trial) -> None:
     """After three failures in a row it is not asked for 30 s."""
     await trial.fail(3)
     assert not await trial.works()
@@ -79,8 +79,8 @@ async def test_an_answer_ends_the_row(trial: Trial) -> None:
         assert await trial.works()
 
 
-async def test_one_search_tries_after_the_rest(trial: Trial) -> None:
-    """After a rest one search goes to the engine; the others do not wait for it."""
+async def test_one_search_is_the_trial(trial: Trial) -> None:
+    """When the circuit is half-open, one search goes to the engine; the others do not wait for it."""
     await trial.fail(3)
     trial.clock.advance(30)
     trial.engine.failure = None
@@ -93,8 +93,8 @@ async def test_one_search_tries_after_the_rest(trial: Trial) -> None:
     assert await trial.works()
 
 
-async def test_a_failed_try_rests_again(trial: Trial) -> None:
-    """One failure after a rest begins the next rest."""
+async def test_a_failed_trial_opens_it_again(trial: Trial) -> None:
+    """One failure of a trial opens the circuit for as long again."""
     await trial.fail(3)
     trial.clock.advance(30)
     await trial.fail(1)
@@ -104,8 +104,8 @@ async def test_a_failed_try_rests_again(trial: Trial) -> None:
     assert await trial.works()
 
 
-async def test_a_cancelled_try_lets_the_next_one_try(trial: Trial) -> None:
-    """A try whose request is cancelled does not leave the engine alone for ever."""
+async def test_a_cancelled_trial_lets_another_begin(trial: Trial) -> None:
+    """A trial whose request is cancelled does not keep the circuit open for ever."""
     await trial.fail(3)
     trial.clock.advance(30)
     trial.engine.hold()
@@ -117,7 +117,7 @@ async def test_a_cancelled_try_lets_the_next_one_try(trial: Trial) -> None:
     assert await trial.works()
 
 
-async def test_refused_queries_do_not_rest_the_engine(trial: Trial) -> None:
+async def test_refused_queries_do_not_open_the_circuit(trial: Trial) -> None:
     """A client cannot take the engine from others by queries that it refuses."""
     trial.engine.failure = lambda: EngineFailed("refused")
     for _ in range(10):
@@ -125,7 +125,7 @@ async def test_refused_queries_do_not_rest_the_engine(trial: Trial) -> None:
     assert await trial.works()
 
 
-async def test_our_own_faults_do_not_rest_the_engine(trial: Trial) -> None:
+async def test_our_own_faults_do_not_open_the_circuit(trial: Trial) -> None:
     """A process without files says nothing about the engine."""
     trial.engine.failure = lambda: EngineFailed("no_files")
     for _ in range(10):
@@ -136,8 +136,8 @@ async def test_our_own_faults_do_not_rest_the_engine(trial: Trial) -> None:
 @pytest.mark.parametrize(
     ("asked_s", "rest_s"), [(None, 30.0), (7.0, 7.0), (0.0, 1.0), (0.2, 1.0), (1e9, 3600.0), (math.inf, 3600.0)]
 )
-async def test_a_busy_engine_rests_at_once(trial: Trial, asked_s: float | None, rest_s: float) -> None:
-    """It rests for the time that it asks for, within bounds, after the first such answer."""
+async def test_a_busy_engine_opens_the_circuit_at_once(trial: Trial, asked_s: float | None, rest_s: float) -> None:
+    """The first such answer opens it for the time that the engine asks for, within bounds."""
     trial.engine.failure = lambda: EngineBusy(asked_s)
     assert await failure_of(trial.guarded) == "busy"
     trial.clock.advance(rest_s - 0.01)
@@ -155,8 +155,8 @@ class SlowThenBusy(ScriptedEngine):
         raise EngineBusy(60.0)
 
 
-async def test_an_answer_from_before_does_not_end_a_rest() -> None:
-    """A search that began before the engine was busy does not wake it when it ends."""
+async def test_an_early_answer_does_not_close_the_circuit() -> None:
+    """A search that began before the engine was busy does not close the circuit when it ends."""
     engine, clock = SlowThenBusy(), SecondsClock()
     behind = guarded(engine, clock)
     engine.hold()
@@ -207,7 +207,7 @@ WORKS_AGAIN = ("info", "the search engine works again", "")
 
 
 async def test_an_outage_is_three_lines(trial: Trial) -> None:
-    """The log says that the engine fails and why, that it rests, and that it works again, however many ask."""
+    """The log says that the engine fails and why, that the circuit is open, and that it works again."""
     await trial.fail(3, "json_disabled")
     for _ in range(10):
         assert await failure_of(trial.guarded) == "resting"
@@ -222,7 +222,7 @@ async def test_an_outage_is_three_lines(trial: Trial) -> None:
 
 
 async def test_another_reason_is_told(trial: Trial) -> None:
-    """An engine that can be reached again, but refuses the key, leaves a second line about its rest."""
+    """An engine that can be reached again, but refuses the key, leaves a second line about its open circuit."""
     await trial.fail(3, "unreachable")
     trial.clock.advance(90)
     await trial.fail(1, "key_refused")
@@ -241,8 +241,8 @@ async def test_an_engine_that_fails_now_and_then_is_told_once_a_minute(trial: Tr
     assert trial.said()[2:] == [("warning", FAILS, "timeout")]
 
 
-async def test_a_long_rest_is_told_at_once(trial: Trial) -> None:
-    """A busy engine that asks for an hour is told, even right after another warning."""
+async def test_a_circuit_that_stays_open_for_long_is_logged_at_once(trial: Trial) -> None:
+    """A busy engine that asks for an hour is logged, even right after another warning."""
     await trial.fail(1)
     assert await trial.works()
     trial.engine.failure = lambda: EngineBusy(3600)
@@ -257,7 +257,7 @@ async def test_faults_of_a_query_or_of_this_process_are_not_told(trial: Trial, r
     assert trial.said() == []
 
 
-async def test_failures_of_an_engine_that_never_rests_are_told(trial: Trial) -> None:
+async def test_failures_behind_a_circuit_that_never_opens_are_logged(trial: Trial) -> None:
     """The local engine goes on being asked; its log has one warning and one line when it works again."""
     logged = guarded(trial.engine, trial.clock, trial.written, NEVER_OPENS)
     trial.engine.failure = lambda: EngineFailed("unusable")

@@ -350,7 +350,7 @@ async def test_tiny_chunks(count: int, size_bytes: int, is_read: bool) -> None:
             assert await failure(fetcher, url) == "broken"
 
 
-async def test_a_page_takes_room_until_nobody_has_it() -> None:
+async def test_a_page_counts_for_the_budget_until_it_is_collected() -> None:
     """Pages that wait to be read are bounded together: a further one is refused until one of them is let go."""
     answer = page(b"0123", "text/html", b"cache-control: no-store")
     limits = msgspec.structs.replace(PATIENT, held_bytes=7)

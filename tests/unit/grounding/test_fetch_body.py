@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.pages.client import MEMBERS_MAX, SLICE_BYTES, BodyLimit, ByteBudget, PageBody
+from cadenza.grounding.search.pages.client import MEMBERS_MAX, SLICE_BYTES, BodyLimit, ByteBudget, FetchedBody
 from cadenza.grounding.search.records import FetchFailed
 from cadenza.http.client_connection import STOP
 
@@ -20,8 +20,8 @@ MIB = 1024 * 1024
 
 def body_of(
     bytes_max: int = MIB, coding: bytes = b"gzip", *, truncates: bool = False, held: int = 64 * MIB
-) -> PageBody:
-    return PageBody(BodyLimit(bytes_max, truncates), coding, ByteBudget(held))
+) -> FetchedBody:
+    return FetchedBody(BodyLimit(bytes_max, truncates), coding, ByteBudget(held))
 
 
 def split(data: bytes, places: list[int]) -> list[bytes]:
@@ -29,7 +29,7 @@ def split(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(ends)]
 
 
-def read(body: PageBody, *parts: bytes) -> bytes:
+def read(body: FetchedBody, *parts: bytes) -> bytes:
     for part in parts:
         must_stop = body.receive(part) == STOP
         assert must_stop == (body.has_pending or body.is_full)
@@ -38,7 +38,7 @@ def read(body: PageBody, *parts: bytes) -> bytes:
     return body.whole()
 
 
-def reason(body: PageBody, *parts: bytes) -> str:
+def reason(body: FetchedBody, *parts: bytes) -> str:
     with pytest.raises(FetchFailed) as failed:
         read(body, *parts)
     return failed.value.reason
@@ -141,7 +141,7 @@ def test_a_body_that_is_cut(coding: bytes) -> None:
 def test_all_bodies_together_are_bounded() -> None:
     """Bodies that arrive at the same time share a bound, and give back their part at their end."""
     held = ByteBudget(10)
-    first, second = (PageBody(BodyLimit(100), b"", held) for _ in range(2))
+    first, second = (FetchedBody(BodyLimit(100), b"", held) for _ in range(2))
     first.receive(b"01234567")
     assert reason(second, b"0123") == "busy"
     first.close()

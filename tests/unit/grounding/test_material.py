@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.chat import ChatRequest, find_user_question
 from cadenza.gateway.validate import parse_chat
+from cadenza.grounding.files.reader import FileText
 from cadenza.grounding.material import (
     CITE,
     NOTES,
@@ -18,7 +19,6 @@ from cadenza.grounding.material import (
     Fenced,
     Grounding,
     Material,
-    ReadFile,
     fence,
     insert_material,
 )
@@ -39,6 +39,11 @@ def text(words: str) -> dict[str, Any]:
 
 def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
+
+
+def read_file(words: str, shown: str = "") -> FileText:
+    """A file of which a part is shown, or all of it."""
+    return FileText("a.txt", words, bool(shown), shown, 0)
 
 
 def added(chat: ChatRequest, material: Material) -> Grounding:
@@ -108,7 +113,7 @@ WORDS = [
 def test_the_question_is_the_users_own_words(content: list[Any], starts: list[str], indent: int | None) -> None:
     """Before the first text that is not blank, and nowhere else, it says that the question follows: never at a file."""
     chat = chat_of(user(content), indent=indent)
-    material = Material([ReadFile(part, "file") for part in chat.files], [NOTE], FOUND)
+    material = Material([read_file("file") for _ in chat.files], [NOTE], FOUND)
     [parts] = edited(chat, added(chat, material))
     assert [one["text"][: len(start)] for one, start in zip(parts, starts, strict=True)] == starts
     place = starts.index(NOTES)
@@ -120,7 +125,7 @@ def test_the_question_is_the_users_own_words(content: list[Any], starts: list[st
 def test_a_message_without_words_has_no_question(content: list[Any]) -> None:
     """Notes come first then, and the file after them with its own warning."""
     chat = chat_of(user(content))
-    [parts] = edited(chat, added(chat, Material([ReadFile(chat.files[0], "file")], [NOTE])))
+    [parts] = edited(chat, added(chat, Material([read_file("file")], [NOTE])))
     assert parts[0]["text"].startswith(NOTES)
     assert not any(QUESTION in one["text"] for one in parts)
     assert sum(NOTICE in one["text"] for one in parts) == 1
@@ -144,7 +149,7 @@ def test_a_page_that_could_not_be_read_is_no_source() -> None:
 def test_a_file_becomes_text_where_it_stood() -> None:
     """Each file is a part of type text in its place, the notice comes once a message, and the header counts files."""
     chat = chat_of(user([FILE, {"type": "text", "text": "and"}, FILE]), user("Compare them."))
-    read = [ReadFile(part, f"text {number}", "page 2 of 9") for number, part in enumerate(chat.files)]
+    read = [read_file(f"text {number}", "page 2 of 9") for number, _ in enumerate(chat.files)]
     grounding = added(chat, Material(files=read))
     [[first, word, second], question] = edited(chat, grounding)
     assert word == {"type": "text", "text": "and"}
@@ -160,7 +165,7 @@ def test_a_file_becomes_text_where_it_stood() -> None:
 def test_a_whole_file_is_not_said_to_be_cut() -> None:
     """Only a file of which a part is shown is said to be cut."""
     chat = chat_of(user([FILE]))
-    [[part]] = edited(chat, added(chat, Material(files=[ReadFile(chat.files[0], "all of it")])))
+    [[part]] = edited(chat, added(chat, Material(files=[read_file("all of it")])))
     assert 'name="a.txt">\nall of it\n' in part["text"]
 
 

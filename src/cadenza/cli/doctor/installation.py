@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.app import search_settings
+from cadenza.app import search_options
 from cadenza.cli.index import index_problem
-from cadenza.config import Settings, missing_secrets
+from cadenza.config import Settings
 from cadenza.config.load import SECRET_KEY_ENV
 from cadenza.config.settings import SearchSettings, ServerSettings
 from cadenza.core.errors import ControlError
@@ -52,7 +52,7 @@ async def check_installation(settings: Settings) -> list[Check]:
     source = str(settings.source) if settings.source else "the built-in embedded default"
     return [
         Check("config", "ok", source),
-        *(Check("secrets", "fault", missing, "Set it, then start again.") for missing in missing_secrets(settings)),
+        *(Check("secrets", "fault", missing, "Set it, then start again.") for missing in settings.missing_secrets),
         await check_store(settings.store.url),
         await check_shared_state(settings.shared_state.url),
         check_region(settings.store.region),
@@ -167,7 +167,7 @@ async def check_search(settings: Settings) -> Check:
         return Check("search", "warning", f"{search.engine} was not asked: its key is not set")
     if search.engine == "local":
         return check_index(search)
-    engine = build_web_engine(search_settings(search))
+    engine = build_web_engine(search_options(search))
     try:
         found = await probe(engine)
     finally:

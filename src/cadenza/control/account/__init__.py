@@ -1,1 +1,1 @@
-"""What the owner of an account may change of it: preferences, memory notes, erasure."""
+"""Accounts, and what their owners change of them: preferences, memory notes, erasure."""

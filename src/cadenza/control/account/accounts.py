@@ -1,6 +1,7 @@
-"""Accounts: create, list, give credit, and what operators do to them.
+"""Accounts: create, list, what operators change of them, and the preferences of their owners.
 
-Passwords are hashed with argon2id, in a thread and never inside a transaction. Every change is in the audit log.
+Passwords are hashed with argon2id, in a thread and never inside a transaction. Every change is in the audit log, and
+takes effect with the next request, in every process.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ OPENING_NOTE = "opening credit"
 
 
 class NewAccount(msgspec.Struct, frozen=True):
-    """An account to be created. `verified_at` is when its owner proved to read the address."""
+    """An account to be created. `verified_at` is when its address was verified."""
 
     email: str
     password_hash: str
@@ -96,7 +97,7 @@ def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Accou
 
 
 async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_operator: bool) -> Account:
-    """Make an account an operator's, or an ordinary one again. On the site, the last operator stays one."""
+    """Give or take the operator role. Only the command line may take it from the last operator."""
 
     def change(tx: Transaction, account: Account) -> None:
         if is_operator and account.suspended_at is not None:
@@ -152,7 +153,7 @@ async def set_password(store: Store, email: str, password: str, by: str, now_ms:
 async def _change(
     store: Store, email: str, event: AuditEvent, change: Callable[[Transaction, Account], None]
 ) -> Account:
-    """Change an account, and write down who did so. It counts from the next request on, in every process."""
+    """Change an account, and add the event to the audit log."""
 
     def work(tx: Transaction) -> Account:
         account = find_account(tx, email)
@@ -184,7 +185,7 @@ def _existing(email: str, account: Account | None) -> Account:
 
 
 def normal_email(email: str) -> str | None:
-    """Trim and lower-case an address; None where it cannot be one."""
+    """The address trimmed and in lower case; None if it is malformed."""
     email = email.strip()
     return email.lower() if len(email) <= EMAIL_CHARS_MAX and EMAIL.fullmatch(email) else None
 

@@ -1,8 +1,8 @@
-"""Erasing an account: its personal data is gone for good, and its keys stop at once, in every process.
+"""Erasing an account: its personal data is deleted, irreversibly, and its keys stop at once, in every process.
 
-Its entries and its usage stay under its id, without a name, so that the ledger still adds up. Credit that is left is
-forfeited by a correction, which takes free credit only: while requests hold credit, the account is not erased. The
-write-ahead log of SQLite is emptied, so that it has no trace either.
+Its entries and its usage stay under its id, without a name, so that the ledger still adds up. Remaining credit is
+forfeited by a correction, which takes free credit only: while requests hold credit, the account is not erased.
+SQLite's write-ahead log is emptied, so that it has no trace either.
 """
 
 import msgspec

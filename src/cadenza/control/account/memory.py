@@ -1,8 +1,8 @@
 """Memory: notes that the owner of an account writes for its replies. They are never made from messages.
 
 The rules are the same for the command line, the pages and the endpoints. The audit log has every change, without the
-text. A note counts from the next request on, in every process. The caller empties SQLite's write-ahead log of the text
-of a note that was changed or deleted.
+text. A note takes effect with the next request, in every process. After a note was changed or deleted, the caller
+empties SQLite's write-ahead log, which may still have its text.
 """
 
 import secrets
@@ -27,7 +27,7 @@ class UnknownNote(ControlError):
 
 
 def clean_note(text: str) -> str:
-    """The text of a note with plain line breaks and without blanks around it; ControlError if it is no note."""
+    """The text of a note, trimmed and with Unix line breaks. ControlError if it is empty, too long or has controls."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
     if not text:
         raise ControlError("A note must not be empty.")

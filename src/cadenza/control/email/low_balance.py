@@ -1,6 +1,6 @@
-"""Tells the owner of an account once, by e-mail, that its balance is low; again only after it has risen meanwhile.
+"""Notifies the owner of an account by e-mail when its balance gets low: once, and again only after it has risen.
 
-Every process looks once a minute. A store or a mail server that fails is logged, and the next look tries again.
+Every process checks once a minute. A failure of the store or the mail server is logged, and the next check tries again.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables.accounts import Account
 
 LOOK_EVERY_S = 60.0
-NOTICES_MAX = 100  # in one look
+NOTICES_MAX = 100  # in one check
 
 
 class LowBalanceNotices:
@@ -27,7 +27,7 @@ class LowBalanceNotices:
         self._base_url = base_url
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
@@ -36,14 +36,14 @@ class LowBalanceNotices:
                 self._log.warning("low balances were not looked for", reason=error.problem)
 
     async def look(self, now_ms: int) -> int:
-        """Tell the owners of all accounts that became low. Return how many were told."""
+        """Notify the owners of all accounts whose balance became low. Return how many were notified."""
         await low_balances.clear_risen(self._store)
         told = 0
         for account in await low_balances.find_untold(self._store, NOTICES_MAX):
             if not await low_balances.claim(self._store, account.id, now_ms):
                 continue
             try:
-                await self._send(self._letter(account))
+                await self._send(self._write(account))
             except SendFailed:
                 await low_balances.give_back(self._store, account.id)
                 self._log.warning("a notice of low credit was not sent: the mail server did not take it")
@@ -51,7 +51,7 @@ class LowBalanceNotices:
             told += 1
         return told
 
-    def _letter(self, account: Account) -> Email:
+    def _write(self, account: Account) -> Email:
         where = f"{self._base_url}/credit" if self._base_url else "the page Credit of the platform"
         left = format_dollars(account.balance_nano)
         text = (

@@ -1,8 +1,8 @@
 """The queue of e-mails. A page posts an e-mail and answers at once; a task writes and sends it later.
 
 So the time of a reply tells nothing about an address. The queue is bounded: when it is full, an e-mail is dropped and
-logged. An e-mail that cannot be sent is tried again, a few times. The log never shows an address or a text. What is
-queued is lost when the process ends, apart from what can be sent in a few seconds.
+logged. Sending is retried a few times. The log never shows an address or a text. E-mails that are still queued a few
+seconds after the process began to stop are lost.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import msgspec
 from cadenza.observe import Log, places
 
 QUEUE_MAX = 200
-PAUSES_S = (5.0, 30.0, 120.0, 600.0)  # before each further try
+PAUSES_S = (5.0, 30.0, 120.0, 600.0)  # before each retry
 END_S = 3.0
 
 
@@ -39,7 +39,7 @@ Send = Callable[[Email], Awaitable[None]]
 
 
 class Outbox:
-    """Writes and sends e-mails, one at a time. `pauses_s` are the waits before further tries."""
+    """Writes and sends e-mails, one at a time. `pauses_s` are the waits before retries."""
 
     def __init__(self, send: Send, log: Log, pauses_s: Sequence[float] = PAUSES_S, queue_max: int = QUEUE_MAX) -> None:
         self._send = send
@@ -50,7 +50,7 @@ class Outbox:
         self._retries: set[asyncio.Task[None]] = set()
 
     def post(self, compose: Compose) -> None:
-        """Have an e-mail written and sent soon. `compose` returns None if there is nothing to send after all."""
+        """Queue an e-mail. `compose` writes it, or returns None if there is nothing to send after all."""
         try:
             self._queue.put_nowait(compose)
         except asyncio.QueueFull:

@@ -57,7 +57,7 @@ async def give_credit(  # noqa: PLR0913, PLR0917 one command
 
 
 class Correction(msgspec.Struct, frozen=True):
-    """Credit that was taken back, what is a debt of it now, and the balance since.
+    """Credit that was taken back, the part of it that is a debt, and the balance afterwards.
 
     `earlier_at` is set if an earlier call with the same reference did it.
     """
@@ -72,7 +72,7 @@ class Correction(msgspec.Struct, frozen=True):
 async def correct_credit(  # noqa: PLR0913, PLR0917 one command
     store: Store, email: str, amount_nano: int, reason: str, by: str, now_ms: int, reference: str = ""
 ) -> Correction:
-    """Take credit back. The amount is negative, as its entry will be. A reference makes it idempotent."""
+    """Take credit back. The amount is negative, like its entry. A reference makes it idempotent."""
     if not -AMOUNT_NANO_MAX <= amount_nano < 0:
         raise ControlError("A correction takes credit back: write a negative amount, like -1.00.")
     reason = reason.strip()

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Unconfirmed(ControlError):
-    """The store did not confirm a command, and does not answer any more."""
+    """The store did not confirm a command, and no longer answers."""
 
     def __init__(self, reference: str) -> None:
         super().__init__(
@@ -48,7 +48,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class IdempotentCommand(msgspec.Struct, frozen=True):
-    """A command and its reference. `subject` is the id of what it creates, and new with every call."""
+    """A command and its reference. `subject` is the id of what it creates; each call has a new one."""
 
     by: str
     action: str
@@ -58,7 +58,7 @@ class IdempotentCommand(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> bytes:
-        """Of the reference and its user: the same text used by somebody else is another reference."""
+        """Of the reference and its user: the same text from another user is another reference."""
         return hashlib.sha256(f"{self.by}\0{self.reference}".encode()).digest()
 
     @property
@@ -96,7 +96,7 @@ class IdempotentCommand(msgspec.Struct, frozen=True):
 def make_command(
     by: str, action: str, arguments: tuple[object, ...], reference: str, subject: str = ""
 ) -> IdempotentCommand:
-    """Without a reference, a new one is made."""
+    """Without a reference, a random one is made."""
     if len(reference) > REFERENCE_CHARS_MAX or not reference.isprintable():
         raise ControlError(f"A reference is one line of at most {REFERENCE_CHARS_MAX} characters.")
     return IdempotentCommand(by, action, arguments, reference or make_reference(), subject or secrets.token_hex(8))

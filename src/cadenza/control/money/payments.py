@@ -1,7 +1,20 @@
-"""Payments by card: the port that a payment provider implements, and what an account can do with it.
+"""Payments by card: the interface of a payment provider, how a payment is begun, and what the provider's events do.
 
-A payment is stored before its owner gets the address to pay at, so every payment that is made is known. What happens to
-it later, the provider tells by events: control/money/payment_events.py.
+A payment is stored before its owner gets the address to pay at, so every payment that is made is known.
+
+    event           payment before   after                     credit
+    Paid            open, expired    paid                      the amount is granted, less what was refunded before
+    Expired         open             expired                   none
+    Refunded        any              returned if all of it,    what was refunded since the last such event is taken
+                                     else as before
+    Disputed        any but open     disputed                  the disputed amount is taken
+    DisputeClosed   any but open     won: paid                 won: what the dispute took is given back
+                                     lost: returned, or paid   lost: the amount is taken, if it was not before
+                                     if part of it is left
+
+Each event is applied once (by its id), each payment grants once and each dispute takes once (by the source of the
+entry). Credit that is held or spent already is taken later, as a debt, which is in the audit log too. Winning a dispute
+cancels its own debt first. Any other event changes nothing.
 """
 
 import secrets
@@ -22,7 +35,7 @@ NANO_PER_CENT = 10_000_000
 LEAST_NANO = 1 * 10**9
 MOST_NANO = 1000 * 10**9
 OPEN_MAX = 10  # payments of one account that were begun and not ended
-CHECKOUT_S = 60 * 60  # so long a checkout can be paid
+CHECKOUT_S = 60 * 60  # how long a checkout can be paid
 STATES = {
     "open": "not paid yet",
     "paid": "paid",
@@ -30,6 +43,7 @@ STATES = {
     "disputed": "disputed",
     "expired": "not paid",
 }
+Result = Literal["done", "repeated", "unknown payment", "out of order", "wrong amount"]
 
 
 class Checkout(msgspec.Struct, frozen=True):
@@ -59,7 +73,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 class Paid(msgspec.Struct, frozen=True):
-    """The money has arrived. The amount is None in any currency but dollars."""
+    """The payment was made. The amount is None if it is not in dollars."""
 
     amount_nano: int | None
 
@@ -69,7 +83,7 @@ class Expired(msgspec.Struct, frozen=True):
 
 
 class Refunded(msgspec.Struct, frozen=True):
-    """So much of the payment was refunded so far, in total."""
+    """The payment was refunded, in part or in full: the total so far."""
 
     total_nano: int | None
 
@@ -93,7 +107,7 @@ Fact = Paid | Expired | Refunded | Disputed | DisputeClosed
 
 
 class PaymentEvent(msgspec.Struct, frozen=True):
-    """Something that happened to a payment, as its provider tells it. `kind` is the provider's word."""
+    """Something that happened to a payment, as its provider reports it. `kind` is the provider's name for it."""
 
     id: str
     kind: str
@@ -178,9 +192,6 @@ def describe_payment(payment: Payment) -> str:
     return STATES[payment.state]
 
 
-Result = Literal["done", "repeated", "unknown payment", "out of order", "wrong amount"]
-
-
 async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: int) -> Result:
     """Apply an event, in one transaction, if it is new and fits the payment."""
 
@@ -205,7 +216,7 @@ async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: 
 
 
 def _taken_by(fact: Fact) -> int:
-    """The most credit that it takes back."""
+    """The most credit that an event takes back."""
     match fact:
         case Refunded():
             return fact.total_nano or 0
@@ -215,7 +226,7 @@ def _taken_by(fact: Fact) -> int:
 
 
 class _Change:
-    """One event on one payment, which is locked."""
+    """Applies one event to one payment, which is locked."""
 
     def __init__(self, tx: Transaction, payment: Payment, provider: str, now_ms: int) -> None:
         self._tx = tx
@@ -328,7 +339,7 @@ class _Change:
         self._take(min(amount_nano, left_nano), "disputed card payment", dispute)
 
     def _take(self, amount_nano: int, note: str, source: str) -> None:
-        """Take the amount back. An operator finds in the audit log what could not be taken at once."""
+        """Take the amount back. What cannot be taken at once is a debt, and is in the audit log."""
         if amount_nano <= 0:
             return
         taken = credit.take(self._tx, self._payment.account_id, amount_nano, note, source, self._now_ms)

@@ -1,4 +1,4 @@
-"""The statement of an account: every entry in plain words, with the balance after it."""
+"""What an account paid and used: statement, usage reports, spending rate; and the check and export of the ledger."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -28,6 +28,8 @@ from cadenza.store.tables.usage import report
 
 PAGE = 50
 NUMBER_MAX = 2**62
+KEYS_SHOWN = 10
+KEYS_EXPORTED_MAX = 10_000
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -78,42 +80,32 @@ def describe_entry(entry: Entry) -> str:
 
 def _parse(cursor: str) -> Cursor:
     entry, _, balance = cursor.partition(".")
-    if not (entry.isascii() and entry.isdecimal() and balance.isascii() and balance.isdecimal()):
-        raise ControlError("This page of the statement does not exist: begin with the newest entries.")
-    if max(len(entry), len(balance)) > 20 or max(int(entry), int(balance)) > NUMBER_MAX:
+    is_number = all(part.isascii() and part.isdecimal() and len(part) <= 20 for part in (entry, balance))
+    if not is_number or max(int(entry), int(balance)) > NUMBER_MAX:
         raise ControlError("This page of the statement does not exist: begin with the newest entries.")
     return Cursor(int(entry), int(balance))
 
 
-KEYS_SHOWN = 10
-KEYS_EXPORTED_MAX = 10_000
-
-
 async def usage_report(store: Store, email: str, span: Span, group_by: GroupBy) -> Report:
-    account = await get_account(store, email)
-    return await report(store, account.id, span, group_by)
-
-
-async def own_usage_report(store: Store, account_id: str, span: Span, group_by: GroupBy) -> Report:
-    """`usage_report` for the owner of an account that is known by its id."""
-    return await report(store, account_id, span, group_by)
+    """For the command line. Pages know the account's id and call `report`."""
+    return await report(store, (await get_account(store, email)).id, span, group_by)
 
 
 async def usage_by_key(store: Store, account_id: str, span: Span) -> list[KeyUsage]:
-    """The keys that were used, with their names, those that cost most first."""
+    """The keys that were used, most expensive first."""
     found, _ = await usage.by_key(store, account_id, span, KEYS_EXPORTED_MAX)
     return found
 
 
 async def usage_overview(store: Store, account_id: str, span: Span) -> Overview:
-    """Usage by day and class, and the keys that cost most. A span has at most some hundred days."""
+    """Usage by day and class, and the most expensive keys. A span has at most a few hundred days."""
     days = fill_days(span, await usage.by_day_and_class(store, account_id, span))
     keys, keys_in_all = await usage.by_key(store, account_id, span, KEYS_SHOWN)
     return Overview(span, days, keys, keys_in_all)
 
 
 async def pace(store: Store, account_id: str, now_ms: int) -> SpendingRate:
-    """What the account spent a day, over the last 7 days, and until when its balance lasts."""
+    """What the account spent per day over the last 7 days, and how long its balance lasts at that rate."""
     balance_nano, created_at = await usage.balance(store, account_id)
     days = spending_days(created_at, now_ms)
     spent_nano = await usage.spent(store, account_id, Span(now_ms - days * DAY_MS, now_ms + 1))

@@ -1,7 +1,7 @@
 """Payments by Stripe Checkout, on our own HTTP client: one request that opens a checkout, and signed events.
 
-An event counts only if its signature fits the raw body and is at most TOLERANCE_S old. The fields that are not named
-here are not read.
+An event counts only if its signature matches the raw body and is at most TOLERANCE_S old. Only the fields named here
+are read.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from cadenza.control.money.payments import (
     Subject,
 )
 from cadenza.http.client import HttpClient, Unreachable
-from cadenza.http.client_connection import STOP, Broken, ClientConnection
+from cadenza.http.client_connection import Broken, read_body
 
 TOLERANCE_S = 5 * 60
 CONNECT_S = 10.0
@@ -37,7 +37,7 @@ PRODUCT = "Credit"
 
 
 class StripeAccess(msgspec.Struct, frozen=True):
-    """Where Stripe is, and the secrets of our account there. They come from the config."""
+    """The address of Stripe, and the secrets of our account there."""
 
     api_url: str
     secret_key: str
@@ -107,7 +107,7 @@ class Stripe:
                 asyncio.timeout(REPLY_S),
                 self._client.request("POST", SESSIONS, _form(order), CONNECT_S) as reply,
             ):
-                body, status = await _read(reply), reply.status
+                body, status = await read_body(reply, float("inf"), REPLY_BYTES_MAX), reply.status
         except (Unreachable, Broken, OSError) as error:  # a timeout is an OSError
             raise ProviderFailed(type(error).__name__) from None
         if status != 200:
@@ -148,7 +148,7 @@ def _payment_event(event: _Event) -> PaymentEvent | None:
     match event.type:
         case "checkout.session.completed" | "checkout.session.async_payment_succeeded":
             session = msgspec.json.decode(raw, type=_Session)
-            if session.payment_status != "paid":  # it will be, or will not: another event tells
+            if session.payment_status != "paid":  # another event will tell whether it is
                 return None
             return PaymentEvent(event.id, event.type, _of_session(session), Paid(_nano(session)))
         case "checkout.session.expired":
@@ -178,7 +178,7 @@ def _dispute_event(event: _Event, dispute: _Dispute) -> PaymentEvent | None:
 
 
 def _of_session(session: _Session) -> Subject:
-    """By the session alone: an id that somebody put into another session of the same account must not count."""
+    """Only by the session: an id that somebody put into another session of the same account must not count."""
     return Subject("", session.id, session.payment_intent or "")
 
 
@@ -210,17 +210,3 @@ def _form(order: CheckoutOrder) -> bytes:
             "adaptive_pricing[enabled]": "false",  # the amount stays in dollars
         }
     ).encode()
-
-
-async def _read(reply: ClientConnection) -> bytes:
-    parts: list[bytes] = []
-    size_bytes = 0
-
-    def take(part: bytes) -> float:
-        nonlocal size_bytes
-        parts.append(part)
-        size_bytes += len(part)
-        return STOP if size_bytes > REPLY_BYTES_MAX else float("inf")
-
-    await reply.receive(take)
-    return b"".join(parts)

@@ -13,6 +13,7 @@ from cadenza.control.money.idempotency import make_command
 from cadenza.core.codes import code_prefix, digest_code, make_code, normal_code
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
+from cadenza.core.usage_report import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, vouchers
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT
@@ -21,7 +22,6 @@ from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.audit_events import AuditEvent
 
-DAY_MS = 24 * 60 * 60 * 1000
 COUNT_MAX = 1000
 EXPIRY_DAYS_MAX = 3650
 AMOUNT_NANO_MAX = 1_000_000 * 10**9
@@ -45,7 +45,7 @@ class Redeemed(msgspec.Struct, frozen=True):
 
 
 class WrongCode(ControlError):
-    """No voucher has this code. Too many of these are guesses."""
+    """No voucher has this code. Callers limit the rate of these, because they may be guesses."""
 
 
 async def create_vouchers(store: Store, order: VoucherOrder, by: str, now_ms: int) -> list[tuple[str, Voucher]]:
@@ -85,7 +85,7 @@ async def list_vouchers(store: Store) -> list[ListedVoucher]:
 
 
 async def redeem_voucher(store: Store, account_id: str, typed: str, by: str, now_ms: int) -> Redeemed:
-    """Give the account the credit of a voucher. Who has a code may know why it does not work any more."""
+    """Give the account the credit of a voucher. The holder of a code is told why it no longer works."""
     code = normal_code(typed)
     if code is None:
         raise WrongCode("This is not a code: it looks like CDZ-XXXX-XXXX-XXXX-XXXX-XXXX. Check it and try again.")
@@ -122,7 +122,8 @@ async def revoke_voucher(store: Store, text: str, by: str, now_ms: int) -> Vouch
         if not matches:
             raise ControlError("There is no such voucher. 'cadenza voucher list' shows all of them.")
         if len(matches) > 1:
-            raise ControlError(f"More than one voucher matches: name it by id, one of {_ids(matches)}.")
+            ids = ", ".join(one.id for one in matches)
+            raise ControlError(f"More than one voucher matches: name it by id, one of {ids}.")
         [voucher] = matches
         if not vouchers.revoke(tx, voucher.id, now_ms):
             state = voucher.state(now_ms)
@@ -155,7 +156,3 @@ def _check(order: VoucherOrder) -> None:
         raise ControlError(f"A voucher expires after 1 to {EXPIRY_DAYS_MAX:,} days.")
     if len(order.note) > NOTE_CHARS_MAX or not order.note.isprintable():
         raise ControlError(f"A note is one line of at most {NOTE_CHARS_MAX} characters.")
-
-
-def _ids(found: list[Voucher]) -> str:
-    return ", ".join(one.id for one in found)

@@ -1,1 +1,1 @@
-"""Who somebody is: sign-up, passwords, second factors, passkeys, sessions, one-time links."""
+"""Authentication: sign-up, passwords, second factors, passkeys, sessions, one-time links."""

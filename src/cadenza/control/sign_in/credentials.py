@@ -1,7 +1,7 @@
-"""What owners change about their sign-in: the password and the e-mail address, by a form or by a link.
+"""How owners change their password and their e-mail address, by a form or by a link.
 
-With the password, every other session ends and every link stops working. A new address takes effect when its owner has
-opened the link that was sent to it; without e-mail it takes effect at once and counts as not verified.
+A new password ends every other session and every link. A new address takes effect when the link that was sent to it is
+opened; without e-mail it takes effect at once and counts as not verified.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ TAKEN = "Another account has this e-mail address."
 
 
 async def change_password(store: Store, session: Session, password_hash: str, by: str, now_ms: int) -> str | None:
-    """Set a password whose predecessor was checked. Returns the new secret of this session; None if it has ended."""
+    """Set a new password after the old one was checked. Returns this session's new secret; None if it has ended."""
 
     def change(tx: Transaction) -> str | None:
         accounts.set_password(tx, session.account_id, password_hash)
@@ -40,7 +40,7 @@ async def change_password(store: Store, session: Session, password_hash: str, by
 
 async def reset_password(store: Store, work: PasswordWork, secret: str, password: str, now_ms: int) -> Account:
     """Use a link to set a password. Every session ends. The second factor stays."""
-    link = await require_link(store, secret, "reset", now_ms)  # a hash is costly: nobody gets one without a link
+    link = await require_link(store, secret, "reset", now_ms)  # first, because a hash is costly
     password_hash = await work.hash(password, link.email)
 
     def reset(tx: Transaction) -> Account:
@@ -69,7 +69,7 @@ async def verify_email(store: Store, secret: str, now_ms: int) -> Account:
 
 
 async def begin_email_change(store: Store, account: Account, email: str, now_ms: int) -> str:
-    """Make the link for the new address, and return its path. Whether another account has it is not said."""
+    """Make the link for the new address, and return its path. It does not tell whether another account has it."""
     normal = require_email(email)
 
     def begin(tx: Transaction) -> str:
@@ -80,7 +80,7 @@ async def begin_email_change(store: Store, account: Account, email: str, now_ms:
 
 
 async def finish_email_change(store: Store, account: Account, secret: str, now_ms: int) -> Account:
-    """Use the link that was sent to the new address. Only the account that asked for it can."""
+    """Use the link that was sent to the new address. It works only for the account that asked for it."""
 
     def finish(tx: Transaction) -> Account:
         link, owner = _use(tx, secret, "change_email", now_ms)
@@ -92,7 +92,7 @@ async def finish_email_change(store: Store, account: Account, secret: str, now_m
 
 
 async def change_email_at_once(store: Store, account: Account, email: str, now_ms: int) -> Account:
-    """Without e-mail nobody can be asked, so the new address counts as not verified."""
+    """Without e-mail the address cannot be verified, so it counts as not verified."""
     normal = require_email(email)
     return await _change_email(store, lambda tx: _set_email(tx, account, normal, None, now_ms))
 

@@ -1,7 +1,7 @@
-"""Browsers that have signed in before, by a long-lived cookie. It opens nothing: it only has its own allowance.
+"""Browsers that have signed in before, known by a long-lived cookie, and the key that signs it.
 
-So a stranger who uses up the attempts of an account does not lock its owner out. The cookie holds a signed token for
-each of the last few accounts.
+The cookie grants no access, only a rate limit of its own: so somebody who uses up the attempts of an account does not
+lock its owner out. It holds a signed token for each of the last few accounts.
 """
 
 import binascii
@@ -15,10 +15,15 @@ from cadenza.store.tables import site_secrets
 
 KEY_NAME = "sign-in"
 LENGTH_BYTES = 4
+PURPOSE = "device"
+NONCE_BYTES = 16
+TOKEN_CHARS = 64  # of 16 random bytes and a signature of 32
+ACCOUNTS_MAX = 4
+SEPARATOR = "."
 
 
 class Signer:
-    """Signs with the key of the store, which is read once."""
+    """Signs what the site hands out and wants back unchanged, with one key for all processes of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -32,13 +37,6 @@ class Signer:
 
     async def is_signed(self, signature: bytes, purpose: str, *parts: bytes) -> bool:
         return hmac.compare_digest(signature, await self.sign(purpose, *parts))
-
-
-PURPOSE = "device"
-NONCE_BYTES = 16
-TOKEN_CHARS = 64  # of 16 random bytes and a signature of 32
-ACCOUNTS_MAX = 4
-SEPARATOR = "."
 
 
 async def find_device(signer: Signer, cookie: str, account_id: str) -> str | None:

@@ -1,20 +1,23 @@
-"""Links that prove that a person reads an address, or was invited. The secret is in the link, its digest in the store.
+"""One-time links: they prove that somebody reads an address or was invited, or make the first operator.
 
-A link works once, for one purpose, and not for long. Opening it changes nothing: the page behind it has a button,
-because mail programs open links to check them.
+The secret is in the link, its digest in the store. A link works once, for one purpose, until it expires. Opening it
+changes nothing: the page behind it has a button, because mail programs open links to check them.
+
+`cadenza serve` prints the link of the first operator while there is none. A store has one at a time: each start
+replaces it. Its secret begins with the time of expiry, and the digest covers both.
 """
 
 import hashlib
 import secrets
 
 from cadenza.control.account.accounts import find_account
+from cadenza.core.usage_report import DAY_MS
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, audit_events, links, site_secrets
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.links import Link, LinkKind
 
 HOUR_MS = 60 * 60 * 1000
-DAY_MS = 24 * HOUR_MS
 LIFETIMES_MS: dict[LinkKind, int] = {
     "verify": 3 * DAY_MS,
     "reset": HOUR_MS,
@@ -48,7 +51,7 @@ def take_link(tx: Transaction, secret: str, kind: LinkKind, now_ms: int) -> Link
 
 
 async def print_link(store: Store, email: str, kind: LinkKind, by: str, now_ms: int) -> str:
-    """For an operator who hands the link over. Returns its path."""
+    """Make a link for an operator to hand over. Returns its path."""
 
     def make(tx: Transaction) -> str:
         account = find_account(tx, email)
@@ -62,13 +65,9 @@ def link_digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode(errors="replace")).digest()
 
 
-PATH = "/join/"
-LIFETIME_MS = DAY_MS
-
-
 async def make_operator_link(store: Store, now_ms: int) -> str | None:
     """Make the link and return its path; None if there is an operator. Earlier links stop working."""
-    secret = f"{now_ms + LIFETIME_MS:x}.{secrets.token_urlsafe(32)}"
+    secret = f"{now_ms + DAY_MS:x}.{secrets.token_urlsafe(32)}"
 
     def make(tx: Transaction) -> bool:
         if accounts.lock_first_operator(tx):
@@ -76,7 +75,7 @@ async def make_operator_link(store: Store, now_ms: int) -> str | None:
         site_secrets.replace_operator_link(tx, link_digest(secret))
         return True
 
-    return PATH + secret if await store.transact(make) else None
+    return PATHS["invite"] + secret if await store.transact(make) else None
 
 
 async def is_operator_link(store: Store, secret: str, now_ms: int) -> bool:

@@ -1,8 +1,8 @@
-"""Passkeys: add, list, remove, and sign in with one.
+"""Passkeys: add, list, remove, and sign in with one. WebAuthn is verified by the `webauthn` library.
 
-A challenge holds its time and a signature over the browser's cookie, so it needs no room in the store: it is good for
-one browser and five minutes. It is good once, because a passkey accepts only challenges that are newer than its last
-use.
+User verification is required, so a passkey alone proves who signs in; origin and host must be the site's. A challenge
+is not stored: it holds its time and a signature over the browser's cookie, and is valid for that browser and for five
+minutes. It is valid once, because a passkey accepts only challenges that are newer than its last use.
 """
 
 import asyncio
@@ -42,19 +42,28 @@ from cadenza.store.tables.second_factors import Passkey
 
 TIMEOUT_MS = 5 * 60 * 1000
 SITE_NAME = "Cadenza"
-# The library does not catch all that can be wrong.
+# The library lets some errors of malformed input through.
 MALFORMED = (WebAuthnException, ValueError, TypeError, KeyError, RecursionError)
+Purpose = Literal["add", "sign_in"]
+TIME_BYTES = 8
+NONCE_BYTES = 16
+CHALLENGE_BYTES = TIME_BYTES + NONCE_BYTES + 32
+CHALLENGE_MS = 5 * 60 * 1000
+SKEW_MS = 5000  # the clocks of two machines may differ by this much
+PASSKEYS_MAX = 20
+NAME_CHARS_MAX = 60
+REFUSED = "The passkey was not accepted. Try again."
 
 
 class RelyingParty(msgspec.Struct, frozen=True):
-    """Where the ceremony takes place: the host that passkeys belong to, and the origin of our pages."""
+    """The site, in WebAuthn's terms: the host that passkeys belong to, and the origin of its pages."""
 
     host: str
     origin: str
 
 
 class PasskeyRefused(Exception):
-    """What the browser sent does not prove what it should."""
+    """The browser's answer is malformed, or proves nothing."""
 
 
 def _registration_options(site: RelyingParty, account: Account, challenge: bytes, known: list[bytes]) -> str:
@@ -86,7 +95,7 @@ def _sign_in_options(site: RelyingParty, challenge: bytes, known: list[bytes]) -
 
 
 def _check_registration(site: RelyingParty, challenge: bytes, credential: str) -> tuple[bytes, bytes, int]:
-    """The id, the public key and the count of a new passkey."""
+    """The id, the public key and the signature counter of a new passkey."""
     try:
         found = verify_registration_response(
             credential=parse_registration_credential_json(credential),
@@ -108,7 +117,7 @@ def _credential_id(credential: str) -> bytes:
 
 
 def _challenge_of(credential: str) -> bytes:
-    """The challenge that the browser says it answers."""
+    """The challenge that the browser claims to answer."""
     try:
         data = msgspec.json.decode(credential)["response"]["clientDataJSON"]
         return parse_client_data_json(base64url_to_bytes(data)).challenge
@@ -117,7 +126,7 @@ def _challenge_of(credential: str) -> bytes:
 
 
 def _check_sign_in(site: RelyingParty, challenge: bytes, credential: str, passkey: Passkey) -> int:
-    """The new count of the passkey, if it signed the challenge."""
+    """The new signature counter of the passkey, if it signed the challenge."""
     try:
         found = verify_authentication_response(
             credential=parse_authentication_credential_json(credential),
@@ -131,17 +140,6 @@ def _check_sign_in(site: RelyingParty, challenge: bytes, credential: str, passke
     except MALFORMED:
         raise PasskeyRefused from None
     return found.new_sign_count
-
-
-Purpose = Literal["add", "sign_in"]
-TIME_BYTES = 8
-NONCE_BYTES = 16
-CHALLENGE_BYTES = TIME_BYTES + NONCE_BYTES + 32
-CHALLENGE_MS = 5 * 60 * 1000
-SKEW_MS = 5000  # the clocks of two machines may differ by this much
-PASSKEYS_MAX = 20
-NAME_CHARS_MAX = 60
-REFUSED = "The passkey was not accepted. Try again."
 
 
 class PasskeyView(msgspec.Struct, frozen=True):
@@ -168,7 +166,7 @@ class Passkeys:
         self._signer = signer
 
     async def ask_to_add(self, site: RelyingParty, account: Account, cookie: str, now_ms: int) -> str:
-        """What the browser needs to make a passkey, as JSON."""
+        """The options for the browser to make a passkey, as JSON."""
         known = await second_factors.list_passkeys(self._store, account.id)
         if len(known) >= PASSKEYS_MAX:
             raise ControlError(f"An account has at most {PASSKEYS_MAX} passkeys. Remove one first.")
@@ -176,7 +174,7 @@ class Passkeys:
         return _registration_options(site, account, challenge, [one.id for one in known])
 
     async def add(self, site: RelyingParty, account: Account, cookie: str, new: NewPasskey, now_ms: int) -> list[str]:
-        """Keep a passkey. Returns recovery codes if the account had none."""
+        """Store a passkey. Returns recovery codes if the account had none."""
         name = new.name.strip() or "Passkey"
         if len(name) > NAME_CHARS_MAX or not name.isprintable():
             raise ControlError(f"The name of a passkey is one line of at most {NAME_CHARS_MAX} characters.")
@@ -198,14 +196,14 @@ class Passkeys:
             raise ControlError(REFUSED) from None
 
     async def ask_to_sign_in(self, site: RelyingParty, cookie: str, account_id: str | None, now_ms: int) -> str:
-        """What the browser needs to use a passkey, as JSON: one of this account, or any that it has for us."""
+        """The options for the browser to use a passkey of this account, or any that it has for this site, as JSON."""
         known = await second_factors.list_passkeys(self._store, account_id) if account_id else []
         return _sign_in_options(site, await self._challenge("sign_in", cookie, now_ms), [one.id for one in known])
 
     async def check(
         self, site: RelyingParty, cookie: str, credential: str, account_id: str | None, now_ms: int
     ) -> Account:
-        """The account whose passkey signed the challenge. ControlError if there is none, or another one was asked."""
+        """The account whose passkey signed the challenge. ControlError if there is none, or it is another account."""
         try:
             challenge, asked_at = await self._answered("sign_in", cookie, credential, now_ms)
             passkey = await second_factors.get_passkey(self._store, _credential_id(credential))
@@ -245,7 +243,7 @@ class Passkeys:
         return head + await self._signer.sign(f"passkey {purpose}", head, cookie.encode())
 
     async def _answered(self, purpose: Purpose, cookie: str, credential: str, now_ms: int) -> tuple[bytes, int]:
-        """The challenge that was answered, if this browser was asked it lately, and when it was asked."""
+        """The challenge and its time. PasskeyRefused if it was not made for this browser in the last minutes."""
         challenge = _challenge_of(credential)
         if len(challenge) != CHALLENGE_BYTES:
             raise PasskeyRefused

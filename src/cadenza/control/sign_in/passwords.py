@@ -1,8 +1,12 @@
-"""Password hashes: argon2id, in threads of low priority, so that the API is served first.
+"""Passwords: which are accepted, and their hashes (argon2id), in threads of low priority so that the API comes first.
 
-A hash takes 64 MiB of memory and a core for a while. There are two lanes, and each works on one hash at a time: one for
-browsers that have signed in to the account before, one for all others. A flood of sign-ins fills only its own lane. A
-lane with too many waiting refuses more.
+A hash takes 64 MiB of memory and a core for a while. There are two queues, each with one thread: one for browsers that
+have signed in to the account before, one for all others, so that a flood of sign-ins fills only its own queue. A full
+queue refuses more.
+
+`common_passwords.bin` has a digest of each password of 8 characters or more among the 30,000 most common ones that
+zxcvbn lists (the Python package, MIT licence, Copyright (c) 2016 Daniel Wolf): sorted, and cut to 5 bytes.
+A test makes the file again from that package. It is read with the first new password.
 """
 
 import asyncio
@@ -26,6 +30,14 @@ from cadenza.core.errors import ControlError
 
 DIGEST_BYTES = 5  # an uncommon password is taken for a common one once in 90 million times
 FILE = Path(__file__).with_name("common_passwords.bin")
+PASSWORD_CHARS_MIN = 8
+PASSWORD_CHARS_MAX = 1024
+WAITING_MAX = 16
+BUSY_S = 5.0
+DECORATION = string.digits + string.punctuation + " "
+LOW_PRIORITY = 10  # of 19
+# The hash of a password that nobody knows, so that an unknown address takes as long as a known one.
+DECOY = "$argon2id$v=19$m=65536,t=3,p=4$l7kE/wY253lz9eVGvWck1g$6yNKS97TCXvCA3V6T45lxPn8Uynm1Px4Nm0ZsVtEWsw"
 
 
 def is_common(password: str) -> bool:
@@ -37,7 +49,7 @@ def is_common(password: str) -> bool:
 
 
 def pack(passwords: Iterable[str]) -> bytes:
-    """The content of the file."""
+    """The content of common_passwords.bin."""
     return b"".join(sorted({_digest(password) for password in passwords}))
 
 
@@ -50,18 +62,8 @@ def _digest(password: str) -> bytes:
     return hashlib.sha256(password.lower().encode(errors="replace")).digest()[:DIGEST_BYTES]
 
 
-PASSWORD_CHARS_MIN = 8
-PASSWORD_CHARS_MAX = 1024
-WAITING_MAX = 16
-BUSY_S = 5.0
-DECORATION = string.digits + string.punctuation + " "
-LOW_PRIORITY = 10  # of 19
-# The hash of a password that nobody knows, so that an unknown address takes as long as a known one.
-DECOY = "$argon2id$v=19$m=65536,t=3,p=4$l7kE/wY253lz9eVGvWck1g$6yNKS97TCXvCA3V6T45lxPn8Uynm1Px4Nm0ZsVtEWsw"
-
-
 class HashLane(Enum):
-    """Which hashes wait for each other."""
+    """The queue that a hash waits in."""
 
     KNOWN = auto()  # a browser that has signed in to the account before
     OTHERS = auto()
@@ -83,7 +85,7 @@ class PasswordWork:
         return str(await self._run(lane, lambda: self._hasher.hash(secret)))
 
     async def matches(self, password_hash: str | None, password: str, lane: HashLane = HashLane.OTHERS) -> bool:
-        """Check a password. Without a hash the answer is no, after the same work."""
+        """Check a password. Without a hash the answer is no, after the same amount of work."""
         if len(password) > PASSWORD_CHARS_MAX:
             return False
         secret = password.encode(errors="replace")
@@ -123,7 +125,7 @@ def clean_password(password: str, email: str) -> bytes:
 
 
 def _is_address(password: str, email: str) -> bool:
-    """Whether a password is an address or one of its sides, also with digits and signs around it."""
+    """Whether a password is the address or one of its parts, also with digits and punctuation around it."""
     local, _, domain = email.strip().lower().partition("@")
     bare = password.strip().lower()
     own = {f"{local}@{domain}", local, domain}

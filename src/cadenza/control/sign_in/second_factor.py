@@ -1,7 +1,11 @@
-"""The second factor: an authenticator app, recovery codes, and how they are set up and removed. See also passkeys.
+"""The second factor: codes of an authenticator app (TOTP, RFC 6238: SHA-1, 6 digits, 30 seconds), and recovery codes.
 
-An account that has an app or a passkey has ten recovery codes, which are shown once and stored as digests. Codes are
-used in one transaction, so that of two uses at the same instant one fails.
+An account that has an app or a passkey has ten recovery codes, which are shown once and stored as digests. A code is
+used in one transaction, so of two concurrent uses one fails.
+
+The secret of an app is encrypted with AES-256-GCM, bound to the account. The key comes from the environment or, with
+SQLite, from a file beside the store, which is created when it is first needed. With Postgres and without a key in the
+environment, secrets are stored unencrypted; they are encrypted with their next use after a key was set.
 """
 
 import hashlib
@@ -32,10 +36,19 @@ STEP_S = 30
 DRIFT_STEPS = 1
 SECRET_BYTES = 20
 ISSUER = "Cadenza"
-
-
-def make_secret() -> bytes:
-    return secrets.token_bytes(SECRET_BYTES)
+VERSION = b"\x01"
+NONCE_BYTES, TAG_BYTES = 12, 16
+SEALED_BYTES = len(VERSION) + NONCE_BYTES + SECRET_BYTES + TAG_BYTES
+PURPOSE = b"cadenza authenticator apps"
+OTHER_KEY = (
+    "Codes of your app cannot be checked: the service has another key than when you added it. "
+    "Use a recovery code or a passkey, and tell the operator of this service."
+)
+CODES = 10
+LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # none that look alike
+GROUPS, GROUP_LETTERS = 3, 4  # about 59 bits
+WRONG_CODE = "This code is wrong, was used before, or is out of date. Wait for the next one."
+WRONG_RECOVERY = "This recovery code is wrong or was used before."
 
 
 def code_at(secret: bytes, step: int) -> str:
@@ -46,7 +59,7 @@ def code_at(secret: bytes, step: int) -> str:
 
 
 def matching_step(secret: bytes, code: str, now_ms: int) -> int | None:
-    """The time step that a code is of: now, one before or one after. Clocks may differ by that much."""
+    """The time step of a code: the current one, or the one before or after it, because clocks differ."""
     now = now_ms // 1000 // STEP_S
     steps = [now + drift for drift in range(-DRIFT_STEPS, DRIFT_STEPS + 1)]
     given = code.encode()
@@ -55,30 +68,19 @@ def matching_step(secret: bytes, code: str, now_ms: int) -> int | None:
 
 
 def written_secret(secret: bytes) -> str:
-    """For typing: groups of four letters."""
+    """The secret as text to type, in groups of four letters."""
     text = b32encode(secret).decode().rstrip("=")
     return " ".join(text[start : start + 4] for start in range(0, len(text), 4))
 
 
 def totp_uri(secret: bytes, email: str) -> str:
-    """What the QR code holds."""
+    """The content of the QR code."""
     values = {"secret": b32encode(secret).decode().rstrip("="), "issuer": ISSUER}
     return f"otpauth://totp/{quote(f'{ISSUER}:{email}', safe=':@')}?{urlencode(values)}"
 
 
-VERSION = b"\x01"
-NONCE_BYTES, TAG_BYTES = 12, 16
-PLAIN_BYTES = 20  # of the secret of an app
-SEALED_BYTES = len(VERSION) + NONCE_BYTES + PLAIN_BYTES + TAG_BYTES
-PURPOSE = b"cadenza authenticator apps"
-OTHER_KEY = (
-    "Codes of your app cannot be checked: the service has another key than when you added it. "
-    "Use a recovery code or a passkey, and tell the operator of this service."
-)
-
-
 class Sealer:
-    """Seals and opens secrets, for one process."""
+    """Encrypts and decrypts the secrets of authenticator apps, for one process."""
 
     def __init__(self, store: Store, given: str | None = None) -> None:
         self._given = given
@@ -96,7 +98,7 @@ class Sealer:
         return VERSION + nonce + self._find_cipher().encrypt(nonce, secret, account_id.encode())
 
     def open(self, stored: bytes, account_id: str) -> bytes:
-        """The secret. ControlError if it was sealed by another key, or for another account."""
+        """Decrypt a secret. ControlError if it was encrypted with another key, or for another account."""
         if not is_sealed(stored):
             return stored
         nonce, sealed = stored[len(VERSION) :][:NONCE_BYTES], stored[len(VERSION) + NONCE_BYTES :]
@@ -119,7 +121,7 @@ def is_sealed(stored: bytes) -> bool:
 
 
 def _read_or_make(path: Path | None) -> str:
-    """The text in the file, which is never partial. Of several processes that make it at the same instant, one does."""
+    """The text of the key file. It is created atomically: of several processes, one succeeds."""
     assert path
     if not path.exists():
         new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
@@ -131,13 +133,6 @@ def _read_or_make(path: Path | None) -> str:
             path.hardlink_to(new)
         new.unlink()
     return path.read_text().strip()
-
-
-CODES = 10
-LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # none that look alike
-GROUPS, GROUP_LETTERS = 3, 4  # about 59 bits
-WRONG_CODE = "This code is wrong, was used before, or is out of date. Wait for the next one."
-WRONG_RECOVERY = "This recovery code is wrong or was used before."
 
 
 class Code(msgspec.Struct, frozen=True):
@@ -158,10 +153,14 @@ class Enrolment(msgspec.Struct, frozen=True):
     uri: str
     text: str
 
+    @classmethod
+    def of(cls, secret: bytes, account: Account) -> Self:
+        return cls(totp_uri(secret, account.email), written_secret(secret))
+
 
 async def begin_totp(store: Store, sealer: Sealer, account: Account) -> Enrolment:
-    """Make a secret for an authenticator app. It counts once a code of the app was given."""
-    secret = make_secret()
+    """Make a secret for an authenticator app. It takes effect when it is confirmed by a code."""
+    secret = secrets.token_bytes(SECRET_BYTES)
     sealed = sealer.seal(secret, account.id)
 
     def begin(tx: Transaction) -> None:
@@ -171,18 +170,15 @@ async def begin_totp(store: Store, sealer: Sealer, account: Account) -> Enrolmen
         second_factors.replace_totp(tx, account.id, sealed)
 
     await store.transact(begin)
-    return Enrolment(totp_uri(secret, account.email), written_secret(secret))
+    return Enrolment.of(secret, account)
 
 
 async def enrolment_of(store: Store, sealer: Sealer, account: Account) -> Enrolment:
-    """The secret that waits for its first code."""
+    """The secret that is not confirmed yet."""
 
     def read(tx: Transaction) -> Enrolment:
-        found = second_factors.find_totp(tx, account.id)
-        if found is None or found.confirmed_at is not None:
-            raise ControlError("Begin again: there is no authenticator app to confirm.")
-        secret = sealer.open(found.secret, account.id)
-        return Enrolment(totp_uri(secret, account.email), written_secret(secret))
+        secret = sealer.open(_find_unconfirmed(tx, account).secret, account.id)
+        return Enrolment.of(secret, account)
 
     return await store.transact(read)
 
@@ -192,10 +188,7 @@ async def confirm_totp(store: Store, sealer: Sealer, account: Account, code: str
     given = Code.parse(code)
 
     def confirm(tx: Transaction) -> list[str]:
-        found = second_factors.find_totp(tx, account.id)
-        if found is None or found.confirmed_at is not None:
-            raise ControlError("Begin again: there is no authenticator app to confirm.")
-        _use_totp(tx, sealer, found, given, now_ms)
+        _use_totp(tx, sealer, _find_unconfirmed(tx, account), given, now_ms)
         audit_events.add(tx, AuditEvent(now_ms, account.email, "totp.add", account.id))
         return first_codes(tx, account.id)
 
@@ -269,6 +262,13 @@ def forget_unused_codes(tx: Transaction, account_id: str) -> None:
     """Without a second factor, recovery codes have no use."""
     if not second_factors.find_factors(tx, account_id).is_any:
         second_factors.remove_codes(tx, account_id)
+
+
+def _find_unconfirmed(tx: Transaction, account: Account) -> Totp:
+    found = second_factors.find_totp(tx, account.id)
+    if found is None or found.confirmed_at is not None:
+        raise ControlError("Begin again: there is no authenticator app to confirm.")
+    return found
 
 
 def _make_codes(tx: Transaction, account_id: str) -> list[str]:

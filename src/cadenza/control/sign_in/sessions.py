@@ -1,7 +1,7 @@
 """Sessions: a browser that has signed in. The cookie holds 256 random bits, the store only their SHA-256.
 
 A session ends at sign-out, after IDLE_MS without use, and LONGEST_MS after sign-in in any case. A new one is made at
-every step of signing in, so what was in the browser before is worth nothing afterwards.
+every step of signing in, so a secret that was in the browser before (session fixation) is worthless afterwards.
 """
 
 import hashlib
@@ -9,20 +9,19 @@ import secrets
 
 import msgspec
 
+from cadenza.core.usage_report import DAY_MS
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, sessions
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.sessions import Session, Stage
 
-HOUR_MS = 60 * 60 * 1000
-DAY_MS = 24 * HOUR_MS
 IDLE_MS = 7 * DAY_MS
 LONGEST_MS = 30 * DAY_MS
-HALF_MS = 10 * 60 * 1000  # to give the second factor
-TOUCH_MS = 5 * 60 * 1000  # a use is written at most so often
+HALF_MS = 10 * 60 * 1000  # for the second factor
+TOUCH_MS = 5 * 60 * 1000  # the least time between two writes of the last use
 PROOF_MS = 15 * 60 * 1000
-SESSIONS_MAX = 50  # of an account, in each stage: more end the one that was used least recently
+SESSIONS_MAX = 50  # of an account, in each stage: a further one ends the least recently used
 AGENT_CHARS_MAX = 200
 ID_CHARS = 24
 BROWSERS = (
@@ -87,7 +86,7 @@ def begin_session(
 
 
 def rotate_session(tx: Transaction, session: Session, now_ms: int, *, is_proof: bool = False) -> str | None:
-    """Give a session a new secret. It does not live longer by that. None if the session has ended meanwhile."""
+    """Give a session a new secret. Its expiry stays. None if the session has ended meanwhile."""
     if not sessions.remove(tx, session.digest):
         return None
     secret = secrets.token_urlsafe(32)
@@ -102,7 +101,7 @@ def end_for_next(tx: Transaction, session: Session) -> bool:
 
 
 async def find_session(store: Store, secret: str, now_ms: int) -> SignedIn | None:
-    """The live session of a cookie, whatever its stage; None where there is none, or its account is suspended."""
+    """The live session of a cookie, in any stage; None if there is none or its account is suspended."""
     found = await sessions.find(store, digest_of(secret))
     if found is None:
         return None
@@ -148,7 +147,7 @@ async def end_other_sessions(store: Store, account: Account, digest: bytes, now_
 
 
 def browser_name(agent: str) -> str:
-    """The browser and the system that a user agent names, as far as it is one of the usual ones."""
+    """The browser and the system that a user agent names, if they are known."""
     browser = next((name for part, name in BROWSERS if part in agent), "")
     system = next((name for part, name in SYSTEMS if part in agent), "")
     return f"{browser} on {system}" if browser and system else browser or system or "Unknown browser"

@@ -1,8 +1,8 @@
 """Signing in: checks passwords and codes, and limits how often they may be tried.
 
-Limits are by network, by account and in total. A browser that has signed in to the account before has an allowance of
-its own, so that nobody can lock an owner out. An unknown address and a wrong password get the same text after the same
-work.
+Limits are by network, by account and in total. A browser that has signed in to the account before has limits of its
+own, so that nobody can lock an owner out. An unknown address and a wrong password get the same text after the same
+amount of work.
 """
 
 import msgspec
@@ -47,14 +47,14 @@ class SignInAttempt(msgspec.Struct, frozen=True):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """An account whose password was right, what its session begins with, and the hash that was checked."""
+    """An account whose password was right, the first stage of its session, and the hash that was checked."""
 
     account: Account
     stage: Stage
     password_hash: str
 
     def require_unchanged(self, tx: Transaction) -> None:
-        """ControlError if the password was changed since: a hash takes a while, and a change ends all sessions."""
+        """ControlError if the password was changed since: checking takes a while, and a change ends all sessions."""
         if not accounts.has_password(tx, self.account.id, self.password_hash):
             raise ControlError(WRONG_PASSWORD)
 
@@ -72,7 +72,7 @@ class SignIns:
         self._rates = rates
 
     async def check_password(self, attempt: SignInAttempt) -> Checked:
-        """The account, and whether it asks for a second factor. ControlError if it cannot be signed in to."""
+        """The account, and whether it needs a second factor. ControlError if the sign-in is refused."""
         normal = normal_email(attempt.email)
         found = await accounts.get_with_password(self._store, normal) if normal else None
         account, password_hash = found or (None, None)
@@ -120,7 +120,7 @@ class SignIns:
 
 
 def _known_limit(account: Account) -> Limit:
-    """On all hashes that known browsers of an account ask for, so that no account fills their lane."""
+    """A limit on all hashes for the known browsers of one account, so that no account fills their queue."""
     return Limit(f"sign-in:known:{account.id}", KNOWN_RATE)
 
 

@@ -1,7 +1,7 @@
-"""Signing up, and invitations. With e-mail, who signs up is sent an invitation, so every address is a real one.
+"""Sign-up and invitations. With e-mail set up, a sign-up sends an invitation, so every address is verified.
 
-Nothing tells a visitor whether an address has an account, as long as e-mail is set up. The opening credit comes with
-the account. The one-time link of the first operator is an invitation too, which works however sign-up is set.
+Then nothing tells a visitor whether an address has an account. An account is created with its opening credit. The
+one-time link of the first operator is an invitation too, and works even if sign-up is closed.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ async def sign_up(
 
 
 async def find_invitation(store: Store, secret: str, now_ms: int) -> Invitation:
-    """ControlError if it is none, or does not work any more."""
+    """ControlError if there is none, or it has expired or was used."""
     if await is_operator_link(store, secret, now_ms):
         return Invitation(secret, "", is_operator=True)
     return Invitation(secret, (await require_link(store, secret, "invite", now_ms)).email)
@@ -66,8 +66,11 @@ async def join(
     )
 
     def add(tx: Transaction) -> Account:
-        take = take_operator_link if invitation.is_operator else take_invitation
-        if not take(tx, invitation.secret, now_ms):
+        if invitation.is_operator:
+            is_taken = take_operator_link(tx, invitation.secret, now_ms)
+        else:
+            is_taken = take_link(tx, invitation.secret, "invite", now_ms) is not None
+        if not is_taken:
             raise ControlError(DEAD_LINK)
         return add_account(tx, new, email, now_ms)
 
@@ -83,10 +86,6 @@ async def invite(store: Store, email: str, by: str, now_ms: int) -> str:
         return make_link(tx, "invite", None, normal, now_ms)
 
     return await store.transact(make)
-
-
-def take_invitation(tx: Transaction, secret: str, now_ms: int) -> bool:
-    return take_link(tx, secret, "invite", now_ms) is not None
 
 
 async def _add(store: Store, add: Callable[[Transaction], Account]) -> Account:

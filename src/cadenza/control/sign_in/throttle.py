@@ -1,4 +1,4 @@
-"""Limits on attempts, by the rates that all processes share. What succeeds is given back, so only failures count."""
+"""Rate limits on attempts, shared by all processes. A success is given back, so only failures count."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from cadenza.fleet.shared import Rates
 
 
 class Throttled(ControlError):
-    """Too many attempts, or too much at once. A later one may succeed."""
+    """Too many attempts, or too many at once. A later one may succeed."""
 
     def __init__(self, message: str, wait_s: float) -> None:
         super().__init__(message)
@@ -20,16 +20,16 @@ class Throttled(ControlError):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """A rate of one name: of a network, an account or a browser."""
+    """The rate of a network, an account or a browser."""
 
     name: str
     rate: Rate
 
 
 def network_limits(name: str, address: str, rate: Rate) -> list[Limit]:
-    """A limit on the network of an address, and limits on the wider networks around it, which allow a few times more.
+    """A limit on the network of an address, and higher ones on the wider networks around it.
 
-    So an IPv6 prefix or a block of IPv4 addresses does not multiply the allowance by its number of addresses.
+    So whoever has an IPv6 prefix or a block of IPv4 addresses cannot multiply the limit by their number.
     """
     return [
         Limit(f"{name}:{network}", Rate(rate.per_s * factor, rate.burst * factor))
@@ -38,7 +38,7 @@ def network_limits(name: str, address: str, rate: Rate) -> list[Limit]:
 
 
 async def take(rates: Rates, limits: Sequence[Limit], message: str) -> None:
-    """Take one attempt of each limit, or none of any."""
+    """Take one attempt from every limit, or from none."""
     for number, limit in enumerate(limits):
         ticket = await rates.take(limit.name, limit.rate)
         if not ticket.is_granted:
@@ -52,5 +52,5 @@ def give_back(rates: Rates, limits: Sequence[Limit]) -> None:
 
 
 def short_digest(text: str) -> str:
-    """Stands for an address in the name of a rate, because shared state is no place for addresses."""
+    """Used in names of rates: shared state must not hold e-mail addresses."""
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]

@@ -1,1 +1,1 @@
-"""The care of the store: preparing it, backups, moving it, and checking that it can be written."""
+"""Maintenance of the store: preparing it, checking that it takes writes, backups, and moving it."""

@@ -1,6 +1,7 @@
-"""A copy of the store beside a running service: consistent, private, checked, and never in place of another file.
+"""Copies of the store: a backup of SQLite beside a running service, and the move from SQLite to Postgres.
 
-A Postgres store is copied by Postgres's own tools; the error names the command.
+A backup is consistent, private, checked, and never overwrites a file. A Postgres store is copied by Postgres's own
+tools; the error names the command. A move does not change its source, and no service may run on it.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ MOVE_WAIT_S = 30.0  # for a busy database: a move is made once and should not fa
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """A complete copy, and how many rows of its ledger break a rule."""
+    """A complete copy, and how many findings the check of its ledger has."""
 
     path: Path
     size_bytes: int
@@ -82,7 +83,7 @@ def _mapped_errors(copy: Path) -> Iterator[None]:
 
 
 async def move_store(source_url: str, target_url: str) -> Carried:
-    """Carry all rows over and check both ledgers. It can be run again: a target that has the rows is left as it is."""
+    """Copy all rows and check both ledgers. Idempotent: a target that has the rows is left as it is."""
     source, target = open_store(source_url, MOVE_WAIT_S), open_store(target_url, MOVE_WAIT_S)
     try:
         if source.path is None or target.path is not None:
@@ -102,7 +103,7 @@ async def move_store(source_url: str, target_url: str) -> Carried:
 
 
 async def _require_known(source: Store) -> None:
-    """A newer schema has columns that this program would leave behind."""
+    """A newer schema may have columns that this program does not know and would lose."""
     if (found := await schema_state(source)).state != "current":
         raise ControlError(
             f"The source has the schema of a newer release, {found.revision}: run this command with that release."

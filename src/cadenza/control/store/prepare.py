@@ -1,4 +1,4 @@
-"""Opening the store for use."""
+"""Opening the store for use, and checking that it takes writes: a readable store may be on a full disk."""
 
 import asyncio
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def _require_usable(found: SchemaState) -> None:
 
 
 class WriteCheck:
-    """Whether the store takes writes. It is tried at most once in `every_s`, however often it is asked."""
+    """Whether the store takes writes, for readiness probes. A trial write is made at most once in `every_s`."""
 
     def __init__(self, store: Store, log: Log, every_s: float = 1.0, wait_s: float = 1.5) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class WriteCheck:
         self._wait_s = wait_s
         self._trial: asyncio.Task[str | None] | None = None
         self._ended_s = 0.0
-        self._reason: str | None = None  # that the log has
+        self._reason: str | None = None  # the last one that was logged
 
     async def problem(self) -> str | None:
         """What to do, if the store takes no write; None if it does."""

@@ -1,17 +1,17 @@
 -- Takes tickets of rates, or gives them back: the rule of core/rates.py, in whole nanoseconds of this server's clock.
--- KEYS: where the server keeps since when it remembers, then the rates.
--- ARGV: the milliseconds in which processes tell what an empty server does not know, then three for each rate: the nanoseconds
--- of one ticket, those of the whole burst, and 1 to take or -1 to give back. Or the least nanoseconds until the whole burst is
--- available, as a process knows it, 0, and 0.
+-- KEYS: the time since which the server has its data, then the rates.
+-- ARGV: the milliseconds in which processes send an empty server their state, then three for each rate: the nanoseconds of
+-- one ticket, those of the whole burst, and 1 to take or -1 to give back. Or, to send a state: the least nanoseconds until the
+-- whole burst is available, 0, and 0.
 -- The value of a rate is the time at which its whole burst is available again: seconds, then nine digits of nanoseconds.
 -- Times since 1970 in nanoseconds are too large for a Lua number, so only differences are computed in nanoseconds.
--- Returns 1 if the server has been told all, or else 0, in which case no ticket is granted; since when it remembers; and two
--- numbers for each rate: 1 if the ticket is granted, and the nanoseconds until the whole burst is available.
+-- Returns 1 if all processes have sent their state, or 0, and then no ticket is granted; the time since which it has its data;
+-- and two numbers for each rate: 1 if the ticket is granted, and the nanoseconds until the whole burst is available.
 local now = redis.call('TIME')
 local now_s, now_ns = tonumber(now[1]), tonumber(now[2]) * 1000
 local now_ms = now_s * 1000 + math.floor(now_ns / 1e6)
 local since_ms = tonumber(redis.call('GET', KEYS[1]) or 'none')
-if not since_ms or since_ms > now_ms then -- the memory is empty, or the clock was set back
+if not since_ms or since_ms > now_ms then -- the server is empty, or its clock was set back
   since_ms = now_ms
   redis.call('SET', KEYS[1], string.format('%.0f', since_ms))
 end

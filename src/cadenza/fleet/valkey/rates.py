@@ -1,8 +1,8 @@
-"""Rates over all processes, in Valkey: the tickets of one turn of the event loop are taken in one trip.
+"""Rates over all processes, in Valkey: the tickets of one turn of the event loop are taken in one round trip.
 
-Stance on failure: without Valkey this process gives tickets by itself, at its share of each rate, from what it knew of
-the rate before. It tells Valkey what it knows when Valkey is back, and a Valkey that has lost its memory grants nothing
-for `settle_s`, in which all processes tell it. So the loss gives a key no second burst, however often it happens.
+Stance on failure: without Valkey this process grants tickets by itself, at its share of each rate, from the last known
+state. It sends Valkey that state when Valkey is back, and a Valkey that has lost its data grants nothing for
+`settle_s`, in which all processes send theirs. So a loss gives a key no second burst, however often it happens.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from cadenza.fleet.valkey.connection import PREFIX, Answer, Part
 from cadenza.fleet.valkey.link import Script, ValkeyLink, ValkeyTiming
 
 SINCE_KEY = f"{PREFIX}since"
-TOLD_AT_ONCE = 500  # rates in one command: it takes Valkey some milliseconds
+SENT_AT_ONCE = 500  # rates in one command: it takes Valkey some milliseconds
 
 Grant = tuple[int, int]  # whether the ticket is granted, and the nanoseconds until the whole burst is available
 Waiting = Sequence[asyncio.Future[Grant | None] | None]
 
 
 class ValkeyRates:
-    """The rates of one kind of name. `processes` returns how many processes share them."""
+    """The rates of one kind of name. `processes` returns the number of processes that share them."""
 
     def __init__(self, link: ValkeyLink, kind: str, processes: Callable[[], int], timing: ValkeyTiming) -> None:
         self._link = link
@@ -55,11 +55,11 @@ class ValkeyRates:
         if self._link.is_up:
             self._add(name, (rate.step_ns, _span_ns(rate), -1), None)
 
-    def tell_all(self) -> None:
+    def send_all(self) -> None:
         """Send Valkey the state of every rate that this process knows, in case Valkey has lost it."""
         known = self._known.resets_ns()
-        for start in range(0, len(known) or 1, TOLD_AT_ONCE):
-            part = known[start : start + TOLD_AT_ONCE]
+        for start in range(0, len(known) or 1, SENT_AT_ONCE):
+            part = known[start : start + SENT_AT_ONCE]
             arguments: list[Part] = [number for _, reset_ns in part for number in (reset_ns, 0, 0)]
             self._run([self._prefix + name for name, _ in part], arguments, [None] * len(part))
 
@@ -82,7 +82,7 @@ class ValkeyRates:
 
     def _run(self, keys: list[str], arguments: list[Part], waiting: Waiting) -> None:
         def answered(answer: Answer) -> None:
-            is_settled = answer is not None and self._note_memory(answer)
+            is_settled = answer is not None and self._note_data(answer)
             for number, grant in enumerate(waiting, 1):
                 if grant is not None and not grant.done():
                     given = (answer[2 * number], int(answer[2 * number + 1])) if is_settled else None
@@ -91,7 +91,7 @@ class ValkeyRates:
         size = 2 + 2 * len(keys)
         self._link.run(self._script, [SINCE_KEY, *keys], (self._settle_ms, *arguments), size, answered)
 
-    def _note_memory(self, answer: Answer) -> bool:
+    def _note_data(self, answer: Answer) -> bool:
         """Return whether Valkey grants tickets. If it has lost its data, send it the state of all rates."""
         self._is_settled, since = answer[0] == 1, answer[1]
         if self._is_settled:
@@ -99,7 +99,7 @@ class ValkeyRates:
         if since != self._since:
             is_first, self._since = self._since is None, since
             if not is_first:
-                self.tell_all()
+                self.send_all()
         return self._is_settled
 
 

@@ -1,8 +1,8 @@
-"""Leases slots of the fleet for this process, in Valkey. Requests get leased slots without a trip.
+"""Leases slots of the fleet for this process, in Valkey. Requests get leased slots without a round trip.
 
-Each report says how many slots are in use and wanted, and its answer is the new lease. A lease lapses if it is not
-renewed. Stance on failure: without Valkey the lease counts until shortly before it lapses there; then this process has
-its share of all slots.
+Each report says how many slots are in use and wanted, and its answer is the new lease. A lease expires if it is not
+renewed. Stance on failure: without Valkey the lease is used until shortly before it expires; then this process has its
+share of all slots.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ ANSWER_SIZE = 4  # lease, target, keys elsewhere, processes
 class ValkeyLender:
     """The lease of this process.
 
-    While a report is on its way this process keeps to `_limit`, which Valkey never lowers by itself: the answer may ask
+    While a report is in flight this process keeps to `_limit`, which Valkey never lowers by itself: the answer may ask
     for less, and the next report says that it was given back.
     """
 
     def __init__(self, link: ValkeyLink, timing: ValkeyTiming, processes: int) -> None:
-        self.processes = processes  # that share the slots, as far as is known
+        self.processes = processes  # that share the slots, as last reported
         self._link = link
         self._timing = timing
         self._name = secrets.token_hex(8)
@@ -64,7 +64,7 @@ class ValkeyLender:
         self._report_soon()
 
     def start(self) -> None:
-        """Report regularly from now on."""
+        """Send the first report; each schedules the next."""
         self._report()
 
     async def stop(self) -> None:
@@ -78,14 +78,14 @@ class ValkeyLender:
         )
 
     def hear(self, message: bytes) -> None:
-        """`short`: another process needs slots. `free`: another one gave some back."""
+        """Handle a message: `short` if another process needs slots, `free` if one gave some back."""
         word, _, sender = message.decode(errors="replace").partition(" ")
         if sender == self._name or self._borrower is None:
             return
         use = self._borrower.use()
         if word == "short":
             if self._until_s and use.taken < self._limit:
-                self._limit = use.taken  # until the answer, nobody gets a slot that is about to be given back
+                self._limit = use.taken  # until the answer, no request gets a slot that is about to be given back
                 self._allow()
             self._report_soon()
         elif use.wanted:
@@ -142,7 +142,7 @@ class ValkeyLender:
             self._report_in(self._timing.renew_s)
 
     def _check_lease(self) -> None:
-        """End a lease that has lapsed. While Valkey answers, no slot is given until the answer to the next report."""
+        """End an expired lease. While Valkey answers, no slot is given until the answer to the next report."""
         if self._until_s and time.monotonic() >= self._until_s:
             self._until_s, self._limit = 0.0, self.share
         if not self._until_s and self._borrower and not self._link.is_up:

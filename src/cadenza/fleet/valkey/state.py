@@ -28,8 +28,8 @@ class ValkeyState:
         self.lender.start()
 
     def _come_up(self) -> None:
-        self.rates.tell_all()
-        self.networks.tell_all()
+        self.rates.send_all()
+        self.networks.send_all()
         self.lender.start()
 
     async def stop(self) -> None:

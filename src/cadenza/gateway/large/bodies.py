@@ -15,7 +15,7 @@ from cadenza.children.process import Died, TooHeavy
 from cadenza.children.turns import OverBudget, QueueFull, TurnLimits
 from cadenza.core.chat import ChatRequest, FilePart, LargeTexts
 from cadenza.core.errors import InvalidRequest, RateLimited
-from cadenza.gateway.large.messages import REPLIES, Counted, Parsed, Refused, Reply, Span, Task
+from cadenza.gateway.large.messages import REPLIES, Counted, InvalidBody, Parsed, Reply, Span, Task
 from cadenza.observe import Observer
 
 CHILD = "cadenza.gateway.large.child"
@@ -54,7 +54,7 @@ class LargeBodies:
     async def count(
         self, account_id: str, body: bytes | bytearray, character: str, *, is_urgent: bool = False
     ) -> tuple[int, int]:
-        """The tokens of the texts of a valid body, and those of the character. An urgent count is never turned away."""
+        """The tokens of the texts of a valid body, and of the character. An urgent count waits without a limit."""
         reply = await self._run(self._counter, account_id, Task("count", character), body, is_urgent=is_urgent)
         assert isinstance(reply, Counted)
         return reply.tokens, reply.character_tokens
@@ -66,7 +66,6 @@ class LargeBodies:
     async def _run(
         self, lane: Lane, account_id: str, task: Task, body: bytes | bytearray, *, is_urgent: bool = False
     ) -> Reply:
-        """An urgent task waits as long as it must."""
         try:
             answer = await lane.run(account_id, msgspec.msgpack.encode(task), [body], is_bounded=not is_urgent)
         except (QueueFull, Died, TimeoutError) as error:
@@ -78,7 +77,7 @@ class LargeBodies:
         except TooHeavy:
             raise InvalidRequest(HEAVY) from None
         reply = REPLIES.decode(answer)
-        if isinstance(reply, Refused):
+        if isinstance(reply, InvalidBody):
             raise InvalidRequest(reply.message)
         return reply
 

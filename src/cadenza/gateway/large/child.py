@@ -14,7 +14,7 @@ from cadenza.core.chat import ChatRequest, UserQuestion, find_user_question
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.large.messages import TASKS, Counted, FileSpan, Parsed, Refused, Reply, Span
+from cadenza.gateway.large.messages import TASKS, Counted, FileSpan, InvalidBody, Parsed, Reply, Span
 from cadenza.gateway.tools import NOTHING
 from cadenza.gateway.validate import RAW_ITEMS, ChatBody, check_body, decode_body
 
@@ -58,9 +58,9 @@ def parse(body: bytearray) -> Reply:
         check_field_numbers(decoded)
         return describe(body, decoded, chat)
     except InvalidRequest as error:
-        return Refused(error.message)
+        return InvalidBody(error.message)
     except MemoryError:
-        return Refused(TOO_LARGE)
+        return InvalidBody(TOO_LARGE)
 
 
 def count(body: bytearray, character: str, tokenizer: Tokenizer) -> Reply:
@@ -69,7 +69,7 @@ def count(body: bytearray, character: str, tokenizer: Tokenizer) -> Reply:
         tokens = tokenizer.count_prompt(check_body(*decode_body(body)).counted_texts())
         return Counted(tokens, tokenizer.count_prompt([character]))
     except MemoryError:
-        return Refused(TOO_LARGE)
+        return InvalidBody(TOO_LARGE)
 
 
 def _texts(chat: ChatRequest) -> list[str]:
@@ -135,7 +135,7 @@ def _items(array: msgspec.Raw | None) -> list[msgspec.Raw]:
 
 
 def _check(path: str, raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
-    """The fields of an object, if it is so large that it may have many."""
+    """The fields of an object; none if it is too small to have many."""
     if memoryview(raw).nbytes <= SMALL_BYTES or memoryview(raw)[0] != ord("{"):
         return {}
     fields = _FIELDS.decode(raw)

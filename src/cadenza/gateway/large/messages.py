@@ -14,7 +14,7 @@ Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the child is to do with a body. To count, it also gets the text of the character."""
+    """What the child does with a body. To count, it also gets the text of the character."""
 
     kind: Literal["parse", "count"]
     character: str = ""
@@ -50,7 +50,7 @@ class Parsed(msgspec.Struct, frozen=True, tag=True):
     extra: memoryview  # what is not in the body as it came
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class InvalidBody(msgspec.Struct, frozen=True, tag=True):
     """An invalid request, and the message of its 400."""
 
     message: str
@@ -63,6 +63,6 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
     character_tokens: int
 
 
-Reply = Parsed | Refused | Counted
+Reply = Parsed | InvalidBody | Counted
 TASKS = msgspec.msgpack.Decoder(Task)
 REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)

@@ -21,8 +21,8 @@ from sqlalchemy.pool import NullPool
 from cadenza.store import live_processes
 from cadenza.store.store import REVISION_TABLE
 
-LOCK_TURN_S = 60  # how long a migration waits for another one
-LOCK_TABLE_S = 10  # how long it waits for a table, while those who want the table next wait behind it
+LOCK_TURN_S = 60  # how long a migration waits for another one to end
+LOCK_TABLE_S = 10  # how long it waits for a table, while other transactions queue behind it
 LAST_EXACT = "0007"  # programs up to this one start only if `alembic_version` is their own revision
 FIRST_WITH_PROCESSES = "0005"
 PROCESSES = text("SELECT * FROM processes")
@@ -77,14 +77,14 @@ async def upgrade_postgres(connect: Callable[[], Awaitable[Any]], revision: str,
             await connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TABLE_S}s'"))
             found, needed = await connection.run_sync(pending, revision)
             if needed:
-                await refuse_living(connection, found, needed)
+                await refuse_live(connection, found, needed)
             await connection.run_sync(upgrade, revision)
     except DBAPIError as error:
         raise (error.orig and error.orig.__cause__) or error from None
 
 
-async def refuse_living(connection: AsyncConnection, found: str, needed: str) -> None:
-    """StoreUnavailable if a program from before `needed` runs on the store. None can join before the commit."""
+async def refuse_live(connection: AsyncConnection, found: str, needed: str) -> None:
+    """StoreUnavailable if a program older than `needed` runs on the store. None can register before the commit."""
 
     def refuse(rows: list[live_processes.Fields]) -> None:
         live_processes.refuse_older([live_processes.live_process(row, found) for row in rows], needed)
@@ -97,10 +97,8 @@ async def refuse_living(connection: AsyncConnection, found: str, needed: str) ->
         rows = await connection.run_sync(_rows, PROCESSES)
         return [row for row in rows if live_processes.known_revision(row, found) < needed]
 
-    known = {row["name"] for row in await read()}
-    refuse(await live_processes.find_with_heartbeat(read))
-    await connection.execute(text("LOCK TABLE processes IN SHARE MODE"))
-    refuse([row for row in await read() if row["name"] not in known])
+    lock = text("LOCK TABLE processes IN SHARE MODE")
+    refuse(await live_processes.find_live(read, lambda: connection.execute(lock)))
 
 
 def pending(connection: Connection, revision: str) -> tuple[str, str | None]:

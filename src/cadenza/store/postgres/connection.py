@@ -1,7 +1,7 @@
-"""Connections to Postgres: the address, the bounds of every wait, and the settings of a session.
+"""Opens connections to Postgres: the address, the bounds of every wait, the settings of a session.
 
-An address may name several hosts. They are all tried at once, so that a host that does not answer delays nothing, and
-the first that takes writes is used. Settings are made with SET, not in the startup message, which poolers refuse.
+An address may name several hosts. They are all tried at once, so that a dead host delays nothing, and the first that
+takes writes is used. Settings are made with SET, not in the startup message, which poolers refuse.
 
 A pooler in transaction mode, such as pgbouncer's, is refused: it lends one session of Postgres to many connections.
 Prepared statements, LISTEN and the settings of a session do not work there, and fail now and then rather than at once.
@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg  # type: ignore[import-untyped]
 import msgspec
@@ -29,23 +29,23 @@ LOST_STATEMENT = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePrepare
 
 
 class PostgresBounds(msgspec.Struct, frozen=True):
-    """How long each wait may take, and how many connections there may be."""
+    """The longest time of each wait, and the most connections."""
 
     connections_max: int = 8
-    first_connect_s: float = 10.0  # to open the first connection: a command, or a service that starts, can wait
+    first_connect_s: float = 10.0  # to open the first connection: commands and starting services can wait
     connect_s: float = 1.0  # to open another one
-    read_s: float = 1.0  # for a small read, and as long for a connection of the pool
+    read_s: float = 1.0  # for a small read, and for a connection of the pool before it
     turn_s: float = 5.0  # for a connection of the pool, for a transaction
     lock_s: float = 1.0  # for a lock of another transaction
     statement_s: float = 2.0  # for a statement of a transaction; more than lock_s, so that a lock can be told
     commit_s: float = 5.0
     rows_s: float = 10.0  # for a read of many rows
     long_read_s: float = 300.0  # for a read of a whole table
-    idle_in_transaction_s: float = 5.0  # then Postgres ends the session: its process was stopped or its machine lost
-    dead_peer_s: int = 5  # then both sides give up a connection whose other side does not acknowledge
+    idle_in_transaction_s: float = 5.0  # then Postgres ends the session of a stopped process or lost machine
+    dead_peer_s: int = 5  # then either side closes a connection whose packets are not acknowledged
 
     def with_waits_of(self, wait_s: float) -> "PostgresBounds":
-        """Bound every wait for a connection, a lock or a statement of a request by this."""
+        """The same, with `wait_s` for a connection, a lock or a statement of a request."""
         return msgspec.structs.replace(
             self,
             connect_s=wait_s,
@@ -59,7 +59,7 @@ class PostgresBounds(msgspec.Struct, frozen=True):
 
 
 class PostgresAddress:
-    """A `postgresql://` address, for one host or several. `where` is what errors show of it: no user, no password."""
+    """A `postgresql://` address, for one host or several. Errors show `where`, which has no user and no password."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
@@ -70,14 +70,12 @@ class PostgresAddress:
     @property
     def host_urls(self) -> list[str]:
         """One address for each host."""
-        if len(self._hosts) == 1:
-            return [self._parts.geturl()]
-        login = self._parts.netloc.rpartition("@")
-        return [_with_host(self._parts, f"{login[0]}{login[1]}{host}") for host in self._hosts]
+        login, at, _ = self._parts.netloc.rpartition("@")
+        return [self._parts._replace(netloc=f"{login}{at}{host}").geturl() for host in self._hosts]
 
     @property
     def target(self) -> str | None:
-        """What the server must be; None leaves it to the address. One of several hosts must take writes."""
+        """What asyncpg requires of the server: of several hosts, one that takes writes. None: as the address says."""
         named = "target_session_attrs" in parse_qs(self._parts.query)
         return "read-write" if len(self._hosts) > 1 and not named else None
 
@@ -98,7 +96,7 @@ async def connect(address: PostgresAddress, bounds: PostgresBounds, *, keeps_sta
 
 
 async def set_up(connection: Connection, bounds: PostgresBounds) -> None:
-    """Bound what Postgres does for this session. One round trip."""
+    """Set the timeouts of this session, in one round trip."""
     settings = {
         "lock_timeout": _in_ms(bounds.lock_s),
         "statement_timeout": _in_ms(bounds.long_read_s),
@@ -115,7 +113,7 @@ async def set_up(connection: Connection, bounds: PostgresBounds) -> None:
 
 
 async def _first(tries: list[asyncio.Future[Connection]]) -> Connection:
-    """Return the first connection that is made and close the others. Where none is made, the last error."""
+    """Return the first connection that succeeds and close the others. If all fail, raise the last error."""
     chosen = None
     waiting = set(tries)
     try:
@@ -137,7 +135,7 @@ def _close(trial: asyncio.Future[Connection]) -> None:
 
 
 def _bound_socket(connection: Connection, bounds: PostgresBounds) -> None:
-    """Let the kernel give up a connection whose other side does not acknowledge."""
+    """Let the kernel close a connection whose packets are not acknowledged."""
     found = connection._transport.get_extra_info("socket")  # noqa: SLF001 asyncpg has no public way to it
     if found is None or found.family == socket.AF_UNIX:
         return
@@ -149,10 +147,6 @@ def _bound_socket(connection: Connection, bounds: PostgresBounds) -> None:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, bounds.dead_peer_s * 1000)
 
 
-def _with_host(parts: SplitResult, netloc: str) -> str:
-    return parts._replace(netloc=netloc).geturl()
-
-
 def _in_ms(seconds: float) -> str:
     return f"{round(seconds * 1000)}ms"
 
@@ -162,10 +156,10 @@ class SessionShared(Exception):
 
 
 async def check_session(connection: Connection, connect: Callable[[], Awaitable[Connection]], answer_s: float) -> None:
-    """Raise SessionShared behind such a pooler. Other errors are the driver's own, or a TimeoutError.
+    """Raise SessionShared behind a pooler in transaction mode. Other errors are the driver's own, or a TimeoutError.
 
-    When a connection begins Postgres tells the number of its session; a pooler tells a number of its own. Only then
-    two more connections are made, by `connect`, that prepare no statements.
+    When a connection opens, Postgres sends the process id of its backend; a pooler sends an id of its own. If it is not
+    that of the backend, two more connections, which prepare no statements, find out whether they share a session.
     """
     try:
         if await connection.fetchval(PID, timeout=answer_s) == connection.get_server_pid():

@@ -1,6 +1,6 @@
-"""What an error of asyncpg means for us.
+"""Translates the errors of asyncpg into those of the store.
 
-None of our messages shows a value: Postgres quotes values on the lines after the first, asyncpg after a colon.
+No message shows a value: Postgres quotes values on the lines after the first, asyncpg after a colon.
 """
 
 import asyncpg  # type: ignore[import-untyped]
@@ -16,7 +16,7 @@ TOO_MANY = "53300"
 REFUSED_CHANGE = "23"  # classes of SQLSTATE
 BAD_VALUE = "22"
 BUG = "42"
-GOES_AWAY = ("08", "57P0", READ_ONLY)  # a broken connection, a shutdown or crash, a primary that is one no more
+CONNECTION_LOST = ("08", "57P0", READ_ONLY)  # a broken connection, a shutdown or crash, a demoted primary
 AGAIN = {"40001", "40P01"}  # serialization failure, deadlock
 GENERAL_ADVICE = "Check that Postgres runs and that the address names the right host, user and database."
 LOOK_ADVICE = "Look whether it was made before you try again."
@@ -33,7 +33,7 @@ class ConnectionLost(Exception):
 
 
 class CommitLost(ConnectionLost):
-    """A COMMIT was not answered, or by a server that shuts down: it may have been carried out."""
+    """A COMMIT was not answered, or answered by a server that shuts down: it may have been carried out."""
 
 
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, ConnectionLost)
@@ -41,14 +41,14 @@ CONNECT_ERRORS = (*DRIVER_ERRORS, OSError, ValueError)
 
 
 class Translator:
-    """Makes our errors for one address."""
+    """Translates the errors of one server."""
 
     def __init__(self, where: str, connections_max: int) -> None:
         self._where = where
         self._connections_max = connections_max
 
     def translate(self, error: Exception) -> Exception:
-        """Return our error for one of DRIVER_ERRORS; the same error if it is a bug of ours."""
+        """Return the error of the store for one of DRIVER_ERRORS; the same error if it is a bug of ours."""
         if isinstance(error, CommitLost):
             found = self.unavailable(f"it did not confirm a change, which may have been made ({error})", LOOK_ADVICE)
             return StoreUncertain(found.problem, found.advice)
@@ -70,7 +70,7 @@ class Translator:
         return self.unavailable(_reason(error), ADVICE.get(state, GENERAL_ADVICE))
 
     def translate_connecting(self, error: Exception) -> Exception:
-        """Return our error for one of CONNECT_ERRORS. What is wrong with an address is not shown: it has a password."""
+        """The same for CONNECT_ERRORS. What is wrong with an address is not shown: it has a password."""
         if isinstance(error, ValueError):
             return self.unavailable("its address is not understood")
         if isinstance(error, OSError):
@@ -86,13 +86,13 @@ def sqlstate(error: Exception) -> str:
 
 
 def can_be_retried(error: Exception) -> bool:
-    """Whether the same work can succeed in a new transaction: after a deadlock, or on statements prepared anew."""
+    """Whether the same work can succeed in a new transaction: after a deadlock, or with newly prepared statements."""
     return sqlstate(error) in AGAIN or is_outdated(error)
 
 
 def has_failed(error: Exception) -> bool:
     """Whether Postgres itself said that a COMMIT failed."""
-    return bool(sqlstate(error)) and not sqlstate(error).startswith(GOES_AWAY)
+    return bool(sqlstate(error)) and not sqlstate(error).startswith(CONNECTION_LOST)
 
 
 def is_outdated(error: Exception) -> bool:

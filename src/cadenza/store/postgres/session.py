@@ -18,8 +18,8 @@ from sqlalchemy.util import await_
 
 from cadenza.store.postgres.connection import Connection
 from cadenza.store.postgres.errors import (
+    CONNECTION_LOST,
     DRIVER_ERRORS,
-    GOES_AWAY,
     CommitLost,
     ConnectionLost,
     has_failed,
@@ -34,14 +34,14 @@ STATEMENTS_MAX = 1024
 CHANNEL = "cadenza"  # of the announcements between processes
 ANNOUNCE = f"NOTIFY {CHANNEL}"
 CLOSE_S = 1.0
-LOOK_EVERY_S = 0.1
+CHECK_EVERY_S = 0.1
 LOST = (asyncpg.ConnectionDoesNotExistError, OSError)
 
 T = TypeVar("T")
 
 
 class PostgresStatement(NamedTuple):
-    """The text, and what puts named values into the order of its placeholders."""
+    """The SQL, and a function that orders named values by its placeholders."""
 
     text: str
     pick: PickValues
@@ -54,7 +54,7 @@ def for_postgres(statement: Statement) -> PostgresStatement:
 
 
 class PostgresSession:
-    """One connection, for as long as it lives."""
+    """One connection. Every statement sets its deadline."""
 
     __slots__ = ("_connection", "_deadline_s", "_is_late", "_now_s")
 
@@ -70,7 +70,7 @@ class PostgresSession:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it can be used for something else."""
+        """Whether the pool may lend it again."""
         return not self._connection.is_closed() and not self._connection.is_in_transaction()
 
     async def row(self, statement: Statement, values: Values, timeout_s: float) -> Row | None:
@@ -96,7 +96,7 @@ class PostgresSession:
         return int(count) if count.isdigit() else 0
 
     async def change_each(self, statement: Statement, values: Sequence[Values], timeout_s: float) -> None:
-        """Asyncpg sends all values before it waits for an answer: one round trip."""
+        """One round trip: asyncpg sends all values before it waits for an answer."""
         text, pick = for_postgres(statement)
         self._deadline_s = self._now_s() + timeout_s
         try:
@@ -105,7 +105,7 @@ class PostgresSession:
             raise self._lost(error) from None
 
     async def run(self, sql: str, *values: object, timeout_s: float) -> str:
-        """Run SQL as it is written and return Postgres's word for what it did."""
+        """Run SQL as it is written and return the command tag of Postgres, like `UPDATE 1`."""
         self._deadline_s = self._now_s() + timeout_s
         try:
             done: str = await self._connection.execute(sql, *values)
@@ -147,7 +147,7 @@ class PostgresSession:
 
 
 class PostgresTransaction:
-    """What `work` sees: its statements wait without `await`, because `work` runs in a greenlet."""
+    """The transaction that `work` gets. Its methods block without `await`, because `work` runs in a greenlet."""
 
     __slots__ = ("_session", "_statement_s", "statements")
     combines_changes = True
@@ -185,22 +185,22 @@ class PostgresTransaction:
 
 
 class PoolBusy(Exception):
-    """All connections were in use for too long."""
+    """No connection was given back in time."""
 
 
 class Pool:
-    """At most `connections_max` connections, lent in the order of asking. Closes those whose deadline has passed."""
+    """At most `connections_max` connections, lent first come, first served. Closes those whose deadline has passed."""
 
     def __init__(self, open_session: Callable[[], Awaitable[PostgresSession]], connections_max: int) -> None:
         self._open_session = open_session
         self._places = asyncio.Semaphore(connections_max)
         self._idle: list[PostgresSession] = []
         self._busy: set[PostgresSession] = set()
-        self._expired: set[PostgresSession] = set()  # busy ones that are closed afterwards
+        self._expired: set[PostgresSession] = set()  # busy ones that are closed when they are given back
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, use: Callable[[PostgresSession], Awaitable[T]], wait_s: float) -> T:
-        """Run `use` with a connection. Wait up to `wait_s` for one; PoolBusy if there is none by then."""
+        """Run `use` with a connection. PoolBusy if none is free within `wait_s`."""
         session = await self._take(wait_s)
         try:
             return await use(session)
@@ -221,7 +221,7 @@ class Pool:
             self._idle.pop().end()
 
     async def close(self) -> None:
-        """Close all connections; the next use opens new ones."""
+        """Close all connections. The pool can be used again."""
         closing = [session.close(CLOSE_S) for session in self._idle]
         self._idle.clear()
         self.expire()
@@ -242,7 +242,7 @@ class Pool:
             raise
         self._busy.add(session)
         if self._timer is None:
-            self._look_later()
+            self._check_later()
         return session
 
     def _find_idle(self) -> PostgresSession | None:
@@ -261,26 +261,26 @@ class Pool:
             session.end()
         self._places.release()
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(LOOK_EVERY_S, self._end_late, loop.time() + LOOK_EVERY_S)
+        self._timer = loop.call_later(CHECK_EVERY_S, self._end_late, loop.time() + CHECK_EVERY_S)
 
     def _end_late(self, due_s: float) -> None:
-        """If this process itself was held up, answers may have arrived that it has not read yet: look again later."""
+        """If this process itself stalled, answers may have arrived that it has not read yet: check again later."""
         now_s = asyncio.get_running_loop().time()
-        if now_s < due_s + LOOK_EVERY_S:
+        if now_s < due_s + CHECK_EVERY_S:
             for session in self._busy:
                 session.end_if_late(now_s)
         if self._busy:
-            self._look_later()
+            self._check_later()
         else:
             self._timer = None
 
 
 def _casts_doubt(error: Exception) -> bool:
-    """Whether an error of one connection speaks against all: it is lost, takes no writes any more, or is outdated."""
+    """Whether an error of one connection makes all suspect: lost, demoted to read-only, or outdated by a migration."""
     if isinstance(error, ConnectionLost | asyncpg.InternalClientError) or is_outdated(error):
         return True
     if isinstance(error, asyncpg.InterfaceError):
-        return not isinstance(error, ValueError)  # or it is about a value
-    return sqlstate(error).startswith(GOES_AWAY)
+        return not isinstance(error, ValueError)  # which is about a value
+    return sqlstate(error).startswith(CONNECTION_LOST)

@@ -1,7 +1,7 @@
-"""A store in Postgres, for more than one machine, straight on asyncpg.
+"""A store in Postgres, for processes on several machines, with asyncpg.
 
-Reads run without a transaction, so each sees the newest committed state. Every wait is bounded (postgres_connect.py):
-for a connection, a lock, an answer. Work that met a deadlock, or a schema that a migration changed, runs once more.
+Reads run without a transaction, so each sees the newest committed state. Every wait for a connection, a lock or an
+answer is bounded (`PostgresBounds`). Work that met a deadlock, or a schema that a migration changed, runs again.
 """
 
 import asyncio
@@ -27,16 +27,14 @@ from cadenza.store.postgres.connection import (
 from cadenza.store.postgres.errors import CONNECT_ERRORS, DRIVER_ERRORS, Translator, can_be_retried
 from cadenza.store.postgres.session import CHANNEL, Pool, PoolBusy, PostgresSession, PostgresTransaction
 from cadenza.store.statements import Statement, Values
-from cadenza.store.store import REVISION_TABLES, Row, StoreUnavailable, Transaction
+from cadenza.store.store import Row, StoreUnavailable, Transaction
 
 MIGRATION_LOCK = 0x6361_6465_6E7A_61  # the advisory lock that a migration holds
 MIGRATION_S = 3600.0
 NO_SESSION = "it is a pooler in transaction mode, and Cadenza needs a session"
 SESSION_ADVICE = "Connect to Postgres directly, or use session mode."
 PING = Statement(text("SELECT 1"))
-HAS_TABLE = Statement(text("SELECT to_regclass(:name) IS NOT NULL"))
-
-TEST_EVERY_S = 1.0
+TEST_EVERY_S = 1.0  # whether the connection that listens still works
 TEST_S = 1.0
 RECONNECT_PAUSE_S = 0.25
 
@@ -106,12 +104,6 @@ class PostgresStore:
     async def close(self) -> None:
         await self._pool.close()
 
-    async def revision(self) -> str | None:
-        for table, statement in REVISION_TABLES.items():
-            if await self.row(HAS_TABLE, {"name": table}) == (True,) and (found := await self.row(statement, {})):
-                return str(found[0])
-        return None
-
     async def upgrade(self, revision: str = "head") -> Path | None:
         from cadenza.store.migrations import upgrade_postgres  # noqa: PLC0415 slow to import, and rarely needed
 
@@ -123,7 +115,7 @@ class PostgresStore:
         return None
 
     async def _run(self, use: Callable[[PostgresSession], Awaitable[T]], wait_s: float) -> T:
-        """Run `use` with a connection of the pool, once more if that can help, and make the driver's errors ours."""
+        """Run `use` with a connection of the pool, again if that can help, and translate the driver's errors."""
         try:
             try:
                 return await self._pool.run(use, wait_s)
@@ -185,7 +177,11 @@ class PostgresStore:
 
 
 class Listener:
-    """The connection that listens."""
+    """Keeps a connection that listens for announcements.
+
+    It is tested every second, because a connection that was lost silently would miss announcements. After it was lost
+    and opened again, `wake` is called, because announcements may have been missed.
+    """
 
     def __init__(self, connect: Connect, wake: Callable[[], None]) -> None:
         self._connect = connect

@@ -1,9 +1,9 @@
 """A store in one SQLite file, through the driver of the standard library.
 
-A small statement takes microseconds, less than handing it to a thread, so it runs on the event loop's thread.
-Whatever may wait runs in a thread: long reads, a lock that another process holds, and the disk at COMMIT. There is
-one write connection, used by one transaction at a time. A transaction that has begun always runs to its end, even if
-its caller is cancelled. The driver's own transaction control is off (`isolation_level=None`).
+A small statement takes microseconds, less than handing it to a thread, so it runs on the event loop's thread. Whatever
+may wait runs in a worker thread: long reads, a lock that another process holds, and the disk at COMMIT. There is one
+write connection, used by one transaction at a time. A transaction always runs to its end, even if its caller is
+cancelled. The driver's own transaction control is off (`isolation_level=None`).
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.sqlite import files, write_ahead_log
 from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import (
-    REVISION_TABLES,
     WAIT_S,
     Row,
     StoreRefused,
@@ -37,7 +36,6 @@ STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the
 BUSY = ("cache_size=-8192", "wal_autocheckpoint=4000")  # 8 MB of cache; checkpoints every 16 MB save 3%
 PING = Statement(text("PRAGMA schema_version"))
 QUICK_CHECK = Statement(text("PRAGMA quick_check(1)"))
-HAS_TABLE = Statement(text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"))
 ADVICE = {
     "not a database": "Another file is in its place: move it away, or give the store another path.",
     "malformed": "The file is damaged: stop the service, keep the file, and put a backup in its place.",
@@ -139,7 +137,7 @@ class SqliteStore:
         return await write_ahead_log.empty_log(self.path)
 
     async def close(self) -> None:
-        """Wait for what runs; the next use opens the store again."""
+        """Wait for running statements, and close all connections. The next use opens the store again."""
         async with self._turn:
             threads = (self._write_thread, self._read_threads)
             self._write_thread = self._read_threads = None
@@ -151,12 +149,6 @@ class SqliteStore:
                     connection.close()
             self._reader = self._writer = None
             self._idle_readers.clear()
-
-    async def revision(self) -> str | None:
-        for table, statement in REVISION_TABLES.items():
-            if await self.row(HAS_TABLE, {"name": table}) and (found := await self.row(statement, {})):
-                return str(found[0])
-        return None
 
     async def upgrade(self, revision: str = "head") -> Path | None:
         with self._mapped_errors():
@@ -190,7 +182,7 @@ class SqliteStore:
             return done
 
     def _begin_now(self) -> bool:
-        """Begin a transaction without waiting. False where another process holds the lock or nothing is open yet."""
+        """Begin a transaction without waiting. False if another process holds the lock, or nothing is open yet."""
         if self._writer is None:
             return False
         try:
@@ -249,7 +241,7 @@ class SqliteStore:
         return await asyncio.get_running_loop().run_in_executor(self._write_thread, work)
 
     def _open(self, *pragmas: str) -> sqlite3.Connection:
-        """Open a connection that, from then on, does not wait for locks."""
+        """Open a connection. Its statements do not wait for locks."""
         try:
             files.make_private_file(self.path)
         except OSError as error:
@@ -265,7 +257,7 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _mapped_errors(self) -> Iterator[None]:
-        """Turn the driver's errors into ours. A ProgrammingError is a bug of ours and passes through."""
+        """Translate the driver's errors. A ProgrammingError is a bug of ours and is not translated."""
         try:
             yield
         except sqlite3.IntegrityError as error:
@@ -282,7 +274,7 @@ class SqliteStore:
 
 @contextlib.contextmanager
 def _rollback_on_error(connection: sqlite3.Connection) -> Iterator[None]:
-    """Leave no transaction open. After some errors SQLite has rolled back already."""
+    """Leave no transaction open. After some errors SQLite has already rolled back."""
     try:
         yield
     except BaseException:

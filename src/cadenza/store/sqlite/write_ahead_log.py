@@ -1,9 +1,7 @@
-"""Empties SQLite's write-ahead log, which otherwise keeps what was erased until the service stops.
+"""Truncates SQLite's write-ahead log, which otherwise keeps erased data until the service stops.
 
-`LogEraser` does so soon after something was erased, once for all that was erased meanwhile.
-
-It is safe beside a running service: a try holds the write lock for about a tenth of a second, and writers wait for it.
-While another connection reads, the log cannot be emptied; after two seconds it is left as it is.
+It is safe beside a running service: an attempt holds the write lock for about a tenth of a second, and writers wait.
+While another connection reads, the log cannot be truncated; after two seconds `empty_log` gives up.
 """
 
 import asyncio
@@ -17,11 +15,11 @@ TRIES = 10
 LOCK_S = 0.1
 PAUSE_S = 0.1
 SOON_S = 1.0  # so that many deletions cause one checkpoint
-PAUSE_S_MAX = 60.0  # while a long read, such as a backup, goes on
+PAUSE_S_MAX = 60.0  # during a long read, such as a backup
 
 
 class LogEraser:
-    """Empties the log in the background, for one process."""
+    """Empties the log in the background, once for all that was erased in the last second."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -29,7 +27,7 @@ class LogEraser:
         self._is_wanted = False
 
     def erase_soon(self) -> None:
-        """Something was erased, and its transaction has ended."""
+        """Call it after a transaction that erased something."""
         self._is_wanted = True
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -48,7 +46,7 @@ class LogEraser:
 
 
 async def empty_log(database: Path) -> bool:
-    """Move all changes into the file of the store and truncate the log. True if it is empty, or if there is none."""
+    """Checkpoint all changes into the database file and truncate the log. Whether it is empty now."""
     for _ in range(TRIES):
         if await asyncio.to_thread(_truncate, database):
             return True

@@ -1,4 +1,4 @@
-"""Accounts. No record carries a password's hash: `get_with_password`, `get_password` and `has_password` read it."""
+"""Accounts. No record has the hash of the password: `get_with_password`, `get_password` and `has_password` read it."""
 
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ class Account(msgspec.Struct, frozen=True):
     uses_memory: bool = True
     low_balance_nano: int = 1_000_000_000
     low_noticed_at: int | None = None
-    debt_nano: int = 0  # paid first, by ended holds and later credit
+    debt_nano: int = 0  # paid by ended holds and later credit, before anything else
 
 
 class Preferences(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ async def get_password(store: Store, account_id: str) -> str | None:
 
 
 def has_password(tx: Transaction, account_id: str, password_hash: str) -> bool:
-    """Whether this is the hash, which does not change before the transaction ends."""
+    """Whether this is the hash. It cannot change before the transaction ends."""
     return tx.row(LOCK_PASSWORD, {"account": account_id}) == (password_hash,)
 
 
@@ -121,7 +121,7 @@ def set_verified(tx: Transaction, account_id: str, now_ms: int) -> None:
 
 
 def lock_operators(tx: Transaction) -> set[str]:
-    """The ids of all operators, who stay so until the transaction ends."""
+    """The ids of all operators. They are locked until the transaction ends."""
     return {row[0] for row in tx.rows(OPERATORS, {})}
 
 
@@ -143,7 +143,7 @@ def set_preferences(tx: Transaction, account_id: str, chosen: Preferences) -> No
 
 
 def lock_first_operator(tx: Transaction) -> bool:
-    """Whether there is an operator. Another transaction that asks this waits until this one ends."""
+    """Whether there is an operator. Other calls of this function wait until the transaction ends."""
     tx.row(epochs.LOCK, {"of": epochs.CHANGES})
     return bool(lock_operators(tx))
 
@@ -168,5 +168,5 @@ def _account(row: Row | None) -> Account | None:
 
 
 def lock_account(tx: Transaction, account_id: str) -> None:
-    """Let no other transaction change the account's money, caps or web key before this one ends."""
+    """Lock the account: no other transaction changes its money, caps or web key before this one ends."""
     tx.row(LOCK, {"account": account_id})

@@ -1,7 +1,7 @@
-"""Erases the personal data of an account for good. Its row stays, without a name, under its entries and usage.
+"""Erases the personal data of an account irreversibly. Its row stays, without an address, for its entries and usage.
 
-All of it is one transaction. The audit log lets go of an address and of details only while the account is marked as
-erased and still has its address, so the order of the steps matters.
+It is one transaction. The triggers of the audit log allow changes only while the account is marked as erased and still
+has its address, so the order of the steps matters.
 """
 
 import secrets
@@ -71,7 +71,7 @@ CLEAR_KEY = Statement(
 
 
 def erase(tx: Transaction, account: Account, now_ms: int) -> None:
-    """Erase everything about a person, and end every key and session. The account's money must be zero, and locked."""
+    """Erase all personal data, and end every key and session. The account must have no money and be locked."""
     tx.overwrite_deleted()
     tx.change(MARK, {"account": account.id, "now": now_ms})
     tx.change(CLEAR_OWN_AUDIT_EVENTS, {"account": account.id})
@@ -91,5 +91,5 @@ def erase(tx: Transaction, account: Account, now_ms: int) -> None:
 
 
 def placeholder(account_id: str) -> str:
-    """What stands in the place of the address: no address, so that nobody can sign in or be found by it."""
+    """What replaces the address. It is not an address, so nobody can sign in with it."""
     return f"erased-{account_id}".lower()

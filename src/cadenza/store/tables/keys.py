@@ -1,4 +1,4 @@
-"""Keys: stored by digest, found with one indexed read, revoked for good. `changes.make_change` runs what changes them.
+"""Keys: stored by digest, found with one indexed read. Revoking is final. `changes.make_change` runs their changes.
 
 Empty scopes in the table mean all scopes; a record always names the scopes. The web application has a key of its own
 for each account that uses it: nobody knows it, and it is not found by prefix or id.
@@ -53,7 +53,7 @@ class NewKey(msgspec.Struct, frozen=True):
 
 
 class KeyRecord(msgspec.Struct, frozen=True):
-    """A key, active or not, its spend cap, and the class that its account prefers."""
+    """A key, active or not, its spend cap, and the address and preferred class of its account."""
 
     id: str
     account_id: str
@@ -65,18 +65,19 @@ class KeyRecord(msgspec.Struct, frozen=True):
     expires_at: int | None
     revoked_at: int | None
     last_used_at: int | None
-    requests_per_second: float | None  # None: the rate of every other key
+    requests_per_second: float | None  # None: the default rate
     burst: int | None
     origin: KeyOrigin = "owner"
+    email: str = ""
     cap: Cap | None = None
     cap_month: int = 0
-    cap_spent_nano: int = 0  # in that month, or in all where it is 0
+    cap_spent_nano: int = 0  # in that month, or in all time if it is 0
 
 
 class FoundKey(NamedTuple):
     """What a request needs to know about its key and its account, and the epoch of the classes, in one read.
 
-    A found key may be kept for a while. Its balance can only be too high then, because more credit is a change.
+    A found key may be cached. Its balance can then only be too high, because added credit clears the caches.
     """
 
     id: str
@@ -96,7 +97,7 @@ class FoundKey(NamedTuple):
 
 
 class FoundKeys(NamedTuple):
-    """The keys that one query found, and the epoch of the changes that it saw; None where it found no key."""
+    """The keys that one query found, and the epoch of changes that it saw; None if it found no key."""
 
     epoch: int | None
     by_digest: dict[bytes, FoundKey]
@@ -107,7 +108,10 @@ CAP_COLUMNS = (caps.c.limit_nano, caps.c.period, caps.c.month, caps.c.spent_nano
 IS_WEB = keys.c.origin == literal_column("'web'")
 OLDEST_FIRST = (keys.c.created_at, keys.c.id)
 RECORDS = (
-    select(*(accounts.c[name] if name == "preferred_class" else keys.c[name] for name in RECORD_FIELDS), *CAP_COLUMNS)
+    select(
+        *(accounts.c[name] if name in {"preferred_class", "email"} else keys.c[name] for name in RECORD_FIELDS),
+        *CAP_COLUMNS,
+    )
     .join_from(keys, accounts)
     .outerjoin(caps, caps.c.key_id == keys.c.id)
 )
@@ -212,7 +216,7 @@ async def find_web(store: Store, account_id: str) -> bytes | None:
 
 async def list_for_account(store: Store, account_id: str, *, with_web: bool = False) -> list[KeyRecord]:
     """The keys of an account. The key of the web application is left out, unless it is asked for."""
-    found = [_record(row) for row in await store.rows(OF_ACCOUNT, {"account": account_id})]
+    found = [read_record(row) for row in await store.rows(OF_ACCOUNT, {"account": account_id})]
     return [key for key in found if with_web or key.origin != "web"]
 
 
@@ -221,7 +225,7 @@ async def get_own(store: Store, account_id: str, key_id: str) -> KeyRecord | Non
     if not key_id.isascii() or not key_id.isprintable():
         return None
     row = await store.row(OWN, {"account": account_id, "key": key_id})
-    return None if row is None else _record(row)
+    return None if row is None else read_record(row)
 
 
 async def list_page(store: Store, account_id: str, before: str, count: int, active_ms: int | None) -> list[KeyRecord]:
@@ -232,11 +236,11 @@ async def list_page(store: Store, account_id: str, before: str, count: int, acti
         return []
     created_at, key_id = place
     values = {"account": account_id, "created": created_at, "key": key_id, "count": count, "now": active_ms}
-    return [_record(row) for row in await store.rows(PAGE if active_ms is None else ACTIVE_PAGE, values)]
+    return [read_record(row) for row in await store.rows(PAGE if active_ms is None else ACTIVE_PAGE, values)]
 
 
 async def touch(store: Store, last_used_ms: Mapping[str, int]) -> None:
-    """Write when each key was last used, never moving a time back. In the order of ids, so that no two deadlock."""
+    """Write when each key was last used; times only move forward. Ordered by id, so that no two writers deadlock."""
     uses = [{"key": key_id, "used": used} for key_id, used in sorted(last_used_ms.items())]
     if uses:
         await store.transact(lambda tx: tx.change_each(TOUCH, uses), is_brief=len(uses) < BRIEF_USES)
@@ -262,11 +266,11 @@ def web_key(tx: Transaction, account_id: str, now_ms: int) -> bytes:
 
 def find_by_digest(tx: Transaction, digest: bytes) -> KeyRecord | None:
     row = tx.row(BY_DIGEST, {"digest": digest})
-    return None if row is None else _record(row)
+    return None if row is None else read_record(row)
 
 
 def find_by_prefix_or_id(tx: Transaction, text: str) -> list[KeyRecord]:
-    return [_record(row) for row in tx.rows(BY_PREFIX_OR_ID, {"text": text})]
+    return [read_record(row) for row in tx.rows(BY_PREFIX_OR_ID, {"text": text})]
 
 
 def count(tx: Transaction, account_id: str, now_ms: int, since_ms: int) -> tuple[int, int]:
@@ -279,7 +283,7 @@ def count(tx: Transaction, account_id: str, now_ms: int, since_ms: int) -> tuple
 
 
 def revoke(tx: Transaction, key_id: str, now_ms: int) -> bool:
-    """Revoke a key, unless it is revoked already: the first time stands."""
+    """Revoke a key. False if it is already revoked: the time of the first revocation stays."""
     return tx.change(REVOKE, {"key": key_id, "now": now_ms}) == 1
 
 
@@ -291,7 +295,7 @@ def set_rate(tx: Transaction, key_id: str, requests_per_second: float | None, bu
     tx.change(SET_RATE, {"key": key_id, "rate": requests_per_second, "most": burst})
 
 
-def _record(row: Row) -> KeyRecord:
+def read_record(row: Row) -> KeyRecord:
     *values, limit_nano, period, month, spent_nano = row
     record = dict(zip(RECORD_FIELDS, values, strict=True))
     record["scopes"] = scopes_of(record["scopes"])

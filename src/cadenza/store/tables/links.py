@@ -45,7 +45,7 @@ async def get(store: Store, digest: bytes, kind: LinkKind, now_ms: int) -> Link 
 
 
 def take(tx: Transaction, digest: bytes, kind: LinkKind, now_ms: int) -> Link | None:
-    """Use a link. Of two that use it at the same instant, one gets None."""
+    """Use a link. Of two transactions that use it at once, one gets None."""
     found = _link(tx.row(FIND, _values(digest, kind, now_ms)))
     return found if found and tx.change(REMOVE, {"link": digest}) == 1 else None
 

@@ -1,6 +1,6 @@
-"""Notes that owners write for their replies. `changes.make_change` runs what adds and removes them.
+"""Notes of an account for its replies. `changes.make_change` runs what adds and removes them.
 
-An account counts its notes, so that the look-up of a key can tell without another read whether there are any.
+The account's row counts them, so that the look-up of a key needs no second read to know whether there are any.
 """
 
 import msgspec
@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, delete, insert, select, update
 
 from cadenza.store.schema import accounts, notes
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Store, Transaction
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ COUNT_DOWN = Statement(update(accounts).where(_COUNTED).values(note_count=accoun
 
 
 def add(tx: Transaction, note: Note, most: int) -> bool:
-    """Add a note, unless its account has so many already. The account's row is locked until the transaction ends."""
+    """Add a note, unless its account has `most` already. The account's row is locked until the transaction ends."""
     if not tx.change(COUNT_UP, {"account": note.account_id, "most": most}):
         return False
     tx.change(INSERT, msgspec.structs.asdict(note))
@@ -51,17 +51,17 @@ def add(tx: Transaction, note: Note, most: int) -> bool:
 
 def find(tx: Transaction, note_id: str) -> Note | None:
     row = tx.row(ONE, {"note": note_id})
-    return None if row is None else _note(row)
+    return None if row is None else Note(*row)
 
 
 def change(tx: Transaction, note_id: str, text: str, now_ms: int) -> bool:
-    """Whether the note was still there. Its old text is overwritten."""
+    """Replace and overwrite the text. False if the note is gone."""
     tx.overwrite_deleted()
     return tx.change(CHANGE, {"note": note_id, "words": text, "now": now_ms}) == 1
 
 
 def remove(tx: Transaction, note: Note) -> bool:
-    """Whether the note was still there. It is overwritten."""
+    """Remove and overwrite the note. False if it was gone."""
     tx.overwrite_deleted()
     if not tx.change(REMOVE, {"note": note.id}):
         return False
@@ -71,13 +71,9 @@ def remove(tx: Transaction, note: Note) -> bool:
 
 async def list_for_account(store: Store, account_id: str) -> list[Note]:
     """Oldest first."""
-    return [_note(row) for row in await store.rows(LIST, {"account": account_id})]
+    return [Note(*row) for row in await store.rows(LIST, {"account": account_id})]
 
 
 async def texts_of(store: Store, account_id: str) -> list[str]:
     """The texts alone, oldest first, with one indexed read."""
     return [row[0] for row in await store.rows(TEXTS, {"account": account_id})]
-
-
-def _note(row: Row) -> Note:
-    return Note(*row)

@@ -7,13 +7,13 @@ from sqlalchemy import ColumnElement, bindparam, case, func, select, text
 
 from cadenza.store.schema import accounts, keys, sessions, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Store, Transaction
 from cadenza.store.tables.accounts import COLUMNS, Account, read_account
-from cadenza.store.tables.keys import scopes_of
+from cadenza.store.tables.keys import RECORDS, KeyRecord, read_record
 from cadenza.store.tables.usage import PROMPT_TOKENS
 
 ESCAPE = "\\"
-FAULT_STATUS = 500  # and above: the request failed, and neither the client nor its credit is the reason
+FAULT_STATUS = 500  # and above: the service or the upstream failed
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -35,22 +35,6 @@ class ClassUse(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     cost_nano: int
-
-
-class OwnedKey(msgspec.Struct, frozen=True):
-    """A key, and the address of the account that owns it."""
-
-    id: str
-    account_id: str
-    name: str
-    prefix: str
-    scopes: frozenset[str]
-    created_at: int
-    expires_at: int | None
-    revoked_at: int | None
-    last_used_at: int | None
-    origin: str  # 'web': of the web application, nobody knows it
-    email: str
 
 
 def _count_if(condition: ColumnElement[bool]) -> ColumnElement[int]:
@@ -94,11 +78,7 @@ SESSIONS = Statement(
     .select_from(sessions)
     .where(sessions.c.account_id == bindparam("account"), sessions.c.expires_at > bindparam("now"))
 )
-_KEYS = (
-    select(*(keys.c[name] for name in OwnedKey.__struct_fields__[:-1]), accounts.c.email)
-    .join_from(keys, accounts)
-    .order_by(keys.c.created_at.desc(), keys.c.id)
-)
+_KEYS = RECORDS.order_by(keys.c.created_at.desc(), keys.c.id)
 _SOME_KEYS = _KEYS.limit(bindparam("count"))
 KEYS_OF_ACCOUNT = Statement(_SOME_KEYS.where(keys.c.account_id == bindparam("account")))
 KEYS_BY_PREFIX = Statement(_SOME_KEYS.where(keys.c.prefix == bindparam("text")))
@@ -107,7 +87,7 @@ KEY_BY_DIGEST = Statement(_KEYS.where(keys.c.digest == bindparam("digest")))
 
 
 async def search(store: Store, part: str, after: str, count: int) -> list[Account]:
-    """Accounts whose address has this part, in the order of their addresses, after the last that was seen."""
+    """Accounts whose address contains `part`, ordered by address, from the one after `after` on."""
     escaped = "".join(ESCAPE + letter if letter in f"%_{ESCAPE}" else letter for letter in part)
     values = {"after": after, "pattern": f"%{escaped}%", "count": count}
     return [read_account(row) for row in await store.rows(SEARCH, values)]
@@ -129,28 +109,23 @@ async def count_sessions(store: Store, account_id: str, now_ms: int) -> int:
     return int(row[0]) if row else 0
 
 
-async def keys_of_account(store: Store, account_id: str, count: int) -> list[OwnedKey]:
+async def keys_of_account(store: Store, account_id: str, count: int) -> list[KeyRecord]:
     """The newest keys of an account."""
-    return [_key(row) for row in await store.rows(KEYS_OF_ACCOUNT, {"account": account_id, "count": count})]
+    return [read_record(row) for row in await store.rows(KEYS_OF_ACCOUNT, {"account": account_id, "count": count})]
 
 
-async def keys_by_prefix(store: Store, prefix: str, count: int) -> list[OwnedKey]:
-    return [_key(row) for row in await store.rows(KEYS_BY_PREFIX, {"text": prefix, "count": count})]
+async def keys_by_prefix(store: Store, prefix: str, count: int) -> list[KeyRecord]:
+    return [read_record(row) for row in await store.rows(KEYS_BY_PREFIX, {"text": prefix, "count": count})]
 
 
-async def key_by_id(store: Store, key_id: str) -> list[OwnedKey]:
-    return [_key(row) for row in await store.rows(KEY_BY_ID, {"text": key_id})]
+async def key_by_id(store: Store, key_id: str) -> list[KeyRecord]:
+    return [read_record(row) for row in await store.rows(KEY_BY_ID, {"text": key_id})]
 
 
-def find_key(tx: Transaction, key_id: str) -> OwnedKey | None:
+def find_key(tx: Transaction, key_id: str) -> KeyRecord | None:
     row = tx.row(KEY_BY_ID, {"text": key_id})
-    return None if row is None else _key(row)
+    return None if row is None else read_record(row)
 
 
-async def key_by_digest(store: Store, digest: bytes) -> list[OwnedKey]:
-    return [_key(row) for row in await store.rows(KEY_BY_DIGEST, {"digest": digest})]
-
-
-def _key(row: Row) -> OwnedKey:
-    found = dict(zip(OwnedKey.__struct_fields__, row, strict=True))
-    return OwnedKey(**{**found, "scopes": scopes_of(found["scopes"])})
+async def key_by_digest(store: Store, digest: bytes) -> list[KeyRecord]:
+    return [read_record(row) for row in await store.rows(KEY_BY_DIGEST, {"digest": digest})]

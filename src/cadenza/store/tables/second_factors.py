@@ -97,7 +97,7 @@ def find_totp(tx: Transaction, account_id: str) -> Totp | None:
 
 
 def replace_totp(tx: Transaction, account_id: str, secret: bytes) -> None:
-    """Begin with a new secret. It counts once a code of it is used."""
+    """Replace the secret. The new one is confirmed when its first code is used."""
     tx.change(REMOVE_TOTP, {"account": account_id})
     tx.change(INSERT_TOTP, msgspec.structs.asdict(Totp(account_id, secret, 0, None)))
 
@@ -113,7 +113,7 @@ def remove_totp(tx: Transaction, account_id: str) -> bool:
 
 
 def use_step(tx: Transaction, account_id: str, step: int, now_ms: int) -> bool:
-    """Accept the code of a time step, unless it or a later one was accepted before."""
+    """Accept the code of a time step. False if it or a later one was accepted before."""
     return tx.change(USE_STEP, {"account": account_id, "step": step, "now": now_ms}) == 1
 
 

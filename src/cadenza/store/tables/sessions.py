@@ -1,4 +1,4 @@
-"""Signed-in browsers, by the digest of what their cookie holds."""
+"""Signed-in browsers, by the digest of their session cookie."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ Stage = Literal["second_factor", "complete"]
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A browser that gave the password and, once it is complete, the second factor that the account asks for."""
+    """A browser that gave the password and, if its stage is complete, the second factor that the account requires."""
 
     digest: bytes
     account_id: str
@@ -70,14 +70,14 @@ def remove(tx: Transaction, digest: bytes) -> bool:
 
 
 def remove_all(tx: Transaction, account_id: str, but: bytes | None = None) -> int:
-    """End all sessions of an account, but for one."""
+    """End all sessions of an account, except `but`."""
     if but is None:
         return tx.change(REMOVE_ALL, {"account": account_id})
     return tx.change(REMOVE_OTHERS, {"account": account_id, "session": but})
 
 
 def remove_oldest(tx: Transaction, account_id: str, stage: Stage, kept: int) -> None:
-    """End all sessions of an account in this stage but those that were used last."""
+    """End the least recently used sessions of an account in this stage, and keep `kept`."""
     tx.change(REMOVE_OLDEST, {"account": account_id, "of_stage": stage, "kept": kept})
 
 

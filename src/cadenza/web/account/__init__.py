@@ -1,1 +1,1 @@
-"""Pages of an account: sign-in, security, preferences, keys."""
+"""Pages of an account: sign-in and sign-up, security, preferences, memory, keys."""

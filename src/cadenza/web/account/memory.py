@@ -14,7 +14,7 @@ from cadenza.control.account.memory import (
     remove_note,
 )
 from cadenza.core.rates import Rate
-from cadenza.web.chat.grounding import offer_of
+from cadenza.web.chat.offer import offer_of
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from cadenza.control.account.accounts import choose, preferences_of
 from cadenza.core.records import CLASSES
 from cadenza.store.tables.accounts import Preferences, Theme
-from cadenza.web.chat.grounding import offer_of
+from cadenza.web.chat.offer import offer_of
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 

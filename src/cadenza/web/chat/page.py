@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from cadenza.core.rates import Rate
 from cadenza.ledger.statement import find_reply_cost
-from cadenza.web.chat.grounding import chat_switch, offer_of
+from cadenza.web.chat.offer import chat_switch, offer_of
 from cadenza.web.chat.relay import ChatCost
 from cadenza.web.errors import BadForm, Missing
 from cadenza.web.routes import Routes, endpoint, get, to_record

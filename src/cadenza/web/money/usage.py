@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.money.statement import own_usage_report, pace, usage_by_key, usage_overview
+from cadenza.control.money.statement import pace, usage_by_key, usage_overview
 from cadenza.core.formats import escape_formula
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
@@ -30,6 +30,7 @@ from cadenza.core.usage_report import (
     parse_span,
     range_span,
 )
+from cadenza.store.tables.usage import report
 from cadenza.web.charts import Bars, Series, Show, about_dollars, axis_dollars, compact, share_bar, stacked_bars, swatch
 from cadenza.web.errors import BadForm
 from cadenza.web.routes import Routes, endpoint, get
@@ -108,7 +109,7 @@ async def usage_page(visit: Visit) -> Response:
 async def get_usage(visit: Visit) -> dict[str, Any]:
     span, group_by = _asked(visit)
     await _check_rate(visit)
-    return (await own_usage_report(visit.store, visit.account.id, span, group_by)).shown()
+    return (await report(visit.store, visit.account.id, span, group_by)).shown()
 
 
 async def get_usage_csv(visit: Visit) -> Response:
@@ -120,8 +121,8 @@ async def get_usage_csv(visit: Visit) -> Response:
         rows = [(one.id, one.name, one.prefix, *_cells(one.counters)) for one in found]
         text = csv_text(("key", "name", "prefix", *CSV_COUNTERS), rows)
     else:
-        report = await own_usage_report(store, account_id, span, group_by)
-        text = csv_text((group_by, *CSV_COUNTERS), [(one.of, *_cells(one.counters)) for one in report.groups])
+        groups = (await report(store, account_id, span, group_by)).groups
+        text = csv_text((group_by, *CSV_COUNTERS), [(one.of, *_cells(one.counters)) for one in groups])
     name = f"cadenza-usage-{_date(span.start_ms)}-to-{_date(span.end_ms - 1)}-by-{group_by}.csv"
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     return Response(text, headers=headers, media_type="text/csv; charset=utf-8")

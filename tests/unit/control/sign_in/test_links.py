@@ -5,11 +5,12 @@ import asyncio
 import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account, set_operator
-from cadenza.control.sign_in.links import LIFETIME_MS, make_operator_link
+from cadenza.control.sign_in.links import make_operator_link
 from cadenza.control.sign_in.passwords import PasswordWork
 from cadenza.control.sign_in.sign_up import SignUpChoice, find_invitation, join
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
+from cadenza.core.usage_report import DAY_MS
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 
@@ -58,11 +59,11 @@ async def test_a_later_link_replaces_an_earlier_one(store: Store) -> None:
 async def test_the_link_expires(store: Store) -> None:
     """It works for a day, and its reader cannot give it a later end."""
     secret = await make(store)
-    assert (await find_invitation(store, secret, NOW_MS + LIFETIME_MS - 1)).is_operator
-    longer = f"{NOW_MS + 2 * LIFETIME_MS:x}.{secret.partition('.')[2]}"
+    assert (await find_invitation(store, secret, NOW_MS + DAY_MS - 1)).is_operator
+    longer = f"{NOW_MS + 2 * DAY_MS:x}.{secret.partition('.')[2]}"
     for dead in (secret, longer, "", "x", secret.partition(".")[2]):
         with pytest.raises(ControlError, match="expired"):
-            await find_invitation(store, dead, NOW_MS + LIFETIME_MS)
+            await find_invitation(store, dead, NOW_MS + DAY_MS)
 
 
 async def test_an_operator_ends_the_link(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Numbers of spreadsheet cells as people see them: dates, times and percentages are numbers with a format."""
+"""Number formats of spreadsheet cells: dates, times and percentages are numbers with a format."""
 
 import re
 from contextlib import suppress
@@ -36,7 +36,7 @@ class NumberKind(Enum):
 
 
 class CellFormat(msgspec.Struct, frozen=True):
-    """How a number is shown: `$` before it, ` kg` after it, with zeros in front up to a number of digits."""
+    """The affixes of a number, such as `$` and ` kg`, and to how many digits it is padded with zeros."""
 
     kind: NumberKind = NumberKind.NUMBER
     before: str = ""
@@ -83,7 +83,7 @@ class CellFormats(XmlReader):
 
 
 def parse_format(code: str) -> CellFormat:
-    """A format as `0.0%` or `[$€-407] #,##0.00`. Of one for several cases, the first counts."""
+    """Parse a format such as `0.0%` or `[$€-407] #,##0.00`. If it has several cases, the first counts."""
     code = code[:FORMAT_CHARS_MAX]
     kind = kind_of_format(code)
     if kind is not NumberKind.NUMBER or code.startswith(("[<", "[>")):
@@ -92,7 +92,7 @@ def parse_format(code: str) -> CellFormat:
     end = bare.find(";") if ";" in bare else len(bare)
     numbers = DIGITS.search(bare, 0, end)
     if numbers is None or bare[:end].replace(numbers[0], "", 1).strip("\0"):
-        return CellFormat(kind)  # a mask, as of telephone numbers, or a fraction
+        return CellFormat(kind)  # a mask, such as for telephone numbers, or a fraction
     before, after = _literal(code[: numbers.start()]), _literal(code[numbers.end() : end])
     digits = numbers.end() - numbers.start() if set(numbers[0]) == {"0"} else 0
     return CellFormat(kind, before.lstrip(), after.rstrip(), digits)
@@ -114,7 +114,7 @@ def kind_of_format(code: str) -> NumberKind:
 
 
 def unescaped(text: str) -> str:
-    """A text in which characters that XML cannot have are written as _x000D_."""
+    """Decode the characters that XML cannot contain, which are written as `_x000D_`."""
     return ESCAPED.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
 
 
@@ -162,7 +162,7 @@ def _with_format(number: str, shown_as: CellFormat) -> str:
 
 
 def _show_plain(value: str) -> str:
-    """A whole number as the file has it: as a float it could lose digits, and it may be the number of an account."""
+    """A whole number stays as it is: a float could lose digits, and it may be an account number."""
     if value.removeprefix("-").isdigit():
         return value
     try:
@@ -172,7 +172,7 @@ def _show_plain(value: str) -> str:
 
 
 def _show_float(number: float) -> str:
-    """With ten digits (the 0 of 0.5 is one), and two decimals at least: more are mostly errors of rounding."""
+    """With ten digits (the 0 of 0.5 is one) and at least two decimals: further ones are mostly rounding errors."""
     if number.is_integer() and abs(number) < WHOLE_MAX:
         return f"{number:.0f}"
     if 1e8 <= abs(number) < WHOLE_MAX:
@@ -181,7 +181,7 @@ def _show_float(number: float) -> str:
 
 
 def _show_date(days: float, first_day: datetime) -> str:
-    """The 29 February 1900 of the calendar that counts from 1900 does not exist, so days before it are one later."""
+    """The calendar from 1900 has a 29 February 1900, which did not exist: the days before it are off by one."""
     if first_day == FIRST_DAY_1900 and 1 <= days < 60:
         days += 1
     moment = first_day + timedelta(milliseconds=round(days * 86_400_000))

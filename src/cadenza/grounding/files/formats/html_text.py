@@ -16,7 +16,7 @@ BLOCK = words("""
     html legend main nav ol p pre section table tbody td tfoot th thead ul
     """)
 HEADINGS = {f"h{level}": f"{'#' * level} " for level in range(1, 7)}
-CELL_CHARS_MAX = 400  # a table with longer cells is there for the layout
+CELL_CHARS_MAX = 400  # a table with longer cells is a layout table
 CELL_BLOCKS = frozenset({"table", "article", "section", "h1", "h2", "h3"})
 SPAN_MAX = 20
 LINK_CHARS_MAX = 300
@@ -26,7 +26,7 @@ Filter = Callable[[Element], bool]
 
 
 class HtmlText:
-    """Collects the text of a tree. `wants` says of an element whether it is taken; hidden ones never are."""
+    """Collects the text of the elements that `wants` accepts. Hidden ones are always left out."""
 
     def __init__(self, wants: Filter = lambda _: True) -> None:
         self._wants = wants
@@ -129,7 +129,7 @@ class ShownText(HtmlText):
 
 
 def link_target(element: Element) -> str:
-    """The address that a link leads to, if it is one outside of the page and not too long to be shown."""
+    """The address of a link that leads outside of the page, unless it is too long to be shown."""
     target = "%20".join(element.attributes().get("href", "").split())
     return target if len(target) <= LINK_CHARS_MAX and target.lower().startswith(LINK_STARTS) else ""
 
@@ -154,7 +154,7 @@ def texts(element: Element) -> Iterator[str]:
 
 
 def data_rows(table: Element, cell_text: Callable[[Element], str]) -> list[list[str]]:
-    """The cells of a table that holds data; none if it is there for the layout."""
+    """The cells of a data table; none for a layout table."""
     rows: list[list[str]] = []
     for row in _rows(table):
         cells: list[str] = []

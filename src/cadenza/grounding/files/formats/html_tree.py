@@ -1,4 +1,4 @@
-"""HTML to a small tree: what browsers show, without scripts, styles and inline formatting that hides nothing.
+"""HTML to a small tree of what browsers show, without scripts, styles and visible inline formatting.
 
 Every step is linear in the size of the page, and the tree has a limited depth: deeper elements are taken as part of
 the deepest allowed one. There are no entities but those of HTML, and nothing is fetched.
@@ -13,12 +13,12 @@ from cadenza.grounding.files.records import Unreadable
 DEPTH_MAX = 200
 TAG_CHARS_MAX = 20_000
 NAME_CHARS_MAX = 64
-STRAYS_MAX = 10_000  # with more of them, an end tag is compared with the last open element only
+STRAYS_MAX = 10_000  # stray end tags; after these, an end tag is compared with the last open element only
 TAG = re.compile(r"""</?([a-zA-Z][^\s/>]*+)((?:[^>"']|"[^"]*"|'[^']*')*+)>""")
 BRACKET = re.compile(r"<(?=/?[a-zA-Z]|[!?])")
 NAME = re.compile(r"</?([a-zA-Z][^\s/>]*+)")
 ATTRIBUTE = re.compile(r"""([^\s"'>/=]++)(?:\s*+=\s*+("[^"]*"|'[^']*'|[^\s"'>]++))?+""")
-HIDES = re.compile(r"hidden|display\s*+:\s*+none", re.IGNORECASE)  # may hide: the attributes say whether
+HIDES = re.compile(r"hidden|display\s*+:\s*+none", re.IGNORECASE)  # a quick test: the attributes decide
 INVISIBLE = re.compile(r"display\s*+:\s*+none|visibility\s*+:\s*+hidden", re.IGNORECASE)
 VOID = words("area base br col embed hr img input link meta param source track wbr")
 INLINE = words("""
@@ -31,7 +31,7 @@ PARAGRAPH_ENDERS = words("""
     address article aside blockquote details div dl fieldset figure footer form h1 h2 h3 h4 h5 h6 header hr main nav ol
     p pre section table ul
     """)
-CLOSED_BY = {  # an open element that a start tag ends, unless one of the others is between them
+CLOSED_BY = {  # the open elements that a start tag closes, unless one of the second set is between them
     "li": (frozenset({"li"}), frozenset({"ul", "ol"})),
     "dt": (frozenset({"dt", "dd"}), frozenset({"dl"})),
     "dd": (frozenset({"dt", "dd"}), frozenset({"dl"})),
@@ -45,7 +45,7 @@ TABLE_SCOPE = frozenset({"td", "th", "table"})
 
 
 class Element:
-    """An element with what it contains: elements, and texts whose entities are resolved."""
+    """An element and its children: elements, and texts with their entities decoded."""
 
     __slots__ = ("_raw", "children", "tag")
 
@@ -55,18 +55,18 @@ class Element:
         self._raw = raw
 
     def attributes(self) -> dict[str, str]:
-        """The first of each name, as in a browser."""
+        """Of duplicates, the first counts, as in a browser."""
         found: dict[str, str] = {}
         for match in ATTRIBUTE.finditer(self._raw):
             found.setdefault(match[1].lower(), unescape((match[2] or "").strip("\"'")))
         return found
 
     def says(self, word: str) -> bool:
-        """Whether a word is anywhere in its tag, which is found sooner than an attribute."""
+        """Whether a word is anywhere in its tag: much faster than parsing the attributes."""
         return word in self._raw
 
     def is_hidden(self) -> bool:
-        """Whether its own attributes hide it. Scripts often show the body of a page, so that it never counts."""
+        """Whether its own attributes hide it. The body of a page never counts: scripts often show it later."""
         if not self._raw or not HIDES.search(self._raw) or self.tag in {"html", "body"}:
             return False
         attributes = self.attributes()
@@ -89,11 +89,11 @@ class TreeBuilder:
         self._open = [self.root]
         self._too_deep = 0  # open elements beyond the depth
         self._left = elements_max
-        self._strays = 0  # end tags that end nothing
-        self._hidden_from = 0  # how many elements are open with the outermost hidden inline element; 0 without one
+        self._strays = 0  # end tags without an open element
+        self._hidden_from = 0  # the depth of the outermost hidden inline element; 0 if there is none
 
     def takes_inline(self, tag: str, raw: str) -> bool:
-        """Whether a tag of inline formatting matters: it hides text, or is inside an element that does."""
+        """Whether an inline tag is kept: it hides text, or is inside an inline element that does."""
         if self._hidden_from and len(self._open) >= self._hidden_from:
             return True
         is_hidden = bool(raw) and len(self._open) < DEPTH_MAX and Element(tag, raw).is_hidden()
@@ -157,7 +157,7 @@ def parse_html(page: str, elements_max: int) -> Element:
 
 
 def _take_tag(page: str, at: int, builder: TreeBuilder) -> int:
-    """Take what begins with the bracket at `at`; returns where the page goes on."""
+    """Take the tag or comment that begins at `at`; returns where it ends."""
     if page.startswith("<!--", at):
         end = page.find("-->", at + 4)
         return len(page) if end < 0 else end + 3
@@ -177,7 +177,7 @@ def _take_tag(page: str, at: int, builder: TreeBuilder) -> int:
 
 
 def _take_raw(page: str, name: str, at: int, builder: TreeBuilder) -> int:
-    """The content of an element in which there are no tags, up to its end tag."""
+    """Take the content of an element that cannot contain tags; returns where its end tag ends."""
     end = RAW[name].search(page, at)
     stop = end.start() if end else len(page)
     if name not in DROPPED_RAW:

@@ -1,4 +1,4 @@
-"""EML to text: the headers that matter, the body, the names and sizes of the attachments, and the text of those.
+"""EML to text: the main headers, the body, the names and sizes of the attachments, and their text.
 
 An attachment that cannot be read is named with the reason.
 """
@@ -39,7 +39,7 @@ MAIL_HEADER = re.compile(
     re.IGNORECASE,
 )
 HEAD_END = re.compile(rb"\r?\n\r?\n")
-HEAD_BYTES_MAX = 128 * 1024  # parsing takes time that grows faster than the headers
+HEAD_BYTES_MAX = 128 * 1024  # the time to parse headers grows faster than their size
 FAULTS = (RecursionError, ValueError, LookupError, TypeError, AttributeError, email.errors.MessageError)
 ReadFile = Callable[[SourceFile], list[Section]]
 
@@ -62,7 +62,7 @@ def read_mail(file: SourceFile, read_file: ReadFile) -> list[Section]:
 
 
 class _Attachment(msgspec.Struct, frozen=True):
-    """An attachment: how it is listed, and its text."""
+    """An attachment: its entry in the list of attachments, and its text."""
 
     line: str
     sections: list[Section]
@@ -85,7 +85,7 @@ def _read_message(message: Message, budget: ReadBudget, read_file: ReadFile) -> 
 
 
 def _parts(message: Message) -> Iterator[Message]:
-    """The parts with content, without those of an e-mail inside it, which is a part itself."""
+    """The parts with content. An attached e-mail is one part."""
     if message.get_content_maintype() == "multipart" and message.is_multipart():
         for part in message.get_payload():
             if isinstance(part, Message):
@@ -102,7 +102,7 @@ def _is_attachment(part: Message) -> bool:
 
 
 def _body(part: Message, budget: ReadBudget) -> str:
-    """The texts of an e-mail. Of several forms of one text it is the plain one, else the last, which is the richest."""
+    """The text of an e-mail. Of alternatives, the plain one is taken, else the last, which is the richest."""
     if part.get_content_maintype() == "multipart" and part.is_multipart():
         inner = [one for one in part.get_payload() if isinstance(one, Message)]
         if part.get_content_type() != "multipart/alternative":
@@ -119,7 +119,7 @@ def _body(part: Message, budget: ReadBudget) -> str:
 
 
 def _attachment(name: str, part: Message, budget: ReadBudget, read_file: ReadFile) -> _Attachment:
-    """What can be read of an attachment."""
+    """The text of an attachment, or in its entry the reason why it was not read."""
     data = _bytes(part)
     size = _size(len(data))
     if not budget.take_attachment():
@@ -143,7 +143,7 @@ def _size(count: int) -> str:
 
 
 def _bytes(part: Message) -> bytes:
-    """The content of a part: an e-mail, or the blocks of a delivery status, or what it encodes."""
+    """The decoded content of a part; of an attached e-mail or delivery status, its source."""
     if part.is_multipart():
         return b"\n".join(one.as_bytes() for one in part.get_payload() if isinstance(one, Message))
     payload = part.get_payload(decode=True)
@@ -164,7 +164,7 @@ def _name(part: Message) -> str:
 
 
 def _header(message: Message, name: str) -> str:
-    """A header. Some programs write it as plain UTF-8, whose bytes the parser keeps as halves of characters."""
+    """A header. Some programs write it in plain UTF-8, whose bytes the parser keeps as surrogates."""
     raw = next((value for key, value in message.raw_items() if key.lower() == name.lower()), "")
     text = str(raw)[:HEADER_CHARS_MAX]
     if not text.isascii():

@@ -19,7 +19,7 @@ LITERAL = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\
 SHAPES = frozenset({"sp", "grpSp", "graphicFrame", "pic", "cxnSp"})
 HEADINGS_MAX = 6
 SPAN_MAX = 64
-PARAGRAPH_COST = 6  # characters that a paragraph is counted for beside its text, because it takes memory
+PARAGRAPH_COST = 6  # in characters, charged for each paragraph in addition to its text, because it takes memory
 Start = Callable[[Attributes], None]
 LEVELS = 9
 TEXT_CHARS_MAX = 40
@@ -42,14 +42,14 @@ class Level(msgspec.Struct):
 
 
 class _List(msgspec.Struct):
-    """The levels of a list, and which numbers it has reached."""
+    """The levels of a list, and the current number of each."""
 
     levels: dict[int, Level] = {}
     reached: dict[int, int] = {}
 
 
 class Numbering(XmlReader):
-    """Takes the events of the part with the rules, then counts the paragraphs of the document."""
+    """Reads the numbering rules, then counts the paragraphs of the document."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, _List] = {}  # by the ids of their definitions
@@ -66,7 +66,7 @@ class Numbering(XmlReader):
             self._id = local(attributes, "numId")
         elif tag == "abstractNumId":
             self._kind = self._lists[self._id] = self._kinds.get(value, _List())
-        elif tag == "lvlOverride":  # such a list begins anew
+        elif tag == "lvlOverride":  # such a list restarts its numbers
             self._kind = self._lists[self._id] = _List(dict(self._kind.levels))
             self._select(local(attributes, "ilvl"))
         elif tag == "lvl":
@@ -79,7 +79,7 @@ class Numbering(XmlReader):
             self._level.text = value[:TEXT_CHARS_MAX]
 
     def next_number(self, id_: str, level: int) -> str:
-        """What stands before the next paragraph of a list: a number, or `-`."""
+        """The number or bullet of the next paragraph of a list."""
         one = self._lists.get(id_)
         if one is None or level not in one.levels:
             return BULLET
@@ -115,7 +115,7 @@ def show_count(count: int, form: str) -> str:
 
 
 class Styles:
-    """The styles of paragraphs that are headings, with their levels, and those that are items of lists."""
+    """The paragraph styles that are headings or list items, with their levels."""
 
     def __init__(self) -> None:
         self.headings: dict[str, int] = {}
@@ -159,7 +159,7 @@ class _Table:
 
 
 class OfficeText(XmlReader):
-    """Takes the events of one part."""
+    """Collects the text of one part."""
 
     def __init__(self, budget: ReadBudget, styles: Styles | None = None, numbering: Numbering | None = None) -> None:
         self.blocks: list[str] = []
@@ -230,7 +230,7 @@ class OfficeText(XmlReader):
         self._is_text = is_text
 
     def _set_hidden(self, *, is_hidden: bool) -> None:
-        """Of a run. The mark of a paragraph may be hidden too, which comes before the runs and means nothing."""
+        """Whether a run is hidden. A hidden paragraph mark comes before the runs and has no effect."""
         self._is_hidden = is_hidden
 
     def _add(self, text: str) -> None:
@@ -277,7 +277,7 @@ class OfficeText(XmlReader):
             self._paragraphs[-1].list_level = level
 
     def _list_id(self, attributes: Attributes) -> None:
-        """The id 0 takes a paragraph out of the list that its style puts it into."""
+        """The id 0 removes a paragraph from the list of its style."""
         if self._paragraphs:
             paragraph, id_ = self._paragraphs[-1], local(attributes, "val")
             paragraph.list_id = "" if id_ == "0" else id_

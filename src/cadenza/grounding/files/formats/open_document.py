@@ -12,7 +12,7 @@ MANIFEST = "META-INF/manifest.xml"
 
 
 class _Content(XmlReader):
-    """Takes the events of content.xml."""
+    """Collects the text of content.xml."""
 
     def __init__(self, budget: ReadBudget) -> None:
         self.sections: list[Section] = []
@@ -77,7 +77,7 @@ class _Content(XmlReader):
         if text:
             (self._cell if self._tables else self._blocks).append(text)
 
-    def _start_table(self, name: str) -> None:  # noqa: ARG002 sheets have names
+    def _start_table(self, name: str) -> None:  # noqa: ARG002 for sheets
         self._tables += 1
         if self._tables == 1:
             self._rows = []
@@ -98,7 +98,7 @@ class _Content(XmlReader):
 
 
 class _Sheets(_Content):
-    """Of a spreadsheet: each table is a section."""
+    """The content of a spreadsheet: each table is a section."""
 
     def _start_table(self, name: str) -> None:
         if self._tables == 0:

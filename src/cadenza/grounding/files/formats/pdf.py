@@ -30,7 +30,7 @@ NOTES = frozenset(
     }
 )
 UNSEEN = pdfium.FPDF_ANNOT_FLAG_HIDDEN | pdfium.FPDF_ANNOT_FLAG_NOVIEW
-ANNOTATION_COST = 20  # characters that an annotation is counted for beside its text, because it takes time
+ANNOTATION_COST = 20  # in characters, charged for each annotation in addition to its text, because it takes time
 VALUE_BYTES = 1024  # of most values
 NO_TEXT = "it has no text; it may be a scan"
 SCANNED = "[this page has no text; it may be a scan]"
@@ -39,7 +39,7 @@ NOTHING = frozenset({"", SCANNED, DAMAGED})
 
 
 def is_pdf(file: SourceFile) -> bool:
-    """By its signature; a file that is said to be a PDF may begin with other bytes."""
+    """By its signature. If the name or media type says PDF, other bytes may come before it."""
     is_said = file.name.endswith(".pdf") or file.media_type == "application/pdf"
     return file.start.lstrip().startswith(SIGNATURE) or (is_said and SIGNATURE in file.start)
 
@@ -63,7 +63,7 @@ def read_pdf(file: SourceFile) -> list[Section]:
 
 
 def _page(document: pypdfium2.PdfDocument, index: int, budget: ReadBudget) -> str:
-    """The text of a page, or why it has none; nothing for a page that is blank."""
+    """The text of a page, or a note why it has none; empty for a blank page."""
     try:
         page = document[index]
     except pypdfium2.PdfiumError:
@@ -85,7 +85,7 @@ def _page(document: pypdfium2.PdfDocument, index: int, budget: ReadBudget) -> st
 
 
 def _annotations(page: pypdfium2.PdfPage, budget: ReadBudget) -> str:
-    """The fields of a form that are filled, and the notes."""
+    """The form fields that are filled in, and the notes."""
     count = pdfium.FPDFPage_GetAnnotCount(page)
     if count <= 0:
         return ""
@@ -113,7 +113,7 @@ def _annotation(page: pypdfium2.PdfPage, index: int, budget: ReadBudget) -> str:
 
 
 def _value(annotation: object, key: bytes, budget: ReadBudget) -> str:
-    """A text of an annotation on one line."""
+    """A text value of an annotation, on one line."""
     buffer = (ctypes.c_ushort * (VALUE_BYTES // 2))()
     length = pdfium.FPDFAnnot_GetStringValue(annotation, key, buffer, VALUE_BYTES)
     if length <= 2:

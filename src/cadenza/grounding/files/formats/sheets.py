@@ -25,11 +25,11 @@ MAIN_PART = "xl/workbook.xml"
 NAME_CHARS_MAX = 64
 HIDDEN = {"hidden", "veryHidden"}
 MERGED = re.compile(r"([A-Za-z]{1,3})([0-9]{1,7}):[A-Za-z]{1,3}([0-9]{1,7})")
-CELL_COST = 12  # characters that a cell is counted for beside its text, because it takes memory
+CELL_COST = 12  # in characters, charged for each cell in addition to its text, because it takes memory
 
 
 class _Workbook(XmlReader):
-    """The sheets by name and relationship, and from which day dates are counted."""
+    """The names and relationship ids of the sheets, and the first day of the calendar."""
 
     def __init__(self) -> None:
         self.sheets: list[tuple[str, str]] = []
@@ -54,7 +54,7 @@ class _Strings(XmlReader):
         self._phonetic = 0
         self._is_text = False
 
-    def start(self, tag: str, attributes: Attributes) -> None:  # noqa: ARG002 the events of XML have them
+    def start(self, tag: str, attributes: Attributes) -> None:  # noqa: ARG002 every start event has them
         if tag == "si":
             self._pieces = []
         elif tag == "rPh":
@@ -134,7 +134,7 @@ class _Sheet(XmlReader):
         return max(parse_count(said), self._row.number + 1)
 
     def _merge(self, column: int, first: int, last: int) -> None:
-        """Show a value in the merged cells of its column. Merged cells come after all rows."""
+        """Copy a value to the merged cells below it. Merged cells come after all rows."""
         index = bisect_left(self.rows, first, key=lambda row: row.number)
         if index == len(self.rows) or self.rows[index].number != first:
             return
@@ -202,7 +202,7 @@ def read_sheets(file: SourceFile) -> list[Section]:
 
 
 def _table(rows: list[_Row], budget: ReadBudget) -> str:
-    """The cells as a table of the columns that have a value, with the letters of these and the numbers of the rows."""
+    """A table of the columns that have a value, with column letters and row numbers."""
     columns = {column: index for index, column in enumerate(sorted({one for row in rows for one in row.cells}), 1)}
     lines = [["", *map(column_letters, columns)]] if rows else []
     for row in rows:

@@ -13,16 +13,16 @@ from cadenza.grounding.files.formats.text import join_blocks, parse_count
 from cadenza.grounding.files.records import Section
 
 MAIN_PART = "ppt/presentation.xml"
-GROUPS_MAX = 20  # groups inside each other; deeper ones are taken as a part of the deepest allowed one
-LINE_EMU = 228_600  # a quarter of an inch: shapes whose tops are as near are read from left to right
+GROUPS_MAX = 20  # nested groups; deeper ones are treated as part of the deepest allowed one
+LINE_EMU = 228_600  # a quarter of an inch: shapes whose tops are closer than this are read from left to right
 MARGINS = frozenset({"ftr", "dt", "sldNum", "hdr"})
 
 
 class Place(IntEnum):
-    """Where a shape is read."""
+    """The group of a shape in the reading order."""
 
     TITLE = 0
-    LAYOUT = 1  # it has the position that the layout gives it
+    LAYOUT = 1  # positioned by the layout of the slide
     POSITION = 2
     MARGIN = 3
 
@@ -41,7 +41,7 @@ class _Shape:
         return (self.place, self.top, self.left)
 
     def all_blocks(self) -> list[str]:
-        """Once all shapes inside it have ended."""
+        """Its blocks with those of its inner shapes, in reading order. Call it once all of them have ended."""
         line_top = 0
         for shape in sorted(self.inner, key=_Shape.key):
             line_top = shape.top if shape.top - line_top >= LINE_EMU or shape.top < line_top else line_top
@@ -68,7 +68,7 @@ class _Slide(OfficeText):
     def result(self) -> str:
         return join_blocks(self._shapes[0].all_blocks())
 
-    def _start_shape(self, attributes: Attributes) -> None:  # noqa: ARG002 the events of XML have them
+    def _start_shape(self, attributes: Attributes) -> None:  # noqa: ARG002 every start event has them
         if len(self._shapes) > GROUPS_MAX:
             self._too_deep += 1
             return
@@ -108,7 +108,7 @@ class _Slide(OfficeText):
 
 
 class _Order(XmlReader):
-    """The slides, as ids of relationships, in their order."""
+    """The relationship ids of the slides, in their order."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -142,7 +142,7 @@ def _slide(package: Package, part: str, number: int, budget: ReadBudget) -> Sect
 
 
 def _emu(text: str) -> int:
-    """A position, which may be outside of the slide."""
+    """A position, which is negative outside of the slide."""
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 15 else 0
 

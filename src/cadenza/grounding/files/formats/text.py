@@ -34,8 +34,8 @@ LINE_ENDS = re.compile(rf"\r\n?|[{LINE_END_CHARS}]")
 UNWANTED = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]")
 BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 BINARY_SHARE_MAX = 0.001
-GOOD_PER_BAD = 3  # characters beyond ASCII in a text with errors
-OFTEN_WRONG = "cp1252"  # text that is said to have this charset, and is valid UTF-8, is UTF-8
+GOOD_PER_BAD = 3  # in a text with few decoding errors: correct characters beyond ASCII for each error
+OFTEN_WRONG = "cp1252"  # often declared for text that is UTF-8, so UTF-8 is tried first
 NOT_TEXT = "it is not text, and not a file of a kind that can be read"
 JSON_NAMES = (".json", ".geojson", ".ipynb")
 LONG_LINE_CHARS = 2_000
@@ -157,5 +157,5 @@ def table_lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def parse_count(text: str, default: int = 0) -> int:
-    """A number as a file has it in an attribute; `default` if it is not a number, or unreasonably large."""
+    """A number in an attribute; `default` if it is not a number, or has more than nine digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default

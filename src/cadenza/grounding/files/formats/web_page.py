@@ -35,26 +35,26 @@ LIKELY = re.compile(r"article|body|content|entry|main|post(?!-?meta)|story|text|
 VOTERS = frozenset({"p", "pre", "blockquote", "td", "li", "dd"})
 CONTAINERS = frozenset({"article", "body", "div", "main", "section", "td", "blockquote", "html"})
 PARAGRAPH_CHARS_MIN = 25
-MAIN_CHARS_MIN = 250  # with less, the page is taken as a whole
+MAIN_CHARS_MIN = 250  # if the main text is shorter, the whole page may be taken
 LINK_SHARE_MAX = 0.4
-DROPPED_SHARE_MAX = 0.4  # of the page: an element with more text than this is never left out for its name
+DROPPED_SHARE_MAX = 0.4  # an element with a larger share of the text is not left out because of its name
 SPACES = re.compile(r"\s+")
 COMMA = re.compile("[,،、，.。!?！？]")
 DROPPED_FOR_LINKS = frozenset({"ul", "ol", "div", "section", "table", "dl", "header", "p", "h2", "h3", "h4"})
 
 
 def decode_html(data: bytes, charset: str = "") -> str:
-    """By its byte order mark, else by what the server said, else by what the page says, else by its bytes."""
+    """Decode by the byte order mark, else the charset of the server, else that of the page, else a guess."""
     said = known_charset(charset) if charset else None
     if said is None and (meta := META_CHARSET.search(data[:HEAD_BYTES])):
         said = known_charset(meta[1].decode("ascii"))
         if said and said.startswith("utf-16"):
-            said = "utf-8"  # it would not have been found
+            said = "utf-8"  # in UTF-16, the search above would have found nothing
     return clean(decode(data, said))
 
 
 def html_text(page: str, budget: ReadBudget) -> str:
-    """Everything that the page shows. A page that shows nothing until its scripts run gives what it hides."""
+    """Everything that the page shows. If all of it is hidden until scripts run, the hidden text."""
     return _shown(parse_html(page, budget.limits.elements_max), budget)
 
 
@@ -124,7 +124,7 @@ class MainText:
         return found
 
     def _count(self, element: Element) -> int:
-        """The characters in paragraphs of an element, which is noted if it does not look like main text."""
+        """The number of characters in an element. Elements that do not look like main text are noted."""
         if element.tag in HIDDEN:
             self._unlikely[id(element)] = 0
             return 0
@@ -168,7 +168,7 @@ class MainText:
         return bool(UNLIKELY.search(names)) and attributes.get("itemprop") != "articleBody"
 
     def _vote(self, element: Element, around: list[Element]) -> None:
-        """Every paragraph gives its score to the containers around it: all of it to the nearest, half to the next."""
+        """Each paragraph adds its score to the containers around it: all to the nearest, less to the next two."""
         if id(element) in self._dropped:
             return
         weight = self._weights[id(element)]
@@ -226,7 +226,7 @@ class MainText:
 
 
 def title_of(root: Element) -> str:
-    """The title of a page: what it tells those who link to it, else its title element, else its first heading."""
+    """The title of a page: its `og:title`, else its title element, else its first heading."""
     head = root.find("head") or root
     for meta in (child for child in head.children if isinstance(child, Element) and child.tag == "meta"):
         attributes = meta.attributes()

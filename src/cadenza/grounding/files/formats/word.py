@@ -1,4 +1,4 @@
-"""DOCX to text: the body, then footnotes, comments, and what the headers and footers of its pages say."""
+"""DOCX to text: the body, then footnotes, comments, and the headers and footers of its pages."""
 
 from cadenza.grounding.files.formats.office_text import HEADINGS_MAX, Numbering, OfficeText, Styles
 from cadenza.grounding.files.formats.package import Attributes, Package, XmlReader, is_office_package, local
@@ -12,7 +12,7 @@ SEPARATORS = {"separator", "continuationSeparator", "continuationNotice"}
 
 
 class _Styles(Styles, XmlReader):
-    """Takes the events of the styles. Their ids are in the writer's language, their names are not."""
+    """Reads the styles. Their ids are in the language of the author, their names are not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def read_word(file: SourceFile) -> list[Section]:
 
 
 def _margins(package: Package, main: str, budget: ReadBudget) -> str:
-    """What stands above and below the text of the pages, each line once."""
+    """The headers and footers of the pages, each line once."""
     found: dict[str, None] = {}
     for kind in ("header", "footer"):
         for part in package.related(main, kind):

@@ -133,7 +133,7 @@ class Gunzip:
         return rest
 
 
-class PageBody:
+class FetchedBody:
     """Receives the parts of one body."""
 
     def __init__(self, limit: BodyLimit, coding: bytes, budget: ByteBudget) -> None:
@@ -273,7 +273,7 @@ class PageClient:
         length = connection.headers.get(b"content-length", b"0")
         if int(length) > limit.bytes_max and not limit.truncates:
             raise FetchFailed("too_large")
-        body = PageBody(limit, connection.headers.get(b"content-encoding", b""), self.budget)
+        body = FetchedBody(limit, connection.headers.get(b"content-encoding", b""), self.budget)
         try:
             while await connection.receive(body.receive):
                 while body.has_pending:

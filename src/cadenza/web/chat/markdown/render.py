@@ -55,11 +55,11 @@ CLASSES = {
     "td": CELL_CLASSES,
     "th": CELL_CLASSES,
 }
-FOCUSABLE = {"pre": {"tabindex": {"0"}}, "div": {"tabindex": {"0"}}}  # a part that scrolls is reached by the keyboard
+FOCUSABLE = {"pre": {"tabindex": {"0"}}, "div": {"tabindex": {"0"}}}  # what scrolls must be reachable by keyboard
 
 
 def import_lexers() -> None:
-    """Import the lexer of every language, and what it imports by itself when it is used."""
+    """Import the lexer of every language, and the modules that lexers import when they are first used."""
     for module in pkgutil.iter_modules(pygments.lexers.__path__, "pygments.lexers."):
         importlib.import_module(module.name)
 
@@ -71,7 +71,7 @@ class HtmlRenderer:
         options = {"html": False, "linkify": False, "typographer": False, "maxNesting": NESTED_MAX}
         self._markdown = MarkdownIt("commonmark", options, renderer_cls=Html)
         self._markdown.enable(["table", "strikethrough"])
-        self._markdown.disable("reference")  # a definition would hold for the blocks after it
+        self._markdown.disable("reference")  # a definition would apply to blocks that are rendered in other tasks
         self._markdown.inline.ruler.before("escape", "formula", _take_formula)
         self._markdown.core.ruler.push("safe_links", _check_links)
         self._cleaner = nh3.Cleaner(
@@ -124,7 +124,7 @@ class HtmlRenderer:
 
 
 class Html(RendererHTML):
-    """The HTML of our pages for what needs more than its usual element."""
+    """The elements whose HTML differs from markdown-it's."""
 
     def fence(self, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType) -> str:
         words = tokens[index].info.split()
@@ -189,7 +189,7 @@ def _take_formula(state: StateInline, silent: bool) -> bool:
 
 
 def _check_links(state: StateCore) -> None:
-    """Make pictures links, and links to anything but an allowed address text."""
+    """Turn pictures into links, and links to addresses that are not allowed into text."""
     for token in state.tokens:
         if token.children and any(one.type in {"link_open", "image"} for one in token.children):
             token.children = _without_pictures(token.children)
