@@ -65,9 +65,9 @@ def _is_whole_run(config: pytest.Config) -> bool:
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many as there are cores, because many tests wait for another process."""
-    return 2 * (os.cpu_count() or 1)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Twice as many as there are cores, because many tests wait for another process; the slow ones wait longer."""
+    return (3 if config.option.markexpr == "slow" else 2) * (os.cpu_count() or 1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
