@@ -86,7 +86,7 @@ class Repeated(msgspec.Struct, frozen=True):
 
     completion_id: str
     request_id: str
-    is_open: bool = False  # the key may be used again all the same
+    is_open: bool = False  # the key may be used again
 
 
 class Short(msgspec.Struct, frozen=True):

@@ -222,5 +222,5 @@ class LedgerWriter:
                 await work()
             except (StoreUnavailable, StoreRefused) as error:
                 log.warning("the store did not answer the ledger", reason=str(error))
-            except Exception as error:  # noqa: BLE001 the writer's loop: it goes on, and logs where it failed
+            except Exception as error:  # noqa: BLE001 the writer's loop: it continues, and logs where it failed
                 log.error("internal error", places=places(error))
