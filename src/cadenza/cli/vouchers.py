@@ -55,17 +55,17 @@ def list_(as_json: bool, config: str | None) -> None:
     now = now_ms()
     rows = [
         {
-            "id": one.voucher.id,
-            "prefix": one.voucher.prefix,
-            "amount": format_dollars(one.voucher.amount_nano),
-            "state": one.voucher.state(now),
-            "note": one.voucher.note,
-            "created_at": rfc3339_or_none(one.voucher.created_at),
-            "expires_at": rfc3339_or_none(one.voucher.expires_at),
-            "redeemed_at": rfc3339_or_none(one.voucher.redeemed_at),
-            "redeemed_by": one.redeemed_by,
+            "id": voucher.id,
+            "prefix": voucher.prefix,
+            "amount": format_dollars(voucher.amount_nano),
+            "state": voucher.state(now),
+            "note": voucher.note,
+            "created_at": rfc3339_or_none(voucher.created_at),
+            "expires_at": rfc3339_or_none(voucher.expires_at),
+            "redeemed_at": rfc3339_or_none(voucher.redeemed_at),
+            "redeemed_by": redeemed_by,
         }
-        for one in read_store(load_config(config), list_vouchers)
+        for voucher, redeemed_by in read_store(load_config(config), list_vouchers)
     ]
     print_list(rows, COLUMNS, as_json=as_json)
 

@@ -8,7 +8,7 @@ from cadenza.control.operator import AccountDetails, KeySummary, ServiceOverview
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import WrittenAuditEvent
+from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.web.routes import to_record
 
 
@@ -132,7 +132,7 @@ def view_key(key: KeySummary) -> OperatorKey:
     return to_record(OperatorKey, key)
 
 
-def view_audit_event(event: WrittenAuditEvent) -> AuditEventView:
+def view_audit_event(event: AuditEvent) -> AuditEventView:
     return to_record(AuditEventView, event)
 
 
