@@ -12,6 +12,7 @@ from cadenza.cli.console import (
     read_store,
     reference_option,
     say,
+    to_row,
     with_store,
 )
 from cadenza.core.formats import rfc3339_or_none
@@ -55,14 +56,9 @@ def list_(as_json: bool, config: str | None) -> None:
     now = now_ms()
     rows = [
         {
-            "id": one.voucher.id,
-            "prefix": one.voucher.prefix,
-            "amount": format_dollars(one.voucher.amount_nano),
+            **to_row(one.voucher, "id", "prefix", "amount"),
             "state": one.voucher.state(now),
-            "note": one.voucher.note,
-            "created_at": rfc3339_or_none(one.voucher.created_at),
-            "expires_at": rfc3339_or_none(one.voucher.expires_at),
-            "redeemed_at": rfc3339_or_none(one.voucher.redeemed_at),
+            **to_row(one.voucher, "note", "created_at", "expires_at", "redeemed_at"),
             "redeemed_by": one.redeemed_by,
         }
         for one in read_store(load_config(config), list_vouchers)
