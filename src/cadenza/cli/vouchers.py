@@ -12,6 +12,7 @@ from cadenza.cli.console import (
     read_store,
     reference_option,
     say,
+    to_row,
     with_store,
 )
 from cadenza.core.formats import rfc3339_or_none
@@ -55,14 +56,9 @@ def list_(as_json: bool, config: str | None) -> None:
     now = now_ms()
     rows = [
         {
-            "id": voucher.id,
-            "prefix": voucher.prefix,
-            "amount": format_dollars(voucher.amount_nano),
+            **to_row(voucher, "id", "prefix", "amount"),
             "state": voucher.state(now),
-            "note": voucher.note,
-            "created_at": rfc3339_or_none(voucher.created_at),
-            "expires_at": rfc3339_or_none(voucher.expires_at),
-            "redeemed_at": rfc3339_or_none(voucher.redeemed_at),
+            **to_row(voucher, "note", "created_at", "expires_at", "redeemed_at"),
             "redeemed_by": redeemed_by,
         }
         for voucher, redeemed_by in read_store(load_config(config), list_vouchers)

@@ -8,8 +8,8 @@ from starlette.responses import RedirectResponse, Response
 from cadenza.control.operator import PAGE, list_audit_events
 from cadenza.core.errors import ControlError
 from cadenza.store.tables.audit_events import NEWEST, AuditEvent
-from cadenza.web.operator.views import AuditEventPage, view_audit_event
-from cadenza.web.routes import Routes, endpoint, get
+from cadenza.web.operator.views import AuditEventPage, AuditEventView
+from cadenza.web.routes import Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
 
 
@@ -39,7 +39,7 @@ async def old_page(visit: Visit) -> Response:
 
 async def get_audit_log(visit: Visit, asked: AuditLogQuery) -> AuditEventPage:
     found, next_before = await _read_page(visit, asked)
-    return AuditEventPage([view_audit_event(one) for one in found], next_before)
+    return AuditEventPage([to_record(AuditEventView, one) for one in found], next_before)
 
 
 async def _read_page(visit: Visit, asked: AuditLogQuery) -> tuple[list[AuditEvent], int | None]:
