@@ -15,8 +15,7 @@ import socket
 import ssl
 import weakref
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -102,7 +101,7 @@ class Gunzip:
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(GZIP_WINDOW)
-        self._members = 0
+        self.members = 0  # that are complete
         self._is_over = False
 
     def decode(self, data: bytes, bytes_max: int) -> tuple[bytes, bytes]:
@@ -112,7 +111,7 @@ class Gunzip:
             try:
                 decoded += self._stream.decompress(data, bytes_max - len(decoded))
             except zlib.error:
-                if not self._members:
+                if not self.members:
                     raise FetchFailed("broken") from None
                 self._is_over = True
             data = self._stream.unconsumed_tail
@@ -120,14 +119,10 @@ class Gunzip:
                 data = self._begin_member()
         return bytes(decoded), b"" if self._is_over else data
 
-    @property
-    def is_whole(self) -> bool:
-        return self._members > 0
-
     def _begin_member(self) -> bytes:
         rest = self._stream.unused_data
-        self._members += 1
-        if self._members >= MEMBERS_MAX:
+        self.members += 1
+        if self.members >= MEMBERS_MAX:
             raise FetchFailed("broken")
         self._stream = zlib.decompressobj(GZIP_WINDOW)
         return rest
@@ -176,7 +171,7 @@ class FetchedBody:
 
     def whole(self) -> bytes:
         """The complete body."""
-        if self._gunzip and not self._gunzip.is_whole:
+        if self._gunzip and not self._gunzip.members:
             raise FetchFailed("broken")
         return bytes(self._data)
 
@@ -211,22 +206,18 @@ class PageClient:
 
     async def get(self, target: Target, admit: Admit) -> PageResponse:
         """FetchFailed if there is no response, or none that is admitted."""
-        async with self._slot(target.host):
+        of_host = self._slots_of_hosts.setdefault(target.host, asyncio.Semaphore(self._limits.at_once_per_host))
+        async with of_host, self._slots:
             connection = await self._connect(target, await self._checked_addresses(target))
             try:
-                await connection.send(self._request(target))
+                request = f"GET {target.path} HTTP/1.1\r\nhost: {target.authority}\r\n{self._fields}\r\n"
+                await connection.send(request.encode())
                 limit = admit(connection.status, connection.headers)
                 return PageResponse(connection.status, connection.headers, await self._read(connection, limit))
             except Broken:
                 raise FetchFailed("broken") from None
             finally:
                 connection.abort()
-
-    @asynccontextmanager
-    async def _slot(self, host: str) -> AsyncIterator[None]:
-        of_host = self._slots_of_hosts.setdefault(host, asyncio.Semaphore(self._limits.at_once_per_host))
-        async with of_host, self._slots:
-            yield
 
     async def _checked_addresses(self, target: Target) -> Sequence[Address]:
         """All addresses of the host. If one of them may not be reached, none is."""
@@ -263,9 +254,6 @@ class PageClient:
         if self._tls is None:  # the certificates of the system take tens of milliseconds to load
             self._tls = await asyncio.to_thread(_load_tls)
         return self._tls
-
-    def _request(self, target: Target) -> bytes:
-        return f"GET {target.path} HTTP/1.1\r\nhost: {target.authority}\r\n{self._fields}\r\n".encode()
 
     async def _read(self, connection: ClientConnection, limit: BodyLimit) -> bytes:
         if not limit.bytes_max:
