@@ -105,7 +105,8 @@ class _Sheet(XmlReader):
             self._column = self._column_of(attributes.get("r", ""))
             self._parts = {"v": "", "t": "", "f": ""}
         elif tag == "row":
-            self._row = _Row(self._row_number(attributes.get("r", "")))
+            # A row without a number, or with one that is too low, follows the one before it.
+            self._row = _Row(max(parse_count(attributes.get("r", "")), self._row.number + 1))
             self._column = 0
         elif tag == "rPh":
             self._part = "left out"
@@ -126,10 +127,6 @@ class _Sheet(XmlReader):
         if self._part in self._parts:
             self._budget.take_chars(len(data))
             self._parts[self._part] += data
-
-    def _row_number(self, said: str) -> int:
-        """A row without a number, or with one that is too low, follows the one before it."""
-        return max(parse_count(said), self._row.number + 1)
 
     def _merge(self, column: int, first: int, last: int) -> None:
         """Copy a value to the merged cells below it. Merged cells come after all rows."""

@@ -139,43 +139,35 @@ class FetchedBody:
         self._gunzip = Gunzip() if coding in GZIP else None
         self._budget = budget
         self._sent_bytes = 0
-        self._pending = b""  # not decompressed yet
+        self.pending = b""  # not decompressed yet: `decode_slice` must be called before the next part is received
         self._data = bytearray()
         self.is_full = False
 
     def receive(self, part: bytes) -> float:
         """The receiver of a connection: no deadline for the next part, or STOP if it is full or has more to decode."""
-        assert not self._pending
+        assert not self.pending
         self._sent_bytes += len(part)
-        self._pending = part
+        self.pending = part
         self.decode_slice()
-        return STOP if self._pending or self.is_full else math.inf
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether `decode_slice` must be called before the next part is received."""
-        return bool(self._pending)
+        return STOP if self.pending or self.is_full else math.inf
 
     def decode_slice(self) -> None:
         room = self._limit.bytes_max - len(self._data)
-        decoded, rest = self._pending, b""
+        decoded, rest = self.pending, b""
         if self._gunzip:
-            decoded, rest = self._gunzip.decode(self._pending, min(room + 1, SLICE_BYTES))
+            decoded, rest = self._gunzip.decode(self.pending, min(room + 1, SLICE_BYTES))
         self.is_full = len(decoded) > room or self._sent_bytes > self._limit.bytes_max
         if self.is_full and not self._limit.truncates:
             raise FetchFailed("too_large")
-        self._pending = b"" if self.is_full else rest
+        self.pending = b"" if self.is_full else rest
         decoded = decoded[:room]
         self._budget.reserve(len(decoded))
         self._data += decoded
 
-    def whole(self) -> bytes:
-        """The complete body."""
-        if self._gunzip and not self._gunzip.members:
+    def content(self) -> bytes:
+        """The complete body, or as much of it as is wanted."""
+        if self._gunzip and not self._gunzip.members and not self.is_full:
             raise FetchFailed("broken")
-        return bytes(self._data)
-
-    def truncated(self) -> bytes:
         return bytes(self._data)
 
     def close(self) -> None:
@@ -264,12 +256,12 @@ class PageClient:
         body = FetchedBody(limit, connection.headers.get(b"content-encoding", b""), self.budget)
         try:
             while await connection.receive(body.receive):
-                while body.has_pending:
+                while body.pending:
                     await asyncio.sleep(0)
                     body.decode_slice()
                 if body.is_full:
-                    return body.truncated()
-            return body.whole()
+                    break
+            return body.content()
         finally:
             body.close()
 
