@@ -126,7 +126,7 @@ class ServiceProcess(Serving):
                 self._log_writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=out)
                 assert self._log_writer.stdin
                 out = files.enter_context(self._log_writer.stdin)
-            if variables:  # which may be of the interpreter
+            if variables or sys.platform != "linux":  # they may be of the interpreter
                 process: Process = subprocess.Popen(
                     command, cwd=folder, env=environment(**armed), stdin=subprocess.DEVNULL, stdout=out, stderr=out
                 )

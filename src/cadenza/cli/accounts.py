@@ -16,9 +16,10 @@ from cadenza.cli.console import (
     read_store,
     reference_option,
     say,
+    to_row,
     with_store,
 )
-from cadenza.core.formats import rfc3339, rfc3339_or_none
+from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
 
@@ -76,15 +77,11 @@ def list_(as_json: bool, config: str | None) -> None:
 
     rows = [
         {
-            "id": account.id,
-            "email": account.email,
+            **to_row(account, "id", "email"),
             "state": "active" if account.suspended_at is None else "suspended",
             "is_operator": bool(account.is_operator),  # SQLite has no booleans
             "class": account.preferred_class,
-            "balance": format_dollars(account.balance_nano),
-            "held": format_dollars(account.held_nano),
-            "debt": format_dollars(account.debt_nano),
-            "created_at": rfc3339_or_none(account.created_at),
+            **to_row(account, "balance", "held", "debt", "created_at"),
         }
         for account in read_store(load_config(config), list_accounts)
     ]

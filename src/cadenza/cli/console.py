@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 import msgspec
 
+from cadenza.core.formats import read_field
+
 if TYPE_CHECKING:
     from cadenza.config import Settings
     from cadenza.store.store import Store
@@ -63,20 +65,20 @@ def with_store(settings: "Settings", work: "Callable[[Store], Awaitable[T]]") ->
     """Run `work` on the configured store. An SQLite store is created or migrated first."""
     from cadenza.control.store.prepare import prepare_store  # noqa: PLC0415 import time
 
-    return _use_store(settings, lambda store: prepare_store(store, say_backup), work)
+    return use_store(settings, work, lambda store: prepare_store(store, say_backup))
 
 
 def read_store(settings: "Settings", work: "Callable[[Store], Awaitable[T]]") -> T:
     """Run `work`, which only reads, on the configured store. The store is neither created nor migrated."""
     from cadenza.control.store.prepare import require_store  # noqa: PLC0415 import time
 
-    return _use_store(settings, require_store, work)
+    return use_store(settings, work, require_store)
 
 
-def _use_store(
+def use_store(
     settings: "Settings",
-    prepare: "Callable[[Store], Awaitable[None]]",
     work: "Callable[[Store], Awaitable[T]]",
+    prepare: "Callable[[Store], Awaitable[None]] | None" = None,
 ) -> T:
     import asyncio  # noqa: PLC0415 import time
 
@@ -85,7 +87,8 @@ def _use_store(
     async def run() -> T:
         store = open_store(settings.store.url)
         try:
-            await prepare(store)
+            if prepare:
+                await prepare(store)
             return await work(store)
         finally:
             await store.close()
@@ -114,6 +117,11 @@ def ask(question: str, no_terminal: str, *, is_secret: bool = False) -> str:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def to_row(source: object, *names: str) -> dict[str, object]:
+    """These fields of a record, for a list."""
+    return {name: read_field(source, name) for name in names}
 
 
 def print_json(rows: Sequence[Mapping[str, object]]) -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cadenza.cli.console import config_option, json_option, load_config, now_ms, print_list, say
-from cadenza.core.formats import rfc3339_or_none
+from cadenza.cli.console import config_option, json_option, load_config, now_ms, print_list, say, to_row
 
 if TYPE_CHECKING:
     from cadenza.config.settings import SearchSettings
@@ -99,9 +98,7 @@ def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
             "folder": folder.path,
             "url": folder.url or None,
             "files": folder.files - folder.unreadable,
-            "unreadable": folder.unreadable,
-            "passages": folder.passages,
-            "indexed_at": rfc3339_or_none(folder.indexed_at),
+            **to_row(folder, "unreadable", "passages", "indexed_at"),
         }
         for folder in list_folders(path)
     ]

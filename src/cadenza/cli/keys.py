@@ -13,6 +13,7 @@ from cadenza.cli.console import (
     read_store,
     reference_option,
     say,
+    to_row,
     with_store,
 )
 from cadenza.core.formats import rfc3339_or_none
@@ -101,10 +102,7 @@ def list_(account: str, as_json: bool, config: str | None) -> None:
     from cadenza.control.keys import list_keys  # noqa: PLC0415 import time
 
     views = read_store(load_config(config), lambda store: list_keys(store, account, now_ms()))
-    rows = [_row(key) for key in views]
-    if as_json:
-        rows = [{name: row[name] for name in FIELDS} for row in rows]
-    print_list(rows, COLUMNS, as_json=as_json)
+    print_list([to_row(key, *FIELDS) if as_json else _row(key) for key in views], COLUMNS, as_json=as_json)
 
 
 @keys.command()
@@ -169,14 +167,7 @@ def revoke(key: str, config: str | None) -> None:
 def _row(key: "KeyView") -> dict[str, object]:
     rate, burst = key.limits.requests_per_second, key.limits.burst
     return {
-        "id": key.id,
-        "name": key.name,
-        "prefix": key.prefix,
-        "scopes": key.scopes,
-        "state": key.state,
-        "created_at": rfc3339_or_none(key.created_at),
-        "expires_at": rfc3339_or_none(key.expires_at),
-        "last_used_at": rfc3339_or_none(key.last_used_at),
+        **to_row(key, *FIELDS),
         "rate": "default" if rate is None else f"{rate:g}/s",
         "burst": "default" if burst is None else burst,
         "cap": None if key.cap is None else _short_cap(key.cap),

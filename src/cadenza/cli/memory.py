@@ -12,9 +12,9 @@ from cadenza.cli.console import (
     print_list,
     read_store,
     say,
+    to_row,
     with_store,
 )
-from cadenza.core.formats import rfc3339_or_none
 
 if TYPE_CHECKING:
     from cadenza.store.store import Store
@@ -61,7 +61,7 @@ def list_(account: str | None, as_json: bool, config: str | None) -> None:
         owner = await _only_account(store) if account is None else await get_account(store, account)
         return await list_notes(store, owner.id)
 
-    rows = [_row(note) for note in read_store(load_config(config), work)]
+    rows = [to_row(note, "id", "text", "created_at", "changed_at") for note in read_store(load_config(config), work)]
     if not as_json:
         rows = [{**row, "text": " / ".join(str(row["text"]).splitlines())} for row in rows]
     print_list(rows, COLUMNS, as_json=as_json)
@@ -111,12 +111,3 @@ async def _only_account(store: "Store") -> "Account":
             f"There are {len(found):,} accounts: name one with --account EMAIL. 'cadenza account list' shows them."
         )
     return found[0]
-
-
-def _row(note: "Note") -> dict[str, object]:
-    return {
-        "id": note.id,
-        "text": note.text,
-        "created_at": rfc3339_or_none(note.created_at),
-        "changed_at": rfc3339_or_none(note.changed_at),
-    }

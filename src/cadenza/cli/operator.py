@@ -2,8 +2,7 @@
 
 import click
 
-from cadenza.cli.console import config_option, json_option, load_config, print_list, read_store, say, with_store
-from cadenza.core.formats import rfc3339_or_none
+from cadenza.cli.console import config_option, json_option, load_config, print_list, read_store, say, to_row, with_store
 
 ROUTE_COLUMNS = ("class", "order", "weight", "provider", "model", "context_tokens", "max_output_tokens", "continue")
 EVENT_COLUMNS = ("at", "actor", "act", "account", "subject", "detail")
@@ -23,12 +22,7 @@ def list_routes(as_json: bool, config: str | None) -> None:
     rows = [
         {
             "class": class_id,
-            "order": route.order,
-            "weight": route.weight,
-            "provider": route.provider,
-            "model": route.model,
-            "context_tokens": route.context_tokens,
-            "max_output_tokens": route.max_output_tokens,
+            **to_row(route, "order", "weight", "provider", "model", "context_tokens", "max_output_tokens"),
             "continue": route.continues,
         }
         for class_id, one in load_config(config).classes.items()
@@ -73,13 +67,10 @@ def list_events(account: str | None, count: int, as_json: bool, config: str | No
     found = read_store(load_config(config), lambda store: list_audit_events(store, account, count=count))
     rows = [
         {
-            "id": event.id,
-            "at": rfc3339_or_none(event.at),
-            "actor": event.actor,
+            **to_row(event, "id", "at", "actor"),
             "act": event.event,
             "account": event.email,
-            "subject": event.subject,
-            "detail": event.detail,
+            **to_row(event, "subject", "detail"),
         }
         for event in reversed(found)
     ]

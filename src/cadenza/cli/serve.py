@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.console import config_option, load_config, read_store, say, say_backup
+from cadenza.cli.console import config_option, load_config, read_store, say, say_backup, use_store
 
 MEGABYTE = 1_000_000
 CONFIG_EXIT = 78  # EX_CONFIG of sysexits.h: a supervisor need not try again
@@ -52,25 +52,10 @@ def migrate(config: str | None, source: str | None, target: str | None) -> None:
     elif source or target:
         raise click.UsageError("--from and --to belong together.")
     else:
-        _migrate(config)
+        from cadenza.store.migrate import migrate as migrate_store  # noqa: PLC0415 import time
 
-
-def _migrate(config: str | None) -> None:
-    import asyncio  # noqa: PLC0415 import time
-
-    from cadenza.store.address import open_store  # noqa: PLC0415 import time
-    from cadenza.store.migrate import migrate as migrate_store  # noqa: PLC0415 import time
-
-    settings = load_config(config)
-
-    async def run() -> str:
-        store = open_store(settings.store.url)
-        try:
-            return await migrate_store(store, say_backup)
-        finally:
-            await store.close()
-
-    say(f"The store's schema is at revision {asyncio.run(run())}.")
+        revision = use_store(load_config(config), lambda store: migrate_store(store, say_backup))
+        say(f"The store's schema is at revision {revision}.")
 
 
 def _move(source: str, target: str) -> None:

@@ -43,19 +43,12 @@ QUESTION = "Explain photosynthesis in one sentence."  # the embedded model answe
 EXAMPLE = f'{{"model": "auto", "messages": [{{"role": "user", "content": "{QUESTION}"}}], "max_tokens": 60}}'
 
 
-class Demo(msgspec.Struct, frozen=True):
-    """The secrets of the demo account that a first start created."""
-
-    password: str
-    key: str
-
-
 class Prepared(msgspec.Struct, frozen=True):
     """What a start found in the store, and the secrets that it made."""
 
     has_accounts: bool
     has_operator: bool
-    demo: Demo | None
+    demo: tuple[str, str] | None  # password and key of the demo account that a first start created
     operator_path: str | None  # of the link that makes the first operator
 
 
@@ -123,25 +116,26 @@ async def _prepare(settings: Settings) -> Prepared:
         await store.close()
 
 
-async def _make_demo(store: Store) -> Demo:
+async def _make_demo(store: Store) -> tuple[str, str]:
     password = secrets.token_urlsafe(12)
     await create_account(store, DEMO_EMAIL, password, DEMO_CREDIT_NANO, DEFAULT_CLASS, now_ms())
     key, _ = await create_key(store, DEMO_EMAIL, KeyOrder("demo"), now_ms())
-    return Demo(password, key)
+    return password, key
 
 
 def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
-    pages, demo = settings.platform.base_url or base_url.removesuffix("/v1"), found.demo
+    pages, key = settings.platform.base_url or base_url.removesuffix("/v1"), "$CADENZA_API_KEY"
     lines = [
-        ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if demo else "")),
+        ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if found.demo else "")),
         ("API", base_url),
         *_model_lines(settings),
         ("Grounding", describe_grounding(settings.grounding, _command())),
     ]
-    if demo:
+    if found.demo:
+        password, key = found.demo
         lines += [
-            ("Account", f"{DEMO_EMAIL}, with 5.00 dollars of credit; password {demo.password}"),
-            ("Key", f"{demo.key}   (shown only this once)"),
+            ("Account", f"{DEMO_EMAIL}, with 5.00 dollars of credit; password {password}"),
+            ("Key", f"{key}   (shown only this once)"),
         ]
     elif found.has_accounts:
         lines.append(("Key", f"to create a new one: {_command()} key create --account EMAIL"))
@@ -152,7 +146,6 @@ def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
         lines.append(("Operator", f"{pages}{found.operator_path}   (makes the operator's account, once, for 24 hours)"))
     elif not found.has_operator:
         lines.append(("Operator", f"none yet; to make an account one: {_command()} account operator EMAIL"))
-    key = demo.key if demo else "$CADENZA_API_KEY"
     click.echo("\nCadenza is running. Press Ctrl-C to stop it.\n")
     for name, text in lines:
         click.echo(f"  {name:<9} {text}")

@@ -12,6 +12,7 @@ from cadenza.cli.console import (
     read_store,
     reference_option,
     say,
+    to_row,
     with_store,
 )
 from cadenza.core.formats import rfc3339_or_none
@@ -55,17 +56,12 @@ def list_(as_json: bool, config: str | None) -> None:
     now = now_ms()
     rows = [
         {
-            "id": one.voucher.id,
-            "prefix": one.voucher.prefix,
-            "amount": format_dollars(one.voucher.amount_nano),
-            "state": one.voucher.state(now),
-            "note": one.voucher.note,
-            "created_at": rfc3339_or_none(one.voucher.created_at),
-            "expires_at": rfc3339_or_none(one.voucher.expires_at),
-            "redeemed_at": rfc3339_or_none(one.voucher.redeemed_at),
-            "redeemed_by": one.redeemed_by,
+            **to_row(voucher, "id", "prefix", "amount"),
+            "state": voucher.state(now),
+            **to_row(voucher, "note", "created_at", "expires_at", "redeemed_at"),
+            "redeemed_by": redeemed_by,
         }
-        for one in read_store(load_config(config), list_vouchers)
+        for voucher, redeemed_by in read_store(load_config(config), list_vouchers)
     ]
     print_list(rows, COLUMNS, as_json=as_json)
 

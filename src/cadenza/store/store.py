@@ -9,10 +9,11 @@ change raises StoreRefused. No error shows the values of a statement.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import text
+from sqlalchemy import Table, bindparam, text, update
 
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.statements import SelectByIds, Statement, Values
@@ -154,6 +155,17 @@ class Store(Protocol):
 async def check_write(store: Store) -> None:
     """Make a change that changes nothing; StoreUnavailable if the disk is full or the store is read-only."""
     await store.transact(lambda tx: tx.change(CHANGE_NOTHING, {}), is_brief=True, is_single=True)
+
+
+@cache
+def _update(table: Table, *columns: str) -> Statement:
+    of_row = update(table).where(table.c.id == bindparam("row"))
+    return Statement(of_row.values({name: bindparam(f"new_{name}") for name in columns}))
+
+
+def change_row(tx: Transaction, table: Table, row_id: str, **values: object) -> int:
+    """Set these columns of the row with this id. Return how many rows were changed: 0 or 1."""
+    return tx.change(_update(table, *values), {"row": row_id, **{f"new_{name}": new for name, new in values.items()}})
 
 
 def unavailable(where: str, reason: str, advice: str) -> StoreUnavailable:

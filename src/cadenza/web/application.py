@@ -75,15 +75,10 @@ def build_site(parts: SiteParts) -> Starlette:
             "the secrets of authenticator apps are stored unencrypted: name a key with secret_key_env in [platform]"
         )
     context = WebContext(
+        **msgspec.structs.asdict(parts),
         store=store,
-        gateway=parts.gateway,
-        rates=parts.rates,
-        log=parts.log,
-        settings=parts.settings,
         assets=assets,
         renderer=renderer,
-        markdown=parts.markdown,
-        read_metrics=parts.read_metrics,
         ledger_check=LedgerCheck(store, parts.log),
         document=document,
         reference=Reference(document, renderer),

@@ -16,14 +16,12 @@ class PageError(Exception):
     status = 400
     type = "invalid_request_error"
     title = "That did not work"
+    message = ""  # unless one is given
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {}
+    def __init__(self, message: str = "", wait_s: float | None = None) -> None:
+        self.message = message or self.message
+        self.headers = {} if wait_s is None else {"retry-after": str(max(1, round(wait_s)))}
+        super().__init__(self.message)
 
 
 class BadForm(PageError):
@@ -36,9 +34,7 @@ class NotSignedIn(PageError):
     status = 401
     type = "authentication_error"
     title = "Sign in first"
-
-    def __init__(self) -> None:
-        super().__init__("Sign in first.")
+    message = "Sign in first."
 
 
 class NotAllowed(PageError):
@@ -47,9 +43,7 @@ class NotAllowed(PageError):
     status = 403
     type = "permission_error"
     title = "For operators"
-
-    def __init__(self) -> None:
-        super().__init__("Only an operator may do this.")
+    message = "Only an operator may do this."
 
 
 class WrongOrigin(PageError):
@@ -58,9 +52,7 @@ class WrongOrigin(PageError):
     status = 403
     type = "permission_error"
     title = "Send the form again"
-
-    def __init__(self) -> None:
-        super().__init__("This form is out of date or was sent from another site. Go back, reload the page, try again.")
+    message = "This form is out of date or was sent from another site. Go back, reload the page, try again."
 
 
 class ProofNeeded(PageError):
@@ -69,9 +61,7 @@ class ProofNeeded(PageError):
     status = 403
     type = "permission_error"
     title = "Confirm that it is you"
-
-    def __init__(self) -> None:
-        super().__init__("Give your password again first: POST it to /platform/api/proof.")
+    message = "Give your password again first: POST it to /platform/api/proof."
 
 
 class Missing(PageError):
@@ -79,9 +69,7 @@ class Missing(PageError):
 
     status = 404
     title = "Not found"
-
-    def __init__(self, message: str = "There is nothing at this address.") -> None:
-        super().__init__(message)
+    message = "There is nothing at this address."
 
 
 class NotConfirmed(PageError):
@@ -90,12 +78,10 @@ class NotConfirmed(PageError):
     status = 503
     type = "api_error"
     title = "It may have been done"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The store did not confirm the change: it may have been made. Look before you try again. "
-            "Credit that is moved by the same form, or with the same reference, counts once."
-        )
+    message = (
+        "The store did not confirm the change: it may have been made. Look before you try again. "
+        "Credit that is moved by the same form, or with the same reference, counts once."
+    )
 
 
 class TooMany(PageError):
@@ -104,14 +90,6 @@ class TooMany(PageError):
     status = 429
     type = "rate_limit_error"
     title = "A moment, please"
-
-    def __init__(self, message: str, wait_s: float) -> None:
-        super().__init__(message)
-        self.wait_s = wait_s
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"retry-after": str(max(1, round(self.wait_s)))}
 
 
 def to_page_error(error: Exception) -> PageError:

@@ -15,8 +15,7 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.core.errors import ControlError
-from cadenza.core.formats import rfc3339
-from cadenza.core.money import format_dollars
+from cadenza.core.formats import read_field
 from cadenza.web.errors import Missing, NotConfirmed, NotSignedIn, PageError, to_page_error
 from cadenza.web.render import redirect
 from cadenza.web.visit import Visit
@@ -139,19 +138,10 @@ def endpoint(  # noqa: PLR0913 a declaration, whose parts are named
 def to_record(kind: type[T], source: object, **given: object) -> T:
     """Make the record that an endpoint returns: fields by name from `source`, unless they are given.
 
-    A time (`at`, `created_at`, …) becomes RFC 3339; an amount `x` is read from `x_nano` and becomes dollars.
+    A field that the source does not have keeps its default.
     """
-    found = {name: _field(source, name) for name in kind.__struct_fields__ if name not in given}
+    found = {name: read_field(source, name) for name in kind.__struct_fields__ if name not in given}
     return kind(**{name: value for name, value in found.items() if value is not msgspec.UNSET}, **given)
-
-
-def _field(source: object, name: str) -> object:
-    """UNSET for a field that the source does not have: its default remains."""
-    if hasattr(source, f"{name}_nano"):
-        return format_dollars(getattr(source, f"{name}_nano"))
-    value: object = getattr(source, name, msgspec.UNSET)
-    is_time = name == "at" or name.endswith("_at")
-    return rfc3339(value) if is_time and isinstance(value, int) else value
 
 
 def _usual_access(path: str) -> Access:

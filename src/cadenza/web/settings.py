@@ -28,13 +28,13 @@ class SiteSettings(msgspec.Struct, frozen=True):
     secret_key: str | None = None
 
 
-class SiteParts(msgspec.Struct, frozen=True):
+class SiteParts(msgspec.Struct, frozen=True, kw_only=True):
     """What the site is built from."""
 
     gateway: Gateway
     rates: Rates
     log: Log
     settings: SiteSettings
-    read_metrics: ReadMetrics
+    read_metrics: ReadMetrics  # of all worker processes
     markdown: MarkdownRenderer
     outbox: Outbox | None  # None: no e-mail is sent

@@ -17,19 +17,15 @@ from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.sessions import SignedIn
 from cadenza.control.sign_in.sign_in import SignIns
 from cadenza.core.rates import Rate
-from cadenza.fleet.shared import Rates
-from cadenza.gateway.gateway import Gateway
-from cadenza.observe import Log
 from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from cadenza.web.chat.markdown.process import MarkdownRenderer
 from cadenza.web.cookies import CSRF_HEADER, SESSION_COOKIE, Origin, cookie_name, csrf_token, is_own_request
 from cadenza.web.docs.reference import ApiDocument, Reference
 from cadenza.web.errors import BadForm, NotSignedIn, TooMany, WrongOrigin
 from cadenza.web.operator.ledger_check import LedgerCheck
 from cadenza.web.render import NOTES, Assets, Renderer
-from cadenza.web.settings import ReadMetrics, SiteSettings
+from cadenza.web.settings import SiteParts
 
 CHANGE_RATE = Rate(1.0, 120)  # forms and changing requests, for each account
 CSRF_FIELD = "csrf"
@@ -40,18 +36,12 @@ SESSION_S = 30 * 24 * 60 * 60
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class WebContext(msgspec.Struct, frozen=True):
+class WebContext(SiteParts, frozen=True, kw_only=True):
     """What every page can use. Without `mailer`, the service sends no e-mail."""
 
     store: Store
-    gateway: Gateway
-    rates: Rates
-    log: Log
-    settings: SiteSettings
     assets: Assets
     renderer: Renderer
-    markdown: MarkdownRenderer
-    read_metrics: ReadMetrics  # of all worker processes
     ledger_check: LedgerCheck
     document: ApiDocument
     reference: Reference

@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.core.records import Route
 from cadenza.upstreams.dialects import DIALECTS
-from cadenza.upstreams.trial.session import TrialFinding, TrialLimits
+from cadenza.upstreams.trial.session import TrialFinding
 from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 from tests.loopback import ByMode, Json, LoopbackUpstream, Reply, Status, completion, said
 from tests.trial_upstream import Body, Provider, chats
@@ -17,7 +17,6 @@ from tests.unit.upstreams.asks import TIMEOUTS, WAIT_S, on_uvloop, running
 pytestmark = on_uvloop
 
 ROUTE = Route("acme", "large", 100_000, 1000, timeouts=TIMEOUTS)
-LIMITS = TrialLimits(request_s=WAIT_S)
 
 
 async def trial(
@@ -27,7 +26,7 @@ async def trial(
     upstream.always(reply)
     where = msgspec.structs.replace(ROUTE, custom_tools=DIALECTS[dialect].custom_tools, **route)
     async with asyncio.timeout(3 * WAIT_S), running(upstream.base_url, dialect=DIALECTS[dialect]) as openai:
-        findings = await try_model(openai, dialect, where, LIMITS)
+        findings = await try_model(openai, dialect, where, WAIT_S)
     return {finding.tried: finding for finding in findings}
 
 
@@ -280,6 +279,6 @@ async def test_plain_reply_only(upstream: LoopbackUpstream) -> None:
     """For a model whose requests we write ourselves, one plain request is all."""
     upstream.always(Provider())
     async with running(upstream.base_url) as openai:
-        (finding,) = await try_plain_reply(openai, "llamacpp", ROUTE, LIMITS)
+        (finding,) = await try_plain_reply(openai, "llamacpp", ROUTE, WAIT_S)
     assert finding == TrialFinding("plain", "ok", "answers")
     assert len(upstream.requests) == 1

@@ -46,10 +46,11 @@ def doctor(
     system messages. They may cost a fraction of a cent for each model. What the provider does is printed, with the
     settings that it needs.
     """
+    import asyncio  # noqa: PLC0415 import time
+
     from cadenza.cli.doctor.installation import Check  # noqa: PLC0415 import time
     from cadenza.cli.doctor.routes import examine, try_models  # noqa: PLC0415 import time
     from cadenza.config import ConfigError  # noqa: PLC0415 import time
-    from cadenza.upstreams.trial.session import TrialLimits  # noqa: PLC0415 import time
 
     if provider and not (one_token or deep):
         raise ValueError("--provider needs --try or --deep")
@@ -58,9 +59,9 @@ def doctor(
     except ConfigError as error:
         checks = [Check("config", "fault", problem, "Correct the config file.") for problem in error.problems]
     else:
-        checks = examine(settings)
+        checks = asyncio.run(examine(settings))
         if one_token or deep:
-            checks += try_models(settings, provider, TrialLimits(timeout), say, is_deep=deep)
+            checks += asyncio.run(try_models(settings, provider, timeout, say, is_deep=deep))
     if as_json:
         print_json([msgspec.structs.asdict(check) for check in checks])
     else:

@@ -23,7 +23,7 @@ from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import Broken, read_body
 from cadenza.observe import make_log
 from cadenza.upstreams.base import Fault, FaultKind, Probe, Upstream
-from cadenza.upstreams.trial.session import TrialFinding, TrialLimits, fault_advice
+from cadenza.upstreams.trial.session import TrialFinding, fault_advice
 from cadenza.upstreams.trial.trial import try_model, try_one_token, try_plain_reply
 
 ANSWER_S = 3.0
@@ -67,29 +67,30 @@ class LiveFault(msgspec.Struct, frozen=True):
         return fault_advice(Fault(kind, self.status)) or "Read the `upstream fault` lines of the log."
 
 
-class LiveRoutes(msgspec.Struct, frozen=True):
-    """What the running service says: one check for the service, and the last fault of each route that had one."""
-
-    check: Check
-    faults: dict[Place, LiveFault] = {}
-
-
-def examine(settings: Settings) -> list[Check]:
+async def examine(settings: Settings) -> list[Check]:
     """All checks that send no chat."""
-    return asyncio.run(_examine(settings))
-
-
-async def _examine(settings: Settings) -> list[Check]:
     checks = await check_installation(settings)
-    checks += [_check_retention(name, provider.dialect) for name, provider in settings.providers.items()]
-    live = await ask_service(settings.server)
-    checks.append(live.check)
+    for name, provider in settings.providers.items():
+        switch = RETENTION_SWITCHES.get(provider.dialect, "")
+        checks.append(Check("retention", "ok", f"{name}: zero, as configured{switch}"))
+    service, faults = await ask_service(settings.server)
+    checks.append(service)
     for name, upstream in build_upstreams(settings, make_log()).items():
-        checks += _check_routes(settings, name, await _probe(upstream), live)
+        try:
+            probe = await upstream.probe()
+        finally:
+            await upstream.stop()
+        for class_id, one in settings.classes.items():
+            checks += [
+                _check_route(f"{class_id} -> {name}: {it.model}", it.model, probe, faults.get((name, it.model)))
+                for it in one.routes
+                if it.provider == name
+            ]
     return checks
 
 
-async def ask_service(server: ServerSettings) -> LiveRoutes:
+async def ask_service(server: ServerSettings) -> tuple[Check, dict[Place, LiveFault]]:
+    """What the running service says: one check for the service, and the last fault of each route that had one."""
     host = ANY_ADDRESS.get(server.host) or (f"[{server.host}]" if ":" in server.host else server.host)
     address = f"{host}:{server.port}"
     headers = {"authorization": f"Bearer {server.metrics_token}"} if server.metrics_token else {}
@@ -99,15 +100,14 @@ async def ask_service(server: ServerSettings) -> LiveRoutes:
             body = await read_body(response, asyncio.get_running_loop().time() + ANSWER_S, BYTES_MAX)
             status = response.status
     except (Unreachable, OutOfResources):
-        return LiveRoutes(Check("service", "ok", f"not running at {address}, the address of the config"))
+        return Check("service", "ok", f"not running at {address}, the address of the config"), {}
     except (TimeoutError, Broken):
-        return LiveRoutes(_unclear(address, "does not answer"))
+        return _unclear(address, "does not answer"), {}
     finally:
         await client.close()
     if status != 200:
-        return LiveRoutes(_unclear(address, f"answers {status} to GET /metrics"))
-    faults = read_faults(body.decode(errors="replace"), time.time())
-    return LiveRoutes(Check("service", "ok", f"running at {address}"), faults)
+        return _unclear(address, f"answers {status} to GET /metrics"), {}
+    return Check("service", "ok", f"running at {address}"), read_faults(body.decode(errors="replace"), time.time())
 
 
 def read_faults(text: str, now_s: float) -> dict[Place, LiveFault]:
@@ -140,28 +140,6 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _check_retention(name: str, dialect: str) -> Check:
-    return Check("retention", "ok", f"{name}: zero, as configured{RETENTION_SWITCHES.get(dialect, '')}")
-
-
-async def _probe(upstream: Upstream) -> Probe:
-    try:
-        return await upstream.probe()
-    finally:
-        await upstream.stop()
-
-
-def _check_routes(settings: Settings, provider: str, probe: Probe, live: LiveRoutes) -> list[Check]:
-    return [
-        _check_route(
-            f"{class_id} -> {provider}: {route.model}", route.model, probe, live.faults.get((provider, route.model))
-        )
-        for class_id, one in settings.classes.items()
-        for route in one.routes
-        if route.provider == provider
-    ]
-
-
 def _check_route(name: str, model: str, probe: Probe, last_fault: LiveFault | None) -> Check:
     if last_fault and last_fault.is_failing:
         return Check("route", "fault", f"{name}: chats fail: {last_fault.words}", last_fault.advice)
@@ -175,8 +153,8 @@ def _check_route(name: str, model: str, probe: Probe, last_fault: LiveFault | No
     return Check("route", "ok", f"{name}: {probe.detail}{earlier}")
 
 
-def try_models(
-    settings: Settings, provider: str | None, limits: TrialLimits, announce: Callable[[str], None], *, is_deep: bool
+async def try_models(
+    settings: Settings, provider: str | None, limit_s: float, announce: Callable[[str], None], *, is_deep: bool
 ) -> list[TrialCheck]:
     """Try the models of one provider, or of all. The first route with a model stands for the others.
 
@@ -190,37 +168,31 @@ def try_models(
     if provider is not None and provider not in used:
         raise ValueError(f"no route uses a provider named '{provider}'; {suggest(provider, used)}")
     wanted = [route for route in routes.values() if provider in (None, route.provider)]
-    return asyncio.run(_try_models(settings, wanted, limits, announce, is_deep=is_deep))
-
-
-async def _try_models(
-    settings: Settings, routes: list[Route], limits: TrialLimits, announce: Callable[[str], None], *, is_deep: bool
-) -> list[TrialCheck]:
-    checks = []
-    for route in routes:
+    checks = list[TrialCheck]()
+    for route in wanted:
         what = "with tiny requests, one at a time" if is_deep else "with a request for one token"
         announce(f"Trying {route.provider}: {route.model} {what} …")
         upstream = build_upstreams(settings, make_log())[route.provider]
         await upstream.start()
         try:
-            checks += await _try_route(settings, upstream, route, limits, is_deep=is_deep)
+            checks += await _try_route(settings, upstream, route, limit_s, is_deep=is_deep)
         finally:
             await upstream.stop()
     return checks
 
 
 async def _try_route(
-    settings: Settings, upstream: Upstream, route: Route, limits: TrialLimits, *, is_deep: bool
+    settings: Settings, upstream: Upstream, route: Route, limit_s: float, *, is_deep: bool
 ) -> list[TrialCheck]:
     """The embedded model is only asked whether it answers: what it is sent is ours to decide."""
     given = settings.providers[route.provider]
     dialect = "llamacpp" if given.kind == "embedded" else given.dialect
     if not is_deep:
-        findings = [await try_one_token(upstream, route, limits)]
+        findings = [await try_one_token(upstream, route, limit_s)]
     elif given.kind == "embedded":
-        findings = await try_plain_reply(upstream, dialect, route, limits)
+        findings = await try_plain_reply(upstream, dialect, route, limit_s)
     else:
-        findings = await try_model(upstream, dialect, route, limits)
+        findings = await try_model(upstream, dialect, route, limit_s)
     return [
         TrialCheck(it.tried, it.state, it.found, _todo(it, given.name), provider=given.name, model=route.model)
         for it in findings

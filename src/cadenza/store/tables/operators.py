@@ -78,12 +78,11 @@ SESSIONS = Statement(
     .select_from(sessions)
     .where(sessions.c.account_id == bindparam("account"), sessions.c.expires_at > bindparam("now"))
 )
-_KEYS = RECORDS.order_by(keys.c.created_at.desc(), keys.c.id)
-_SOME_KEYS = _KEYS.limit(bindparam("count"))
-KEYS_OF_ACCOUNT = Statement(_SOME_KEYS.where(keys.c.account_id == bindparam("account")))
-KEYS_BY_PREFIX = Statement(_SOME_KEYS.where(keys.c.prefix == bindparam("text")))
-KEY_BY_ID = Statement(_KEYS.where(keys.c.id == bindparam("text")))
-KEY_BY_DIGEST = Statement(_KEYS.where(keys.c.digest == bindparam("digest")))
+_NEWEST_KEYS = RECORDS.order_by(keys.c.created_at.desc(), keys.c.id).limit(bindparam("count"))
+KEYS_BY = {
+    name: Statement(_NEWEST_KEYS.where(keys.c[name] == bindparam("value")))
+    for name in ("id", "account_id", "prefix", "digest")
+}
 
 
 async def search(store: Store, part: str, after: str, count: int) -> list[Account]:
@@ -109,23 +108,11 @@ async def count_sessions(store: Store, account_id: str, now_ms: int) -> int:
     return int(row[0]) if row else 0
 
 
-async def keys_of_account(store: Store, account_id: str, count: int) -> list[KeyRecord]:
-    """The newest keys of an account."""
-    return [read_record(row) for row in await store.rows(KEYS_OF_ACCOUNT, {"account": account_id, "count": count})]
-
-
-async def keys_by_prefix(store: Store, prefix: str, count: int) -> list[KeyRecord]:
-    return [read_record(row) for row in await store.rows(KEYS_BY_PREFIX, {"text": prefix, "count": count})]
-
-
-async def key_by_id(store: Store, key_id: str) -> list[KeyRecord]:
-    return [read_record(row) for row in await store.rows(KEY_BY_ID, {"text": key_id})]
+async def find_keys(store: Store, column: str, value: str | bytes, count: int) -> list[KeyRecord]:
+    """The newest keys with this value in a column of KEYS_BY."""
+    return [read_record(row) for row in await store.rows(KEYS_BY[column], {"value": value, "count": count})]
 
 
 def find_key(tx: Transaction, key_id: str) -> KeyRecord | None:
-    row = tx.row(KEY_BY_ID, {"text": key_id})
+    row = tx.row(KEYS_BY["id"], {"value": key_id, "count": 1})
     return None if row is None else read_record(row)
-
-
-async def key_by_digest(store: Store, digest: bytes) -> list[KeyRecord]:
-    return [read_record(row) for row in await store.rows(KEY_BY_DIGEST, {"digest": digest})]

@@ -31,8 +31,6 @@ BACKOFF_S_MAX = 30.0
 STEADY_S = 60.0  # a child that lived this long resets the backoff
 STOP_S = 5.0
 CHILD_VARIABLES = {"PATH", "HOME", "TMPDIR", "TZ", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
-
-
 CHILD_VARIABLES |= {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS"}
 CHILD_PREFIXES = ("LC_", "PYTHON")
 STDERR_BYTES = 2000  # the end of llama.cpp's messages, kept for the log if the model does not load

@@ -57,10 +57,6 @@ def counting(*, stream: bool = False) -> Ask:
     return Ask([_message("system", SYSTEM), _message("user", COUNT)], {}, LIMIT_TOKENS, stream)
 
 
-def one_token() -> Ask:
-    return Ask([_message("system", SYSTEM), _message("user", COUNT)], {}, 1, stream=False)
-
-
 def counting_without_system(sampling: Mapping[str, object] | None = None) -> Ask:
     return Ask([_message("user", COUNT)], _raw_fields(sampling or {}), LIMIT_TOKENS, stream=False)
 
@@ -103,8 +99,7 @@ def reasoning_sent_back(field: str) -> Ask:
 
 
 def custom_tool() -> Ask:
-    messages = [_message("system", SYSTEM), _message("user", COUNT)]
-    return Ask(messages, {}, LIMIT_TOKENS, stream=False, tools=_raw_fields({"tools": CUSTOM_TOOLS}))
+    return msgspec.structs.replace(counting(), tools=_raw_fields({"tools": CUSTOM_TOOLS}))
 
 
 def continuing() -> Ask:

@@ -44,12 +44,6 @@ STATUS_ADVICE = {
 }
 
 
-class TrialLimits(msgspec.Struct, frozen=True):
-    """How long each request of a trial may take."""
-
-    request_s: float = 30.0
-
-
 class TrialReply(Collector):
     """What came back for one request: the pieces of its reply, and the fault that ended it."""
 
@@ -82,11 +76,11 @@ class TrialReply(Collector):
 class Trial:
     """A trial that is running."""
 
-    def __init__(self, upstream: Upstream, dialect: str, route: Route, limits: TrialLimits) -> None:
+    def __init__(self, upstream: Upstream, dialect: str, route: Route, limit_s: float) -> None:
         self._upstream = upstream
         self.dialect_name = dialect
         self.dialect = DIALECTS[dialect]
-        self.limits = limits
+        self.limit_s = limit_s  # how long each request may take
         self.needs = Needs()
         self.findings: list[TrialFinding] = []
         self.sent = 0
@@ -96,8 +90,7 @@ class Trial:
         self.bare: TrialReply | None = None  # an answer to the plain request without its system message
         self.takes_tools = False
         self.reasoning_field: str | None = None  # in which replies had it
-        seconds = limits.request_s
-        timeouts = Timeouts(min(route.timeouts.connect_s, seconds), seconds, seconds, seconds)
+        timeouts = Timeouts(min(route.timeouts.connect_s, limit_s), limit_s, limit_s, limit_s)
         self.route = msgspec.structs.replace(route, timeouts=timeouts)
 
     @property
@@ -137,7 +130,7 @@ class Trial:
     def words(self, answer: TrialReply) -> str:
         """What happened to a request that was not accepted."""
         assert answer.fault
-        return fault_words(answer.fault, self.limits.request_s)
+        return fault_words(answer.fault, self.limit_s)
 
 
 def omit_setting(route: Route) -> str:
@@ -210,14 +203,10 @@ def accepts_call_id(dialect: Dialect) -> bool:
 
 def better_dialect(current: str, needs: Needs) -> str | None:
     """The dialect that meets more of the needs than the current one; of several, the one most like `plain`."""
-    fitting = [name for name in DIALECTS if _is_for_any_host(DIALECTS[name])]
+    own_host = ("adds", "key_header", "has_deployments")  # what only its own host knows
+    fitting = [name for name, one in DIALECTS.items() if all(getattr(one, it) == getattr(PLAIN, it) for it in own_host)]
     best = min(fitting, key=lambda name: (misfits(DIALECTS[name], needs), _distance(DIALECTS[name])))
     return best if misfits(DIALECTS[best], needs) < misfits(DIALECTS[current], needs) else None
-
-
-def _is_for_any_host(dialect: Dialect) -> bool:
-    """Whether it adds no field, header or path that only its own host knows."""
-    return not dialect.adds and dialect.key_header == "authorization" and not dialect.has_deployments
 
 
 def _distance(dialect: Dialect) -> int:

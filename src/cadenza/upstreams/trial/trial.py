@@ -17,7 +17,6 @@ from cadenza.upstreams.trial import asks
 from cadenza.upstreams.trial.session import (
     Trial,
     TrialFinding,
-    TrialLimits,
     TrialReply,
     accepts_call_id,
     better_dialect,
@@ -283,8 +282,8 @@ async def try_custom_tools(trial: Trial) -> None:
     if not trial.route.custom_tools:
         trial.add("custom", "ok", f"the dialect {trial.dialect_name} has no custom tools")
         return
-    answer = await trial.send(asks.custom_tool())
-    trial.add("custom", "ok", f"custom tools are {_accepted(answer)}")
+    is_accepted = (await trial.send(asks.custom_tool())).is_accepted
+    trial.add("custom", "ok", f"custom tools are {'accepted' if is_accepted else 'refused'}")
 
 
 async def try_continuing(trial: Trial) -> None:
@@ -298,10 +297,6 @@ async def try_continuing(trial: Trial) -> None:
         trial.add("continue", "warning", "the answer begins again instead of going on", "continue = false")
     else:
         trial.add("continue", "ok", "an answer that was begun is accepted")
-
-
-def _accepted(answer: TrialReply) -> str:
-    return "accepted" if answer.is_accepted else "refused"
 
 
 REQUESTS_MAX = 25  # if every optional thing is refused; 9 or 10 if all is well
@@ -323,9 +318,9 @@ STEPS: tuple[tuple[str, Step], ...] = (
 NECESSARY = ("plain", "stream")
 
 
-async def try_model(upstream: Upstream, dialect: str, route: Route, limits: TrialLimits) -> list[TrialFinding]:
+async def try_model(upstream: Upstream, dialect: str, route: Route, limit_s: float) -> list[TrialFinding]:
     """What the model does with every kind of request, and the settings that it needs."""
-    trial = Trial(upstream, dialect, route, limits)
+    trial = Trial(upstream, dialect, route, limit_s)
     if await _run(trial, STEPS):
         _judge_dialect(trial)
     trial.add("window", "ok", f"not tried; the route says {route.context_tokens} tokens")
@@ -334,22 +329,22 @@ async def try_model(upstream: Upstream, dialect: str, route: Route, limits: Tria
     return _with_one_omit(trial)
 
 
-async def try_plain_reply(upstream: Upstream, dialect: str, route: Route, limits: TrialLimits) -> list[TrialFinding]:
+async def try_plain_reply(upstream: Upstream, dialect: str, route: Route, limit_s: float) -> list[TrialFinding]:
     """Only whether the model answers."""
-    trial = Trial(upstream, dialect, route, limits)
+    trial = Trial(upstream, dialect, route, limit_s)
     await _run(trial, STEPS[:1])
     return trial.findings
 
 
-async def try_one_token(upstream: Upstream, route: Route, limits: TrialLimits) -> TrialFinding:
+async def try_one_token(upstream: Upstream, route: Route, limit_s: float) -> TrialFinding:
     """Whether the model answers one request for one token."""
     try:
-        async with asyncio.timeout(limits.request_s):
-            reply = await upstream.open(route, asks.one_token())
+        async with asyncio.timeout(limit_s):
+            reply = await upstream.open(route, msgspec.structs.replace(asks.counting(), max_tokens=1))
             await reply.close()
     except (Fault, TimeoutError) as error:
         fault = error if isinstance(error, Fault) else Fault(FaultKind.TIMED_OUT)
-        return TrialFinding("chat", "fault", fault_words(fault, limits.request_s), advice=fault_advice(fault))
+        return TrialFinding("chat", "fault", fault_words(fault, limit_s), advice=fault_advice(fault))
     return TrialFinding("chat", "ok", "answers")
 
 
@@ -359,7 +354,7 @@ async def _run(trial: Trial, steps: tuple[tuple[str, Step], ...]) -> bool:
         try:
             await step(trial)
         except Fault as fault:
-            found = f"{fault_words(fault, trial.limits.request_s)}; the rest was not tried"
+            found = f"{fault_words(fault, trial.limit_s)}; the rest was not tried"
             trial.add(name, "fault" if name in NECESSARY else "warning", found, advice=fault_advice(fault))
             return False
         if not trial.plain:

@@ -11,12 +11,11 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.chat import FinishReason
+from cadenza.core.chat import FinishReason, call_object
 from cadenza.core.money import format_dollars
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta
 from cadenza.gateway.answers import Answers
-from cadenza.gateway.chunks import call_object
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.events import write_event

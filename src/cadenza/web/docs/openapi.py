@@ -35,35 +35,21 @@ SECURITY_SCHEMES = {
         "description": "The token of the session, which every page has in `data-csrf` of its body.",
     },
 }
-RESPONSES = {
-    "PlatformInvalid": {"description": "It cannot be done. The message says why", "content": ERROR_CONTENT},
-    "NotSignedIn": {"description": "No session", "content": ERROR_CONTENT},
-    "NotAllowed": {
-        "description": "Only for operators, or the request does not come from one of our pages",
-        "content": ERROR_CONTENT,
-    },
-    "Missing": {"description": "There is no such thing, or it belongs to another account", "content": ERROR_CONTENT},
-    "TooManyVisits": {
-        "description": "Too many requests from your network, or the store does not answer",
-        "headers": {"retry-after": {"$ref": "#/components/headers/RetryAfter"}},
-        "content": ERROR_CONTENT,
-    },
-    "FormTooSlow": {"description": "The body did not arrive in time", "content": TEXT_CONTENT},
-    "FormTooLarge": {"description": "The body is larger than 64 KiB", "content": TEXT_CONTENT},
-    "Broken": {"description": "A fault of the service", "content": TEXT_CONTENT},
-    "Busy": {"description": "The service has no memory for the body at the moment", "content": TEXT_CONTENT},
+ERRORS = (  # of /platform/api: status, name, description and content
+    ("400", "PlatformInvalid", "It cannot be done. The message says why", ERROR_CONTENT),
+    ("401", "NotSignedIn", "No session", ERROR_CONTENT),
+    ("403", "NotAllowed", "Only for operators, or the request does not come from one of our pages", ERROR_CONTENT),
+    ("404", "Missing", "There is no such thing, or it belongs to another account", ERROR_CONTENT),
+    ("408", "FormTooSlow", "The body did not arrive in time", TEXT_CONTENT),
+    ("413", "FormTooLarge", "The body is larger than 64 KiB", TEXT_CONTENT),
+    ("429", "TooManyVisits", "Too many requests from your network, or the store does not answer", ERROR_CONTENT),
+    ("500", "Broken", "A fault of the service", TEXT_CONTENT),
+    ("503", "Busy", "The service has no memory for the body at the moment", TEXT_CONTENT),
+)
+RESPONSES: dict[str, dict[str, Any]] = {
+    name: {"description": description, "content": content} for _, name, description, content in ERRORS
 }
-STATUSES = {
-    "PlatformInvalid": "400",
-    "NotSignedIn": "401",
-    "NotAllowed": "403",
-    "Missing": "404",
-    "FormTooSlow": "408",
-    "FormTooLarge": "413",
-    "TooManyVisits": "429",
-    "Broken": "500",
-    "Busy": "503",
-}
+RESPONSES["TooManyVisits"]["headers"] = {"retry-after": {"$ref": "#/components/headers/RetryAfter"}}
 
 
 def build_document(routes: Iterable[Page | ApiEndpoint]) -> ApiDocument:
@@ -75,8 +61,7 @@ def build_document(routes: Iterable[Page | ApiEndpoint]) -> ApiDocument:
     components = value["components"]
     components["schemas"] |= schemas
     components["securitySchemes"] |= SECURITY_SCHEMES
-    used = {name for item in paths.values() for one in item.values() for name in _responses_used(one)}
-    components["responses"] |= {name: RESPONSES[name] for name in RESPONSES if name in used}
+    components["responses"] |= RESPONSES
     _complete_types(value)
     return ApiDocument(value)
 
@@ -187,13 +172,7 @@ def _errors(one: ApiEndpoint, *, is_safe: bool) -> dict[str, Any]:
         *(["NotAllowed"] if one.access is not Access.OPERATOR and is_safe else []),
         *(["Missing"] if "{" not in one.path else []),
     }
-    return {
-        status: {"$ref": f"#/components/responses/{name}"} for name, status in STATUSES.items() if name not in never
-    }
-
-
-def _responses_used(operation: dict[str, Any]) -> Iterable[str]:
-    return (one["$ref"].rpartition("/")[2] for one in operation["responses"].values() if "$ref" in one)
+    return {status: {"$ref": f"#/components/responses/{name}"} for status, name, *_ in ERRORS if name not in never}
 
 
 def _operation_id(one: ApiEndpoint) -> str:

@@ -12,7 +12,7 @@ from cadenza.core.money import TOKENS_PER_PRICE, format_dollars
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from cadenza.gateway.gateway import Gateway
 from cadenza.routing.catalogue import ServedClass
-from cadenza.web.docs.openapi import RESPONSES, STATUSES
+from cadenza.web.docs.openapi import ERRORS as ERROR_RESPONSES
 from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Routes, endpoint, get
@@ -82,7 +82,7 @@ ERRORS = (
     ErrorRow(500, "api_error", "A fault of the service.", "Retry; report the x-request-id."),
     ErrorRow(502, "api_error", "The upstream model failed.", "Retry."),
 )
-PLATFORM_ERRORS = {status: RESPONSES[name]["description"] for name, status in STATUSES.items()}
+PLATFORM_ERRORS = {status: description for status, _, description, _ in ERROR_RESPONSES}
 
 
 async def docs_page(visit: Visit) -> Response:

@@ -10,11 +10,13 @@ from cadenza.control.money.credit import set_low_balance
 from cadenza.control.money.payments import LEAST_NANO, MOST_NANO, list_payments
 from cadenza.control.money.statement import pace, read_statement
 from cadenza.control.money.vouchers import WrongCode, redeem_voucher
+from cadenza.control.sign_in import throttle
+from cadenza.control.sign_in.throttle import Limit
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
-from cadenza.web.errors import BadForm, TooMany
+from cadenza.web.errors import BadForm
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
@@ -98,14 +100,11 @@ async def get_credit(visit: Visit) -> CreditView:
 async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
     """Take a ticket for a guess first, and give it back unless the code was wrong."""
     rates, account = visit.context.rates, visit.account
-    limits = {
-        f"voucher:{account.id}": ACCOUNT_GUESSES,
-        f"voucher:{network_of(visit.address)}": NETWORK_GUESSES,
-    }
-    for name, rate in limits.items():
-        ticket = await rates.take(name, rate)
-        if not ticket.is_granted:
-            raise TooMany("Too many codes that do not exist. Wait a few minutes, then try again.", ticket.wait_s)
+    limits = [
+        Limit(f"voucher:{account.id}", ACCOUNT_GUESSES),
+        Limit(f"voucher:{network_of(visit.address)}", NETWORK_GUESSES),
+    ]
+    await throttle.take(rates, limits, "Too many codes that do not exist. Wait a few minutes, then try again.")
     is_guess = False
     try:
         done = await redeem_voucher(visit.store, account.id, given.code, account.email, visit.now_ms)
@@ -115,8 +114,7 @@ async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
         raise
     finally:
         if not is_guess:
-            for name, rate in limits.items():
-                rates.give_back(name, rate)
+            throttle.give_back(rates, limits)
 
 
 async def change_notice(visit: Visit, given: NoticeForm) -> None:

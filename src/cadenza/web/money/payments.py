@@ -68,9 +68,7 @@ class ProviderDown(PageError):
     status = 502
     type = "api_error"
     title = "The payment service does not answer"
-
-    def __init__(self) -> None:
-        super().__init__("The payment service does not answer. Nothing was charged. Try again in a few minutes.")
+    message = "The payment service does not answer. Nothing was charged. Try again in a few minutes."
 
 
 async def start(visit: Visit, given: PaymentForm) -> NewPayment:

@@ -10,19 +10,21 @@ from cadenza.control.account.accounts import resume_account, set_operator, suspe
 from cadenza.control.email import messages as notices
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.idempotency import make_reference
-from cadenza.control.operator import AccountsPage, get_account_by_id, get_details, search_accounts
+from cadenza.control.operator import AccountDetails, AccountsPage, get_account_by_id, get_details, search_accounts
 from cadenza.control.sign_in.links import print_link
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.store.tables.accounts import Account
 from cadenza.web.errors import BadForm, Missing
 from cadenza.web.operator.views import (
+    AuditEventView,
+    ClassCounters,
     OperatorAccount,
     OperatorAccountDetails,
     OperatorAccounts,
+    OperatorKey,
     view_account,
-    view_details,
 )
-from cadenza.web.routes import Button, Routes, endpoint, form, get, post
+from cadenza.web.routes import Button, Routes, endpoint, form, get, post, to_record
 from cadenza.web.visit import Visit
 
 SEARCH_CHARS_MAX = 254
@@ -73,9 +75,7 @@ async def accounts_page(visit: Visit) -> Response:
 
 
 async def account_page(visit: Visit, error: str = "", _typed: object = None, link: str = "") -> Response:
-    details = await get_details(visit.store, visit.path_param("account_id"), visit.now_ms)
-    if details is None:
-        raise Missing
+    details = await _details(visit)
     is_own = details.account.id == visit.account.id
     references = [make_reference() for _ in range(2)]  # so that a form that is sent twice takes effect once
     return visit.page(
@@ -94,10 +94,14 @@ async def list_accounts(visit: Visit, asked: AccountSearch) -> OperatorAccounts:
 
 
 async def get_account(visit: Visit) -> OperatorAccountDetails:
-    found = await get_details(visit.store, visit.path_param("account_id"), visit.now_ms)
-    if found is None:
-        raise Missing
-    return view_details(found)
+    found = await _details(visit)
+    return OperatorAccountDetails(
+        account=view_account(found.account),
+        keys=[to_record(OperatorKey, key) for key in found.keys],
+        usage=[to_record(ClassCounters, group.counters, class_id=group.of) for group in found.usage.groups],
+        sessions=found.sessions,
+        events=[to_record(AuditEventView, event) for event in found.audit_events],
+    )
 
 
 async def suspend(visit: Visit) -> OperatorAccount:
@@ -142,6 +146,13 @@ async def make_link(visit: Visit) -> ResetLink:
 
 async def _search(visit: Visit, asked: AccountSearch) -> AccountsPage:
     return await search_accounts(visit.store, asked.search[:SEARCH_CHARS_MAX], asked.after)
+
+
+async def _details(visit: Visit) -> AccountDetails:
+    found = await get_details(visit.store, visit.path_param("account_id"), visit.now_ms)
+    if found is None:
+        raise Missing
+    return found
 
 
 async def _account(visit: Visit) -> Account:

@@ -10,9 +10,9 @@ from cadenza.control.keys import revoke_key
 from cadenza.control.operator import KeySummary, find_keys
 from cadenza.core.codes import KEY_PREFIX, display_prefix
 from cadenza.web.errors import Missing
-from cadenza.web.operator.views import OperatorKey, OperatorKeys, view_key
+from cadenza.web.operator.views import OperatorKey, OperatorKeys
 from cadenza.web.render import redirect
-from cadenza.web.routes import Routes, endpoint, form, get, post
+from cadenza.web.routes import Routes, endpoint, form, get, post, to_record
 from cadenza.web.visit import Visit
 
 
@@ -39,11 +39,11 @@ async def find_form(visit: Visit) -> Response:
 
 
 async def find(visit: Visit, asked: KeySearch) -> OperatorKeys:
-    return OperatorKeys([view_key(key) for key in await find_keys(visit.store, asked.text, visit.now_ms)])
+    return OperatorKeys([to_record(OperatorKey, key) for key in await find_keys(visit.store, asked.text, visit.now_ms)])
 
 
 async def revoke(visit: Visit) -> OperatorKey:
-    return view_key(await _revoke(visit))
+    return to_record(OperatorKey, await _revoke(visit))
 
 
 async def revoke_by_form(visit: Visit, _typed: RevokeForm) -> KeySummary:

@@ -3,9 +3,9 @@
 import msgspec
 from starlette.responses import Response
 
-from cadenza.web.operator.views import AuditEventView, view_audit_event
+from cadenza.web.operator.views import AuditEventView
 from cadenza.web.render import redirect
-from cadenza.web.routes import Routes, endpoint, form, get
+from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
 PAGE = "/operator/ledger"
@@ -24,13 +24,16 @@ async def ledger_page(visit: Visit) -> Response:
     return visit.page("operator/ledger.html", check=check, results=await check.results())
 
 
-async def begin_by_form(visit: Visit) -> bool:
-    return visit.context.ledger_check.begin(visit.account.email) is not None
+async def begin_by_form(visit: Visit) -> str:
+    is_new = visit.context.ledger_check.begin(visit.account.email) is not None
+    return "check-started" if is_new else "check-runs"
 
 
 async def get_results(visit: Visit) -> LedgerResults:
     check = visit.context.ledger_check
-    return LedgerResults(check.is_running, check.problem, [view_audit_event(one) for one in await check.results()])
+    return LedgerResults(
+        check.is_running, check.problem, [to_record(AuditEventView, one) for one in await check.results()]
+    )
 
 
 async def begin(visit: Visit) -> LedgerResults:
@@ -38,13 +41,9 @@ async def begin(visit: Visit) -> LedgerResults:
     return await get_results(visit)
 
 
-def _after_begin(_visit: Visit, _typed: object, is_new: object) -> Response:
-    return redirect(PAGE, "check-started" if is_new else "check-runs")
-
-
 ROUTES: Routes = (
     get(PAGE, ledger_page),
-    form(PAGE, begin_by_form, PAGE, then=_after_begin),
+    form(PAGE, begin_by_form, PAGE, then=lambda _, __, note: redirect(PAGE, note)),
     endpoint("GET", PAGE, "Show the results of the ledger check", get_results),
     endpoint("POST", PAGE, "Begin a ledger check, unless one runs", begin),
 )

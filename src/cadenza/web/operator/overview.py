@@ -19,7 +19,7 @@ from cadenza.observe.worker_metrics import Family, Labels
 from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.health import RouteHealth
 from cadenza.web.docs.pages import is_usable
-from cadenza.web.operator.views import OperatorOverview, view_overview
+from cadenza.web.operator.views import OperatorOverview, TodayCounters
 from cadenza.web.routes import Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
 
@@ -137,7 +137,9 @@ async def classes_page(visit: Visit) -> Response:
 
 
 async def get_totals(visit: Visit) -> OperatorOverview:
-    return view_overview(await get_overview(visit.store, visit.now_ms))
+    found = await get_overview(visit.store, visit.now_ms)
+    today = [to_record(TodayCounters, one) for one in found.today]
+    return to_record(OperatorOverview, found.totals, today_start=rfc3339(found.today_start_ms), today=today)
 
 
 async def get_load(visit: Visit) -> Load:

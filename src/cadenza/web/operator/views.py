@@ -4,11 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.control.operator import AccountDetails, KeySummary, ServiceOverview
-from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import WrittenAuditEvent
 from cadenza.web.routes import to_record
 
 
@@ -126,26 +123,3 @@ def view_account(account: Account) -> OperatorAccount:
     available = format_dollars(account.balance_nano - account.held_nano)
     is_operator = bool(account.is_operator)  # SQLite has no booleans
     return to_record(OperatorAccount, account, available=available, is_operator=is_operator)
-
-
-def view_key(key: KeySummary) -> OperatorKey:
-    return to_record(OperatorKey, key)
-
-
-def view_audit_event(event: WrittenAuditEvent) -> AuditEventView:
-    return to_record(AuditEventView, event)
-
-
-def view_overview(found: ServiceOverview) -> OperatorOverview:
-    today = [to_record(TodayCounters, one) for one in found.today]
-    return to_record(OperatorOverview, found.totals, today_start=rfc3339(found.today_start_ms), today=today)
-
-
-def view_details(found: AccountDetails) -> OperatorAccountDetails:
-    return OperatorAccountDetails(
-        account=view_account(found.account),
-        keys=[view_key(key) for key in found.keys],
-        usage=[to_record(ClassCounters, group.counters, class_id=group.of) for group in found.usage.groups],
-        sessions=found.sessions,
-        events=[view_audit_event(event) for event in found.audit_events],
-    )
