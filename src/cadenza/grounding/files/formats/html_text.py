@@ -22,13 +22,12 @@ SPAN_MAX = 20
 LINK_CHARS_MAX = 300
 LINK_STARTS = ("http://", "https://", "mailto:")
 TARGET = re.compile(r"\]\((?:https?|mailto):[^\s)]*+\)")
-Filter = Callable[[Element], bool]
 
 
 class HtmlText:
     """Collects the text of the elements that `wants` accepts. Hidden ones are always left out."""
 
-    def __init__(self, wants: Filter = lambda _: True) -> None:
+    def __init__(self, wants: Callable[[Element], bool] = lambda _: True) -> None:
         self._wants = wants
         self._blocks: list[str] = []
         self._line: list[str] = []  # of the block that is being collected

@@ -29,36 +29,33 @@ IMAGE = "it is {} image; save its text as PDF, DOCX or plain text"
 ARCHIVE = "it is {} archive; unpack it and use the files in it"
 
 
-class NotReadable(NamedTuple):
-    """Why files of a type are not read, and the content part in which a model may take them as they are."""
-
-    reason: str
-    part_type: PartType | None = None
-
-
-AUDIO = NotReadable("it is an audio file; save what is said as text", "input_audio")
-VIDEO = NotReadable("it is a video file; save what is said as text")
-NOT_READABLE = {
-    FileType.OLE: NotReadable("it is in an old format of Office or Outlook; save it as DOCX, XLSX, PPTX, EML or PDF"),
-    FileType.RTF: NotReadable("it is RTF, which cannot be read; save it as DOCX or PDF"),
-    FileType.PNG: NotReadable(IMAGE.format("a PNG"), "image_url"),
-    FileType.JPEG: NotReadable(IMAGE.format("a JPEG"), "image_url"),
-    FileType.GIF: NotReadable(IMAGE.format("a GIF"), "image_url"),
-    FileType.WEBP: NotReadable(IMAGE.format("a WebP"), "image_url"),
-    FileType.TIFF: NotReadable(IMAGE.format("a TIFF")),
-    FileType.HEIC: NotReadable(IMAGE.format("a HEIC")),
-    FileType.AVIF: NotReadable(IMAGE.format("an AVIF")),
+AUDIO = "it is an audio file; save what is said as text"
+VIDEO = "it is a video file; save what is said as text"
+NOT_READABLE = {  # why files of a type are not read
+    FileType.OLE: "it is in an old format of Office or Outlook; save it as DOCX, XLSX, PPTX, EML or PDF",
+    FileType.RTF: "it is RTF, which cannot be read; save it as DOCX or PDF",
+    FileType.PNG: IMAGE.format("a PNG"),
+    FileType.JPEG: IMAGE.format("a JPEG"),
+    FileType.GIF: IMAGE.format("a GIF"),
+    FileType.WEBP: IMAGE.format("a WebP"),
+    FileType.TIFF: IMAGE.format("a TIFF"),
+    FileType.HEIC: IMAGE.format("a HEIC"),
+    FileType.AVIF: IMAGE.format("an AVIF"),
     **dict.fromkeys((FileType.MP3, FileType.OGG, FileType.FLAC, FileType.WAV, FileType.M4A), AUDIO),
     **dict.fromkeys((FileType.MP4, FileType.AVI, FileType.MATROSKA), VIDEO),
-    FileType.ZIP: NotReadable(ARCHIVE.format("a ZIP")),
-    FileType.GZIP: NotReadable(ARCHIVE.format("a gzip")),
-    FileType.BZIP2: NotReadable(ARCHIVE.format("a bzip2")),
-    FileType.XZ: NotReadable(ARCHIVE.format("an xz")),
-    FileType.ZSTD: NotReadable(ARCHIVE.format("a zstd")),
-    FileType.SEVEN_ZIP: NotReadable(ARCHIVE.format("a 7z")),
-    FileType.RAR: NotReadable(ARCHIVE.format("a RAR")),
-    FileType.PROGRAM: NotReadable("it is a program; only documents and text are read"),
-    FileType.SQLITE: NotReadable("it is a database; export what you need as CSV"),
+    FileType.ZIP: ARCHIVE.format("a ZIP"),
+    FileType.GZIP: ARCHIVE.format("a gzip"),
+    FileType.BZIP2: ARCHIVE.format("a bzip2"),
+    FileType.XZ: ARCHIVE.format("an xz"),
+    FileType.ZSTD: ARCHIVE.format("a zstd"),
+    FileType.SEVEN_ZIP: ARCHIVE.format("a 7z"),
+    FileType.RAR: ARCHIVE.format("a RAR"),
+    FileType.PROGRAM: "it is a program; only documents and text are read",
+    FileType.SQLITE: "it is a database; export what you need as CSV",
+}
+PART_TYPES: dict[FileType, PartType] = {  # the content part in which a model may take such a file as it is
+    **dict.fromkeys((FileType.PNG, FileType.JPEG, FileType.GIF, FileType.WEBP), "image_url"),
+    **dict.fromkeys((FileType.MP3, FileType.OGG, FileType.FLAC, FileType.WAV, FileType.M4A), "input_audio"),
 }
 
 
@@ -103,7 +100,7 @@ def _refuse(file: SourceFile) -> list[Section]:
     assert file.type
     if file.type is FileType.OLE and ENCRYPTED_PACKAGE in file.data:
         raise Unreadable(IS_LOCKED)
-    raise Unreadable(*NOT_READABLE[file.type])
+    raise Unreadable(NOT_READABLE[file.type], PART_TYPES.get(file.type))
 
 
 HTML = Format("HTML", is_html, read_html)

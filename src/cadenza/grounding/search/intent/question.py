@@ -58,14 +58,16 @@ class Question(msgspec.Struct, frozen=True):
 
 def find_question(message: str, loopback: Sequence[Network] = ()) -> Question:
     """`loopback` are the networks of this machine that may be read: other addresses of it are left out."""
-    head, tail = _ends(message)
+    head, tail = message, ""
+    if len(message) > 2 * WINDOW_CHARS:
+        head, tail = message[:WINDOW_CHARS], message[-WINDOW_CHARS:]
     spoken, has_code = _without_code(head)
     if tail:
         fences = tail.count(FENCE) or head.count(FENCE)  # an odd number: the tail begins inside code
         after, tail_has_code = _without_code(tail, begins_inside=fences % 2 == 1)
         spoken, has_code = f"{spoken}\n{after}", has_code or tail_has_code
     spoken = _without_quotes(spoken)
-    text = without_urls(spoken).strip()
+    text = (URL.sub(" ", spoken) if _may_have_urls(spoken) else spoken).strip()
     if len(text) <= SHORT_CHARS:
         return Question(text, find_urls(spoken, loopback=loopback), has_code)
     return Question(_spoken_end(text), find_urls(spoken, PART_CHARS, loopback), has_code)
@@ -84,12 +86,6 @@ def is_question(text: str) -> bool:
 def without_quotations(text: str) -> str:
     """A text without the sentences that it quotes."""
     return QUOTATION.sub(" ", text) if '"' in text or "'" in text or "“" in text else text
-
-
-def _ends(message: str) -> tuple[str, str]:
-    if len(message) <= 2 * WINDOW_CHARS:
-        return message, ""
-    return message[:WINDOW_CHARS], message[-WINDOW_CHARS:]
 
 
 def _without_code(text: str, *, begins_inside: bool = False) -> tuple[str, bool]:
@@ -156,10 +152,6 @@ def find_urls(text: str, edge_chars: int | None = None, loopback: Sequence[Netwo
             if len(found) == URLS_MAX:
                 break
     return tuple(found)
-
-
-def without_urls(text: str) -> str:
-    return URL.sub(" ", text) if _may_have_urls(text) else text
 
 
 def _may_have_urls(text: str) -> bool:
