@@ -13,7 +13,7 @@ import msgspec
 from cadenza.core.chat import ChatRequest, LargeTexts, Media
 from cadenza.core.errors import BodyTimedOut, ContextOverflow, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.money import Price
-from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
+from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.answers import Heartbeat
@@ -121,15 +121,16 @@ async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, b
 
     Before a long prompt is counted, the free credit must pay for the fewest tokens that it can have: 402.
     """
+    room_tokens = chat.max_tokens or OUTPUT_TOKENS_MAX  # with so much room the prompt need not be counted exactly
     if not prompt.is_quick:
         is_long = prompt.size_bytes > CONTEXT_TOKENS_MAX
-        if is_long or not has_ample_room(plan, prompt.at_most, chat.room_tokens):
+        if is_long or not has_ample_room(plan, prompt.at_most, room_tokens):
             if prompt.at_least > plan.context_tokens:
                 raise ContextOverflow(plan.context_tokens, prompt.at_least)
             await check_least_credit(balance_nano, price, prompt, chat.max_tokens or OUTPUT_TOKENS_MIN)
         if is_long:
             check_context(await prompt.exact_of_client())
-    return await routes_that_fit(plan, prompt, chat.room_tokens)
+    return await routes_that_fit(plan, prompt, room_tokens)
 
 
 def start_relay(
