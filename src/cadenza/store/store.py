@@ -50,9 +50,7 @@ class StoreRefused(Exception):
 class Transaction(Protocol):
     """An open transaction, valid only inside the function that `Store.transact` runs."""
 
-    @property
-    def combines_changes(self) -> bool:
-        """Whether one statement can make several changes (WITH … INSERT, UPDATE), which saves round trips."""
+    combines_changes: bool  # whether one statement can make several (WITH … INSERT, UPDATE), which saves round trips
 
     def row(self, statement: Statement, values: Values) -> Row | None:
         """Return the first row, if there is one."""
@@ -78,21 +76,12 @@ class Transaction(Protocol):
 class Store(Protocol):
     """A database with our schema. It opens connections when they are first needed; `close` closes them all."""
 
-    @property
-    def is_shared_by_machines(self) -> bool:
-        """Whether processes of several machines use it.
-
-        Then each process writes heartbeats and caches what it reads, and an operator runs the migrations. Otherwise
-        the processes lock files beside the database, read it in microseconds, and migrate it when they start.
-        """
-
-    @property
-    def writes_in_parallel(self) -> bool:
-        """Whether several transactions can write at once."""
-
-    @property
-    def write_advice(self) -> str:
-        """What to check when the store takes no writes."""
+    # Whether processes of several machines use it. Then each process writes heartbeats and caches what it reads, and an
+    # operator runs the migrations. Otherwise the processes lock files beside the database, read it in microseconds, and
+    # migrate it when they start.
+    is_shared_by_machines: bool
+    writes_in_parallel: bool  # whether several transactions can write at once
+    write_advice: str  # what to check when the store takes no writes
 
     @property
     def process_locks(self) -> ProcessLocks | None:

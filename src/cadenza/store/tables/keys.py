@@ -47,27 +47,17 @@ class NewKey(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     created_at: int
     expires_at: int | None
-    requests_per_second: float | None = None
+    requests_per_second: float | None = None  # None: the default rate
     burst: int | None = None
     origin: KeyOrigin = "owner"
 
 
-class KeyRecord(msgspec.Struct, frozen=True):
+class KeyRecord(NewKey, frozen=True, kw_only=True):
     """A key, active or not, its spend cap, and the address and preferred class of its account."""
 
-    id: str
-    account_id: str
-    name: str
-    prefix: str
-    scopes: frozenset[str]
     preferred_class: str
-    created_at: int
-    expires_at: int | None
     revoked_at: int | None
     last_used_at: int | None
-    requests_per_second: float | None  # None: the default rate
-    burst: int | None
-    origin: KeyOrigin = "owner"
     email: str = ""
     cap: Cap | None = None
     cap_month: int = 0

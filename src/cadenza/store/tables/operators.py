@@ -1,12 +1,10 @@
 """What operators read about all accounts and their keys."""
 
-from typing import Any
-
 import msgspec
 from sqlalchemy import ColumnElement, bindparam, case, func, select, text
 
 from cadenza.store.schema import accounts, keys, sessions, usage
-from cadenza.store.statements import Statement
+from cadenza.store.statements import Statement, total
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables.accounts import COLUMNS, Account, read_account
 from cadenza.store.tables.keys import RECORDS, KeyRecord, read_record
@@ -38,11 +36,7 @@ class ClassUse(msgspec.Struct, frozen=True):
 
 
 def _count_if(condition: ColumnElement[bool]) -> ColumnElement[int]:
-    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
-
-
-def _sum(column: ColumnElement[Any]) -> ColumnElement[int]:
-    return func.coalesce(func.sum(column), 0)
+    return total(case((condition, 1), else_=0))
 
 
 SEARCH = Statement(
@@ -56,8 +50,8 @@ TOTALS = Statement(
         func.count(),
         _count_if(accounts.c.is_operator),
         _count_if(accounts.c.suspended_at.is_not(None)),
-        _sum(accounts.c.balance_nano),
-        _sum(accounts.c.held_nano),
+        total(accounts.c.balance_nano),
+        total(accounts.c.held_nano),
     )
 )
 USE_SINCE = Statement(  # completion ids begin with the time, so that this reads a range of the primary key
@@ -65,9 +59,9 @@ USE_SINCE = Statement(  # completion ids begin with the time, so that this reads
         usage.c.class_id,
         func.count(),
         _count_if(usage.c.status >= FAULT_STATUS),
-        _sum(PROMPT_TOKENS),
-        _sum(usage.c.completion_tokens),
-        _sum(usage.c.cost_nano),
+        total(PROMPT_TOKENS),
+        total(usage.c.completion_tokens),
+        total(usage.c.cost_nano),
     )
     .where(usage.c.completion_id >= bindparam("first"), usage.c.started_at >= bindparam("start"))
     .group_by(text("1"))
