@@ -107,11 +107,12 @@ async def reset_by_form(visit: Visit, typed: NewPassword) -> None:
     await reset(visit, ResetRequest(visit.path_param("secret"), typed.password))
 
 
-async def verify_by_form(visit: Visit) -> None:
+async def verify_by_form(visit: Visit) -> Response:
     try:
         await verify(visit, LinkSecret(visit.path_param("secret")))
     except ControlError as error:
         raise Missing(error.message) from None
+    return redirect(SECURITY_PAGE if visit.is_signed_in else "/sign-in", "verified")
 
 
 async def use_new_address_by_form(visit: Visit) -> None:
@@ -131,10 +132,6 @@ async def _require_link(visit: Visit, kind: LinkKind) -> Link:
         raise Missing(error.message) from None
 
 
-def _after_verifying(visit: Visit, *_: object) -> Response:
-    return redirect(SECURITY_PAGE if visit.is_signed_in else "/sign-in", "verified")
-
-
 RESET, VERIFY, NEW_ADDRESS = "/reset/{secret}", "/verify/{secret}", "/new-address/{secret}"
 ROUTES: Routes = (
     get("/reset", reset_page, Access.ANYONE),
@@ -142,7 +139,7 @@ ROUTES: Routes = (
     get(RESET, new_password_page, Access.ANYONE),
     form(RESET, reset_by_form, "/sign-in", "password-set", on_error=new_password_page, access=Access.ANYONE),
     get(VERIFY, verify_page, Access.ANYONE),
-    form(VERIFY, verify_by_form, VERIFY, then=_after_verifying, access=Access.ANYONE),
+    form(VERIFY, verify_by_form, VERIFY, access=Access.ANYONE),
     get(NEW_ADDRESS, new_address_page),
     form(NEW_ADDRESS, use_new_address_by_form, SECURITY_PAGE, "address-changed"),
     endpoint(
