@@ -40,17 +40,12 @@ class SignUpForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     password: str = ""
 
 
-class JoinForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an invited person chooses."""
-
-    password: str
-    email: str = ""
-
-
-class JoinRequest(JoinForm, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The secret of an invitation, and what the invited person chooses: the address only if the invitation has none."""
 
     secret: str
+    password: str
+    email: str = ""
 
 
 class SignUpStep(msgspec.Struct, frozen=True):
@@ -68,7 +63,7 @@ async def sign_up_page(visit: Visit, error: str = "", typed: SignUpForm | None =
     return visit.page("sign_up.html", sign_up=sign_up, sends_mail=sends_mail, email=email, error=error)
 
 
-async def join_page(visit: Visit, error: str = "", typed: JoinForm | None = None) -> Response:
+async def join_page(visit: Visit, error: str = "", typed: JoinRequest | None = None) -> Response:
     try:
         invitation = await _invitation(visit, visit.path_param("secret"))
     except ControlError as dead:
@@ -85,8 +80,8 @@ async def sign_up_by_form(visit: Visit, typed: SignUpForm) -> Response:
     return redirect(FIRST_PAGE)
 
 
-async def join_by_form(visit: Visit, typed: JoinForm) -> Response:
-    account = await _join(visit, visit.path_param("secret"), typed)
+async def join_by_form(visit: Visit, typed: JoinRequest) -> Response:
+    account = await _join(visit, typed)
     await start_session(visit, account)
     return redirect("/operator" if account.is_operator else "/chat", "welcome")
 
@@ -100,7 +95,7 @@ async def api_sign_up(visit: Visit, given: SignUpForm) -> Response:
 
 
 async def api_join(visit: Visit, given: JoinRequest) -> Response:
-    account = await _join(visit, given.secret, given)
+    account = await _join(visit, given)
     return _json(201, await start_session(visit, account))
 
 
@@ -121,9 +116,9 @@ async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
         return await sign_up(visit.store, work, form.email, form.password, credit_nano, visit.now_ms)
 
 
-async def _join(visit: Visit, secret: str, given: JoinForm) -> Account:
+async def _join(visit: Visit, given: JoinRequest) -> Account:
     chosen, passwords = SignUpChoice(given.email, given.password), visit.context.sign_ins.passwords
-    invitation = await _invitation(visit, secret)
+    invitation = await _invitation(visit, given.secret)
     clean_password(chosen.password, invitation.email or chosen.email)
     await _limit(visit)
     async with _opening_credit(visit) as credit_nano:
