@@ -212,21 +212,9 @@ class ChargeUnconfirmed(CadenzaError):
         )
 
 
-class ErrorBody(msgspec.Struct, frozen=True):
-    """The value of `error`."""
-
-    message: str
-    type: str
-
-
-class ErrorObject(msgspec.Struct, frozen=True):
-    """The one form of every error."""
-
-    error: ErrorBody
-
-
 def render_error(message: str, type_: str) -> bytes:
-    return msgspec.json.encode(ErrorObject(ErrorBody(message, type_)))
+    """The error object: the one form of every error."""
+    return msgspec.json.encode({"error": {"message": message, "type": type_}})
 
 
 def error_headers(error: CadenzaError) -> Headers:

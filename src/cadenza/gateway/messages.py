@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import msgspec
 
 from cadenza.core.errors import InvalidRequest
-from cadenza.gateway.parts import Attached, Part, check_part, find_attached
-from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, with_upstream_ids
+from cadenza.core.message_json import RAW_FIELDS
+from cadenza.gateway.parts import Part, check_part
+from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, restore_upstream_ids
 
 PARTS_MAX = 16_384  # of all messages together
 CALLS_MAX = 4096  # of all messages together
@@ -17,7 +18,6 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
 FALSY = (b"null", b"{}", b"[]", b'""', b"false", b"0")
 CUSTOM_TOOLS = frozenset({"custom_tools"})
-_RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class SentMessage(msgspec.Struct):
@@ -96,44 +96,29 @@ def has_custom_tools(messages: list[SentMessage], tools: Sequence[ToolFields]) -
     return any(tool.type == "custom" for tool in tools) or any(call.type == "custom" for call in calls)
 
 
-def find_attached_parts(messages: list[SentMessage], forwarded: list[msgspec.Raw], *, reads_files: bool) -> Attached:
-    """Files are found in the messages as they are forwarded: that is where their text is put."""
-    contents = [(index, one.content) for index, one in enumerate(messages) if isinstance(one.content, list)]
-    return find_attached(forwarded, contents, reads_files=reads_files)
-
-
 def to_upstream(message: SentMessage, raw: msgspec.Raw) -> msgspec.Raw:
     """The message without what upstreams do not accept.
 
     That is the role `developer`, refusals as parts of the content, empty `tool_calls`, our call ids and annotations.
     """
-    has_refusal = isinstance(message.content, list) and any(part.type == "refusal" for part in message.content)
-    if has_refusal:
-        raw = _with_text(message, raw)
-    if message.role == "assistant" and message.annotations != NOTHING:
-        raw = _without_annotations(raw)
-    if message.tool_calls or message.role == "tool":
-        return with_upstream_ids(raw)
-    if message.role != "developer" and message.tool_calls != []:
+    parts = message.content if isinstance(message.content, list) else []
+    has_refusal = any(part.type == "refusal" for part in parts)
+    has_annotations = message.role == "assistant" and message.annotations != NOTHING
+    has_ids = bool(message.tool_calls) or message.role == "tool"
+    if not (has_refusal or has_annotations or has_ids or message.role == "developer" or message.tool_calls == []):
         return raw
-    fields = _RAW_FIELDS.decode(raw)
-    if message.role == "developer":
+    fields = RAW_FIELDS.decode(raw)
+    if has_refusal:
+        text = "".join([part.text or part.refusal or "" for part in parts])
+        fields["content"] = msgspec.Raw(msgspec.json.encode(text))
+    if has_annotations:
+        del fields["annotations"]
+    if has_ids:
+        restore_upstream_ids(fields)
+    elif message.role == "developer":
         fields["role"] = msgspec.Raw(b'"system"')
-    if message.tool_calls == []:
+    if message.tool_calls == [] and message.role != "tool":
         del fields["tool_calls"]
         if message.content is None:
             fields["content"] = msgspec.Raw(b'""')
     return msgspec.Raw(msgspec.json.encode(fields))
-
-
-def _without_annotations(raw: msgspec.Raw) -> msgspec.Raw:
-    fields = _RAW_FIELDS.decode(raw)
-    del fields["annotations"]
-    return msgspec.Raw(msgspec.json.encode(fields))
-
-
-def _with_text(message: SentMessage, raw: msgspec.Raw) -> msgspec.Raw:
-    """The message with the text of its parts as its content."""
-    parts = message.content if isinstance(message.content, list) else []
-    text = "".join([part.text or part.refusal or "" for part in parts])
-    return msgspec.Raw(msgspec.json.encode(_RAW_FIELDS.decode(raw) | {"content": text}))

@@ -6,10 +6,7 @@ the newest of them that the store allows.
 """
 
 import asyncio
-import os
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,6 @@ FOUND_S = 2.0  # if one live process was found: each writes four heartbeats in t
 DEAD_S = 6.0  # otherwise: after this time other processes take a silent one for dead, too
 
 LAST_UNDESCRIBED = "0007"
-DESCRIPTION = ("version", "revision", "host", "pid")  # the columns in which a process describes itself
 
 Fields = Mapping[str, Any]  # a row of `processes`, with the columns that its schema has
 ReadRows = Callable[[], Awaitable[list[Fields]]]
@@ -41,11 +37,6 @@ class LiveProcess(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         known = {"version": self.version, "schema": self.revision, "host": self.host, "pid": self.pid}
         return f"{self.name} ({', '.join(f'{name} {value}' for name, value in known.items() if value is not None)})"
-
-
-def describe_this_process(revision: str) -> dict[str, str | int]:
-    """The values of the columns DESCRIPTION for this process."""
-    return dict(zip(DESCRIPTION, (version("cadenza"), revision, socket.gethostname(), os.getpid()), strict=True))
 
 
 def known_revision(row: Fields, revision: str) -> str:

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, sel
 from cadenza.core.records import SEARCH
 from cadenza.core.usage_report import DAY_MS, Counters, Group, GroupBy, KeyUsage, Report, Span, day_name, sum_counters
 from cadenza.store.schema import accounts, keys, usage
-from cadenza.store.statements import Statement
+from cadenza.store.statements import Statement, total
 from cadenza.store.store import Store
 from cadenza.store.tables.keys import OF_WEB, WEB_NAME
 
@@ -16,10 +16,10 @@ FIELDS = Counters.__struct_fields__
 PROMPT_TOKENS = case((usage.c.class_id == literal_column(f"'{SEARCH}'"), 0), else_=usage.c.prompt_tokens)
 COUNTERS = (
     func.count(),
-    func.coalesce(func.sum(PROMPT_TOKENS), 0),
-    func.coalesce(func.sum(usage.c.cached_tokens), 0),
-    func.coalesce(func.sum(usage.c.completion_tokens), 0),
-    func.coalesce(func.sum(usage.c.cost_nano), 0),
+    total(PROMPT_TOKENS),
+    total(usage.c.cached_tokens),
+    total(usage.c.completion_tokens),
+    total(usage.c.cost_nano),
 )
 GROUPS: dict[GroupBy, ColumnElement[object]] = {
     "day": usage.c.started_at // DAY_MS,
@@ -41,7 +41,7 @@ REPORTS: dict[GroupBy, Statement] = {
 BY_DAY_AND_CLASS = Statement(
     select(GROUPS["day"], usage.c.class_id, *COUNTERS).where(*OF_SPAN).group_by(text("1"), text("2"))
 )
-SPENT = Statement(select(func.coalesce(func.sum(usage.c.cost_nano), 0)).where(*OF_SPAN))
+SPENT = Statement(select(total(usage.c.cost_nano)).where(*OF_SPAN))
 KEY_SUMS = (
     select(usage.c.key_id, *(column.label(name) for name, column in zip(FIELDS, COUNTERS, strict=True)))
     .where(*OF_SPAN)
