@@ -19,7 +19,7 @@ from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.core.tokens import estimate_tokens, output_room
 from cadenza.grounding.charges import SearchTerms
-from cadenza.grounding.files.reader import DocumentReader, FileText, ReaderBusy, SentFile, UnreadableFile
+from cadenza.grounding.files.reader import DocumentReader, DocumentText, ReaderBusy, SentFile, UnreadableFile
 from cadenza.grounding.material import NO_GROUNDING, Grounding, Material, insert_material
 from cadenza.grounding.memory import recall
 from cadenza.grounding.model_decision import DECISION_TOKENS, decision_bytes
@@ -156,7 +156,7 @@ class Grounder:
 
     async def _read_files(
         self, request: GroundingRequest, question: UserQuestion, tokens_max: int
-    ) -> Sequence[FileText]:
+    ) -> Sequence[DocumentText]:
         sent = [SentFile(part.name, memoryview(part.data)) for part in request.chat.files]
         reading = self._reader.read_files(request.principal.account_id, sent, question.text, tokens_max)
         try:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from cadenza.core.chat import ChatRequest, UserQuestion
-from cadenza.grounding.files.reader import FileText
+from cadenza.grounding.files.reader import DocumentText
 from cadenza.grounding.search.records import NOTHING_FOUND, SearchResult, Source
 
 ID_BYTES = 8
@@ -39,7 +39,7 @@ UNSAFE = re.compile(r'[\s"<>&]+')  # could end an attribute or a tag
 class Material(msgspec.Struct, frozen=True):
     """What was gathered for one request. `files` are all files of the request, or none."""
 
-    files: Sequence[FileText] = ()
+    files: Sequence[DocumentText] = ()
     notes: Sequence[str] = ()
     found: SearchResult = NOTHING_FOUND
 

@@ -10,6 +10,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -122,6 +123,7 @@ class IndexWriter:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._transaction = partial(_transaction, connection)
 
     def folders(self) -> list[Folder]:
         return _folders(self._connection)
@@ -195,9 +197,6 @@ class IndexWriter:
             self._connection.execute(
                 "DELETE FROM passages WHERE rowid BETWEEN ? AND ?", (first, first | FILE_PASSAGES_MAX)
             )
-
-    def _transaction(self) -> contextlib.AbstractContextManager[None]:
-        return _transaction(self._connection)
 
 
 class IndexReader:

@@ -57,7 +57,7 @@ class HtmlText:
             self._plain(element)
 
     def _cell(self, element: Element) -> str:
-        return HtmlText().collect(element)
+        return type(self)().collect(element)
 
     def _plain(self, element: Element) -> None:
         is_block = element.tag in BLOCK
@@ -110,9 +110,6 @@ class ShownText(HtmlText):
     def __init__(self) -> None:
         super().__init__(lambda element: not element.is_hidden())
         self._is_in_link = False
-
-    def _cell(self, element: Element) -> str:
-        return ShownText().collect(element)
 
     def _plain(self, element: Element) -> None:
         target = "" if element.tag != "a" or self._is_in_link else link_target(element)

@@ -5,7 +5,6 @@ parser raises is caught by the child, not here.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from cadenza.core.files import FileType
 from cadenza.grounding.files.formats.epub import is_epub, read_epub
@@ -27,8 +26,6 @@ TITLE_CHARS_MAX = 300
 ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 IMAGE = "it is {} image; save its text as PDF, DOCX or plain text"
 ARCHIVE = "it is {} archive; unpack it and use the files in it"
-
-
 AUDIO = "it is an audio file; save what is said as text"
 VIDEO = "it is a video file; save what is said as text"
 NOT_READABLE = {  # why files of a type are not read
@@ -59,14 +56,6 @@ PART_TYPES: dict[FileType, PartType] = {  # the content part in which a model ma
 }
 
 
-class Format(NamedTuple):
-    """A format: its name, how a file is recognised as one, and its reader."""
-
-    name: str
-    matches: Callable[[SourceFile], bool]
-    read: Callable[[SourceFile], list[Section]]
-
-
 def read_document(name: str, media_type: str, data: bytes, limits: FormatLimits = DEFAULT_LIMITS) -> list[Section]:
     return _read(SourceFile(name, media_type, data, ReadBudget(limits)))
 
@@ -76,24 +65,20 @@ def read_page(url: str, content_type: str, data: bytes, limits: FormatLimits = D
     media_type, _, parameters = content_type.partition(";")
     path = url.partition("#")[0].partition("?")[0]
     file = SourceFile(path, media_type or "text/html", data, ReadBudget(limits), _charset(parameters))
-    if find_format(file) is not HTML:
+    if find_reader(file) is not read_html:
         return PageText("", _read(file))
     page = read_main_text(file)
     return PageText(_one_line(page.title, TITLE_CHARS_MAX), _with_text(page.sections))
 
 
-def find_format(file: SourceFile) -> Format:
-    return next(one for one in FORMATS if one.matches(file))
+def find_reader(file: SourceFile) -> Callable[[SourceFile], list[Section]]:
+    return next(read for matches, read in FORMATS if matches(file))
 
 
 def _read(file: SourceFile) -> list[Section]:
     if not file.data:
         raise Unreadable("it is empty")
-    return _with_text(find_format(file).read(file))
-
-
-def _read_mail(file: SourceFile) -> list[Section]:
-    return read_mail(file, _read)
+    return _with_text(find_reader(file)(file))
 
 
 def _refuse(file: SourceFile) -> list[Section]:
@@ -103,19 +88,18 @@ def _refuse(file: SourceFile) -> list[Section]:
     raise Unreadable(NOT_READABLE[file.type], PART_TYPES.get(file.type))
 
 
-HTML = Format("HTML", is_html, read_html)
-FORMATS = (  # the first that matches
-    Format("PDF", is_pdf, read_pdf),
-    Format("DOCX", is_word, read_word),
-    Format("XLSX", is_sheets, read_sheets),
-    Format("PPTX", is_slides, read_slides),
-    Format("OpenDocument", is_open_document, read_open_document),
-    Format("EPUB", is_epub, read_epub),
-    Format("not readable", lambda file: file.type in NOT_READABLE, _refuse),
-    HTML,
-    Format("EML", is_mail, _read_mail),
-    Format("JSON", is_json, read_json),
-    Format("text", lambda _: True, read_text),
+FORMATS: tuple[tuple[Callable[[SourceFile], bool], Callable[[SourceFile], list[Section]]], ...] = (
+    (is_pdf, read_pdf),  # the first that matches
+    (is_word, read_word),
+    (is_sheets, read_sheets),
+    (is_slides, read_slides),
+    (is_open_document, read_open_document),
+    (is_epub, read_epub),
+    (lambda file: file.type in NOT_READABLE, _refuse),
+    (is_html, read_html),
+    (is_mail, lambda file: read_mail(file, _read)),
+    (is_json, read_json),
+    (lambda _: True, read_text),
 )
 
 

@@ -43,7 +43,6 @@ URLS_MAX = 20
 URL_CHARS_MAX = 2000
 URL_CLOSING = {")": "(", "]": "["}
 COMMANDS = ("curl ", "wget ", "git clone ", "fetch(", "pip install ", "docker ")
-LOCALHOST = ("127.0.0.1", "::1")
 URL_TRAILING_MARKS = ".,;:!?'*_~…"
 QUOTES = "\"'`"
 
@@ -177,21 +176,20 @@ def _cleaned(raw: str, loopback: Sequence[Network]) -> str | None:
         host, _port = parts.hostname, parts.port
     except ValueError:
         return None
-    if not host or "@" in parts.netloc or (_is_loopback(host) and not _is_allowed(host, loopback)):
+    if not host or "@" in parts.netloc or not _may_be_read(host, loopback):
         return None
     return url
 
 
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or host.startswith("127.") or host == "::1"
-
-
-def _is_allowed(host: str, networks: Sequence[Network]) -> bool:
+def _may_be_read(host: str, loopback: Sequence[Network]) -> bool:
+    """Whether it is not this machine, or an address of it within these networks."""
+    if not (host in ("localhost", "::1") or host.startswith("127.")):
+        return True
     try:
-        addresses = [ip_address(one) for one in (LOCALHOST if host == "localhost" else (host,))]
+        addresses = [ip_address(one) for one in (("127.0.0.1", "::1") if host == "localhost" else (host,))]
     except ValueError:  # it only begins like an address
         return False
-    return any(address in network for address in addresses for network in networks)
+    return any(address in network for address in addresses for network in loopback)
 
 
 def _without_trailing_marks(url: str) -> str:

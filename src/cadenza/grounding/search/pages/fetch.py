@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from weakref import WeakValueDictionary
 
+from cadenza.grounding.files.records import FetchedPage
 from cadenza.grounding.search.cache import ContentCache
 from cadenza.grounding.search.pages.addresses import (
     AddressRules,
@@ -44,7 +45,7 @@ from cadenza.grounding.search.pages.client import (
     get_following,
 )
 from cadenza.grounding.search.pages.robots import Robots
-from cadenza.grounding.search.records import FetchedPage, FetchFailed
+from cadenza.grounding.search.records import FetchFailed
 
 USER_AGENT = f"Cadenza/{version('cadenza')} (reads pages that a user asks about)"
 PDF = "application/pdf"
