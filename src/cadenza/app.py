@@ -155,7 +155,7 @@ class App:
 
     def drain(self) -> None:
         self._log.info("draining", limit_s=self.drain_s)
-        self.gateway.drain()
+        self.gateway.is_draining = True
 
     def interrupt(self) -> None:
         self.gateway.in_flight.interrupt()
@@ -164,7 +164,7 @@ class App:
         await self.gateway.in_flight.until_idle()
 
     async def reload(self) -> None:
-        await self.gateway.reload()
+        await self.gateway.reloader.reload()
 
     async def _start(self, stack: AsyncExitStack) -> None:
         if self._workers:

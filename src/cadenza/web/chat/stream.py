@@ -20,7 +20,7 @@ from cadenza.core.errors import (
     UnreadableAttachment,
 )
 from cadenza.gateway.api import Endpoint
-from cadenza.gateway.auth import Caller, count_request, principal_of
+from cadenza.gateway.auth import Caller, count_request
 from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.request import ApiRequest
@@ -78,8 +78,7 @@ class WebChat:
         found = await gateway.key_cache.find(digest)
         if found is None or keys.state_of(found, now_ms) != "active":
             raise Unauthenticated(NOT_SIGNED_IN)
-        await gateway.catch_up(found.classes_epoch)
-        return await count_request(gateway, principal_of(found))
+        return await count_request(gateway, found)
 
     def _secret(self, exchange: Exchange) -> str:
         base_url = self._base_url or exchange.scheme + "://"
