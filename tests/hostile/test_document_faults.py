@@ -12,12 +12,12 @@ from cadenza.children.seccomp import this_machine
 from cadenza.grounding.files.reader import (
     CHILD,
     DocumentReader,
-    FileText,
-    PageSent,
+    DocumentText,
     ReaderBusy,
     SentFile,
     UnreadableFile,
 )
+from cadenza.grounding.files.records import FetchedPage
 from cadenza.observe import Observer, make_log
 from tests.hostile.odd_files import break_file, odd_files, seeds
 from tests.hostile.test_documents import LIMITS, sent
@@ -37,7 +37,7 @@ class Reading:
         self.output = io.StringIO()
         self.reader = DocumentReader(Observer(make_log(self.output)), LIMITS, module)
 
-    async def read(self, *files: SentFile) -> list[FileText]:
+    async def read(self, *files: SentFile) -> list[DocumentText]:
         """Two files or more are counted, which is where the faulty child fails."""
         return await self.reader.read_files("owner", files, QUESTION, 1000)
 
@@ -76,7 +76,7 @@ async def test_a_file_that_a_parser_fails_on_is_named(error: str) -> None:
 async def test_a_page_that_a_parser_fails_on_is_left_out() -> None:
     """The other pages are read, and the log says that a parser failed."""
     texts = (b"first", f"ValueError {SECRET}".encode(), b"last")
-    pages = [PageSent(f"https://a.example/{place}", "text/plain", text) for place, text in enumerate(texts)]
+    pages = [FetchedPage(f"https://a.example/{place}", "text/plain", text) for place, text in enumerate(texts)]
     async with reading(FAULTY) as documents:
         first, bad, last = await documents.reader.read_pages("owner", pages, QUESTION, 1000)
         assert first
@@ -135,7 +135,7 @@ async def test_no_broken_file_is_a_fault(kind: str) -> None:
         for _ in range(BROKEN_FILES):
             data = break_file(chance, good)
             await documents.reader.read_pages(
-                "owner", [PageSent(f"https://a.example/a.{kind}", "", data)], QUESTION, 300
+                "owner", [FetchedPage(f"https://a.example/a.{kind}", "", data)], QUESTION, 300
             )
             with suppress(UnreadableFile):
                 await documents.reader.read_passages("owner", f"a.{kind}", data)

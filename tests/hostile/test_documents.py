@@ -24,14 +24,13 @@ from cadenza.children.turns import TurnLimits
 from cadenza.grounding.files.reader import (
     MIB,
     DocumentReader,
-    FileText,
-    PageSent,
+    DocumentText,
     ReaderBusy,
     ReaderLimits,
     SentFile,
     UnreadableFile,
 )
-from cadenza.grounding.files.records import Passage
+from cadenza.grounding.files.records import FetchedPage, Passage
 from cadenza.observe import Observer, make_log
 from tests import processes
 from tests.hostile.document_probe import HARMLESS
@@ -64,7 +63,7 @@ class Reading:
 
     async def read(
         self, *files: SentFile, owner: str = "owner", question: str = "", tokens: int = 1000
-    ) -> list[FileText]:
+    ) -> list[DocumentText]:
         return await self.reader.read_files(owner, files, question, tokens)
 
 
@@ -300,7 +299,8 @@ async def test_a_hung_file_does_not_hold_up_pages(documents: Reading) -> None:
     os.kill(await the_child(), signal.SIGSTOP)
     hung = asyncio.create_task(documents.read(sent("a.txt", "text")))
     await asyncio.sleep(0)
-    [page] = await documents.reader.read_pages("owner", [PageSent("https://a.example/", "text/plain", b"text")], "", 99)
+    sent_page = FetchedPage("https://a.example/", "text/plain", b"text")
+    [page] = await documents.reader.read_pages("owner", [sent_page], "", 99)
     assert page
     assert page.text == "text"
     assert not hung.done()
@@ -312,16 +312,16 @@ async def test_a_hung_file_does_not_hold_up_pages(documents: Reading) -> None:
 async def test_a_bad_page_is_left_out() -> None:
     """Unreadable, or too heavy for the time that a page has, it is None; the others are read and share the tokens."""
     pages = [
-        PageSent("https://a.example/", "text/plain", b"first"),
-        PageSent("https://b.example/", "text/plain", b"\xff\xfe\x00\xd8\x81"),
-        PageSent("https://c.example/", "text/plain", HEAVY_TEXT.encode()),
-        PageSent("https://d.example/", "text/plain", memoryview("漢 last".encode())),
+        FetchedPage("https://a.example/", "text/plain", b"first"),
+        FetchedPage("https://b.example/", "text/plain", b"\xff\xfe\x00\xd8\x81"),
+        FetchedPage("https://c.example/", "text/plain", HEAVY_TEXT.encode()),
+        FetchedPage("https://d.example/", "text/plain", "漢 last".encode()),
     ]
     async with reading(ReaderLimits(page_cpu_s=0, task_s=WAIT_S, turns=TURNS)) as documents:
         first, _, heavy, last = await documents.reader.read_pages("owner", pages, "漢", 500)
     assert first
     assert last
-    assert (first.url, first.text, first.is_cut) == ("https://a.example/", "first", False)
+    assert (first.text, first.is_cut) == ("first", False)
     assert last.text == "漢 last"
     assert heavy is None
 
@@ -330,7 +330,7 @@ async def test_a_page_is_cut_by_the_question(documents: Reading) -> None:
     """A long page gives what fits the question; all pages keep to the tokens together."""
     long = "\n\n".join(f"Paragraph {number} " + "of the same words " * 40 for number in range(200))
     long = long.replace("Paragraph 99 ", "Paragraph 99 says that the fee is 12 euros ")
-    pages = [PageSent(f"https://{name}.example/", "text/plain", long.encode()) for name in "abc"]
+    pages = [FetchedPage(f"https://{name}.example/", "text/plain", long.encode()) for name in "abc"]
     found = await documents.reader.read_pages("owner", pages, "How much is the fee?", 2400)
     assert all(page and page.is_cut and "12 euros" in page.text for page in found)
     assert sum(page.tokens for page in found if page) <= 2400

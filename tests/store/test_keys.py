@@ -65,7 +65,8 @@ async def test_an_unknown_digest_finds_nothing(store: Store) -> None:
 )
 def test_the_state_of_a_key(expires_at: int | None, revoked_at: int | None, state: KeyState) -> None:
     """A key expires at the very millisecond, and revoked wins over expired."""
-    key = KeyRecord("key_a", "acct_a", "", "", frozenset(), "forte", 0, expires_at, revoked_at, None, None, None)
+    new = ("key_a", "acct_a", "", "", frozenset[str](), 0, expires_at)
+    key = KeyRecord(*new, preferred_class="forte", revoked_at=revoked_at, last_used_at=None)
     assert state_of(key, NOW_MS) == state
 
 

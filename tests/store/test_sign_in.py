@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from cadenza.store.store import Store, StoreRefused, Transaction
@@ -41,11 +42,11 @@ async def test_an_account_is_changed(filled: Store) -> None:
     chosen = Preferences("mezzo", "dark", False, False)
 
     def change(tx: Transaction) -> None:
-        accounts.set_password(tx, "acct_a", "new hash")
-        accounts.set_email(tx, "acct_a", "b@example.org", NOW_MS)
-        accounts.set_operator(tx, "acct_a", is_operator=True)
-        accounts.set_suspended(tx, "acct_a", NOW_MS)
-        accounts.set_preferences(tx, "acct_a", chosen)
+        accounts.change(tx, "acct_a", password_hash="new hash")
+        accounts.change(tx, "acct_a", email="b@example.org", verified_at=NOW_MS)
+        accounts.change(tx, "acct_a", is_operator=True)
+        accounts.change(tx, "acct_a", suspended_at=NOW_MS)
+        accounts.change(tx, "acct_a", **msgspec.structs.asdict(chosen))
 
     await filled.transact(change)
     assert await accounts.get_with_password(filled, "b@example.org") == (
@@ -72,7 +73,7 @@ async def test_two_accounts_cannot_have_one_address(filled: Store) -> None:
     other = Account("acct_b", "b@example.org", "forte", 0, 0, NOW_MS)
     await filled.transact(lambda tx: accounts.add(tx, other, "hash"))
     with pytest.raises(StoreRefused):
-        await filled.transact(lambda tx: accounts.set_email(tx, "acct_b", "a@example.org", None))
+        await filled.transact(lambda tx: accounts.change(tx, "acct_b", email="a@example.org", verified_at=None))
 
 
 async def test_only_one_account_is_the_first_operators(store: Store) -> None:
@@ -161,7 +162,7 @@ async def test_the_least_used_sessions_end(filled: Store) -> None:
 
 async def test_a_password_does_not_change_while_it_is_relied_on(filled: Store) -> None:
     """Only the hash that the account has now is its password."""
-    await filled.transact(lambda tx: accounts.set_password(tx, "acct_a", "first"))
+    await filled.transact(lambda tx: accounts.change(tx, "acct_a", password_hash="first"))
     assert await filled.transact(lambda tx: accounts.has_password(tx, "acct_a", "first"))
     assert not await filled.transact(lambda tx: accounts.has_password(tx, "acct_a", "second"))
     assert not await filled.transact(lambda tx: accounts.has_password(tx, "acct_x", "first"))

@@ -32,16 +32,11 @@ class Lane:
         self._turns = Turns(settings.turns)
         self._child: Child | None = None
         self._owner = ""  # whose task ran last
-        self._is_sandboxed = True
+        self.is_sandboxed = True  # whether the child that ran last reported that the system filters its system calls
 
     @property
     def has_child(self) -> bool:
         return self._child is not None
-
-    @property
-    def is_sandboxed(self) -> bool:
-        """Whether the child that ran last reported that the system filters its system calls."""
-        return self._is_sandboxed
 
     async def run(self, owner: str, head: bytes, body: Sequence[Buffer] = (), *, is_bounded: bool = True) -> bytearray:
         """The bytes of the child's reply. QueueFull, Died, TooHeavy or TimeoutError if there is none.
@@ -82,7 +77,7 @@ class Lane:
             # An owner whose task ended the child pays for the start of the next one.
             next_start_s = 0.0 if self._child else child.start_cpu_s
             self._turns.charge(owner, child.take_cpu_s() + next_start_s)
-        self._is_sandboxed = child.is_sandboxed
+        self.is_sandboxed = child.is_sandboxed
         return reply
 
     async def stop(self) -> None:

@@ -92,16 +92,16 @@ def filter_steps(machine: Machine) -> list[Step]:
     steps = [(LOAD, 0, 0, ARCHITECTURE), (IF_EQUAL, 1, 0, machine.architecture), _return(KILL), (LOAD, 0, 0, CALL)]
     for numbers in ALLOWED.values():
         steps += [(IF_EQUAL, 0, 1, numbers[column]), _return(ALLOW)]
-    steps += _allow_if(CLONE[column], 0, (IF_ANY_BIT, 0, 1, CLONE_THREAD))
-    steps += _allow_if(TGKILL[column], 0, (IF_EQUAL, 0, 1, os.getpid()))  # abort() needs it
-    steps += _allow_if(PRLIMIT[column], 0, (IF_EQUAL, 0, 1, 0))  # its own limits
+    steps += _allow_if(CLONE[column], (IF_ANY_BIT, 0, 1, CLONE_THREAD))
+    steps += _allow_if(TGKILL[column], (IF_EQUAL, 0, 1, os.getpid()))  # abort() needs it
+    steps += _allow_if(PRLIMIT[column], (IF_EQUAL, 0, 1, 0))  # its own limits
     steps += [(IF_EQUAL, 0, 1, CLONE3[column]), _return(REFUSE | errno.ENOSYS)]  # the C library uses clone instead
     return [*steps, _return(REFUSE | errno.EPERM)]
 
 
-def _allow_if(call: int, argument: int, condition: Step) -> list[Step]:
-    """Allow a call if an argument meets the condition, which skips one step if it does not."""
-    load = (LOAD, 0, 0, ARGUMENTS + 8 * argument)
+def _allow_if(call: int, condition: Step) -> list[Step]:
+    """Allow a call if its first argument meets the condition, which skips one step if it does not."""
+    load = (LOAD, 0, 0, ARGUMENTS)
     return [(IF_EQUAL, 0, 4, call), load, condition, _return(ALLOW), _return(REFUSE | errno.EPERM)]
 
 

@@ -161,7 +161,7 @@ class Turns:
             raise QueueFull
         if self._places_taken < self._limits.waiting_max:
             return
-        newest_of = {one: task for one in self._waiting if (task := self._newest_budgeted(one))}
+        newest_of = {one: task for one, queue in self._waiting.items() for task in queue if task.is_budgeted}
         last = min(newest_of, key=self._budgets.left, default=owner)
         if self._budgets.left(last) >= self._budgets.left(owner):
             raise QueueFull
@@ -169,9 +169,6 @@ class Turns:
         self._leave(last, newest)
         if not newest.future.done():
             newest.future.set_exception(QueueFull())
-
-    def _newest_budgeted(self, owner: str) -> _Waiting | None:
-        return next((task for task in reversed(self._waiting[owner]) if task.is_budgeted), None)
 
     def _leave(self, owner: str, waiting: _Waiting) -> None:
         """The wait ended without a turn; or with one that came in the same instant, which goes to the next."""

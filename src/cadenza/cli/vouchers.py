@@ -56,12 +56,12 @@ def list_(as_json: bool, config: str | None) -> None:
     now = now_ms()
     rows = [
         {
-            **to_row(one.voucher, "id", "prefix", "amount"),
-            "state": one.voucher.state(now),
-            **to_row(one.voucher, "note", "created_at", "expires_at", "redeemed_at"),
-            "redeemed_by": one.redeemed_by,
+            **to_row(voucher, "id", "prefix", "amount"),
+            "state": voucher.state(now),
+            **to_row(voucher, "note", "created_at", "expires_at", "redeemed_at"),
+            "redeemed_by": redeemed_by,
         }
-        for one in read_store(load_config(config), list_vouchers)
+        for voucher, redeemed_by in read_store(load_config(config), list_vouchers)
     ]
     print_list(rows, COLUMNS, as_json=as_json)
 

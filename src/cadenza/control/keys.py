@@ -217,11 +217,11 @@ async def change_key(
 def _apply(tx: Transaction, key: KeyRecord, change: KeyChange, now_ms: int) -> Iterator[tuple[str, str]]:
     """Make each part of a change, and yield the name and the detail of its audit event."""
     if change.name is not UNSET:
-        keys.rename(tx, key.id, change.name)
+        keys.change(tx, key.id, name=change.name)
         yield "key.rename", ""
     if change.limits is not UNSET:
         rate, burst = change.limits.requests_per_second, change.limits.burst
-        keys.set_rate(tx, key.id, rate, burst)
+        keys.change(tx, key.id, requests_per_second=rate, burst=burst)
         yield "key.limit", f"rate {'usual' if rate is None else rate}, burst {'usual' if burst is None else burst}"
     if change.cap is not UNSET:
         cap_rows.set_cap(tx, key.account_id, key.id, change.cap, now_ms)

@@ -10,7 +10,7 @@ from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts, audit_events, epochs, operators
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import NEWEST, WrittenAuditEvent
+from cadenza.store.tables.audit_events import NEWEST, AuditEvent
 from cadenza.store.tables.keys import KeyRecord, KeyState, state_of
 from cadenza.store.tables.operators import ClassUse, Totals
 from cadenza.store.tables.usage import report
@@ -61,7 +61,7 @@ class AccountDetails(msgspec.Struct, frozen=True):
     has_more_keys: bool
     usage: Report
     sessions: int
-    audit_events: list[WrittenAuditEvent]
+    audit_events: list[AuditEvent]
 
 
 async def get_overview(store: Store, now_ms: int) -> ServiceOverview:
@@ -86,7 +86,7 @@ async def get_details(store: Store, account_id: str, now_ms: int) -> AccountDeta
     account = await get_account_by_id(store, account_id)
     if account is None:
         return None
-    found = await operators.keys_of_account(store, account_id, KEYS_SHOWN + 1)
+    found = await operators.find_keys(store, "account_id", account_id, KEYS_SHOWN + 1)
     return AccountDetails(
         account=account,
         keys=[_summary(key, now_ms) for key in found[:KEYS_SHOWN]],
@@ -103,11 +103,10 @@ async def find_keys(store: Store, text: str, now_ms: int) -> list[KeySummary]:
     if not _is_plain(text):
         return []
     if is_well_formed(text.encode()):
-        found = await operators.key_by_digest(store, digest_key(text.encode()))
-    elif len(text) == DISPLAY_CHARS:
-        found = await operators.keys_by_prefix(store, text, KEYS_SHOWN)
+        found = await operators.find_keys(store, "digest", digest_key(text.encode()), KEYS_SHOWN)
     else:
-        found = await operators.key_by_id(store, text)
+        column = "prefix" if len(text) == DISPLAY_CHARS else "id"
+        found = await operators.find_keys(store, column, text, KEYS_SHOWN)
     return [_summary(key, now_ms) for key in found]
 
 
@@ -134,7 +133,7 @@ def _summary(key: KeyRecord, now_ms: int) -> KeySummary:
 
 async def list_audit_events(
     store: Store, email: str | None = None, before: int = NEWEST, count: int = PAGE
-) -> list[WrittenAuditEvent]:
+) -> list[AuditEvent]:
     """The newest events, newest first: of the account with this address, or of all. `before` is the last id seen."""
     account_id = (await get_account(store, email)).id if email else None
     return await audit_events.list_newest(store, account_id, before, count)

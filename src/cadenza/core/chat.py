@@ -8,9 +8,9 @@ from msgspec import UNSET, UnsetType
 
 from cadenza.core.codes import random_id
 from cadenza.core.message_json import find_words
-from cadenza.core.records import OUTPUT_TOKENS_MAX, Usage
+from cadenza.core.records import Usage
 from cadenza.core.sent import counted_texts
-from cadenza.core.tool_calls import CallType, ToolCallDelta
+from cadenza.core.tool_calls import ToolCallDelta
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 # The sampling fields of OpenAI's interface that go upstream as they are.
@@ -31,46 +31,6 @@ NO_FIELDS: Fields = {}
 QUESTION_MESSAGES_MAX = 3  # what a short question refers to is in the user messages before it
 
 
-class PromptDetails(msgspec.Struct, frozen=True):
-    """How many tokens of the prompt came from the upstream's cache."""
-
-    cached_tokens: int
-
-
-class UsageObject(msgspec.Struct, frozen=True):
-    """Token counts as the API shows them."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-    completion_tokens_details: dict[str, int] | UnsetType = UNSET
-
-
-class Function(msgspec.Struct, frozen=True):
-    """The function to call, and its arguments as a JSON text."""
-
-    name: str
-    arguments: str
-
-
-class Custom(msgspec.Struct, frozen=True):
-    """The custom tool to call, and its input, which is any text."""
-
-    name: str
-    input: str
-
-
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that the client is asked to make, of a function or of a custom tool."""
-
-    id: str
-    type: CallType = "function"
-    function: Function | UnsetType = UNSET
-    custom: Custom | UnsetType = UNSET
-    extra_content: dict[str, Any] | UnsetType = UNSET
-
-
 class ReplyMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The assistant's message of a non-streaming reply. The content is null if it has calls or a refusal instead.
 
@@ -83,7 +43,7 @@ class ReplyMessage(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_details: list[Any] | UnsetType = UNSET
-    tool_calls: list[ToolCall] | UnsetType = UNSET
+    tool_calls: list[dict[str, Any]] | UnsetType = UNSET
     annotations: list[dict[str, Any]] | UnsetType = UNSET
 
 
@@ -104,7 +64,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: tuple[Choice]
-    usage: UsageObject
+    usage: dict[str, Any]
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,20 +83,29 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[Model]
 
 
-def assemble_calls(deltas: list[ToolCallDelta]) -> list[ToolCall]:
-    """Join the deltas of each call."""
+def call_object(delta: ToolCallDelta) -> dict[str, Any]:
+    """A part of a call, of a function or of a custom tool, as a stream shows it."""
+    text = {"input" if delta.type == "custom" else "arguments": delta.arguments}
+    extra = {"extra_content": delta.extra_content} if delta.extra_content else {}
+    if not delta.id:
+        return {"index": delta.index, delta.type: text, **extra}
+    head = {"index": delta.index, "id": delta.id, "type": delta.type}
+    return {**head, delta.type: {"name": delta.name, **text}, **extra}
+
+
+def assemble_calls(deltas: list[ToolCallDelta]) -> list[dict[str, Any]]:
+    """Join the deltas of each call. A non-streaming reply shows it whole, and without an index."""
     by_index: dict[int, list[ToolCallDelta]] = {}
     for delta in deltas:
         by_index.setdefault(delta.index, []).append(delta)
-    return [_assemble_call(parts) for parts in by_index.values()]
-
-
-def _assemble_call(parts: list[ToolCallDelta]) -> ToolCall:
-    first, text = parts[0], "".join([part.arguments for part in parts])
-    extra_content = next((part.extra_content for part in reversed(parts) if part.extra_content), UNSET)
-    if first.type == "custom":
-        return ToolCall(id=first.id, type="custom", custom=Custom(first.name, text), extra_content=extra_content)
-    return ToolCall(id=first.id, function=Function(first.name, text), extra_content=extra_content)
+    calls = []
+    for parts in by_index.values():
+        arguments = "".join([part.arguments for part in parts])
+        extra_content = next((part.extra_content for part in reversed(parts) if part.extra_content), None)
+        call = call_object(msgspec.structs.replace(parts[0], arguments=arguments, extra_content=extra_content))
+        del call["index"]
+        calls.append(call)
+    return calls
 
 
 def new_completion_id(now_ms: int) -> str:
@@ -144,14 +113,16 @@ def new_completion_id(now_ms: int) -> str:
     return f"chatcmpl-{now_ms:011x}{random_id()}"
 
 
-def usage_object(usage: Usage) -> UsageObject:
-    return UsageObject(
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        total_tokens=usage.prompt_tokens + usage.completion_tokens,
-        prompt_tokens_details=PromptDetails(usage.cached_tokens),
-        completion_tokens_details=usage.completion_details or UNSET,
-    )
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """Token counts as the API shows them."""
+    details = {"completion_tokens_details": usage.completion_details} if usage.completion_details else {}
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        **details,
+    }
 
 
 class CountTexts(Protocol):
@@ -237,11 +208,6 @@ class ChatRequest(msgspec.Struct, frozen=True):
     def counted_texts(self) -> list[str]:
         """The texts whose tokens make up the prompt: everything that goes upstream."""
         return counted_texts(self.messages, self.fields, self.excluded)
-
-    @property
-    def room_tokens(self) -> int:
-        """How much output a window must have room for, so that the prompt need not be counted exactly."""
-        return self.max_tokens or OUTPUT_TOKENS_MAX
 
 
 class _Role(msgspec.Struct):

@@ -20,7 +20,7 @@ from enum import Enum
 import msgspec
 
 from cadenza.core.files import BLANKS, STANDARD_ALPHABET, FileType, file_type, parse_data_url
-from cadenza.core.image_tokens import HEAD_BYTES, IMAGE_TOKENS, IMAGE_TOKENS_MAX, most_image_tokens
+from cadenza.core.image_tokens import HEAD_BYTES, IMAGE_TOKENS, most_image_tokens
 
 PAGE_TOKENS = 4_600
 START_CHARS = 2_048  # of base64: a PDF may begin with other bytes
@@ -114,17 +114,14 @@ def _kind(media_type: str, start: bytes) -> CountedAs:
 
 
 def _tokens(kind: CountedAs, size_bytes: int, pages: int = 0) -> FileTokens:
-    match kind:
-        case CountedAs.TEXT | CountedAs.OTHER:
-            return FileTokens(size_bytes // 4, size_bytes, is_certain=kind is CountedAs.TEXT)
-        case CountedAs.PDF:
-            return FileTokens(size_bytes // 240, max(size_bytes, max(pages, 1) * PAGE_TOKENS))
-        case CountedAs.OFFICE:
-            return FileTokens(size_bytes // 40, size_bytes)
-        case CountedAs.IMAGE:
-            return FileTokens(IMAGE_TOKENS, IMAGE_TOKENS_MAX)
-        case CountedAs.SOUND:
-            return FileTokens(size_bytes // 240, size_bytes // 24)
+    if kind is CountedAs.PDF:
+        return FileTokens(size_bytes // 240, max(size_bytes, max(pages, 1) * PAGE_TOKENS))
+    if kind is CountedAs.OFFICE:
+        return FileTokens(size_bytes // 40, size_bytes)
+    if kind is CountedAs.SOUND:
+        return FileTokens(size_bytes // 240, size_bytes // 24)
+    assert kind is not CountedAs.IMAGE, "its pixels count"
+    return FileTokens(size_bytes // 4, size_bytes, is_certain=kind is CountedAs.TEXT)
 
 
 def _image_head(raw: memoryview) -> bytes:

@@ -27,10 +27,13 @@ def most_image_tokens(head: bytes, *, is_low: bool) -> int:
     At low detail there are no tiles.
     """
     pixels = pixels_of(head)
-    patches = PATCHES_MAX if pixels is None else min(PATCHES_MAX, _patches(pixels))
+    patches, tiles = PATCHES_MAX, TILES_MAX
+    if pixels:
+        width, height = pixels
+        patches = min(PATCHES_MAX, -(-width // PATCH_PIXELS) * -(-height // PATCH_PIXELS))
+        tiles = _tiles(pixels)
     if is_low:
         return max(BASE_TOKENS, patches)
-    tiles = TILES_MAX if pixels is None else _tiles(pixels)
     return max(BASE_TOKENS + tiles * TILE_TOKENS, patches)
 
 
@@ -71,7 +74,3 @@ def _tiles(pixels: Pixels) -> int:
     if short > SHORT_PIXELS:
         short, long = SHORT_PIXELS, min(long, -(-long * SHORT_PIXELS // max(short_min, SHORT_PIXELS)))
     return min(TILES_MAX, -(-short // TILE_PIXELS) * -(-long // TILE_PIXELS))
-
-
-def _patches(pixels: Pixels) -> int:
-    return -(-pixels[0] // PATCH_PIXELS) * -(-pixels[1] // PATCH_PIXELS)

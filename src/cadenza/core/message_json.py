@@ -4,9 +4,9 @@ import re
 
 import msgspec
 
+RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 GAP = re.compile(rb"[\s,\[]*+")
-_RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _KEY = re.compile(rb'[\s,{]*+"(?:[^"\\]|\\.)*+"\s*+:\s*+')
 _BLANK = re.compile(rb"\s*+")
 
@@ -25,7 +25,7 @@ def find_content(message: msgspec.Raw) -> tuple[int, int] | None:
     The fields are followed one by one, because another field may have the same bytes as the content.
     """
     raw, end, found = memoryview(message), 0, None
-    for name, value in _RAW_FIELDS.decode(message).items():
+    for name, value in RAW_FIELDS.decode(message).items():
         start = skip(_KEY, raw, end)
         end = start + memoryview(value).nbytes
         if raw[start:end] != memoryview(value):

@@ -7,8 +7,7 @@ upstream's tokenizer may differ, and if it reports usage, that is charged.
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Route, Usage
 
@@ -29,30 +28,26 @@ RUNS = [(char * chars, re.compile(f"{re.escape(char)}{{{chars},}}")) for char, c
 RUN_CHARS = 128  # the tokens of a long run grow linearly in steps of this length
 
 
-class _Encoding(Protocol):
-    def count(self, text: str, /) -> int: ...
-
-
 class Tokenizer:
     """Counts tokens. One for the process, shared by its threads."""
 
     def __init__(self, part_chars: int = PART_CHARS) -> None:
         self._part_chars = part_chars
         self._lock = threading.Lock()
-        self._encoding: _Encoding | None = None
+        self._count_tokens: Callable[[str], int] | None = None  # of o200k, once it is loaded
         self._runs: dict[str, int] = {}  # the tokens of short runs; there are about 1,500 such runs
 
     @property
     def is_loaded(self) -> bool:
-        return self._encoding is not None
+        return self._count_tokens is not None
 
     def load(self) -> None:
         """Takes 70 ms the first time. It holds the interpreter's lock meanwhile, so a thread does not help."""
         with self._lock:
-            if self._encoding is None:
+            if self._count_tokens is None:
                 from rs_bpe.bpe import openai  # noqa: PLC0415 65 MB that many processes never need
 
-                self._encoding = openai.o200k_base()
+                self._count_tokens = openai.o200k_base().count
 
     def count(self, text: str) -> int:
         """A long text is counted in parts: the tokenizer holds the interpreter's lock, for 1 ms each instead of 200."""
@@ -79,10 +74,10 @@ class Tokenizer:
         for run, pattern in RUNS:
             if run in part:
                 return self._count_around(pattern, part)
-        if self._encoding is None:
+        if self._count_tokens is None:
             self.load()
-        assert self._encoding
-        return int(self._encoding.count(part))
+        assert self._count_tokens
+        return self._count_tokens(part)
 
     def _count_around(self, pattern: re.Pattern[str], part: str) -> int:
         """Count the runs, and what is between them. The last space of a run belongs to the word that follows it."""
@@ -105,8 +100,8 @@ class Tokenizer:
         tokens = self._runs.get(run)
         if tokens is None:
             self.load()
-            assert self._encoding
-            tokens = self._runs[run] = int(self._encoding.count(run))
+            assert self._count_tokens
+            tokens = self._runs[run] = self._count_tokens(run)
         return tokens
 
 

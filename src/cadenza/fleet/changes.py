@@ -53,14 +53,9 @@ async def _wait_until_seen(store: Store, number: int, wait_s: float) -> None:
     pause_s = LOOK_AGAIN_S
     with suppress(TimeoutError):
         async with asyncio.timeout(wait_s):
-            while await _is_behind(store, number):
+            while True:
+                with suppress(StoreUnavailable):
+                    if await store.row(BEHIND, {"number": number}) is None:
+                        return
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LOOK_AGAIN_S_MAX)
-
-
-async def _is_behind(store: Store, number: int) -> bool:
-    """Whether any process has not reported this epoch."""
-    try:
-        return await store.row(BEHIND, {"number": number}) is not None
-    except StoreUnavailable:
-        return True

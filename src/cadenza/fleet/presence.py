@@ -10,23 +10,26 @@ If it was alive after all, it registers again under a new name. This file knows 
 import asyncio
 import contextlib
 import math
+import os
 import secrets
+import socket
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 
 import msgspec
 from sqlalchemy import bindparam, delete, insert, or_, select, update
 
-from cadenza.store import live_processes, migrate, schema
+from cadenza.store import migrate, schema
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, StoreRefused, StoreUnavailable, Transaction
+from cadenza.store.store import Store, StoreRefused, StoreUnavailable, Transaction
 from cadenza.store.tables import epochs
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs while the machine sleeps
 FENCED = -(2**62)  # low enough to stay negative if a process of an older release keeps counting
 ROW = schema.processes.c
 NAMED = ROW.name == bindparam("of")
-REGISTER = Statement(insert(schema.processes), "name", *live_processes.DESCRIPTION)
+REGISTER = Statement(insert(schema.processes), "name", "version", "revision", "host", "pid")
 HEARTBEAT = Statement(update(schema.processes).where(NAMED, ROW.beats >= 0).values(beats=ROW.beats + 1))
 READ_HEARTBEATS = Statement(select(ROW.name, ROW.beats, epochs.number_of(epochs.CHANGES)))
 SET_SEEN = Statement(update(schema.processes).where(NAMED).values(seen=bindparam("number")))
@@ -181,7 +184,9 @@ class Presence:
     async def _send_heartbeat(self) -> None:
         """Increment the counter of this process, and read those of all others and the newest epoch."""
         sent_s = self._clock()
-        rows = await self._store.transact(self._write_heartbeat, is_brief=True)
+        rows = await self._store.transact(
+            lambda tx: tx.rows(READ_HEARTBEATS, {}) if tx.change(HEARTBEAT, {"of": self.name}) else [], is_brief=True
+        )
         if not rows:
             self._invalidate()
             self.is_swept = True
@@ -190,9 +195,6 @@ class Presence:
         self._see(rows[0][2])
         self._fresh_until_s = sent_s + self._bounds.fresh_s
         await self._report_epoch()
-
-    def _write_heartbeat(self, tx: Transaction) -> list[Row]:
-        return tx.rows(READ_HEARTBEATS, {}) if tx.change(HEARTBEAT, {"of": self.name}) else []
 
     def _see(self, newest: int) -> None:
         if newest != self.epoch:
@@ -268,7 +270,8 @@ class Observation:
 
 
 def register(tx: Transaction, name: str) -> None:
-    tx.change(REGISTER, {"name": name, **live_processes.describe_this_process(migrate.REVISIONS[-1])})
+    program = {"version": version("cadenza"), "revision": migrate.REVISIONS[-1]}
+    tx.change(REGISTER, {"name": name, **program, "host": socket.gethostname(), "pid": os.getpid()})
 
 
 def remove(tx: Transaction, name: str) -> None:

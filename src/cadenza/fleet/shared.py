@@ -99,11 +99,8 @@ class MemoryRates:
     def _keep(self, name: str, whole_at_ns: int, now_ns: int) -> None:
         self._whole_at_ns[name] = whole_at_ns
         if len(self._whole_at_ns) >= self._sweep_at:
-            self._sweep(now_ns)
-
-    def _sweep(self, now_ns: int) -> None:
-        self._whole_at_ns = {name: at_ns for name, at_ns in self._whole_at_ns.items() if at_ns > now_ns}
-        self._sweep_at = len(self._whole_at_ns) + SWEEP_EVERY
+            self._whole_at_ns = {one: at_ns for one, at_ns in self._whole_at_ns.items() if at_ns > now_ns}
+            self._sweep_at = len(self._whole_at_ns) + SWEEP_EVERY
 
 
 class MemoryState:

@@ -11,13 +11,13 @@ from typing import Protocol
 import msgspec
 
 from cadenza.core.chat import ChatRequest, LargeTexts, Media
-from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
+from cadenza.core.errors import BodyTimedOut, ContextOverflow, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.money import Price
-from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
+from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.answers import Heartbeat
-from cadenza.gateway.billing import Credit, hold_credit, size_hold
+from cadenza.gateway.billing import Credit, size_hold
 from cadenza.gateway.credit_errors import check_least_credit
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header, passed_fields
 from cadenza.gateway.gateway import Gateway
@@ -33,12 +33,7 @@ from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, is_tur
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.rules import Hold
-from cadenza.routing.catalogue import (
-    ServedClass,
-    check_largest_window,
-    has_ample_room,
-    routes_that_fit,
-)
+from cadenza.routing.catalogue import ServedClass, has_ample_room, routes_that_fit
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch
 from cadenza.routing.prompt import Character, PromptSize
@@ -76,7 +71,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
         quote = size_hold(request, plan, served.price, chat, prompt)
         at("quoted")
-        async with hold_credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
+        async with Credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
             at("held")
             ask = await compose(chat, served.character, prompt, credit, plan, grounding)
             record = request.record
@@ -84,8 +79,8 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
                 if chat.extra or reply.route.drops:
-                    request.answers.add_headers(ignored_header(chat.extra, chat.sampling, reply.route))
-                relay = start_relay(request, chat, quote.hold, credit, plan, grounding)
+                    request.answers.headers += ignored_header(chat.extra, chat.sampling, reply.route)
+                relay = start_relay(request, chat, quote.hold, credit, ask, grounding)
                 result = await relay.run(reply)
                 at("relayed")
                 await credit.settle(result)
@@ -126,21 +121,23 @@ async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, b
 
     Before a long prompt is counted, the free credit must pay for the fewest tokens that it can have: 402.
     """
+    room_tokens = chat.max_tokens or OUTPUT_TOKENS_MAX  # with so much room the prompt need not be counted exactly
     if not prompt.is_quick:
         is_long = prompt.size_bytes > CONTEXT_TOKENS_MAX
-        if is_long or not has_ample_room(plan, prompt.at_most, chat.room_tokens):
-            check_largest_window(plan, prompt.at_least)
+        if is_long or not has_ample_room(plan, prompt.at_most, room_tokens):
+            if prompt.at_least > plan.context_tokens:
+                raise ContextOverflow(plan.context_tokens, prompt.at_least)
             await check_least_credit(balance_nano, price, prompt, chat.max_tokens or OUTPUT_TOKENS_MIN)
         if is_long:
             check_context(await prompt.exact_of_client())
-    return await routes_that_fit(plan, prompt, chat.room_tokens)
+    return await routes_that_fit(plan, prompt, room_tokens)
 
 
 def start_relay(
-    request: ApiRequest, chat: ChatRequest, hold: Hold, credit: Credit, plan: Plan, grounding: Grounding
+    request: ApiRequest, chat: ChatRequest, hold: Hold, credit: Credit, ask: Ask, grounding: Grounding
 ) -> StreamRelay | WholeRelay:
-    is_limited = is_shortened(chat, credit.output_limit, plan)
-    limit = b"x-cadenza-max-tokens: %d\r\n" % credit.output_limit if is_limited else b""
+    is_shortened = ask.max_tokens != chat.max_tokens
+    limit = b"x-cadenza-max-tokens: %d\r\n" % credit.output_limit if is_shortened else b""
     head = ReplyHead(
         completion_id=hold.completion_id,
         created=hold.started_at // 1000,
@@ -174,8 +171,11 @@ async def compose(
     plan: Plan,
     grounding: Grounding = NO_GROUNDING,
 ) -> Ask:
-    sent = await _with_material(chat.messages, grounding) if grounding.edits else chat.messages
-    output_limit = credit.output_limit
+    sent = [*chat.messages] if grounding.edits else chat.messages
+    for index in grounding.edits:
+        sent[index] = msgspec.Raw(await _join(grounding.edited(index, chat.messages[index])))
+    # Less than was asked for, if the account cannot pay for more.
+    is_shortened = credit.output_limit < (chat.max_tokens or plan.max_output_tokens)
     separate = [character.message, *sent]
     if leading := chat.leading_system:
         gap = b"\\n\\n" if chat.system else b""
@@ -188,7 +188,7 @@ async def compose(
     return Ask(
         messages=messages if leading else separate,
         sampling=chat.sampling,
-        max_tokens=output_limit if is_shortened(chat, output_limit, plan) else chat.max_tokens,
+        max_tokens=credit.output_limit if is_shortened else chat.max_tokens,
         stream=chat.stream,
         tools=chat.tools,
         extra=chat.extra,
@@ -198,13 +198,6 @@ async def compose(
         counted_bytes=sent_bytes(chat.messages, fields) + grounding.texts_bytes + own_bytes,
         on_asked=credit.note_asked,
     )
-
-
-async def _with_material(messages: list[msgspec.Raw], grounding: Grounding) -> list[msgspec.Raw]:
-    edited = list(messages)
-    for index in grounding.edits:
-        edited[index] = msgspec.Raw(await _join(grounding.edited(index, messages[index])))
-    return edited
 
 
 async def _join(parts: list[bytes | memoryview]) -> bytes | bytearray:
@@ -217,8 +210,3 @@ async def _join(parts: list[bytes | memoryview]) -> bytes | bytearray:
             joined += memoryview(part)[start : start + SLICE_BYTES]
             await asyncio.sleep(0)
     return joined
-
-
-def is_shortened(chat: ChatRequest, output_limit: int, plan: Plan) -> bool:
-    """Whether the answer is limited to less than was asked for, because the account cannot pay for more."""
-    return output_limit < (chat.max_tokens or plan.max_output_tokens)

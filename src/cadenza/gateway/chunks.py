@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from cadenza.core.chat import FinishReason, usage_object
+from cadenza.core.chat import FinishReason, call_object, usage_object
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallDelta
 from cadenza.http.events import write_event
@@ -73,12 +73,3 @@ class Chunks:
 
     def _choice(self, delta: bytes, finish: bytes) -> bytes:
         return write_event(self._head + b'{"index":0,"delta":' + delta + b',"finish_reason":' + finish + b"}]}")
-
-
-def call_object(delta: ToolCallDelta) -> dict[str, Any]:
-    text = {"input" if delta.type == "custom" else "arguments": delta.arguments}
-    extra = {"extra_content": delta.extra_content} if delta.extra_content else {}
-    if not delta.id:
-        return {"index": delta.index, delta.type: text, **extra}
-    head = {"index": delta.index, "id": delta.id, "type": delta.type}
-    return {**head, delta.type: {"name": delta.name, **text}, **extra}

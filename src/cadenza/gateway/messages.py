@@ -8,16 +8,17 @@ from collections.abc import Sequence
 import msgspec
 
 from cadenza.core.errors import InvalidRequest
-from cadenza.gateway.parts import Attached, Part, check_part, find_attached
-from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, with_upstream_ids
+from cadenza.core.message_json import RAW_FIELDS
+from cadenza.gateway.parts import Part, check_part
+from cadenza.gateway.tools import NOTHING, CallFields, ToolFields, restore_upstream_ids
 
 PARTS_MAX = 16_384  # of all messages together
 CALLS_MAX = 4096  # of all messages together
+SHOWN_CHARS_MAX = 80  # of an id that an error quotes
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
 FALSY = (b"null", b"{}", b"[]", b'""', b"false", b"0")
 CUSTOM_TOOLS = frozenset({"custom_tools"})
-_RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class SentMessage(msgspec.Struct):
@@ -37,10 +38,7 @@ def check_messages(messages: list[SentMessage]) -> list[str]:
     _check_numbers(messages)
     texts = [_check_message(index, message) for index, message in enumerate(messages)]
     if any(message.tool_calls or message.role == "tool" for message in messages):
-        history = History()
-        for index, message in enumerate(messages):
-            history.follow(f"messages[{index}]", message.role, message.tool_calls or (), message.tool_call_id)
-        history.end()
+        _check_answers(messages)
     return texts
 
 
@@ -55,6 +53,28 @@ def _check_numbers(messages: list[SentMessage]) -> None:
         raise InvalidRequest(f"messages: they have {parts} parts together; at most {PARTS_MAX} are allowed.")
     if calls > CALLS_MAX:
         raise InvalidRequest(f"messages: they have {calls} tool calls together; at most {CALLS_MAX} are allowed.")
+
+
+def _check_answers(messages: list[SentMessage]) -> None:
+    """Each call must have an answer, and each answer a call."""
+    unanswered: dict[str | None, str] = {}  # call id to the path of the call
+    for index, message in enumerate(messages):
+        if message.role != "tool":
+            _check_none_left(unanswered)
+            calls = enumerate(message.tool_calls or ())
+            unanswered = {call.id: f"messages[{index}].tool_calls[{number}]" for number, call in calls}
+        elif unanswered.pop(message.tool_call_id, None) is None:
+            shown = str(message.tool_call_id)[:SHOWN_CHARS_MAX]
+            raise InvalidRequest(
+                f"messages[{index}].tool_call_id: '{shown}' answers no call of the preceding assistant message."
+            )
+    _check_none_left(unanswered)
+
+
+def _check_none_left(unanswered: dict[str | None, str]) -> None:
+    for call_id, path in unanswered.items():
+        shown = str(call_id)[:SHOWN_CHARS_MAX]
+        raise InvalidRequest(f"{path}: the call '{shown}' has no tool message that answers it.")
 
 
 def _check_message(index: int, message: SentMessage) -> str:
@@ -96,44 +116,29 @@ def has_custom_tools(messages: list[SentMessage], tools: Sequence[ToolFields]) -
     return any(tool.type == "custom" for tool in tools) or any(call.type == "custom" for call in calls)
 
 
-def find_attached_parts(messages: list[SentMessage], forwarded: list[msgspec.Raw], *, reads_files: bool) -> Attached:
-    """Files are found in the messages as they are forwarded: that is where their text is put."""
-    contents = [(index, one.content) for index, one in enumerate(messages) if isinstance(one.content, list)]
-    return find_attached(forwarded, contents, reads_files=reads_files)
-
-
 def to_upstream(message: SentMessage, raw: msgspec.Raw) -> msgspec.Raw:
     """The message without what upstreams do not accept.
 
     That is the role `developer`, refusals as parts of the content, empty `tool_calls`, our call ids and annotations.
     """
-    has_refusal = isinstance(message.content, list) and any(part.type == "refusal" for part in message.content)
-    if has_refusal:
-        raw = _with_text(message, raw)
-    if message.role == "assistant" and message.annotations != NOTHING:
-        raw = _without_annotations(raw)
-    if message.tool_calls or message.role == "tool":
-        return with_upstream_ids(raw)
-    if message.role != "developer" and message.tool_calls != []:
+    parts = message.content if isinstance(message.content, list) else []
+    has_refusal = any(part.type == "refusal" for part in parts)
+    has_annotations = message.role == "assistant" and message.annotations != NOTHING
+    has_ids = bool(message.tool_calls) or message.role == "tool"
+    if not (has_refusal or has_annotations or has_ids or message.role == "developer" or message.tool_calls == []):
         return raw
-    fields = _RAW_FIELDS.decode(raw)
-    if message.role == "developer":
+    fields = RAW_FIELDS.decode(raw)
+    if has_refusal:
+        text = "".join([part.text or part.refusal or "" for part in parts])
+        fields["content"] = msgspec.Raw(msgspec.json.encode(text))
+    if has_annotations:
+        del fields["annotations"]
+    if has_ids:
+        restore_upstream_ids(fields)
+    elif message.role == "developer":
         fields["role"] = msgspec.Raw(b'"system"')
-    if message.tool_calls == []:
+    if message.tool_calls == [] and message.role != "tool":
         del fields["tool_calls"]
         if message.content is None:
             fields["content"] = msgspec.Raw(b'""')
     return msgspec.Raw(msgspec.json.encode(fields))
-
-
-def _without_annotations(raw: msgspec.Raw) -> msgspec.Raw:
-    fields = _RAW_FIELDS.decode(raw)
-    del fields["annotations"]
-    return msgspec.Raw(msgspec.json.encode(fields))
-
-
-def _with_text(message: SentMessage, raw: msgspec.Raw) -> msgspec.Raw:
-    """The message with the text of its parts as its content."""
-    parts = message.content if isinstance(message.content, list) else []
-    text = "".join([part.text or part.refusal or "" for part in parts])
-    return msgspec.Raw(msgspec.json.encode(_RAW_FIELDS.decode(raw) | {"content": text}))

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import nullcontext
+from functools import partial
 
 import msgspec
 
@@ -14,7 +15,7 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.messages import CUSTOM_TOOLS
 from cadenza.gateway.parts import with_files
 from cadenza.gateway.request import ApiRequest
-from cadenza.grounding.charges import Charges, SearchCharge
+from cadenza.grounding.charges import Charges, charge_search
 from cadenza.grounding.gather import Affordable, Grounder, GroundingRequest
 from cadenza.grounding.material import Grounding
 from cadenza.grounding.model_decision import ModelDecision
@@ -51,7 +52,7 @@ async def ground(
     charges = Charges(gateway.ledger, principal, request.record.request_id, secret)
     decide = ModelDecision(gateway.dispatcher, gateway.snapshot, served, charges) if served.decides_by_model else None
     terms = grounder.search_terms()
-    charge = SearchCharge(charges, gateway.rates, principal.account_id, terms) if terms else nullcontext
+    charge = partial(charge_search, charges, gateway.rates, principal.account_id, terms) if terms else nullcontext
     to_ground = GroundingRequest(chat, served.plan, prompt, principal, affordable, charge, decide)
     grounding = await grounder.ground(to_ground, wanted)
     if charges.charged_nano:

@@ -14,7 +14,7 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.file_tokens import FileTokens, tokens_of_file, tokens_of_image, tokens_of_sound
 from cadenza.core.files import clean_name
 from cadenza.core.image_tokens import IMAGE_TOKENS, IMAGE_TOKENS_MAX, PATCHES_MAX
-from cadenza.core.message_json import GAP, RAW_ITEMS, find_content, skip
+from cadenza.core.message_json import GAP, RAW_FIELDS, RAW_ITEMS, find_content, skip
 from cadenza.gateway.tools import NOTHING
 
 FILES_MAX = 20
@@ -23,7 +23,6 @@ ANY_IMAGE = FileTokens(IMAGE_TOKENS, IMAGE_TOKENS_MAX)
 # The capability of a route that parts of this type need.
 CAPABILITIES = {"image_url": "vision", "input_audio": "audio", "file": "files"}
 
-_RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # An image with nothing but its address and its detail: with another field, or one twice, its size is in doubt.
 _DETAIL = rb'"detail"\s*+:\s*+"(low|high|auto)"'
 _URL = rb'"url"\s*+:\s*+"(?:[^"\\]++|\\.)*+"'
@@ -81,7 +80,7 @@ def check_part(path: str, part: Part, role: str) -> str:
         raise InvalidRequest(f"{path}.type: parts of type '{part.type}' are supported in user messages only.")
     if part.type == "file":
         _check_file(f"{path}.file", part.file)
-    elif _is_null(part.image_url if part.type == "image_url" else part.input_audio):
+    elif (part.image_url if part.type == "image_url" else part.input_audio) == NOTHING:
         raise InvalidRequest(f"{path}.{part.type}: missing.")
     return ""
 
@@ -89,20 +88,19 @@ def check_part(path: str, part: Part, role: str) -> str:
 def _check_file(path: str, file: File | None) -> None:
     if file is None:
         raise InvalidRequest(f"{path}: missing.")
-    if not _is_null(file.file_id):
+    if file.file_id != NOTHING:
         raise InvalidRequest(f"{path}.file_id: no files are kept here. Send the file inline, as `file_data`.")
-    if _is_null(file.file_data):
+    if file.file_data == NOTHING:
         raise InvalidRequest(f"{path}.file_data: missing. Send the file inline, as a data URL or as base64.")
     if memoryview(file.file_data)[0] != ord('"'):
         raise InvalidRequest(f"{path}.file_data: must be a string: a data URL or base64.")
 
 
-def _is_null(raw: msgspec.Raw) -> bool:
-    return raw is NOTHING or raw == NOTHING
-
-
 def find_attached(messages: Sequence[msgspec.Raw], contents: Contents, *, reads_files: bool) -> Attached:
-    """What these contents have in addition to text. Files that are not read here need a route that takes them."""
+    """What these contents have in addition to text. Files that are not read here need a route that takes them.
+
+    Files are found in the messages as they are forwarded: that is where their text is put.
+    """
     parts = [part for _, content in contents for part in content if part.type in CAPABILITIES]
     if not parts:
         return NOTHING_ATTACHED
@@ -114,47 +112,41 @@ def find_attached(messages: Sequence[msgspec.Raw], contents: Contents, *, reads_
     for message, content in contents:
         for part in content:
             if part.type in CAPABILITIES:
-                data = _data_of(part, reads_files=reads_files)
-                media = _add(media, data.tokens, 0 if data.json is None else len(data.json))
-                if data.json is not None:
-                    excluded.setdefault(message, []).append(data.json)
+                data, tokens = _data_of(part, reads_files=reads_files)
+                media = _add(media, tokens, 0 if data is None else len(data))
+                if data is not None:
+                    excluded.setdefault(message, []).append(data)
     if not reads_files:
         return Attached((), media, needs, excluded)
     return Attached(tuple(_find_files(messages, contents)), media, needs - {"files"}, excluded)
 
 
-class PartData(msgspec.Struct, frozen=True):
+def _data_of(part: Part, *, reads_files: bool) -> tuple[msgspec.Raw | None, FileTokens]:
     """The data of a part that is not text: its JSON string, which is not counted as text, and its tokens.
 
-    Without such a string the part counts as text, and as an image of any size.
+    Without such a string the part counts as text, and as an image of any size. A file that is read here is left out of
+    the prompt: its text is added instead.
     """
-
-    json: msgspec.Raw | None
-    tokens: FileTokens
-
-
-def _data_of(part: Part, *, reads_files: bool) -> PartData:
-    """A file that is read here is left out of the prompt: its text is added instead."""
     if part.type == "file":
         assert part.file
         data = part.file.file_data
-        return PartData(data, NO_TOKENS if reads_files else tokens_of_file(data))
+        return data, NO_TOKENS if reads_files else tokens_of_file(data)
     if part.type == "input_audio":
         sound = _string(part.input_audio, "data")
         tokens = tokens_of_sound(sound) if sound else None
-        return PartData(sound, tokens) if tokens else PartData(None, NO_TOKENS)
+        return (sound, tokens) if tokens else (None, NO_TOKENS)
     url, known = _string(part.image_url, "url"), _IMAGE.fullmatch(part.image_url)
     is_low = known is not None and {*known.groups()} == {None, b"low"}
     if url and (tokens := tokens_of_image(url, is_low=is_low)):
-        return PartData(url, tokens if known else ANY_IMAGE)
-    return PartData(None, FileTokens(IMAGE_TOKENS, PATCHES_MAX) if is_low else ANY_IMAGE)
+        return url, tokens if known else ANY_IMAGE
+    return None, FileTokens(IMAGE_TOKENS, PATCHES_MAX) if is_low else ANY_IMAGE
 
 
 def _string(raw: msgspec.Raw, name: str) -> msgspec.Raw | None:
     """A field of an object, if it is a string. Some clients send the string instead of the object."""
     if memoryview(raw)[0] == ord('"'):
         return raw
-    value = _RAW_FIELDS.decode(raw).get(name) if memoryview(raw)[0] == ord("{") else None
+    value = RAW_FIELDS.decode(raw).get(name) if memoryview(raw)[0] == ord("{") else None
     return value if value is not None and memoryview(value)[0] == ord('"') else None
 
 
@@ -177,18 +169,15 @@ def with_files(media: Media, files: Iterable[FilePart]) -> Media:
 
 def _find_files(messages: Sequence[msgspec.Raw], contents: Contents) -> Iterator[FilePart]:
     for message, parts in contents:
-        if any(part.type == "file" for part in parts):
-            span = find_content(messages[message])
-            if span is None:
-                raise InvalidRequest(f"messages[{message}]: has a field twice.")
-            yield from _files_in(message, memoryview(messages[message]), span, parts)
-
-
-def _files_in(message: int, raw: memoryview, span: tuple[int, int], parts: Sequence[Part]) -> Iterator[FilePart]:
-    end = span[0]
-    for part, item in zip(parts, RAW_ITEMS.decode(raw[slice(*span)]), strict=True):
-        start = skip(GAP, raw, end)
-        end = start + memoryview(item).nbytes
-        if part.type == "file":
-            assert part.file
-            yield FilePart(message, start, end, clean_name(part.file.filename or ""), part.file.file_data)
+        if not any(part.type == "file" for part in parts):
+            continue
+        raw, span = memoryview(messages[message]), find_content(messages[message])
+        if span is None:
+            raise InvalidRequest(f"messages[{message}]: has a field twice.")
+        end = span[0]
+        for part, item in zip(parts, RAW_ITEMS.decode(raw[slice(*span)]), strict=True):
+            start = skip(GAP, raw, end)
+            end = start + memoryview(item).nbytes
+            if part.type == "file":
+                assert part.file
+                yield FilePart(message, start, end, clean_name(part.file.filename or ""), part.file.file_data)

@@ -15,34 +15,26 @@ from cadenza.core.tool_calls import unwrap_id
 TOOLS_MAX = 128
 NOTHING = msgspec.Raw(b"null")  # a raw field that was not sent
 CHOICE_BYTES_MAX = 64 * 1024
-SHOWN_CHARS_MAX = 80  # of an id that a message quotes
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TYPES = ("function", "custom")
 CHOICES = ("auto", "none", "required")
 BAD_CHOICE = f"tool_choice: must be one of {', '.join(CHOICES)}, or name a tool."
-RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 RAW_CALLS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
-class FunctionFields(msgspec.Struct):
-    """The fields of a function definition that are checked."""
+class NamedFields(msgspec.Struct):
+    """The fields of a function or a custom tool that are checked. Only the definition of a function has parameters."""
 
     name: str | None = None
     parameters: msgspec.Raw = NOTHING
 
 
-class NameFields(msgspec.Struct):
-    """The one field of a custom tool that is checked."""
-
-    name: str | None = None
-
-
 class ToolFields(msgspec.Struct):
-    """The fields of a tool that are checked."""
+    """The fields of a tool, or of a `tool_choice` that names one, that are checked."""
 
     type: str | None = None
-    function: FunctionFields | None = None
-    custom: NameFields | None = None
+    function: NamedFields | None = None
+    custom: NamedFields | None = None
 
 
 class CalledFunctionFields(msgspec.Struct):
@@ -75,15 +67,7 @@ class CallFields(msgspec.Struct):
         return self.custom.name + self.custom.input if self.custom else ""
 
 
-class ChoiceFields(msgspec.Struct):
-    """The fields of a `tool_choice` that are checked."""
-
-    type: str | None = None
-    function: NameFields | None = None
-    custom: NameFields | None = None
-
-
-_CHOICE: msgspec.json.Decoder[ChoiceFields | str | None] = msgspec.json.Decoder(ChoiceFields | str | None)
+_CHOICE: msgspec.json.Decoder[ToolFields | str | None] = msgspec.json.Decoder(ToolFields | str | None)
 
 
 def check_tools(tools: Sequence[ToolFields]) -> dict[str, str]:
@@ -103,17 +87,12 @@ def _check_tool(path: str, tool: ToolFields) -> str:
     if tool.type not in TYPES:
         raise InvalidRequest(f"{path}.type: must be 'function' or 'custom'.")
     definition = tool.function if tool.type == "function" else tool.custom
-    if tool.type == "function" and tool.function and not _is_object(tool.function.parameters):
+    if tool.type == "function" and tool.function and memoryview(tool.function.parameters)[0] not in b"{n":
         raise InvalidRequest(f"{path}.function.parameters: expected an object.")
     name = definition.name if definition else None
     if name is None or not NAME.fullmatch(name):
         raise InvalidRequest(f"{path}.{tool.type}.name: must be 1 to 64 letters, digits, underscores or dashes.")
     return name
-
-
-def _is_object(raw: msgspec.Raw) -> bool:
-    """Whether the field is an object, or null."""
-    return raw is NOTHING or memoryview(raw)[0] in b"{n"
 
 
 def check_choice(raw: msgspec.Raw, types: dict[str, str]) -> None:
@@ -133,7 +112,7 @@ def check_choice(raw: msgspec.Raw, types: dict[str, str]) -> None:
             raise InvalidRequest(f"tool_choice: names a tool of type '{choice.type}' that tools does not define.")
 
 
-def _read_choice(raw: msgspec.Raw) -> ChoiceFields | str | None:
+def _read_choice(raw: msgspec.Raw) -> ToolFields | str | None:
     if memoryview(raw).nbytes > CHOICE_BYTES_MAX:
         raise InvalidRequest(f"tool_choice: is larger than {CHOICE_BYTES_MAX // 1024} KiB, which is the maximum.")
     try:
@@ -144,47 +123,15 @@ def _read_choice(raw: msgspec.Raw) -> ChoiceFields | str | None:
         raise InvalidRequest("The body is nested too deeply.") from None
 
 
-class History:
-    """Checks the tool calls of a conversation: each call must have an answer, and each answer a call."""
-
-    def __init__(self) -> None:
-        self._unanswered: dict[str, str] = {}  # call id to the path of the call
-
-    def follow(self, path: str, role: str, calls: Sequence[CallFields], answers: str | None) -> None:
-        if role == "tool":
-            if answers not in self._unanswered:
-                raise InvalidRequest(
-                    f"{path}.tool_call_id: '{_shown(answers)}' answers no call of the preceding assistant message."
-                )
-            del self._unanswered[answers]
-            return
-        self.end()
-        self._unanswered = {call.id: f"{path}.tool_calls[{index}]" for index, call in enumerate(calls)}
-
-    def end(self) -> None:
-        for call_id, path in self._unanswered.items():
-            raise InvalidRequest(f"{path}: the call '{_shown(call_id)}' has no tool message that answers it.")
-
-
-def _shown(call_id: str | None) -> str:
-    return str(call_id)[:SHOWN_CHARS_MAX]
-
-
-def with_upstream_ids(raw: msgspec.Raw) -> msgspec.Raw:
-    """The message with the upstream's own call ids instead of ours; the other fields are unchanged."""
-    fields = RAW_FIELDS.decode(raw)
-    if _is_given(fields, "tool_call_id"):
+def restore_upstream_ids(fields: dict[str, msgspec.Raw]) -> None:
+    """Replace our call ids in the fields of a message by the upstream's own."""
+    if fields.get("tool_call_id", NOTHING) != NOTHING:
         fields["tool_call_id"] = _unwrapped(fields["tool_call_id"])
-    if _is_given(fields, "tool_calls"):
+    if fields.get("tool_calls", NOTHING) != NOTHING:
         calls = RAW_CALLS.decode(fields["tool_calls"])
         for call in calls:
             call["id"] = _unwrapped(call["id"])
         fields["tool_calls"] = msgspec.Raw(msgspec.json.encode(calls))
-    return msgspec.Raw(msgspec.json.encode(fields))
-
-
-def _is_given(fields: dict[str, msgspec.Raw], name: str) -> bool:
-    return name in fields and bytes(fields[name]) != b"null"
 
 
 def _unwrapped(raw_id: msgspec.Raw) -> msgspec.Raw:

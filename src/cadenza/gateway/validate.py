@@ -12,18 +12,18 @@ import msgspec
 
 from cadenza.core.chat import NO_FIELDS, SAMPLING, ChatRequest, Fields
 from cadenza.core.errors import ContextOverflow, InvalidRequest
+from cadenza.core.message_json import RAW_ITEMS
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from cadenza.gateway.extra_fields import read_extra_fields
 from cadenza.gateway.messages import (
     CUSTOM_TOOLS,
     SentMessage,
     check_messages,
-    find_attached_parts,
     has_custom_tools,
     is_truthy,
     to_upstream,
 )
-from cadenza.gateway.parts import NOTHING_ATTACHED
+from cadenza.gateway.parts import NOTHING_ATTACHED, find_attached
 from cadenza.gateway.tools import NOTHING, ToolFields, check_choice, check_tools
 
 T = TypeVar("T")
@@ -78,7 +78,6 @@ _KNOWN = frozenset(ChatBody.__struct_fields__)
 _MESSAGES = msgspec.json.Decoder(list[SentMessage] | None)
 _TOOLS = msgspec.json.Decoder(list[ToolFields] | None)
 _NUMBER = msgspec.json.Decoder(float | None)
-RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def parse_chat(body: bytes | bytearray) -> ChatRequest:
@@ -98,7 +97,8 @@ def check_body(body: ChatBody, extra: Fields = NO_FIELDS) -> ChatRequest:
     if texts is None:
         texts = check_messages(messages)
         forwarded = list(map(to_upstream, messages, raw_messages))
-        attached = find_attached_parts(messages, forwarded, reads_files=not tools)
+        contents = [(index, one.content) for index, one in enumerate(messages) if isinstance(one.content, list)]
+        attached = find_attached(forwarded, contents, reads_files=not tools)
     leading = _count_leading_system(messages)
     system = "\n\n".join(filter(None, texts[:leading])) if leading else ""
     is_plain = tools is None and forwarded is raw_messages

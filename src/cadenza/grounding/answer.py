@@ -20,7 +20,7 @@ the code does: then it was not code.
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -179,16 +179,13 @@ class CitationFinder:
     def annotations(self, sources: Sequence[Source]) -> list[dict[str, Any]]:
         """The sources that the answer cites, or all of them, at the end of the answer, if it cites none."""
         found = list[dict[str, Any]]()
-        for mark in self._all_marks():
+        is_code_closed = 0 < self._code == self._run
+        for mark in self._marks if is_code_closed else self._marks + self._doubtful:
             for number in _numbers(mark, len(sources)):
                 if len(found) == ANNOTATIONS_MAX:
                     return found
                 found.append(_annotation(sources[number - 1], mark.start, mark.end))
         return found or [_annotation(source, self._length, self._length) for source in sources[:ANNOTATIONS_MAX]]
-
-    def _all_marks(self) -> list[Mark]:
-        is_closed = 0 < self._code == self._run
-        return self._marks if is_closed else self._marks + self._doubtful
 
     def _read(self, text: str, place: int) -> int:
         """Read from a place to the next one that changes the state."""
@@ -251,7 +248,8 @@ class CitationFinder:
         if self._is_index and not content.startswith("^"):
             self._index_end = end
         elif MARKER.fullmatch(content) and len(self._marks) + len(self._doubtful) < MARKS_MAX:
-            ranges = tuple(_ranges(content.partition("†")[0]))
+            found = NUMBERS.findall(content.partition("†")[0])
+            ranges = tuple((int(first), int(last or first)) for first, last in found)
             (self._doubtful if self._code else self._marks).append(Mark(ranges, start, end))
 
     def _follows_array(self, text: str, place: int) -> bool:
@@ -259,7 +257,8 @@ class CitationFinder:
         before = text[max(place - WORD_CHARS_MAX, 0) : place]
         if len(before) < WORD_CHARS_MAX:
             before = (self._before + before)[-WORD_CHARS_MAX:]
-        return text[place] == "[" and _is_variable(_last_word(before))
+        owner, _, name = _last_word(before).rpartition(".")
+        return text[place] == "[" and (owner in ("self", "this") or VARIABLE.fullmatch(name) is not None)
 
 
 def _last_word(text: str) -> str:
@@ -267,16 +266,6 @@ def _last_word(text: str) -> str:
     while start and (text[start - 1].isalnum() or text[start - 1] in "._$"):
         start -= 1
     return text[start:]
-
-
-def _is_variable(word: str) -> bool:
-    owner, _, name = word.rpartition(".")
-    return owner in ("self", "this") or VARIABLE.fullmatch(name) is not None
-
-
-def _ranges(content: str) -> Iterator[tuple[int, int]]:
-    for first, last in NUMBERS.findall(content):
-        yield int(first), int(last or first)
 
 
 def _numbers(mark: Mark, count: int) -> dict[int, None]:

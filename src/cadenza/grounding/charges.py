@@ -129,31 +129,24 @@ class SearchTerms(msgspec.Struct, frozen=True):
     per_day: int = 1000
 
 
-class SearchCharge:
-    """Counts and charges the searches of one request. EngineFailed if one must not be made."""
-
-    def __init__(self, charges: Charges, rates: Rates, account_id: str, terms: SearchTerms) -> None:
-        self._charges = charges
-        self._rates = rates
-        self._account_id = account_id
-        self._terms = terms
-
-    @contextlib.asynccontextmanager
-    async def __call__(self, query: str) -> AsyncIterator[None]:
-        terms = self._terms
-        name = f"searches:{terms.per_day}:{self._account_id}"  # a changed limit starts a new count
-        ticket = await self._rates.take(name, Rate(terms.per_day / DAY_S, terms.per_day))
-        if not ticket.is_granted:
-            raise EngineFailed("per_day")
-        if not terms.price_nano:
-            yield
-            return
-        charge = self._charges.charge(SEARCH, Price(terms.price_nano, 0), ONE_SEARCH, query)
-        async with contextlib.AsyncExitStack() as stack:
-            try:
-                (await stack.enter_async_context(charge)).provider = terms.engine
-            except NotAffordable:
-                raise EngineFailed("credit") from None
-            except AlreadyCharged:
-                pass
-            yield
+@contextlib.asynccontextmanager
+async def charge_search(
+    charges: Charges, rates: Rates, account_id: str, terms: SearchTerms, query: str
+) -> AsyncIterator[None]:
+    """Count and charge a search. EngineFailed if it must not be made."""
+    name = f"searches:{terms.per_day}:{account_id}"  # a changed limit starts a new count
+    ticket = await rates.take(name, Rate(terms.per_day / DAY_S, terms.per_day))
+    if not ticket.is_granted:
+        raise EngineFailed("per_day")
+    if not terms.price_nano:
+        yield
+        return
+    charge = charges.charge(SEARCH, Price(terms.price_nano, 0), ONE_SEARCH, query)
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            (await stack.enter_async_context(charge)).provider = terms.engine
+        except NotAffordable:
+            raise EngineFailed("credit") from None
+        except AlreadyCharged:
+            pass
+        yield

@@ -19,7 +19,7 @@ from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.core.tokens import estimate_tokens, output_room
 from cadenza.grounding.charges import SearchTerms
-from cadenza.grounding.files.reader import DocumentReader, FileText, ReaderBusy, SentFile, UnreadableFile
+from cadenza.grounding.files.reader import DocumentReader, DocumentText, ReaderBusy, SentFile, UnreadableFile
 from cadenza.grounding.material import NO_GROUNDING, Grounding, Material, insert_material
 from cadenza.grounding.memory import recall
 from cadenza.grounding.model_decision import DECISION_TOKENS, decision_bytes
@@ -29,7 +29,6 @@ from cadenza.grounding.search.records import (
     ChargeSearch,
     DecideByModel,
     EngineFailed,
-    EngineName,
     SearchRequest,
     SearchResult,
 )
@@ -57,8 +56,7 @@ LEAST_TOKENS = 64  # a part with less room than this is left out
 NO_ROOM = (
     "there is no room for it beside the messages; send a shorter conversation, or use a class with a larger window"
 )
-LATE = "it took too long"
-LATE_RETRY_S = 5.0
+FAILURES = (TimeoutError, ReaderBusy, EngineFailed, StoreUnavailable)  # of a part
 
 
 class Affordable(msgspec.Struct, frozen=True):
@@ -94,14 +92,6 @@ class GroundingBudget(msgspec.Struct, frozen=True):
     files: int
     memory: int
     search: int
-
-
-class PartFailed(Exception):
-    """A part failed or was late."""
-
-    def __init__(self, failure: Exception) -> None:
-        super().__init__()
-        self.failure = failure
 
 
 class Grounder:
@@ -151,10 +141,6 @@ class Grounder:
         given = self.search.settings
         return SearchTerms(given.engine, given.price_nano, given.searches_per_day)
 
-    def search_engine(self) -> EngineName | None:
-        """The engine in use; None without one, or while the local one has no index."""
-        return self.search.settings.engine if self.search and self.search.is_ready() else None
-
     async def stop(self) -> None:
         if self.search:
             await self.search.close()
@@ -170,14 +156,14 @@ class Grounder:
 
     async def _read_files(
         self, request: GroundingRequest, question: UserQuestion, tokens_max: int
-    ) -> Sequence[FileText]:
+    ) -> Sequence[DocumentText]:
         sent = [SentFile(part.name, memoryview(part.data)) for part in request.chat.files]
         reading = self._reader.read_files(request.principal.account_id, sent, question.text, tokens_max)
         try:
             texts = await self._run("attachments", FILES_S, reading)
-        except PartFailed as failed:
+        except FAILURES as failure:
             self._observer.metrics.refused.labels("files").inc()
-            busy = failed.failure if isinstance(failed.failure, ReaderBusy) else ReaderBusy(LATE, LATE_RETRY_S)
+            busy = failure if isinstance(failure, ReaderBusy) else ReaderBusy("it took too long", retry_s=5.0)
             raise RateLimited(f"The files were not read: {busy.reason}. Retry.", busy.retry_s) from None
         except UnreadableFile as error:
             advice = f", or send it as an '{error.part_type}' part" if error.part_type else ""
@@ -193,31 +179,29 @@ class Grounder:
         recalling = recall(self.store, request.principal.account_id, question.text, tokens_max)
         try:
             return await self._run("memory", MEMORY_S, recalling)
-        except PartFailed:
+        except FAILURES:
             return ()
 
     async def _find_sources(self, request: GroundingRequest, question: UserQuestion, tokens_max: int) -> SearchResult:
         if tokens_max < LEAST_TOKENS or self.search is None:
             return NOTHING_FOUND
         account_id = request.principal.account_id
-        searching = self.search.find(
-            SearchRequest(account_id, question.texts, tokens_max, request.charge, request.decide)
-        )
+        wanted = SearchRequest(account_id, question.texts, tokens_max, request.charge, request.decide)
         try:
-            return await self._run("search", self.search.settings.timeout_s, searching)
-        except PartFailed:
+            return await self._run("search", self.search.settings.timeout_s, self.search.find(wanted))
+        except FAILURES:
             return SEARCH_FAILED
 
     async def _run(self, part: str, limit_s: float, gathering: Awaitable[T]) -> T:
-        """The result of a part, or PartFailed. Each outcome is counted, a failure with its reason."""
+        """The result of a part. Each outcome is counted, a failure with its reason."""
         metrics = self._observer.metrics
         try:
             async with asyncio.timeout(limit_s):
                 found = await gathering
-        except (TimeoutError, ReaderBusy, EngineFailed, StoreUnavailable) as failure:
+        except FAILURES as failure:
             metrics.grounding.labels(part, "late" if isinstance(failure, TimeoutError) else "failed").inc()
             metrics.grounding_failures.labels(part, failure_reason(failure)).inc()
-            raise PartFailed(failure) from None
+            raise
         metrics.grounding.labels(part, "added" if found else "nothing").inc()
         return found
 

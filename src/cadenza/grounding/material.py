@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from cadenza.core.chat import ChatRequest, UserQuestion
-from cadenza.grounding.files.reader import FileText
+from cadenza.grounding.files.reader import DocumentText
 from cadenza.grounding.search.records import NOTHING_FOUND, SearchResult, Source
 
 ID_BYTES = 8
@@ -33,13 +33,13 @@ SEARCH_FAILED_NOTE = (
     "A search for my question failed. If the answer needs facts that may have changed, say that you could not search."
 )
 CUT = "the file is too long, the rest is left out"
-_UNSAFE = re.compile(r'[\s"<>&]+')
+UNSAFE = re.compile(r'[\s"<>&]+')  # could end an attribute or a tag
 
 
 class Material(msgspec.Struct, frozen=True):
     """What was gathered for one request. `files` are all files of the request, or none."""
 
-    files: Sequence[FileText] = ()
+    files: Sequence[DocumentText] = ()
     notes: Sequence[str] = ()
     found: SearchResult = NOTHING_FOUND
 
@@ -125,7 +125,7 @@ def insert_material(chat: ChatRequest, question: UserQuestion, material: Materia
 def fence(kind: str, text: str, **attributes: str) -> Fenced:
     """The text between its tags. Attributes without a value are left out."""
     id_ = _digest_not_in(text)
-    listed = "".join([f' {name}="{_plain(value)}"' for name, value in attributes.items() if value])
+    listed = "".join([f' {name}="{UNSAFE.sub(" ", value).strip()}"' for name, value in attributes.items() if value])
     return Fenced(id_, f'<{TAG_NAME} {id_} kind="{kind}"{listed}>\n{text.strip()}\n</{TAG_NAME} {id_}>')
 
 
@@ -180,8 +180,3 @@ def _digest_not_in(text: str) -> str:
         if id_ not in text:
             return id_
         salt += 1
-
-
-def _plain(value: str) -> str:
-    """A value that cannot end its attribute or its tag."""
-    return _UNSAFE.sub(" ", value).strip()

@@ -123,7 +123,7 @@ class ClientConnection(asyncio.Protocol):
                 return True
         self._receiver = receiver
         try:
-            while self._is_receiving():
+            while self._receiver is not None and self._state is not COMPLETE:
                 await self._wait(deadline_s)
                 deadline_s = self._deadline.at_s
             return self._receiver is None
@@ -143,9 +143,6 @@ class ClientConnection(asyncio.Protocol):
             self._transport.resume_reading()
         self._buffered_bytes = 0
         return data
-
-    def _is_receiving(self) -> bool:
-        return self._receiver is not None and self._state is not COMPLETE
 
     def is_usable(self) -> bool:
         is_fresh = self._loop.time() - self._idle_since_s < IDLE_S_MAX

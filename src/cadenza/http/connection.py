@@ -39,17 +39,13 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     pause_s_max: float = 5.0  # the longest pause of a client that does not back off
 
 
-def _refuse_plainly(_status: int) -> tuple[bytes, bytes]:
-    return b"", b""
-
-
 class ConnectionSettings(msgspec.Struct, frozen=True):
     """The limits, the application's reply to bytes that are not HTTP, and the trusted proxies."""
 
     limits: ConnectionLimits = ConnectionLimits()
     body_limits: BodyLimits = BodyLimits()
     proxies: TrustedProxies = TrustedProxies()
-    refuse_malformed: RefuseMalformed = _refuse_plainly
+    refuse_malformed: RefuseMalformed = lambda _status: (b"", b"")
 
 
 class ConnectionState(IntEnum):

@@ -169,13 +169,6 @@ class Turnstile:
         self._started += 1
         return self._started <= self._starts_per_turn
 
-    def enter(self, start: Callable[[], None]) -> None:
-        """Call `start` now, or in a later turn if enough were started already."""
-        if self.pass_now():
-            start()
-        else:
-            self.wait(start)
-
     def wait(self, start: Callable[[], None]) -> None:
         """Call `start` in a later turn."""
         if not self._waiting:

@@ -7,7 +7,7 @@ are set aside, in a queue of their own.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
@@ -135,7 +135,8 @@ class Backlog:
         Calls are counted instead of seconds: after a pause of this process, answers may have arrived unread.
         """
         found = []
-        for move in {id(one): one for one in self._all()}.values():  # one that was put back may still be in flight
+        lists = (*self._ready.values(), *self._aside.values(), *self._in_flight.values())
+        for move in {id(one): one for moves in lists for one in moves}.values():  # one put back may still be in flight
             move.looks += 1
             if move.looks > looks and not move.answer.done():
                 found.append(move)
@@ -158,11 +159,6 @@ class Backlog:
 
     def _queue(self, account_id: str) -> Queue:
         return self._aside if account_id in self._aside else self._ready
-
-    def _all(self) -> Iterator[Move]:
-        for queue in (self._ready, self._aside, self._in_flight):
-            for moves in queue.values():
-                yield from moves
 
     def _waiting_aside(self) -> list[str]:
         return [one for one, moves in self._aside.items() if moves and one not in self._in_flight]

@@ -6,24 +6,20 @@ Caps, and what is spent and held of them, change only under the lock of their ac
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import ScalarSelect, Select, bindparam, delete, exists, func, insert, select, text, update
+from sqlalchemy import bindparam, delete, exists, insert, select, text, update
 
 from cadenza.core.records import Cap
 from cadenza.ledger.caps import CapState, CapStatus, month_of, span_of
 from cadenza.ledger.rules import Hold
 from cadenza.store.schema import accounts, cap_holds, caps, keys, usage
-from cadenza.store.statements import SelectByIds, Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.statements import SelectByIds, Statement, total
+from cadenza.store.store import Row, Store, Transaction, change_row
 from cadenza.store.tables.accounts import lock_account
 
 _OF_KEY = caps.c.key_id == bindparam("key")
 
 
-def _held(*more: object) -> "ScalarSelect[int]":
-    held: Select[tuple[int]] = select(func.coalesce(func.sum(cap_holds.c.amount_nano), 0))
-    return held.where(cap_holds.c.key_id == caps.c.key_id, *more).scalar_subquery()  # type: ignore[arg-type]
-
-
+_HELD = select(total(cap_holds.c.amount_nano)).where(cap_holds.c.key_id == caps.c.key_id)
 _READ = select(
     caps.c.key_id,
     caps.c.limit_nano,
@@ -31,21 +27,19 @@ _READ = select(
     caps.c.month,
     caps.c.spent_nano,
     caps.c.excused_nano,
-    _held(),
-    _held(cap_holds.c.process == bindparam("process")),
+    _HELD.scalar_subquery(),
+    _HELD.where(cap_holds.c.process == bindparam("process")).scalar_subquery(),
 )
 READ = SelectByIds(_READ, caps.c.key_id)
 SPENT = Statement(
-    select(func.coalesce(func.sum(usage.c.cost_nano), 0)).where(
+    select(total(usage.c.cost_nano)).where(
         usage.c.account_id == bindparam("account"),
         usage.c.key_id == bindparam("key"),
         usage.c.started_at >= bindparam("first"),
         usage.c.started_at < bindparam("next"),
     )
 )
-HELD = Statement(
-    select(func.coalesce(func.sum(cap_holds.c.amount_nano), 0)).where(cap_holds.c.key_id == bindparam("key"))
-)
+HELD = Statement(select(total(cap_holds.c.amount_nano)).where(cap_holds.c.key_id == bindparam("key")))
 WRITE = Statement(
     update(caps)
     .where(_OF_KEY)
@@ -71,7 +65,6 @@ HELD_BY_PROCESS = Statement(
 ADD = Statement(insert(caps), *caps.c.keys())
 REMOVE = Statement(delete(caps).where(_OF_KEY))
 REMOVE_HOLDS = Statement(delete(cap_holds).where(cap_holds.c.key_id == bindparam("key")))
-FLAG_KEY = Statement(update(keys).where(keys.c.id == bindparam("key")).values(is_capped=bindparam("capped")))
 FLAG_ACCOUNT = Statement(
     update(accounts)
     .where(accounts.c.id == bindparam("account"))
@@ -99,7 +92,7 @@ def set_cap(tx: Transaction, account_id: str, key_id: str, cap: Cap | None, now_
             "excused_nano": max(0, spent_nano + held_nano - cap.limit_nano),
         }
         tx.change(ADD, values)
-    tx.change(FLAG_KEY, {"key": key_id, "capped": cap is not None})
+    change_row(tx, keys, key_id, is_capped=cap is not None)
     tx.change(FLAG_ACCOUNT, {"account": account_id})
 
 

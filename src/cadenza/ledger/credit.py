@@ -223,8 +223,7 @@ def use_reference(tx: Transaction, use: ReferenceUse) -> ReferenceUse | None:
         return None
     found = tx.row(FIND_REFERENCE, {"digest": use.digest})
     assert found
-    digest, action, arguments_digest, subject, at = found
-    return ReferenceUse(bytes(digest), action, bytes(arguments_digest), subject, at)
+    return ReferenceUse(*found)
 
 
 def _add(tx: Transaction, entry: dict[str, Any]) -> int | None:

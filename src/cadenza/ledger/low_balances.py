@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, case, exists, select, update
 
 from cadenza.store.schema import accounts, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store, Transaction
+from cadenza.store.store import Store, Transaction, change_row
 from cadenza.store.tables.accounts import COLUMNS, Account
 
 _OF_ACCOUNT = accounts.c.id == bindparam("account")
@@ -29,7 +29,6 @@ FIND = Statement(
     .limit(bindparam("count"))
 )
 CLAIM = Statement(update(accounts).where(_OF_ACCOUNT, *_IS_UNTOLD).values(low_noticed_at=bindparam("now")))
-GIVE_BACK = Statement(update(accounts).where(_OF_ACCOUNT).values(low_noticed_at=None))
 CLEAR = Statement(update(accounts).where(accounts.c.low_noticed_at.is_not(None), ~_IS_LOW).values(low_noticed_at=None))
 
 
@@ -54,4 +53,4 @@ async def claim(store: Store, account_id: str, now_ms: int) -> bool:
 
 async def give_back(store: Store, account_id: str) -> None:
     """Give up the claim: the notice could not be sent."""
-    await store.transact(lambda tx: tx.change(GIVE_BACK, {"account": account_id}))
+    await store.transact(lambda tx: change_row(tx, accounts, account_id, low_noticed_at=None))

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from cadenza.core.records import Usage
 from cadenza.ledger.rules import Hold
 from cadenza.ledger.transaction import UNMARK
+from cadenza.store.schema import marks
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreBusy
 
@@ -22,14 +23,11 @@ BRIEF_MARKS = 100
 MARKS_AT_ONCE = 500  # in one transaction
 LOCK_S = 0.1
 COUNTED_IN_A_ROW = 50  # then other tasks get their turn
+COLUMNS = {column.name: column.type for column in marks.c if column.name != "process"}
 MARK = Statement(
     text(
-        "INSERT INTO marks (completion_id, request_id, process, account_id, key_id, class_id, prompt_tokens,"
-        " delivered_tokens, input_nano, output_nano, cached_input_nano, stream, started_at)"
-        " SELECT CAST(:completion_id AS TEXT), CAST(:request_id AS TEXT), name, CAST(:account_id AS TEXT),"
-        " CAST(:key_id AS TEXT), CAST(:class_id AS TEXT), CAST(:prompt_tokens AS INTEGER),"
-        " CAST(:delivered_tokens AS INTEGER), CAST(:input_nano AS BIGINT), CAST(:output_nano AS BIGINT),"
-        " CAST(:cached_input_nano AS BIGINT), CAST(:stream AS BOOLEAN), CAST(:started_at AS BIGINT)"
+        f"INSERT INTO marks (process, {', '.join(COLUMNS)})"  # noqa: S608 our own names
+        f" SELECT name, {', '.join(f'CAST(:{name} AS {kind})' for name, kind in COLUMNS.items())}"
         " FROM processes WHERE name = :process AND beats >= 0"  # a fenced process marks nothing
         " ON CONFLICT (completion_id) DO UPDATE"
         " SET prompt_tokens = excluded.prompt_tokens, delivered_tokens = excluded.delivered_tokens"
@@ -129,18 +127,6 @@ class Marks:
 
 
 def _mark_row(hold: Hold, usage: Usage, process: str) -> dict[str, Any]:
-    return {
-        "completion_id": hold.completion_id,
-        "request_id": hold.request_id,
-        "process": process,
-        "account_id": hold.account_id,
-        "key_id": hold.key_id,
-        "class_id": hold.class_id,
-        "prompt_tokens": usage.prompt_tokens,
-        "delivered_tokens": usage.completion_tokens,
-        "input_nano": hold.price.input_nano,
-        "output_nano": hold.price.output_nano,
-        "cached_input_nano": hold.price.cached_input_nano,
-        "stream": hold.stream,
-        "started_at": hold.started_at,
-    }
+    """The values of MARK. A hold and its price have the names of the columns."""
+    counted = {"prompt_tokens": usage.prompt_tokens, "delivered_tokens": usage.completion_tokens}
+    return {**msgspec.structs.asdict(hold), **msgspec.structs.asdict(hold.price), **counted, "process": process}

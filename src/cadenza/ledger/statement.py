@@ -11,7 +11,7 @@ from sqlalchemy import Select, bindparam, select
 
 from cadenza.store.schema import accounts, entries, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store
+from cadenza.store.store import Store
 
 EXPORT_ROWS = 1000
 
@@ -68,17 +68,18 @@ REPLY_COST = Statement(
 )
 
 
-async def list_newest(store: Store, account_id: str, count: int) -> list[Entry]:
-    """The newest entries, with the balance after each."""
-    rows = await store.rows(NEWEST, {"account": account_id, "before": NO_ENTRY, "count": count})
-    return _with_balances(rows, rows[0][-1]) if rows else []
-
-
-async def list_before(store: Store, account_id: str, before: int, balance_nano: int, count: int) -> list[Entry]:
-    """The entries before the one with this id, newest first. `balance_nano` is the balance before that one."""
-    return _with_balances(
-        await store.rows(NEWEST, {"account": account_id, "before": before, "count": count}), balance_nano
-    )
+async def list_newest(
+    store: Store, account_id: str, count: int, before: int = NO_ENTRY, balance_nano: int | None = None
+) -> list[Entry]:
+    """The newest entries, or those before the one with this id: `balance_nano` is the balance before that one."""
+    found = []
+    for row in await store.rows(NEWEST, {"account": account_id, "before": before, "count": count}):
+        entry = Entry(*row)  # with the balance of the account
+        if balance_nano is not None:
+            entry = msgspec.structs.replace(entry, balance_nano=balance_nano)
+        found.append(entry)
+        balance_nano = entry.balance_nano - entry.amount_nano
+    return found
 
 
 async def all_entries(store: Store, account_id: str) -> AsyncIterator[Entry]:
@@ -90,15 +91,6 @@ async def all_entries(store: Store, account_id: str) -> AsyncIterator[Entry]:
             balance_nano += entry.amount_nano
             yield msgspec.structs.replace(entry, balance_nano=balance_nano)
         after = rows[-1][0]
-
-
-def _with_balances(rows: list[Row], balance_nano: int) -> list[Entry]:
-    found = []
-    for row in rows:
-        entry = msgspec.structs.replace(Entry(*row[:-1]), balance_nano=balance_nano)
-        found.append(entry)
-        balance_nano -= entry.amount_nano
-    return found
 
 
 async def find_reply_cost(store: Store, account_id: str, completion_id: str) -> ReplyCost | None:

@@ -23,6 +23,7 @@ from cadenza.fleet.presence import Presence
 from cadenza.ledger import transaction
 from cadenza.ledger.cap_rows import DROP_HOLD, HELD_BY_PROCESS, HOLDS_OF_PROCESS
 from cadenza.ledger.caps import NO_CAP_USE, CapUse
+from cadenza.ledger.marks import COLUMNS as HOLD_COLUMNS
 from cadenza.ledger.rows import change_each
 from cadenza.ledger.rules import Demand, End, Hold, LockedAccount, broken_off
 from cadenza.ledger.transaction import AccountMoves
@@ -36,7 +37,6 @@ LOCK_S = 0.1  # how long a transaction waits for a row that is locked, though it
 FORGET_EVERY_S = 60.0
 INTERRUPTED_STATUS = 500
 NOTHING_WANTED = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
-HOLD_COLUMNS = [column.name for column in marks.c if column.name != "process"]
 
 LEFT_MARKS = Statement(select(marks.c.account_id, marks.c.completion_id).where(marks.c.process == bindparam("of")))
 LEFT_KEYS = Statement(

@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, insert, or_, select, update
 from cadenza.store import schema
 from cadenza.store.schema import vouchers
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Store, Transaction
 
 VoucherState = Literal["unused", "redeemed", "expired"]
 
@@ -29,13 +29,6 @@ class Voucher(msgspec.Struct, frozen=True):
         if self.redeemed_at is not None:
             return "redeemed"
         return "expired" if self.expires_at is not None and self.expires_at <= now_ms else "unused"
-
-
-class ListedVoucher(msgspec.Struct, frozen=True):
-    """A voucher, with the address of the account that redeemed it."""
-
-    voucher: Voucher
-    redeemed_by: str | None
 
 
 COLUMNS = [vouchers.c[name] for name in Voucher.__struct_fields__]
@@ -74,11 +67,13 @@ def add_all(tx: Transaction, made: list[tuple[bytes, Voucher]]) -> None:
 
 def redeem(tx: Transaction, digest: bytes, account_id: str, now_ms: int) -> Voucher | None:
     """Mark a voucher as redeemed; None if it is unknown, used or expired. Of several at once, one succeeds."""
-    return _voucher(tx.row(REDEEM, {"code": digest, "account": account_id, "now": now_ms}))
+    row = tx.row(REDEEM, {"code": digest, "account": account_id, "now": now_ms})
+    return None if row is None else Voucher(*row)
 
 
 def find(tx: Transaction, digest: bytes) -> Voucher | None:
-    return _voucher(tx.row(BY_DIGEST, {"code": digest}))
+    row = tx.row(BY_DIGEST, {"code": digest})
+    return None if row is None else Voucher(*row)
 
 
 def find_by_id_or_prefix(tx: Transaction, text: str) -> list[Voucher]:
@@ -90,10 +85,6 @@ def revoke(tx: Transaction, voucher_id: str, now_ms: int) -> bool:
     return tx.change(REVOKE, {"voucher": voucher_id, "now": now_ms}) == 1
 
 
-async def list_all(store: Store) -> list[ListedVoucher]:
-    """Oldest first."""
-    return [ListedVoucher(Voucher(*row[1:]), row[0]) for row in await store.rows(LIST, {})]
-
-
-def _voucher(row: Row | None) -> Voucher | None:
-    return None if row is None else Voucher(*row)
+async def list_all(store: Store) -> list[tuple[Voucher, str | None]]:
+    """Each with the address of the account that redeemed it, oldest first."""
+    return [(Voucher(*row[1:]), row[0]) for row in await store.rows(LIST, {})]

@@ -121,11 +121,9 @@ class LogWriter:
         while self._texts and not self._in_thread:
             self._write_next()
         with self._changed:
-            waits = (self._changed.wait_for(self._is_done, within_s / FLUSH_SLICES) for _ in range(FLUSH_SLICES))
+            slice_s = within_s / FLUSH_SLICES
+            waits = (self._changed.wait_for(lambda: not self._waiting_bytes, slice_s) for _ in range(FLUSH_SLICES))
             self.is_stuck = not any(waits)
-
-    def _is_done(self) -> bool:
-        return not self._waiting_bytes
 
     def _write_forever(self) -> None:
         while True:

@@ -98,13 +98,6 @@ def has_ample_room(plan: Plan, prompt_tokens: int, output_tokens: int) -> bool:
     return True
 
 
-def check_largest_window(plan: Plan, least_tokens: int) -> None:
-    """Refuse a prompt that no window can take, however few tokens its characters make."""
-    window_tokens = max(route.context_tokens for route in plan.routes)
-    if least_tokens > window_tokens:
-        raise ContextOverflow(window_tokens, least_tokens)
-
-
 async def routes_that_fit(plan: Plan, prompt: PromptSize, output_tokens: int) -> Plan:
     """The plan without the routes whose window is too small for the prompt and the shortest useful answer."""
     prompt_tokens = prompt.at_most
@@ -114,7 +107,7 @@ async def routes_that_fit(plan: Plan, prompt: PromptSize, output_tokens: int) ->
     if len(routes) == len(plan.routes):
         return plan
     if not routes:
-        raise ContextOverflow(max(route.context_tokens for route in plan.routes), prompt_tokens)
+        raise ContextOverflow(plan.context_tokens, prompt_tokens)
     return Plan.of(plan.class_id, routes)
 
 

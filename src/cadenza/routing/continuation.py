@@ -16,8 +16,6 @@ from cadenza.core.tokens import OUTPUT_TOKENS_MIN, output_room
 from cadenza.routing.dispatch import Dispatch, Dispatcher, RoutedReply, error_for
 from cadenza.upstreams.base import Ask, Fault, Piece, Sink
 
-OnRoute = Callable[[Route], None]
-
 
 class open_reply:  # noqa: N801 it is used like a function
     """An open reply for the block, on the route that runs it now; 400, 429 or 502 if no route answers.
@@ -25,14 +23,14 @@ class open_reply:  # noqa: N801 it is used like a function
     `on_route` gets each route that begins to answer.
     """
 
-    def __init__(self, dispatcher: Dispatcher, wanted: Dispatch, on_route: OnRoute) -> None:
+    def __init__(self, dispatcher: Dispatcher, wanted: Dispatch, on_route: Callable[[Route], None]) -> None:
         self._dispatcher = dispatcher
         self._wanted = wanted
         self._on_route = on_route
         self._running: RoutedReply | None = None
 
     async def __aenter__(self) -> Self:
-        self._dispatcher.earn_retries()
+        self._dispatcher.budget.earn()
         self._running = await self._dispatcher.open_first(self._wanted, self._wanted.plan.routes)
         self._on_route(self._running.route)
         return self
@@ -73,7 +71,9 @@ class open_reply:  # noqa: N801 it is used like a function
             await running.close()
 
     def _routes_that_continue(self, first: Route) -> list[Route]:
-        if not is_continuable(self._wanted.ask):
+        """Tool calls and structured output cannot be continued."""
+        ask = self._wanted.ask
+        if not ask.stream or ask.tools or "response_format" in ask.sampling:
             return []
         return [route for route in self._wanted.plan.routes if route.continues and route != first]
 
@@ -90,8 +90,8 @@ class open_reply:  # noqa: N801 it is used like a function
         except CadenzaError:
             raise fault from None
         self._on_route(running.route)
-        continued.begin_next(begun_tokens)
-        self._dispatcher.note_continued(running.route)
+        continued.begun_tokens = begun_tokens
+        self._dispatcher.metrics.continued.labels(running.route.provider).inc()
         return running
 
 
@@ -99,25 +99,16 @@ class ContinuedSink:
     """The sink of a reply that may be continued: it keeps the text, and adds up the counts of one answer."""
 
     def __init__(self, sink: Sink) -> None:
+        self.begun_tokens = 0  # of the answer so far, by the routes before this one
+        self.flush, self.drain = sink.flush, sink.drain
         self._sink = sink
         self._texts: list[str] = []
         self._is_finished = False
-        self._begun_tokens = 0  # of the answer so far, by the routes before this one
         self._first_prompt_tokens: int | None = None  # as the first route counted it
 
     @property
     def text(self) -> str:
         return "".join(self._texts)
-
-    def flush(self) -> bool:
-        return self._sink.flush()
-
-    async def drain(self) -> None:
-        await self._sink.drain()
-
-    def begin_next(self, begun_tokens: int) -> None:
-        """Another route continues, after an answer of `begun_tokens`."""
-        self._begun_tokens = begun_tokens
 
     def take(self, piece: Piece) -> None:
         self._texts.append(piece.content)
@@ -129,25 +120,20 @@ class ContinuedSink:
     def _usage_of_all(self, last: Usage) -> Usage | None:
         """The last route counts the text before it as prompt; the client is not charged for it twice."""
         if not self._is_finished:  # the route broke off: its counts are of a part only
-            if not self._begun_tokens:
+            if not self.begun_tokens:
                 self._first_prompt_tokens = last.prompt_tokens
             return None
-        if not self._begun_tokens:
+        if not self.begun_tokens:
             return last
         prompt_tokens = self._first_prompt_tokens
         if prompt_tokens is None:
-            prompt_tokens = max(0, last.prompt_tokens - self._begun_tokens)
+            prompt_tokens = max(0, last.prompt_tokens - self.begun_tokens)
         return Usage(
             prompt_tokens,
-            last.completion_tokens + self._begun_tokens,
+            last.completion_tokens + self.begun_tokens,
             min(last.cached_tokens, prompt_tokens),
             estimated=True,  # the text before the last route is our own count
         )
-
-
-def is_continuable(ask: Ask) -> bool:
-    """Whether another route could continue the answer. Tool calls and structured output cannot be continued."""
-    return ask.stream and not ask.tools and "response_format" not in ask.sampling
 
 
 def _begun(ask: Ask, prompt_tokens: int, begun: str, begun_tokens: int) -> Ask:

@@ -83,20 +83,16 @@ class Dispatcher:
     def __init__(self, observer: Observer, ceiling: int, tokenizer: Tokenizer, clock: Clock = time.monotonic) -> None:
         self.health = HealthTable(ceiling, observer, clock)
         self.tokenizer = tokenizer
-        self._budget = RetryBudget(ceiling)
+        self.budget = RetryBudget(ceiling)
         self._turns: defaultdict[tuple[str, Route], int] = defaultdict(int)
         self._log = observer.log
-        self._metrics = observer.metrics
+        self.metrics = observer.metrics
 
     def reset(self, ceiling: int) -> None:
         """After a reload: other routes, another ceiling."""
         self._turns.clear()
         self.health.reset(ceiling)
-        self._budget.change_most(ceiling)
-
-    def earn_retries(self) -> None:
-        """A new request came."""
-        self._budget.earn()
+        self.budget.change_most(ceiling)
 
     async def open_first(self, wanted: Dispatch, routes: Sequence[Route]) -> RoutedReply:
         """The reply of the first route that begins to answer; 400, 429 or 502 if none does."""
@@ -123,7 +119,7 @@ class Dispatcher:
                 elif fault.kind is FaultKind.REFUSED:
                     break
         if not faults:
-            self._metrics.refused.labels("routes").inc()
+            self.metrics.refused.labels("routes").inc()
         if faults and (overflow := faults[-1].overflow):
             prompt_tokens = overflow.prompt_tokens or await wanted.prompt.exact()
             raise ContextOverflow(overflow.window_tokens or window_tokens, prompt_tokens)
@@ -150,8 +146,8 @@ class Dispatcher:
 
     def may_retry(self) -> bool:
         """Take one retry from the process's budget, if there is one."""
-        is_allowed = self._budget.spend()
-        self._metrics.retries.labels("made" if is_allowed else "refused").inc()
+        is_allowed = self.budget.spend()
+        self.metrics.retries.labels("made" if is_allowed else "refused").inc()
         return is_allowed
 
     def _line_up(self, class_id: str, routes: Sequence[Route]) -> list[tuple[Route, RouteHealth, bool]]:
@@ -180,7 +176,7 @@ class Dispatcher:
 
     def report_fault(self, wanted: Dispatch, route: Route, fault: Fault) -> None:
         """Count and log it. The Attempt has told the route's health."""
-        self._metrics.faults.labels(route.provider, fault.kind.value).inc()
+        self.metrics.faults.labels(route.provider, fault.kind.value).inc()
         self._log.warning(
             "upstream fault",
             request_id=wanted.request_id,
@@ -188,9 +184,6 @@ class Dispatcher:
             kind=fault.kind.value,
             status=fault.status,
         )
-
-    def note_continued(self, route: Route) -> None:
-        self._metrics.continued.labels(route.provider).inc()
 
 
 def error_for(faults: list[Fault], passed_over: set[RouteHealth]) -> CadenzaError:

@@ -16,8 +16,6 @@ FAILING_FAULTS = 3  # in a row; one fault may be chance
 FAILING_S = 60.0  # without a further fault, requests must be let through to find out whether the route works again
 
 Clock = Callable[[], float]
-OnOpen = Callable[[float], None]
-OnFault = Callable[[Fault], None]
 
 
 class RouteHealth:
@@ -30,41 +28,42 @@ class RouteHealth:
         self,
         ceiling: int,
         clock: Clock = time.monotonic,
-        on_open: OnOpen | None = None,
-        on_fault: OnFault | None = None,
+        on_open: Callable[[float], None] = lambda _open_s: None,
+        on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
         self._clock = clock
         self._on_open = on_open
         self._on_fault = on_fault
-        self._failures = FailureStreak()
-        self._breaker = Breaker(clock())
+        self.breaker = Breaker(clock())
+        self.shares = Shares(ceiling)
         self._ceiling = Ceiling(ceiling)
-        self._shares = Shares(ceiling)
+        self._failures = 0  # requests in a row that failed before their first token
+        self._failed_s = -math.inf  # when the last of them failed
         self._first_tokens = {False: FirstTokenTimes(), True: FirstTokenTimes()}  # by whether the reply is a stream
 
     def reset(self, ceiling: int) -> None:
         """Start again with another ceiling. Requests in flight stay counted."""
-        self._breaker.reset(self._clock())
-        self._failures.reset()
+        self.breaker.reset(self._clock())
+        self._failures = 0
         self._ceiling = Ceiling(ceiling)
 
     @property
     def open_s(self) -> float:
         """How much longer the circuit stays open."""
-        return self._breaker.open_s(self._clock())
+        return self.breaker.open_s(self._clock())
 
     @property
     def state(self) -> BreakerState:
-        return self._breaker.state(self._clock())
+        return self.breaker.state(self._clock())
 
     @property
     def is_open(self) -> bool:
-        return self._breaker.state(self._clock()) is OPEN
+        return self.breaker.state(self._clock()) is OPEN
 
     @property
     def is_down(self) -> bool:
         """Whether the circuit is open because the route failed, not because it has no capacity."""
-        return self.is_open and not self._breaker.is_busy
+        return self.is_open and not self.breaker.is_busy
 
     @property
     def is_failing(self) -> bool:
@@ -72,7 +71,7 @@ class RouteHealth:
 
         A circuit that is half-open, or that too few requests have opened, does not mean that the route works.
         """
-        return self.is_down or self._failures.is_failing(self._clock())
+        return self.is_down or (self._failures >= FAILING_FAULTS and self._clock() - self._failed_s < FAILING_S)
 
     @property
     def limit(self) -> int:
@@ -80,38 +79,30 @@ class RouteHealth:
 
     @property
     def in_flight(self) -> int:
-        return self._shares.taken
+        return self.shares.taken
 
     def begin(self, key_id: str, *, is_last_resort: bool = False) -> "Attempt | None":
         """A place for one request; None if the route is full, or its circuit is open and it is not the last resort."""
         now_s = self._clock()
-        state = self._breaker.state(now_s)
+        state = self.breaker.state(now_s)
         if state is OPEN and not is_last_resort:
             return None
         is_trial = state is not CLOSED
-        if is_trial and not self._breaker.begin_trial(now_s):
+        if is_trial and not self.breaker.begin_trial(now_s):
             return None
-        self._shares.change_limit(self._ceiling.limit(now_s))
-        if not self._shares.take(key_id, now_s):
-            self._shares.want(key_id, now_s)
+        self.shares.change_limit(self._ceiling.limit(now_s))
+        if not self.shares.take(key_id, now_s):
+            self.shares.want(key_id, now_s)
             if is_trial:
-                self._breaker.end_trial()
+                self.breaker.end_trial()
             return None
         return Attempt(self, key_id, now_s, is_trial=is_trial)
 
-    def give_back(self, key_id: str) -> None:
-        """Free the place of a request that has ended."""
-        self._shares.give_back(key_id)
-
-    def end_trial(self) -> None:
-        """The trial has its result: another may begin while this request goes on."""
-        self._breaker.end_trial()
-
     def note_answer(self, started_s: float, *, is_stream: bool) -> None:
         now_s = self._clock()
-        self._breaker.note_answer(started_s)
-        self._failures.reset()
-        times, in_flight = self._first_tokens[is_stream], self._shares.taken
+        self.breaker.note_answer(started_s)
+        self._failures = 0
+        times, in_flight = self._first_tokens[is_stream], self.shares.taken
         is_loaded = in_flight * 2 >= self._ceiling.limit(now_s)
         times.note(now_s - started_s, is_loaded=is_loaded)
         if is_loaded and times.is_slow:
@@ -119,44 +110,22 @@ class RouteHealth:
         else:
             self._ceiling.raise_by_answer(in_flight)
 
-    def note_finish(self) -> None:
-        self._breaker.note_finish()
-
     def note_fault(self, fault: Fault, started_s: float, *, has_answered: bool) -> None:
-        if self._on_fault:
-            self._on_fault(fault)
+        self._on_fault(fault)
         if fault.kind is FaultKind.REFUSED:  # the request is at fault, not the route
             return
         now_s, is_busy = self._clock(), fault.kind is FaultKind.BUSY
         if not (is_busy or has_answered):
-            self._failures.note(now_s, is_certain=fault.kind is FaultKind.UNAUTHORIZED)
+            # The provider rejects the key: then the next request will fail too.
+            self._failures += FAILING_FAULTS if fault.kind is FaultKind.UNAUTHORIZED else 1
+            self._failed_s = now_s
         if is_busy or fault.kind is FaultKind.TIMED_OUT or fault.status in OVERLOADED:
             self._ceiling.lower(self.in_flight, started_s, now_s)
         if fault.retry_after_s:
-            self._breaker.open(now_s, fault.retry_after_s, is_busy=is_busy)
-        elif not self._breaker.note_fault(started_s, now_s, has_answered=has_answered, is_busy=is_busy):
+            self.breaker.open(now_s, fault.retry_after_s, is_busy=is_busy)
+        elif not self.breaker.note_fault(started_s, now_s, has_answered=has_answered, is_busy=is_busy):
             return
-        if self._on_open:
-            self._on_open(self.open_s)
-
-
-class FailureStreak:
-    """Consecutive requests that failed before their first token."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def note(self, now_s: float, *, is_certain: bool) -> None:
-        """A request failed. `is_certain`: the next one will fail too, because the provider rejects the key."""
-        self._count += FAILING_FAULTS if is_certain else 1
-        self._last_s = now_s
-
-    def reset(self) -> None:
-        """A request was answered."""
-        self._count, self._last_s = 0, -math.inf
-
-    def is_failing(self, now_s: float) -> bool:
-        return self._count >= FAILING_FAULTS and now_s - self._last_s < FAILING_S
+        self._on_open(self.open_s)
 
 
 class Attempt:
@@ -170,7 +139,7 @@ class Attempt:
         self._has_answered = False
 
     def end(self) -> None:
-        self._health.give_back(self._key_id)
+        self._health.shares.give_back(self._key_id)
         self._end_trial()
 
     def note_answer(self, *, is_stream: bool) -> None:
@@ -179,15 +148,16 @@ class Attempt:
         self._health.note_answer(self._started_s, is_stream=is_stream)
 
     def note_finish(self) -> None:
-        self._health.note_finish()
+        self._health.breaker.note_finish()
 
     def note_fault(self, fault: Fault) -> None:
         self._health.note_fault(fault, self._started_s, has_answered=self._has_answered)
 
     def _end_trial(self) -> None:
+        """A trial that has its result lets another begin while this request goes on."""
         if self.is_trial:
             self.is_trial = False
-            self._health.end_trial()
+            self._health.breaker.end_trial()
 
 
 class HealthTable:

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import resource
 import socket
-from collections.abc import Callable
+from functools import partial
 
 from cadenza.http.client import ran_out
 from cadenza.http.connection import Connection, ConnectionSettings, Serve
@@ -87,18 +87,13 @@ class Acceptor:
             peer = plain_address(address[0])
             is_crowded = self._connections.is_crowded(peer) and not self._settings.proxies.trusts(peer)
             is_served = room is Room.SERVE and not is_crowded
-            self._welcome(client, self._serve if is_served else self._refuse)
+            task = self._loop.create_task(self._connect(client, self._serve if is_served else self._refuse))
+            self._arriving.add(task)
+            task.add_done_callback(self._arriving.discard)
 
-    def _welcome(self, client: socket.socket, serve: Serve) -> None:
-        def connect() -> Connection:
-            return Connection(serve, self._settings, self._connections)
-
-        task = self._loop.create_task(self._connect(connect, client))
-        self._arriving.add(task)
-        task.add_done_callback(self._arriving.discard)
-
-    async def _connect(self, connect: Callable[[], Connection], client: socket.socket) -> None:
+    async def _connect(self, client: socket.socket, serve: Serve) -> None:
         client.setblocking(False)
+        connect = partial(Connection, serve, self._settings, self._connections)
         with contextlib.suppress(OSError):  # the client has left already
             await self._loop.connect_accepted_socket(connect, client)
 

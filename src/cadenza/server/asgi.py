@@ -70,33 +70,16 @@ class AsgiAdapter:
         assert exchange.state not in (PENDING, STREAMING), "the application did not end its reply"
 
 
-class PageMemory:
-    """The memory of all bodies. One network may take as much as it leaves free, and always one body."""
+class PageMemory(BodyMemory):
+    """The memory of all bodies, and how much of it each network has taken."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._memory = BodyMemory(bytes_max)
-        self._taken_bytes: dict[str, int] = {}  # by network; nothing for those with none
-
-    def check(self, network: str, size_bytes: int) -> None:
-        """Raise BodyMemoryFull if there is no room for `size_bytes` more."""
-        self._memory.expect(size_bytes)
-        left_bytes = self._memory.free_bytes - size_bytes
-        if self._taken_bytes.get(network, 0) + size_bytes > max(BODY_BYTES_MAX, left_bytes):
-            raise BodyMemoryFull
-
-    def take(self, network: str, size_bytes: int) -> None:
-        self.check(network, size_bytes)
-        self._memory.take(size_bytes)
-        self._taken_bytes[network] = self._taken_bytes.get(network, 0) + size_bytes
-
-    def give_back(self, network: str, size_bytes: int) -> None:
-        self._memory.give_back(size_bytes)
-        if left_bytes := self._taken_bytes.pop(network, 0) - size_bytes:
-            self._taken_bytes[network] = left_bytes
+        super().__init__(bytes_max)
+        self.taken_bytes: dict[str, int] = {}  # by network; nothing for those with none
 
 
 class PageBody:
-    """The memory of one body, which is small."""
+    """The memory of one body, which is small. A network may take as much as it leaves free, and always one body."""
 
     def __init__(self, memory: PageMemory, network: str) -> None:
         self._memory = memory
@@ -104,18 +87,23 @@ class PageBody:
         self._taken_bytes = 0
 
     def expect(self, size_bytes: int) -> None:
-        if size_bytes > BODY_BYTES_MAX:
-            raise BodyTooLarge
-        self._memory.check(self._network, size_bytes)
-
-    def take(self, size_bytes: int) -> None:
         if self._taken_bytes + size_bytes > BODY_BYTES_MAX:
             raise BodyTooLarge
-        self._memory.take(self._network, size_bytes)
+        self._memory.expect(size_bytes)
+        left_bytes = self._memory.free_bytes - size_bytes
+        if self._memory.taken_bytes.get(self._network, 0) + size_bytes > max(BODY_BYTES_MAX, left_bytes):
+            raise BodyMemoryFull
+
+    def take(self, size_bytes: int) -> None:
+        self.expect(size_bytes)
+        self._memory.take(size_bytes)
         self._taken_bytes += size_bytes
+        self._memory.taken_bytes[self._network] = self._memory.taken_bytes.get(self._network, 0) + size_bytes
 
     def give_back(self, _size_bytes: int) -> None:
-        self._memory.give_back(self._network, self._taken_bytes)
+        self._memory.give_back(self._taken_bytes)
+        if left_bytes := self._memory.taken_bytes.pop(self._network, 0) - self._taken_bytes:
+            self._memory.taken_bytes[self._network] = left_bytes
         self._taken_bytes = 0
 
 

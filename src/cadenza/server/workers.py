@@ -45,7 +45,8 @@ class Workers:
         signal.set_wakeup_fd(self._wakeup.fileno())
         while self._processes or self._replacements:
             sentinels = [process.sentinel for process in self._processes]
-            ready = wait([self._signals, self._starts, *sentinels], self._until_next_start_s())
+            pause_s = max(0.0, min(self._replacements) - time.monotonic()) if self._replacements else None
+            ready = wait([self._signals, self._starts, *sentinels], pause_s)
             if self._starts in ready:
                 self._starts.recv_bytes()
                 self._has_started = True
@@ -62,9 +63,6 @@ class Workers:
         process = multiprocessing.get_context("spawn").Process(target=_work, args=arguments)
         process.start()
         return process
-
-    def _until_next_start_s(self) -> float | None:
-        return max(0.0, min(self._replacements) - time.monotonic()) if self._replacements else None
 
     def _pass_on(self, number: int) -> None:
         if number == signal.SIGHUP:

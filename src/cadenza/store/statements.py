@@ -54,6 +54,11 @@ class SelectByIds:
         self.many = Statement(core.where(column == func.any(bindparam("ids", type_=ARRAY(column.type)))))
 
 
+def total(column: ColumnElement[Any]) -> ColumnElement[int]:
+    """The sum of a column, 0 if there are no rows."""
+    return func.coalesce(func.sum(column), 0)
+
+
 def compile_for(dialect: Dialect, core: Executable, columns: tuple[str, ...] | None) -> SQLCompiler:
     assert isinstance(core, ClauseElement)
     compiled = core.compile(dialect=dialect, column_keys=columns)

@@ -9,10 +9,11 @@ change raises StoreRefused. No error shows the values of a statement.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import text
+from sqlalchemy import Table, bindparam, text, update
 
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.statements import SelectByIds, Statement, Values
@@ -49,9 +50,7 @@ class StoreRefused(Exception):
 class Transaction(Protocol):
     """An open transaction, valid only inside the function that `Store.transact` runs."""
 
-    @property
-    def combines_changes(self) -> bool:
-        """Whether one statement can make several changes (WITH … INSERT, UPDATE), which saves round trips."""
+    combines_changes: bool  # whether one statement can make several (WITH … INSERT, UPDATE), which saves round trips
 
     def row(self, statement: Statement, values: Values) -> Row | None:
         """Return the first row, if there is one."""
@@ -77,21 +76,12 @@ class Transaction(Protocol):
 class Store(Protocol):
     """A database with our schema. It opens connections when they are first needed; `close` closes them all."""
 
-    @property
-    def is_shared_by_machines(self) -> bool:
-        """Whether processes of several machines use it.
-
-        Then each process writes heartbeats and caches what it reads, and an operator runs the migrations. Otherwise
-        the processes lock files beside the database, read it in microseconds, and migrate it when they start.
-        """
-
-    @property
-    def writes_in_parallel(self) -> bool:
-        """Whether several transactions can write at once."""
-
-    @property
-    def write_advice(self) -> str:
-        """What to check when the store takes no writes."""
+    # Whether processes of several machines use it. Then each process writes heartbeats and caches what it reads, and an
+    # operator runs the migrations. Otherwise the processes lock files beside the database, read it in microseconds, and
+    # migrate it when they start.
+    is_shared_by_machines: bool
+    writes_in_parallel: bool  # whether several transactions can write at once
+    write_advice: str  # what to check when the store takes no writes
 
     @property
     def process_locks(self) -> ProcessLocks | None:
@@ -154,6 +144,17 @@ class Store(Protocol):
 async def check_write(store: Store) -> None:
     """Make a change that changes nothing; StoreUnavailable if the disk is full or the store is read-only."""
     await store.transact(lambda tx: tx.change(CHANGE_NOTHING, {}), is_brief=True, is_single=True)
+
+
+@cache
+def _update(table: Table, *columns: str) -> Statement:
+    of_row = update(table).where(table.c.id == bindparam("row"))
+    return Statement(of_row.values({name: bindparam(f"new_{name}") for name in columns}))
+
+
+def change_row(tx: Transaction, table: Table, row_id: str, **values: object) -> int:
+    """Set these columns of the row with this id. Return how many rows were changed: 0 or 1."""
+    return tx.change(_update(table, *values), {"row": row_id, **{f"new_{name}": new for name, new in values.items()}})
 
 
 def unavailable(where: str, reason: str, advice: str) -> StoreUnavailable:

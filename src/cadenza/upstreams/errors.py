@@ -81,7 +81,8 @@ def classify_error(status: int, retry_after: bytes | None, body: bytes) -> Fault
         return classify_status(429, retry_after)
     if MODEL_FAILED in text:
         return Fault(FaultKind.FAILED, status)
-    if overflow := _find_overflow(text):
+    if TOO_LONG.search(text):
+        overflow = Overflow(_first_number(WINDOW, text), _first_number(PROMPT, text))
         return Fault(FaultKind.REFUSED, status, overflow=overflow)
     if FLAGGED in text or REFUSED_WITH_500.search(text):
         return Fault(FaultKind.REFUSED, status)
@@ -94,11 +95,6 @@ def classify_error_object(error: object) -> Fault:
     codes = [str(given.get(name)) for name in ("code", "status", "status_code")]
     status = next((int(code) for code in codes if STATUS.fullmatch(code)), 500)
     return classify_error(status, None, msgspec.json.encode(error))
-
-
-def _find_overflow(text: str) -> Overflow | None:
-    """The overflow that the words tell of; None if they tell of something else."""
-    return Overflow(_first_number(WINDOW, text), _first_number(PROMPT, text)) if TOO_LONG.search(text) else None
 
 
 def _first_number(patterns: list[re.Pattern[str]], text: str) -> int | None:

@@ -67,7 +67,10 @@ class OpenAIUpstream:
         else:
             body = self._writer.write(route, ask)
             ask.check_counted(len(body))
-        await reply.open(self._path_for(route) if self._has_deployments else self._path, body)
+        path = self._path
+        if self._has_deployments:
+            path = f"/deployments/{quote(route.model, safe='')}{path}"
+        await reply.open(path, body)
         return reply
 
     async def probe(self) -> Probe:
@@ -86,9 +89,6 @@ class OpenAIUpstream:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return Probe(reachable=True, detail="answers, but names no models")
         return Probe(reachable=True, detail="answers", models=tuple(model.id for model in named))
-
-    def _path_for(self, route: Route) -> str:
-        return f"/deployments/{quote(route.model, safe='')}{self._path}"
 
 
 class HttpReply:
@@ -129,7 +129,10 @@ class HttpReply:
     async def close(self) -> None:
         try:
             if self._stream and self._stream.has_terminator and self._stream.is_whole:
-                await self._read_to_end()
+                # Read the few bytes after [DONE], so that the connection can be reused. No client waits for this.
+                deadline_s = self._clock() + READ_TO_END_S
+                with suppress(TimeoutError, Broken):
+                    await self._response.receive(lambda _: deadline_s, deadline_s)
         finally:
             self._http.release(self._response)
 
@@ -211,12 +214,6 @@ class HttpReply:
         if stream.phase is FINISHED:
             self._deadline_s = min(self._deadline_s, now_s + min(idle_s, AFTER_FINISH_S))
         return min(self._deadline_s, now_s + idle_s)
-
-    async def _read_to_end(self) -> None:
-        """Read the few bytes after [DONE], so that the connection can be reused. The client does not wait for this."""
-        deadline_s = self._clock() + READ_TO_END_S
-        with suppress(TimeoutError, Broken):
-            await self._response.receive(lambda _: deadline_s, deadline_s)
 
 
 class _ModelName(msgspec.Struct):

@@ -7,6 +7,7 @@ Requests are rate-limited by client network, so that pages cannot starve the API
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from urllib.parse import quote
 
 import msgspec
@@ -109,9 +110,6 @@ def _build_application(context: WebContext) -> Starlette:
         headers = {**OPEN_TO_ALL, **({"content-encoding": "gzip"} if is_compressed else {})}
         return Response(make_content(visit.base_url), headers=headers, media_type=JSON)
 
-    async def failed(request: Request, error: Exception) -> Response:
-        return await _show_error(context, request, error)
-
     routes = [
         Route("/static/{version}/{name}", asset),
         Route("/openapi.json", document),
@@ -119,7 +117,9 @@ def _build_application(context: WebContext) -> Starlette:
     ]
     shown = (PageError, ControlError, StoreUnavailable, HTTPException)
     middleware = [Middleware(SecurityHeaders, context)]
-    site = Starlette(routes=routes, middleware=middleware, exception_handlers=dict.fromkeys(shown, failed))
+    site = Starlette(
+        routes=routes, middleware=middleware, exception_handlers=dict.fromkeys(shown, partial(_show_error, context))
+    )
     site.router.redirect_slashes = False  # it would redirect to the host that the request names
     return site
 

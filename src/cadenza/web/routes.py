@@ -2,8 +2,9 @@
 
 A page is a function of the visit that returns a response. An endpoint is a function of the visit, and of the decoded
 body if it takes one, that returns a record; the record becomes JSON. A form calls the same function as its endpoint and
-then redirects to a page. Bodies and replies are described by the annotations of the function, and the OpenAPI document
-is made from the table. Everything below /operator is for operators.
+then redirects to a page, or calls one of its own that returns a response. Bodies and replies are described by the
+annotations of the function, and the OpenAPI document is made from the table. Everything below /operator is for
+operators.
 """
 
 import inspect
@@ -85,18 +86,15 @@ def form(  # noqa: PLR0913 a declaration, whose parts are named
     page: str,
     note: str = "",
     *,
-    then: Callable[[Visit, Any, Any], Response] | None = None,
     on_error: Callable[[Visit, str, Any], Awaitable[Response]] | None = None,
-    takes: type[msgspec.Struct] | None = None,
     access: Access | None = None,
     needs_proof: bool = False,
 ) -> Page:
-    """A form of `page`. It calls `action`, then leads back to the page with a note, or to what `then` returns.
+    """A form of `page`. It calls `action`, then leads back to the page with a note, unless that returns a response.
 
-    `then` gets the visit, the decoded form and the result. `on_error` shows the page again with a message and what was
-    typed; without it, errors have a page of their own.
+    `on_error` shows the page again with a message and what was typed; without it, errors have a page of their own.
     """
-    kind = takes or _body_type(action)
+    kind = _body_type(action)
 
     async def serve(visit: Visit) -> Response:
         given = await visit.form(kind or Button)
@@ -110,7 +108,8 @@ def form(  # noqa: PLR0913 a declaration, whose parts are named
             response.status_code = found.status
             response.headers.update(found.headers)
             return response
-        return then(visit, given, result) if then else redirect(page.format(**visit.request.path_params), note)
+        is_response = isinstance(result, Response)
+        return result if is_response else redirect(page.format(**visit.request.path_params), note)
 
     return post(path, serve, access, page if needs_proof else None)
 

@@ -137,6 +137,7 @@ class Visit:
     async def form(self, kind: type[T]) -> T:
         """The fields of a form, checked. Unknown fields are refused; a field of type list takes every value.
 
+        A field that is a parameter of the path is read from there.
         Only the encoding of our own forms is read. A multipart form names the codec of its text, and some are slow.
         """
         if self.request.headers.get("content-type", "").partition(";")[0].strip().lower() not in ("", FORM):
@@ -146,7 +147,8 @@ class Visit:
         await self.check_change(str((fields.pop(CSRF_FIELD, None) or [""])[0]))
         lists = {field.encode_name for field in msgspec.structs.fields(kind) if "list" in str(field.type)}
         values = {name: found if name in lists else found[0] for name, found in fields.items()}
-        return _convert(values, kind)
+        in_path = {name: text for name, text in self.request.path_params.items() if name in kind.__struct_fields__}
+        return _convert(values | in_path, kind)
 
     async def json(self, kind: type[T]) -> T:
         """The JSON body of an API request, checked."""

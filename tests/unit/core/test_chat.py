@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from cadenza.core.chat import (
     Choice,
     Completion,
-    Function,
     Model,
     ModelList,
     ReplyMessage,
-    ToolCall,
     new_completion_id,
     usage_object,
 )
@@ -60,8 +58,8 @@ def test_a_completion_has_every_field_of_the_schema() -> None:
 def test_the_total_is_the_sum_of_prompt_and_completion(prompt: int, completion: int, cached: int) -> None:
     """Cached tokens are part of the prompt and are always shown."""
     shown = usage_object(Usage(prompt, completion, cached))
-    assert shown.total_tokens == prompt + completion
-    assert shown.prompt_tokens_details.cached_tokens == cached
+    assert shown["total_tokens"] == prompt + completion
+    assert shown["prompt_tokens_details"]["cached_tokens"] == cached
 
 
 def test_completion_details_are_shown_only_if_there_are_any() -> None:
@@ -113,11 +111,11 @@ def test_a_list_of_models_has_the_fields_of_the_schema() -> None:
 
 def test_a_message_with_only_tool_calls_has_no_content() -> None:
     """Its content is null beside the calls; a message without calls has no field for them."""
-    call = ToolCall(id="call_x", function=Function("look", "{}"))
+    call = {"id": "call_x", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     assert msgspec.to_builtins(ReplyMessage(content=None, tool_calls=[call])) == {
         "role": "assistant",
         "content": None,
         "refusal": None,
-        "tool_calls": [{"id": "call_x", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+        "tool_calls": [call],
     }
     assert "tool_calls" not in msgspec.to_builtins(ReplyMessage(content="Hello"))

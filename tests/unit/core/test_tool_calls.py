@@ -10,9 +10,8 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from msgspec import UNSET
 
-from cadenza.core.chat import Custom, Function, assemble_calls
+from cadenza.core.chat import assemble_calls
 from cadenza.core.tool_calls import (
     UPSTREAM_ID_CHARS_MAX,
     ToolCallDelta,
@@ -178,9 +177,10 @@ def test_id_and_name_are_on_the_first_delta_only(reply: tuple[list[ModelCall], l
 def test_whole_calls_are_their_joined_deltas(reply: tuple[list[ModelCall], list[list[ToolCallPart]]]) -> None:
     """A non-streaming reply has the same calls as a stream."""
     deltas = normalize(reply[1])
-    whole = [(call.id, call.function) for call in assemble_calls(deltas)]
-    assert whole == [(call_id, Function(name, arguments)) for call_id, name, arguments in join(deltas)]
-    assert {call.type for call in assemble_calls(deltas)} == {"function"}
+    assert assemble_calls(deltas) == [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for call_id, name, arguments in join(deltas)
+    ]
 
 
 def test_a_custom_call_has_free_text() -> None:
@@ -193,9 +193,9 @@ def test_a_custom_call_has_free_text() -> None:
     ]
     deltas = normalize([[part] for part in parts])
     calls = assemble_calls(deltas)
-    assert [(call.type, call.function, call.custom) for call in calls] == [
-        ("custom", UNSET, Custom("run", 'print("{}"); {}')),
-        ("custom", UNSET, Custom("stop", "")),
+    assert calls == [
+        {"id": calls[0]["id"], "type": "custom", "custom": {"name": "run", "input": 'print("{}"); {}'}},
+        {"id": calls[1]["id"], "type": "custom", "custom": {"name": "stop", "input": ""}},
     ]
 
 
@@ -211,7 +211,7 @@ def test_extra_content_stays_with_its_call() -> None:
         (1, None),
         (1, {"y": 2}),
     ]
-    assert [call.extra_content for call in assemble_calls(deltas)] == [{"x": 1}, {"y": 2}]
+    assert [call["extra_content"] for call in assemble_calls(deltas)] == [{"x": 1}, {"y": 2}]
 
 
 def test_many_calls_take_time_in_proportion() -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import text
 
@@ -82,7 +83,7 @@ async def test_the_principal_tells_what_may_ground_its_replies(store: WatchedSto
     principal = await enter(store, key)
     assert (principal.may_search, principal.has_notes) == (True, True)
     off = Preferences("mezzo", "system", uses_search=False, uses_memory=False)
-    await store.transact(lambda tx: accounts.set_preferences(tx, "acct_a", off))
+    await store.transact(lambda tx: accounts.change(tx, "acct_a", **msgspec.structs.asdict(off)))
     principal = await enter(store, key)
     assert (principal.may_search, principal.has_notes) == (False, False)
 

@@ -162,7 +162,7 @@ async def test_a_key_that_lacks_the_scope(funded: FundedStore) -> None:
 
 async def test_a_key_that_exceeds_its_rate(funded: FundedStore) -> None:
     """The 429 is recorded with the key that was refused."""
-    await funded.store.transact(lambda tx: keys.set_rate(tx, KEY_ID, 0.001, 1))
+    await funded.store.transact(lambda tx: keys.change(tx, KEY_ID, requests_per_second=0.001, burst=1))
     async with running_api(funded) as api:
         for _ in range(2):
             client = Client()

@@ -12,10 +12,11 @@ import pytest
 import trustme
 import uvloop
 
+from cadenza.grounding.files.records import FetchedPage
 from cadenza.grounding.search.cache import CacheBounds
 from cadenza.grounding.search.pages.client import FetchLimits
 from cadenza.grounding.search.pages.fetch import PageFetcher
-from cadenza.grounding.search.records import FetchedPage, FetchFailed
+from cadenza.grounding.search.records import FetchFailed
 from tests.unit.grounding.fetch_site import (
     HOST,
     HTML,

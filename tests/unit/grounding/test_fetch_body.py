@@ -32,10 +32,10 @@ def split(data: bytes, places: list[int]) -> list[bytes]:
 def read(body: FetchedBody, *parts: bytes) -> bytes:
     for part in parts:
         must_stop = body.receive(part) == STOP
-        assert must_stop == (body.has_pending or body.is_full)
-        while body.has_pending:
+        assert must_stop == (bool(body.pending) or body.is_full)
+        while body.pending:
             body.decode_slice()
-    return body.whole()
+    return body.content()
 
 
 def reason(body: FetchedBody, *parts: bytes) -> str:
@@ -71,7 +71,7 @@ def test_a_plain_body(coding: bytes) -> None:
     """A body without an encoding comes as it is, and may have exactly as many bytes as allowed."""
     body = body_of(4, coding)
     assert body.receive(b"ab") == body.receive(b"cd") == math.inf
-    assert body.whole() == b"abcd"
+    assert body.content() == b"abcd"
     assert reason(body, b"e") == "too_large"
 
 
@@ -126,7 +126,7 @@ def test_bytes_after_gzip() -> None:
     body = body_of()
     body.receive(gzip.compress(b"page") + b"\0\0junk")
     body.receive(b"more junk")
-    assert body.whole() == b"page"
+    assert body.content() == b"page"
 
 
 @pytest.mark.parametrize("coding", [b"", b"gzip"])
@@ -135,7 +135,7 @@ def test_a_body_that_is_cut(coding: bytes) -> None:
     body = body_of(10, coding, truncates=True)
     sent = b"0123456789abcdef"
     assert body.receive(gzip.compress(sent) if coding else sent) == STOP
-    assert body.truncated() == sent[:10]
+    assert body.content() == sent[:10]
 
 
 def test_all_bodies_together_are_bounded() -> None:
@@ -146,4 +146,4 @@ def test_all_bodies_together_are_bounded() -> None:
     assert reason(second, b"0123") == "busy"
     first.close()
     second.receive(b"0123456789")
-    assert second.whole() == b"0123456789"
+    assert second.content() == b"0123456789"

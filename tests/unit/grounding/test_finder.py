@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.tokens import estimate_tokens
-from cadenza.grounding.files.reader import DocumentReader, PageSent, ReaderLimits
+from cadenza.grounding.files.reader import DocumentReader, ReaderLimits
+from cadenza.grounding.files.records import FetchedPage
 from cadenza.grounding.search.engines.local import LocalBounds, LocalEngine
 from cadenza.grounding.search.finder import Finder, fitting
 from cadenza.grounding.search.pages.addresses import Network
@@ -136,7 +137,7 @@ async def test_results_are_quoted_without_pages_that_are_not_read_in_time(
     reader = DocumentReader(Observer(make_log(io.StringIO())), ReaderLimits(page_cpu_s=10))
     web.find({"/a": "snippet a"})
     web.pages = {"/a": article("Ada Lark won the Vuelta.")}
-    heavy = PageSent("https://heavy.example/", "text/html", b"<div><p>word <b>x</b></p>" * 300_000)
+    heavy = FetchedPage("https://heavy.example/", "text/html", b"<div><p>word <b>x</b></p>" * 300_000)
     busy = asyncio.create_task(reader.read_pages("other", [heavy] * 20, "what?", ROOM))
     await asyncio.sleep(0)  # it has the turn
     async with finding(web, reader) as finder:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.chat import ChatRequest, find_user_question
 from cadenza.gateway.validate import parse_chat
-from cadenza.grounding.files.reader import FileText
+from cadenza.grounding.files.reader import DocumentText
 from cadenza.grounding.material import (
     CITE,
     NOTES,
@@ -41,9 +41,9 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def read_file(words: str, shown: str = "") -> FileText:
+def read_file(words: str, shown: str = "") -> DocumentText:
     """A file of which a part is shown, or all of it."""
-    return FileText("a.txt", words, bool(shown), shown, 0)
+    return DocumentText(words, bool(shown), shown, 0, "a.txt")
 
 
 def added(chat: ChatRequest, material: Material) -> Grounding:

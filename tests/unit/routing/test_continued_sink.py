@@ -20,7 +20,7 @@ def usages(*parts: list[Piece]) -> list[Usage]:
     continued = ContinuedSink(collector)
     for number, pieces in enumerate(parts):
         if number:
-            continued.begin_next(number * BEGUN_TOKENS)
+            continued.begun_tokens = number * BEGUN_TOKENS
         for piece in pieces:
             continued.take(piece)
     return [piece.usage for piece in collector.pieces if piece.usage]
@@ -33,7 +33,7 @@ def test_pieces_are_passed_on_and_their_text_is_kept() -> None:
     pieces = [Piece("One", has_begun=True), Piece(" two"), Piece("", has_begun=True), FINISH]
     for piece in pieces[:2]:
         continued.take(piece)
-    continued.begin_next(2)
+    continued.begun_tokens = 2
     for piece in pieces[2:]:
         continued.take(piece)
     assert collector.pieces == pieces
@@ -87,7 +87,7 @@ def test_after_a_route_that_said_nothing_the_counts_are_the_next_routes_own() ->
     collector = Collector()
     continued = ContinuedSink(collector)
     continued.take(Piece(has_begun=True))
-    continued.begin_next(0)
+    continued.begun_tokens = 0
     for piece in (Piece("All."), FINISH, counted(44, 2)):
         continued.take(piece)
     assert collector.pieces[-1].usage == Usage(44, 2)

@@ -32,7 +32,8 @@ def calls_of(*pieces: Piece) -> list[tuple[str, str]]:
     """Name and arguments of the calls that a client gets from these pieces."""
     normalizer = ToolCallNormalizer()
     deltas = [delta for piece in pieces for delta in normalizer.take(piece.calls)] + normalizer.finish()
-    return [(call.function.name, call.function.arguments) for call in assemble_calls(deltas) if call.function]
+    functions = [call["function"] for call in assemble_calls(deltas)]
+    return [(function["name"], function["arguments"]) for function in functions]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_ope
             raise ControlError(f"{account.email} is suspended. Resume the account first.")
         if not is_operator and by != COMMAND_LINE and accounts.lock_operators(tx) <= {account.id}:
             raise ControlError(f"{account.email} is the last operator. Make another account an operator first.")
-        accounts.set_operator(tx, account.id, is_operator=is_operator)
+        accounts.change(tx, account.id, is_operator=is_operator)
         if is_operator:
             site_secrets.remove_operator_link(tx)
 
@@ -116,7 +116,9 @@ async def set_class(store: Store, email: str, class_id: str, by: str, now_ms: in
     """Choose the class that `auto` means, from the next request on."""
     check_class(class_id)
     event = AuditEvent(now_ms, by, "account.class", detail=class_id)
-    return await _change(store, email, event, lambda tx, account: accounts.set_class(tx, account.id, class_id))
+    return await _change(
+        store, email, event, lambda tx, account: accounts.change(tx, account.id, preferred_class=class_id)
+    )
 
 
 async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Account:
@@ -126,7 +128,7 @@ async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Acc
         if account.is_operator:
             how = f": cadenza account operator {account.email} --remove" if by == COMMAND_LINE else ""
             raise ControlError(f"{account.email} is an operator. Take the role away first{how}.")
-        accounts.set_suspended(tx, account.id, account.suspended_at or now_ms)
+        accounts.change(tx, account.id, suspended_at=account.suspended_at or now_ms)
         sessions.remove_all(tx, account.id)
         links.remove_all(tx, account.id)
 
@@ -135,7 +137,7 @@ async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Acc
 
 async def resume_account(store: Store, email: str, by: str, now_ms: int) -> Account:
     event = AuditEvent(now_ms, by, "account.resume")
-    return await _change(store, email, event, lambda tx, account: accounts.set_suspended(tx, account.id, None))
+    return await _change(store, email, event, lambda tx, account: accounts.change(tx, account.id, suspended_at=None))
 
 
 async def set_password(store: Store, email: str, password: str, by: str, now_ms: int) -> Account:
@@ -143,7 +145,7 @@ async def set_password(store: Store, email: str, password: str, by: str, now_ms:
     password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, email))
 
     def change(tx: Transaction, account: Account) -> None:
-        accounts.set_password(tx, account.id, password_hash)
+        accounts.change(tx, account.id, password_hash=password_hash)
         sessions.remove_all(tx, account.id)
         links.remove_all(tx, account.id)
 
@@ -216,7 +218,7 @@ async def choose(
         raise ControlError("A theme is system, light or dark.")
 
     def change(tx: Transaction) -> None:
-        accounts.set_preferences(tx, account.id, chosen)
+        accounts.change(tx, account.id, **msgspec.structs.asdict(chosen))
         audit_events.add(tx, AuditEvent(now_ms, account.email, "account.preferences", account.id))
 
     await make_change(store, change)

@@ -53,7 +53,7 @@ async def read_statement(store: Store, account_id: str, cursor: str = "", count:
     """The newest entries, or those after the cursor of the page before."""
     if cursor:
         at = _parse(cursor)
-        found = await statement.list_before(store, account_id, at.entry, at.balance_nano, count + 1)
+        found = await statement.list_newest(store, account_id, count + 1, at.entry, at.balance_nano)
     else:
         found = await statement.list_newest(store, account_id, count + 1)
     shown = found[:count]

@@ -17,7 +17,7 @@ from cadenza.core.usage_report import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, vouchers
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT
-from cadenza.ledger.vouchers import ListedVoucher, Voucher
+from cadenza.ledger.vouchers import Voucher
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.audit_events import AuditEvent
@@ -80,7 +80,7 @@ async def create_vouchers(store: Store, order: VoucherOrder, by: str, now_ms: in
     return list(zip(codes, made, strict=True))
 
 
-async def list_vouchers(store: Store) -> list[ListedVoucher]:
+async def list_vouchers(store: Store) -> list[tuple[Voucher, str | None]]:
     return await vouchers.list_all(store)
 
 

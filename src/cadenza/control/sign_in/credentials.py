@@ -29,7 +29,7 @@ async def change_password(store: Store, session: Session, password_hash: str, by
     """Set a new password after the old one was checked. Returns this session's new secret; None if it has ended."""
 
     def change(tx: Transaction) -> str | None:
-        accounts.set_password(tx, session.account_id, password_hash)
+        accounts.change(tx, session.account_id, password_hash=password_hash)
         links.remove_all(tx, session.account_id)
         sessions.remove_all(tx, session.account_id, session.digest)
         audit_events.add(tx, AuditEvent(now_ms, by, "account.password", session.account_id))
@@ -45,7 +45,7 @@ async def reset_password(store: Store, work: PasswordWork, secret: str, password
 
     def reset(tx: Transaction) -> Account:
         account = _use(tx, secret, "reset", now_ms)[1]
-        accounts.set_password(tx, account.id, password_hash)
+        accounts.change(tx, account.id, password_hash=password_hash)
         sessions.remove_all(tx, account.id)
         links.remove_all(tx, account.id)
         audit_events.add(tx, AuditEvent(now_ms, account.email, "account.reset_password", account.id))
@@ -61,7 +61,7 @@ async def verify_email(store: Store, secret: str, now_ms: int) -> Account:
         link, account = _use(tx, secret, "verify", now_ms)
         if link.email != account.email:
             raise ControlError(DEAD_LINK)
-        accounts.set_verified(tx, account.id, now_ms)
+        accounts.change(tx, account.id, verified_at=now_ms)
         audit_events.add(tx, AuditEvent(now_ms, account.email, "account.verify", account.id))
         return account
 
@@ -112,7 +112,7 @@ async def _change_email(store: Store, work: Callable[[Transaction], Account]) ->
 
 
 def _set_email(tx: Transaction, account: Account, email: str, verified_at: int | None, now_ms: int) -> Account:
-    accounts.set_email(tx, account.id, email, verified_at)
+    accounts.change(tx, account.id, email=email, verified_at=verified_at)
     links.remove_all(tx, account.id)
     audit_events.add(tx, AuditEvent(now_ms, account.email, "account.email", account.id))
     return msgspec.structs.replace(account, email=email, verified_at=verified_at)

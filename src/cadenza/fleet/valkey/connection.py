@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
@@ -181,9 +181,9 @@ async def open_connection(
 async def _sign_in(connection: ValkeyConnection, address: ValkeyAddress, channel: str | None) -> None:
     credentials = ("AUTH", *address.credentials) if address.credentials else ()
     answers = [
-        ask(connection, "HELLO", 3, *credentials, "SETNAME", "cadenza"),
-        ask(connection, "SELECT", address.database),
-        ask(connection, "SET", f"{PREFIX}probe", 1, "PX", PROBE_KEY_MS),
+        ask(connection.send, "HELLO", 3, *credentials, "SETNAME", "cadenza"),
+        ask(connection.send, "SELECT", address.database),
+        ask(connection.send, "SET", f"{PREFIX}probe", 1, "PX", PROBE_KEY_MS),
     ]
     if channel:
         connection.subscribe(channel)
@@ -194,16 +194,10 @@ async def _sign_in(connection: ValkeyConnection, address: ValkeyAddress, channel
             raise ValkeyUnreachable(error_code(answer))
 
 
-class Sender(Protocol):
-    """A connection, or a link that may have one."""
-
-    def send(self, answered: Answered, *parts: Part) -> None: ...
-
-
-def ask(sender: Sender, *parts: Part) -> asyncio.Future[Answer]:
-    """Send one command. The answer is None if none came in time."""
+def ask(send: Callable[..., None], *parts: Part) -> asyncio.Future[Answer]:
+    """Send one command, with `send` of a connection or a link. The answer is None if none came in time."""
     answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    sender.send(lambda given: None if answer.done() else answer.set_result(given), *parts)
+    send(lambda given: None if answer.done() else answer.set_result(given), *parts)
     return answer
 
 
@@ -228,7 +222,7 @@ async def probe(url: str) -> ValkeyServer:
         async with asyncio.timeout(CONNECT_S + PROBE_S):
             connection = await open_connection(ValkeyAddress.parse(url), make)
             began_s = asyncio.get_running_loop().time()
-            info = await ask(connection, "INFO")
+            info = await ask(connection.send, "INFO")
             trip_s = asyncio.get_running_loop().time() - began_s
     except TimeoutError:
         raise ValkeyUnreachable("no connection in time") from None

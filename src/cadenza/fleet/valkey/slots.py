@@ -73,8 +73,8 @@ class ValkeyLender:
             self._timer.cancel()
         self._timer = None
         await asyncio.gather(
-            ask(self._link, "HDEL", SLOTS_KEY, self._name),
-            ask(self._link, "PUBLISH", self._link.channel, f"free {self._name}"),
+            ask(self._link.send, "HDEL", SLOTS_KEY, self._name),
+            ask(self._link.send, "PUBLISH", self._link.channel, f"free {self._name}"),
         )
 
     def hear(self, message: bytes) -> None:

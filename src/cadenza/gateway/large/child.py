@@ -12,11 +12,12 @@ import msgspec
 from cadenza.children.confine import allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
 from cadenza.core.chat import ChatRequest, UserQuestion, find_user_question
 from cadenza.core.errors import InvalidRequest
+from cadenza.core.message_json import RAW_FIELDS, RAW_ITEMS
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.large.messages import TASKS, Counted, FileSpan, InvalidBody, Parsed, Reply, Span
+from cadenza.gateway.large.messages import TASKS, Counted, InvalidBody, Parsed, Reply, Span
 from cadenza.gateway.tools import NOTHING
-from cadenza.gateway.validate import RAW_ITEMS, ChatBody, check_body, decode_body
+from cadenza.gateway.validate import ChatBody, check_body, decode_body
 
 QUESTION_CHARS = 4096
 ESCAPE_BYTES = 6
@@ -25,8 +26,6 @@ TOO_LARGE = "The body takes too much memory to read: it has too many fields, mes
 
 FIELDS_MAX = 256  # of a message, a tool, its function, or a call
 SMALL_BYTES = 16 * 1024  # it cannot have many fields
-
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def main() -> None:
@@ -110,7 +109,7 @@ def describe(body: bytearray, decoded: ChatBody, chat: ChatRequest) -> Parsed:
         system=spans.add(chat.system),
         needs=chat.needs,
         question=_question(chat),
-        files=[FileSpan(one.message, one.start, one.end, one.name, spans.find(one.data)) for one in chat.files],
+        files=[(one.message, one.start, one.end, one.name, spans.find(one.data)) for one in chat.files],
         media=chat.media,
         text_chars=_least_chars(chat),
         extra_fields={name: spans.find(raw) for name, raw in chat.extra.items()},
@@ -121,7 +120,7 @@ def describe(body: bytearray, decoded: ChatBody, chat: ChatRequest) -> Parsed:
 def check_field_numbers(body: ChatBody) -> None:
     for index, message in enumerate(RAW_ITEMS.decode(body.messages)):
         fields = _check(f"messages[{index}]", message)
-        for number, call in enumerate(_items(fields.get("tool_calls"))):
+        for number, call in enumerate(_items(fields.get("tool_calls", NOTHING))):
             _check(f"messages[{index}].tool_calls[{number}]", call)
     for index, tool in enumerate(_items(body.tools)):
         fields = _check(f"tools[{index}]", tool)
@@ -129,16 +128,15 @@ def check_field_numbers(body: ChatBody) -> None:
             _check(f"tools[{index}].function", fields["function"])
 
 
-def _items(array: msgspec.Raw | None) -> list[msgspec.Raw]:
-    is_array = array is not None and array != NOTHING
-    return RAW_ITEMS.decode(array) if array is not None and is_array else []
+def _items(array: msgspec.Raw) -> list[msgspec.Raw]:
+    return RAW_ITEMS.decode(array) if array != NOTHING else []
 
 
 def _check(path: str, raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
     """The fields of an object; none if it is too small to have many."""
     if memoryview(raw).nbytes <= SMALL_BYTES or memoryview(raw)[0] != ord("{"):
         return {}
-    fields = _FIELDS.decode(raw)
+    fields = RAW_FIELDS.decode(raw)
     if len(fields) > FIELDS_MAX:
         raise InvalidRequest(f"{path}: has {len(fields)} fields; at most {FIELDS_MAX} are allowed.")
     return fields

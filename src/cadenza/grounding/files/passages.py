@@ -36,14 +36,10 @@ ABOUT_ALL = frozenset(
 )
 
 
-def split_sections(sections: Iterable[Section], chars_max: int = PASSAGE_CHARS) -> Iterator[Passage]:
+def split_sections(sections: Iterable[Section]) -> Iterator[Passage]:
     for section in sections:
-        for text in split_text(section.text, chars_max):
-            yield Passage(section.label, text)
-
-
-def split_text(text: str, chars_max: int = PASSAGE_CHARS) -> Iterator[str]:
-    return (piece.strip() for piece in split_exactly(text, chars_max))
+        for text in split_exactly(section.text):
+            yield Passage(section.label, text.strip())
 
 
 def split_exactly(text: str, chars_max: int = PASSAGE_CHARS) -> Iterator[str]:

@@ -29,7 +29,7 @@ from cadenza.grounding.files.messages import (
     TokenBudget,
     decode_reply,
 )
-from cadenza.grounding.files.records import PartType, Passage, RankedDocument
+from cadenza.grounding.files.records import FetchedPage, PartType, Passage, RankedDocument
 from cadenza.grounding.files.shown import Excerpt, share_out
 from cadenza.observe import Observer
 
@@ -63,32 +63,10 @@ class SentFile(msgspec.Struct, frozen=True):
     data: bytes | bytearray | memoryview
 
 
-class FileText(msgspec.Struct, frozen=True):
-    """What the model sees of a file. `shown` names it by labels; `tokens` is an upper bound."""
+class DocumentText(Excerpt, frozen=True):
+    """What the model sees of a file, by its name, or of a web page, by its title."""
 
     name: str
-    text: str
-    is_cut: bool
-    shown: str
-    tokens: int
-
-
-class PageSent(msgspec.Struct, frozen=True):
-    """A web page as it was fetched."""
-
-    url: str
-    content_type: str
-    data: bytes | bytearray | memoryview
-
-
-class PageRead(msgspec.Struct, frozen=True):
-    """What the model sees of a web page."""
-
-    url: str
-    title: str
-    text: str
-    is_cut: bool
-    tokens: int
 
 
 class UnreadableFile(Exception):
@@ -130,17 +108,16 @@ class DocumentReader:
         self._turn_s = limits.turn_s
         self._has_warned = False
 
-    async def read_files(self, owner: str, files: Sequence[SentFile], question: str, tokens_max: int) -> list[FileText]:
+    async def read_files(
+        self, owner: str, files: Sequence[SentFile], question: str, tokens_max: int
+    ) -> list[DocumentText]:
         """The files, cut to `tokens_max` tokens together. Raises UnreadableFile or ReaderBusy."""
         budget, asked = _budget(tokens_max, len(files)), _bounded(question)
         names = [clean_name(file.name) for file in files]
         tasks = [(FileTask(name, asked, budget), file.data) for name, file in zip(names, files, strict=True)]
         replies = await self._in_turns(self._files, owner, tasks, self._read_file)
         documents = [reply for reply in replies if isinstance(reply, RankedDocument)]
-        return [
-            FileText(name, shown.text, shown.is_cut, shown.shown, shown.tokens)
-            for name, shown in zip(names, await _share_out(documents, tokens_max), strict=True)
-        ]
+        return await _share_out(names, documents, tokens_max)
 
     async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]:
         """All passages of a file. Raises UnreadableFile or ReaderBusy."""
@@ -149,20 +126,15 @@ class DocumentReader:
         return reply.passages
 
     async def read_pages(
-        self, owner: str, pages: Sequence[PageSent], question: str, tokens_max: int
-    ) -> list[PageRead | None]:
+        self, owner: str, pages: Sequence[FetchedPage], question: str, tokens_max: int
+    ) -> list[DocumentText | None]:
         """The pages, cut to `tokens_max` tokens together; None for one that cannot be read. Raises ReaderBusy."""
         budget, asked = _budget(tokens_max, len(pages)), _bounded(question)
-        tasks = [(PageTask(page.url, page.content_type, asked, budget), page.data) for page in pages]
+        tasks = [(PageTask(page.url, page.content_type, asked, budget), page.body) for page in pages]
         replies = await self._in_turns(self._pages, owner, tasks, self._read_page)
-        documents = {place: reply for place, reply in enumerate(replies) if isinstance(reply, RankedDocument)}
-        shown = dict(zip(documents, await _share_out(list(documents.values()), tokens_max), strict=True))
-        return [
-            PageRead(page.url, documents[place].title, shown[place].text, shown[place].is_cut, shown[place].tokens)
-            if place in shown
-            else None
-            for place, page in enumerate(pages)
-        ]
+        documents = [reply for reply in replies if isinstance(reply, RankedDocument)]
+        texts = iter(await _share_out([document.title for document in documents], documents, tokens_max))
+        return [next(texts) if isinstance(reply, RankedDocument) else None for reply in replies]
 
     async def stop(self) -> None:
         await self._files.stop()
@@ -183,7 +155,9 @@ class DocumentReader:
                             break
         except QueueFull as full:
             raise ReaderBusy(OVER_BUDGET if isinstance(full, OverBudget) else BUSY, full.retry_s) from None
-        self._warn_once(lane)
+        if not lane.is_sandboxed and not self._has_warned:
+            self._has_warned = True
+            self._observer.log.warning("documents are read with limits, but the system does not filter system calls")
         return replies
 
     async def _read_file(self, run: Run, task: FileTask | PassagesTask, data: Buffer) -> Reply:
@@ -218,17 +192,17 @@ class DocumentReader:
             log.warning("a parser failed on a document", parser=reply.fault.module, error=reply.fault.error)
         return reply
 
-    def _warn_once(self, lane: Lane) -> None:
-        if not lane.is_sandboxed and not self._has_warned:
-            self._has_warned = True
-            self._observer.log.warning("documents are read with limits, but the system does not filter system calls")
 
-
-async def _share_out(documents: Sequence[RankedDocument], tokens_max: int) -> list[Excerpt]:
+async def _share_out(names: Sequence[str], documents: Sequence[RankedDocument], tokens_max: int) -> list[DocumentText]:
     """In a thread if there are many passages."""
     if sum(len(document.passages) for document in documents) > INLINE_PASSAGES:
-        return await asyncio.to_thread(share_out, documents, tokens_max)
-    return share_out(documents, tokens_max)
+        excerpts = await asyncio.to_thread(share_out, documents, tokens_max)
+    else:
+        excerpts = share_out(documents, tokens_max)
+    return [
+        DocumentText(one.text, one.is_cut, one.shown, one.tokens, name)
+        for one, name in zip(excerpts, names, strict=True)
+    ]
 
 
 def _budget(tokens_max: int, documents: int) -> TokenBudget:

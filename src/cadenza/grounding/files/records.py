@@ -25,6 +25,14 @@ class Passage(msgspec.Struct, frozen=True):
     text: str
 
 
+class FetchedPage(msgspec.Struct, frozen=True, weakref=True):
+    """A web page as it came: its address after all redirects, the server's content type, and its bytes."""
+
+    url: str
+    content_type: str
+    body: bytes
+
+
 class PageText(msgspec.Struct, frozen=True):
     """The main text of a web page."""
 

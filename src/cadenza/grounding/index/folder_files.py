@@ -71,7 +71,7 @@ def list_files(folder: Path, bounds: FolderBounds) -> FolderContent:
                 with _opened_beneath(root, inside, DIRECTORY) as opened:
                     entries = _entries(opened, inside)
             except OSError as error:
-                unread.append(UnreadEntry(inside, _reason(error)))
+                unread.append(UnreadEntry(inside, why_not_opened(error)))
                 continue
             for path, info in entries:
                 if not _is_utf8(path):
@@ -148,5 +148,5 @@ def _is_utf8(path: str) -> bool:
     return True
 
 
-def _reason(error: OSError) -> str:
+def why_not_opened(error: OSError) -> str:
     return (error.strerror or "it cannot be opened").lower()

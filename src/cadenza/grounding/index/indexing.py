@@ -25,6 +25,7 @@ from cadenza.grounding.index.folder_files import (
     UnreadEntry,
     list_files,
     read_file,
+    why_not_opened,
 )
 from cadenza.grounding.index.local_index import (
     FILE_PASSAGES_MAX,
@@ -34,11 +35,6 @@ from cadenza.grounding.index.local_index import (
     list_folders,
     open_writer,
 )
-
-OWNER = "index"
-CHANGES = "it changed while it was read"
-READER_FAILED = "the reader failed; the next run tries again"
-TOO_MANY_PASSAGES = "it is too long"
 
 
 class PassageReader(Protocol):
@@ -74,13 +70,16 @@ def scan_folder(folder: Path, index: Path, bounds: FolderBounds | None = None) -
     try:
         path = folder.resolve(strict=True)
         str(path).encode()
-        return _without_index(list_files(path, bounds), str(index.resolve()))
+        content = list_files(path, bounds)
+        beside = str(index.resolve())  # the index, its lock and SQLite's files beside it
     except UnicodeEncodeError:
         raise ControlError("The name of the folder is not UTF-8. Rename it.") from None
     except TooManyFiles:
         raise ControlError(f"{folder} has more than {bounds.files_max:,} files. Index folders inside it.") from None
     except OSError as error:
         raise ControlError(f"The folder {folder} cannot be read: {error.strerror}.{_hint(folder, index)}") from None
+    files = tuple(file for file in content.files if not f"{path}/{file.path}".startswith(beside))
+    return msgspec.structs.replace(content, files=files)
 
 
 async def index_folder(index: Path, task: IndexTask, reader: PassageReader, after_file: Callable[[], None]) -> Indexed:
@@ -134,12 +133,6 @@ def _hint(folder: Path, index: Path) -> str:
     return f" It is in the index; to take it out, run 'cadenza index {folder} --remove'."
 
 
-def _without_index(content: FolderContent, index: str) -> FolderContent:
-    """The files, without the index, its lock and SQLite's files beside it."""
-    files = tuple(file for file in content.files if not f"{content.folder}/{file.path}".startswith(index))
-    return FolderContent(content.folder, files, content.unread)
-
-
 class _Run:
     """One run over a folder, and its counts."""
 
@@ -165,9 +158,9 @@ class _Run:
         except FileNotFoundError:
             self._remove(file.path)
         except FileChanged:
-            self.unread.append(UnreadEntry(file.path, CHANGES))
+            self.unread.append(UnreadEntry(file.path, "it changed while it was read"))
         except OSError as error:
-            self._refuse(file, b"", (error.strerror or "it cannot be opened").lower())
+            self._refuse(file, b"", why_not_opened(error))
         else:
             await self._index(self._settled(read), data)
 
@@ -181,8 +174,9 @@ class _Run:
 
     def store_unread(self) -> None:
         """Store the names and folders that cannot be read, so that the list of folders counts them."""
-        for one in self._task.content.unread:
-            self._writer.put_file(self._folder_id, StoredFile(_noted_path(one.path), 0, 0, b"", one.reason), [])
+        for one in self._task.content.unread:  # a path in UTF-8 that no file has: it begins with a slash
+            path = "/" + one.path.encode(errors="backslashreplace").decode()
+            self._writer.put_file(self._folder_id, StoredFile(path, 0, 0, b"", one.reason), [])
 
     async def _index(self, file: FolderFile, data: bytes) -> None:
         digest, stored = hashlib.sha256(data).digest(), self._stored.get(file.path)
@@ -190,15 +184,15 @@ class _Run:
             self._writer.touch_file(self._folder_id, _stored(file, digest))
             return
         try:
-            passages = await self._reader.read_passages(OWNER, file.path.rpartition("/")[2], data)
+            passages = await self._reader.read_passages("index", file.path.rpartition("/")[2], data)
         except UnreadableFile as error:
             self._refuse(file, digest, error.reason)
             return
         except ReaderBusy:
-            self.unread.append(UnreadEntry(file.path, READER_FAILED))
+            self.unread.append(UnreadEntry(file.path, "the reader failed; the next run tries again"))
             return
         if len(passages) > FILE_PASSAGES_MAX:
-            self._refuse(file, digest, TOO_MANY_PASSAGES)
+            self._refuse(file, digest, "it is too long")
             return
         self._writer.put_file(self._folder_id, _stored(file, digest), passages)
         self.new += stored is None
@@ -217,11 +211,6 @@ class _Run:
         """The file; without its time if it is so recent that the file may change again and keep it."""
         recent_ns = self._task.now_ms * 1_000_000 - round(self._task.bounds.settled_s * 1e9)
         return FolderFile(file.path, file.size, 0) if file.mtime_ns > recent_ns else file
-
-
-def _noted_path(path: str) -> str:
-    """A path in UTF-8 that no file can have: a file's path does not begin with a slash."""
-    return "/" + path.encode(errors="backslashreplace").decode()
 
 
 def _stored(file: FolderFile, digest: bytes, error: str = "") -> StoredFile:

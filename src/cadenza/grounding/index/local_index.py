@@ -10,6 +10,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -58,6 +59,7 @@ FROM_1 = (
     "ALTER TABLE files DROP COLUMN title",
     f"PRAGMA user_version = {VERSION}",
 )
+UPGRADES = {0: SCHEMA, 1: FROM_1}  # to the current version, from an older one or from an empty file
 SCRATCH = (  # temporary tables of one reader, with the question in them: in memory
     "PRAGMA temp_store = MEMORY",
     "BEGIN",
@@ -121,6 +123,7 @@ class IndexWriter:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._transaction = partial(_transaction, connection)
 
     def folders(self) -> list[Folder]:
         return _folders(self._connection)
@@ -195,9 +198,6 @@ class IndexWriter:
                 "DELETE FROM passages WHERE rowid BETWEEN ? AND ?", (first, first | FILE_PASSAGES_MAX)
             )
 
-    def _transaction(self) -> contextlib.AbstractContextManager[None]:
-        return _transaction(self._connection)
-
 
 class IndexReader:
     """A snapshot of the index, for one question."""
@@ -260,7 +260,7 @@ def open_writer(path: Path) -> Iterator[IndexWriter]:
         with contextlib.closing(sqlite3.connect(path, timeout=WAIT_S, isolation_level=None)) as connection:
             connection.create_function("words_of_path", 2, words_of_path, deterministic=True)
             with _transaction(connection):
-                for statement in _steps_from(_version(connection)):
+                for statement in UPGRADES.get(_version(connection), ()):
                     connection.execute(statement)
             for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
                 connection.execute(f"PRAGMA {pragma}")
@@ -351,11 +351,6 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _steps_from(version: int) -> tuple[str, ...]:
-    """The statements that bring an index of this version, or an empty file, to the current one."""
-    return {0: SCHEMA, 1: FROM_1}.get(version, ())
-
-
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     [(application_id,)] = connection.execute("PRAGMA application_id")
     version = _version(connection)
@@ -429,13 +424,10 @@ def folder_names(folders: Iterable[tuple[int, str]]) -> dict[int, str]:
 def words_of_path(folder: str, path: str) -> str:
     """The searchable words of a file's path, without its ending; "TravelCosts2026" as it is, and in parts."""
     name = f"{_last_part(folder)}/{path.rpartition('.')[0] or path}"
-    return spaced(_with_parts(name.split("/")))
+    names = name.split("/")
+    parts = [WORD_STARTS.sub(" ", one) for one in names]
+    return spaced(" ".join([*names, *(part for one, part in zip(names, parts, strict=True) if part != one)]))
 
 
 def _last_part(folder: str) -> str:
     return PurePosixPath(folder).name or ROOT_NAME
-
-
-def _with_parts(names: Sequence[str]) -> str:
-    parts = [WORD_STARTS.sub(" ", name) for name in names]
-    return " ".join([*names, *(part for name, part in zip(names, parts, strict=True) if part != name)])

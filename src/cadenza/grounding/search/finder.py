@@ -6,7 +6,7 @@ fetched: the service needs no network. The model is told which pages of the mess
 
 import asyncio
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from ipaddress import ip_network
@@ -14,7 +14,8 @@ from ipaddress import ip_network
 import msgspec
 
 from cadenza.core.tokens import estimate_tokens
-from cadenza.grounding.files.reader import DocumentReader, PageSent, ReaderBusy
+from cadenza.grounding.files.reader import DocumentReader, ReaderBusy
+from cadenza.grounding.files.records import FetchedPage
 from cadenza.grounding.search.cache import ResultCache
 from cadenza.grounding.search.engines.base import Engine
 from cadenza.grounding.search.engines.build import build_web_engine
@@ -26,7 +27,6 @@ from cadenza.grounding.search.pages.fetch import PageFetcher
 from cadenza.grounding.search.records import (
     NOTHING_FOUND,
     EngineFailed,
-    FetchedPage,
     FetchFailed,
     Hit,
     SearchOptions,
@@ -85,7 +85,12 @@ class Finder:
             async with asyncio.timeout_at(now_s + self._timeout_s * READ_TIME):
                 read = await self._read(request, pages)
         named = [read[url] for url in decision.urls if url in read]
-        unread, unread_tokens = _fitting_unread(_not_read(decision.urls, read), request.tokens_max)
+        not_read = [
+            UnreadPage(url) if place < NAMED_PAGES_MAX else UnreadPage(url, TOO_MANY)
+            for place, url in enumerate(decision.urls)
+            if url not in read
+        ]
+        unread, unread_tokens = _fitting_unread(not_read, request.tokens_max)
         sources = [*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits)]
         return SearchResult(fitting(sources, request.tokens_max - unread_tokens), unread, has_failed=found is None)
 
@@ -121,13 +126,12 @@ class Finder:
 
     async def _read(self, request: SearchRequest, pages: dict[str, FetchedPage]) -> dict[str, Source]:
         """The sources of the pages that could be read, by the requested address."""
-        sent = [PageSent(page.url, page.content_type, page.body) for page in pages.values()]
-        if not sent:
+        if not pages:
             return {}
-        tokens_max = request.tokens_max - len(sent) * SOURCE_TOKENS
-        found = await self._reader.read_pages(request.account_id, sent, request.texts[-1], tokens_max)
+        tokens_max = request.tokens_max - len(pages) * SOURCE_TOKENS
+        found = await self._reader.read_pages(request.account_id, [*pages.values()], request.texts[-1], tokens_max)
         return {
-            url: Source(page.url, one.title[:TITLE_CHARS_MAX] or page.url, one.text)
+            url: Source(page.url, one.name[:TITLE_CHARS_MAX] or page.url, one.text)
             for (url, page), one in zip(pages.items(), found, strict=True)
             if one and one.text
         }
@@ -163,12 +167,6 @@ def fitting(sources: Iterable[Source], tokens_max: int) -> list[Source]:
             kept[source.url] = msgspec.structs.replace(source, text=text)
             left_tokens -= tokens
     return list(kept.values())
-
-
-def _not_read(urls: Sequence[str], read: Container[str]) -> list[UnreadPage]:
-    """The pages that the person named, without those that were read."""
-    failed = [UnreadPage(url) for url in urls[:NAMED_PAGES_MAX] if url not in read]
-    return failed + [UnreadPage(url, TOO_MANY) for url in urls[NAMED_PAGES_MAX:] if url not in read]
 
 
 def _fitting_unread(unread: Iterable[UnreadPage], tokens_max: int) -> tuple[list[UnreadPage], int]:

@@ -52,14 +52,6 @@ class Hit(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class FetchedPage(msgspec.Struct, frozen=True, weakref=True):
-    """A page as it came: its address after all redirects, the content type that the server gave, and its bytes."""
-
-    url: str
-    content_type: str
-    body: bytes
-
-
 class EngineFailed(Exception):
     """A search without a usable answer. `reason` is one word of the table in `engines/base.py`, never content."""
 

@@ -11,6 +11,7 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +24,6 @@ from cadenza.store.store import (
     WAIT_S,
     Row,
     StoreRefused,
-    StoreUnavailable,
     Transaction,
     unavailable,
 )
@@ -89,6 +89,7 @@ class SqliteStore:
         self.path = path
         self.process_locks = ProcessLocks(path)
         self._wait_s = wait_s
+        self._wait_pragma = f"busy_timeout={round(wait_s * 1000)}"
         self._reader: sqlite3.Connection | None = None  # used on the event loop's thread only
         self._idle_readers: list[sqlite3.Connection] = []
         self._writer: sqlite3.Connection | None = None
@@ -164,8 +165,7 @@ class SqliteStore:
         try:
             connection = self._idle_readers.pop()
         except IndexError:
-            connection = self._open(READ_ONLY)
-            connection.execute(self._wait_pragma)
+            connection = self._open(READ_ONLY, waits=True)
         try:
             return work(SqliteTransaction(connection))
         finally:
@@ -194,7 +194,7 @@ class SqliteStore:
     def _run(self, work: Callable[[Transaction], T]) -> T:
         if self._writer is None:
             self._writer = self._open(STRICT_TRIGGERS, *BUSY)
-        self._writer.execute(self._wait_pragma)
+        self._writer.execute(f"PRAGMA {self._wait_pragma}")
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             with _rollback_on_error(self._writer):
@@ -221,34 +221,25 @@ class SqliteStore:
                 with contextlib.closing(self._open(READ_ONLY)) as reader:
                     copies.append(files.back_up(reader, self.path, before))
 
-        def connect() -> sqlite3.Connection:
-            connection = self._open(STRICT_TRIGGERS)
-            connection.execute(self._wait_pragma)
-            return connection
-
         try:
-            upgrade_sqlite(connect, revision, copy_store, self.path)
+            upgrade_sqlite(partial(self._open, STRICT_TRIGGERS, waits=True), revision, copy_store, self.path)
         except OSError as error:
             raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
         return copies[0] if copies else None
-
-    @property
-    def _wait_pragma(self) -> str:
-        return f"PRAGMA busy_timeout={round(self._wait_s * 1000)}"
 
     async def _in_write_thread(self, work: Callable[[], T]) -> T:
         self._write_thread = self._write_thread or ThreadPoolExecutor(1, "cadenza-store-write")
         return await asyncio.get_running_loop().run_in_executor(self._write_thread, work)
 
-    def _open(self, *pragmas: str) -> sqlite3.Connection:
-        """Open a connection. Its statements do not wait for locks."""
+    def _open(self, *pragmas: str, waits: bool = False) -> sqlite3.Connection:
+        """Open a connection. Its statements do not wait for locks, unless it `waits`."""
         try:
             files.make_private_file(self.path)
         except OSError as error:
             raise sqlite3.OperationalError(error.strerror or "it cannot be opened") from None
         connection = sqlite3.connect(self.path, timeout=self._wait_s, isolation_level=None, check_same_thread=False)
         try:
-            for pragma in (*DURABLE, *pragmas, "busy_timeout=0"):
+            for pragma in (*DURABLE, *pragmas, self._wait_pragma if waits else "busy_timeout=0"):
                 connection.execute(f"PRAGMA {pragma}")
         except sqlite3.Error:
             connection.close()
@@ -265,11 +256,9 @@ class SqliteStore:
         except sqlite3.ProgrammingError:
             raise
         except sqlite3.Error as error:
-            raise self._unavailable(str(error).partition(":")[0]) from None
-
-    def _unavailable(self, reason: str) -> StoreUnavailable:
-        advice = next((advice for words, advice in ADVICE.items() if words in reason), WRITABLE)
-        return unavailable(str(self.path), reason, advice)
+            reason = str(error).partition(":")[0]
+            advice = next((advice for words, advice in ADVICE.items() if words in reason), WRITABLE)
+            raise unavailable(str(self.path), reason, advice) from None
 
 
 @contextlib.contextmanager

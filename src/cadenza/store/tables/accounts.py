@@ -3,11 +3,11 @@
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Boolean, bindparam, func, insert, select, update
+from sqlalchemy import Boolean, bindparam, func, insert, select
 
 from cadenza.store import schema
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Row, Store, Transaction, change_row
 from cadenza.store.tables import epochs
 
 Theme = Literal["system", "light", "dark"]
@@ -54,19 +54,6 @@ BY_ID = Statement(select(*COLUMNS).where(_OF_ID))
 LOCK = Statement(select(schema.accounts.c.id).where(_OF_ID).with_for_update(key_share=True))
 PASSWORD = Statement(select(schema.accounts.c.password_hash).where(_OF_ID))
 LOCK_PASSWORD = Statement(select(schema.accounts.c.password_hash).where(_OF_ID).with_for_update())
-SET_PASSWORD = Statement(update(schema.accounts).where(_OF_ID).values(password_hash=bindparam("hash")))
-SET_EMAIL = Statement(
-    update(schema.accounts).where(_OF_ID).values(email=bindparam("address"), verified_at=bindparam("verified"))
-)
-SET_VERIFIED = Statement(update(schema.accounts).where(_OF_ID).values(verified_at=bindparam("now")))
-SET_OPERATOR = Statement(update(schema.accounts).where(_OF_ID).values(is_operator=bindparam("given")))
-SET_SUSPENDED = Statement(update(schema.accounts).where(_OF_ID).values(suspended_at=bindparam("at")))
-SET_CLASS = Statement(update(schema.accounts).where(_OF_ID).values(preferred_class=bindparam("class_id")))
-SET_PREFERENCES = Statement(
-    update(schema.accounts)
-    .where(_OF_ID)
-    .values({name: bindparam(f"new_{name}") for name in Preferences.__struct_fields__})
-)
 OPERATORS = Statement(select(schema.accounts.c.id).where(schema.accounts.c.is_operator).with_for_update())
 OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
 COUNT = Statement(select(func.count()).select_from(schema.accounts))
@@ -107,39 +94,14 @@ def has_password(tx: Transaction, account_id: str, password_hash: str) -> bool:
     return tx.row(LOCK_PASSWORD, {"account": account_id}) == (password_hash,)
 
 
-def set_password(tx: Transaction, account_id: str, password_hash: str) -> None:
-    tx.change(SET_PASSWORD, {"account": account_id, "hash": password_hash})
-
-
-def set_email(tx: Transaction, account_id: str, email: str, verified_at: int | None) -> None:
-    """StoreRefused if another account has this address."""
-    tx.change(SET_EMAIL, {"account": account_id, "address": email, "verified": verified_at})
-
-
-def set_verified(tx: Transaction, account_id: str, now_ms: int) -> None:
-    tx.change(SET_VERIFIED, {"account": account_id, "now": now_ms})
+def change(tx: Transaction, account_id: str, **values: str | int | None) -> None:
+    """Set columns of an account, other than its money. StoreRefused if another account has the new address."""
+    change_row(tx, schema.accounts, account_id, **values)
 
 
 def lock_operators(tx: Transaction) -> set[str]:
     """The ids of all operators. They are locked until the transaction ends."""
     return {row[0] for row in tx.rows(OPERATORS, {})}
-
-
-def set_operator(tx: Transaction, account_id: str, *, is_operator: bool) -> None:
-    tx.change(SET_OPERATOR, {"account": account_id, "given": is_operator})
-
-
-def set_suspended(tx: Transaction, account_id: str, at: int | None) -> None:
-    tx.change(SET_SUSPENDED, {"account": account_id, "at": at})
-
-
-def set_class(tx: Transaction, account_id: str, class_id: str) -> None:
-    tx.change(SET_CLASS, {"account": account_id, "class_id": class_id})
-
-
-def set_preferences(tx: Transaction, account_id: str, chosen: Preferences) -> None:
-    values = {f"new_{name}": value for name, value in msgspec.structs.asdict(chosen).items()}
-    tx.change(SET_PREFERENCES, {"account": account_id, **values})
 
 
 def lock_first_operator(tx: Transaction) -> bool:

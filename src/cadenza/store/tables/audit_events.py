@@ -17,24 +17,14 @@ class AuditEvent(msgspec.Struct, frozen=True):
     account_id: str | None = None  # whom it concerns
     subject: str = ""  # the id of what it was done to
     detail: str = ""
+    id: int = 0  # once it is written
+    email: str | None = None  # of the account, when it is read
 
 
-class WrittenAuditEvent(msgspec.Struct, frozen=True):
-    """An event of the log, with its id and the address of the account that it concerns."""
-
-    id: int
-    at: int
-    actor: str
-    event: str  # the column `act`
-    account_id: str | None
-    subject: str
-    detail: str
-    email: str | None
-
-
-INSERT = Statement(insert(audit_events), "at", "actor", "act", "account_id", "subject", "detail")
+_WRITTEN = ("at", "actor", "act", "account_id", "subject", "detail")
+INSERT = Statement(insert(audit_events), *_WRITTEN)
 _NEWEST_FIRST = (
-    select(*audit_events.c, accounts.c.email)
+    select(*(audit_events.c[name] for name in (*_WRITTEN, "id")), accounts.c.email)
     .outerjoin_from(audit_events, accounts, accounts.c.id == audit_events.c.account_id)
     .where(audit_events.c.id < bindparam("before"))
     .order_by(audit_events.c.id.desc())
@@ -54,17 +44,17 @@ def add(tx: Transaction, event: AuditEvent) -> None:
 
 async def list_newest(
     store: Store, account_id: str | None = None, before: int = NEWEST, count: int = 50
-) -> list[WrittenAuditEvent]:
+) -> list[AuditEvent]:
     """The newest events, of one account or of all, newest first; `before` is the id of the last one that was seen."""
     values = {"before": before, "count": count}
     if account_id is None:
         rows = await store.rows(LIST, values)
     else:
         rows = await store.rows(LIST_OF_ACCOUNT, {**values, "account": account_id})
-    return [WrittenAuditEvent(*row) for row in rows]
+    return [AuditEvent(*row) for row in rows]
 
 
-async def list_of_service(store: Store, event: str, count: int) -> list[WrittenAuditEvent]:
+async def list_of_service(store: Store, event: str, count: int) -> list[AuditEvent]:
     """The newest events of this name that concern no account, newest first."""
     rows = await store.rows(LIST_OF_SERVICE, {"before": NEWEST, "count": count, "event": event})
-    return [WrittenAuditEvent(*row) for row in rows]
+    return [AuditEvent(*row) for row in rows]

@@ -27,7 +27,7 @@ from sqlalchemy import (
 from cadenza.core.records import SCOPES, Cap
 from cadenza.store.schema import accounts, caps, keys
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Row, Store, Transaction, change_row
 from cadenza.store.tables import epochs
 from cadenza.store.tables.accounts import lock_account
 
@@ -47,27 +47,17 @@ class NewKey(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     created_at: int
     expires_at: int | None
-    requests_per_second: float | None = None
+    requests_per_second: float | None = None  # None: the default rate
     burst: int | None = None
     origin: KeyOrigin = "owner"
 
 
-class KeyRecord(msgspec.Struct, frozen=True):
+class KeyRecord(NewKey, frozen=True, kw_only=True):
     """A key, active or not, its spend cap, and the address and preferred class of its account."""
 
-    id: str
-    account_id: str
-    name: str
-    prefix: str
-    scopes: frozenset[str]
     preferred_class: str
-    created_at: int
-    expires_at: int | None
     revoked_at: int | None
     last_used_at: int | None
-    requests_per_second: float | None  # None: the default rate
-    burst: int | None
-    origin: KeyOrigin = "owner"
     email: str = ""
     cap: Cap | None = None
     cap_month: int = 0
@@ -165,12 +155,6 @@ LOOK_UP_MANY = Statement(  # for Postgres only
 INSERT = Statement(insert(keys), *NewKey.__struct_fields__, "digest")
 REVOKE = Statement(
     update(keys).where(keys.c.id == bindparam("key"), keys.c.revoked_at.is_(None)).values(revoked_at=bindparam("now"))
-)
-RENAME = Statement(update(keys).where(keys.c.id == bindparam("key")).values(name=bindparam("new_name")))
-SET_RATE = Statement(
-    update(keys)
-    .where(keys.c.id == bindparam("key"))
-    .values(requests_per_second=bindparam("rate"), burst=bindparam("most"))
 )
 TOUCH = Statement(
     update(keys)
@@ -287,12 +271,9 @@ def revoke(tx: Transaction, key_id: str, now_ms: int) -> bool:
     return tx.change(REVOKE, {"key": key_id, "now": now_ms}) == 1
 
 
-def rename(tx: Transaction, key_id: str, name: str) -> None:
-    tx.change(RENAME, {"key": key_id, "new_name": name})
-
-
-def set_rate(tx: Transaction, key_id: str, requests_per_second: float | None, burst: int | None) -> None:
-    tx.change(SET_RATE, {"key": key_id, "rate": requests_per_second, "most": burst})
+def change(tx: Transaction, key_id: str, **values: str | float | None) -> None:
+    """Set columns of a key."""
+    change_row(tx, keys, key_id, **values)
 
 
 def read_record(row: Row) -> KeyRecord:

@@ -7,7 +7,7 @@ from sqlalchemy import bindparam, delete, insert, select
 
 from cadenza.store.schema import links
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Store, Transaction
 
 LinkKind = Literal["verify", "reset", "change_email", "invite"]
 
@@ -41,13 +41,14 @@ def add(tx: Transaction, link: Link) -> None:
 
 
 async def get(store: Store, digest: bytes, kind: LinkKind, now_ms: int) -> Link | None:
-    return _link(await store.row(FIND, _values(digest, kind, now_ms)))
+    row = await store.row(FIND, {"link": digest, "of_kind": kind, "now": now_ms})
+    return None if row is None else Link(*row)
 
 
 def take(tx: Transaction, digest: bytes, kind: LinkKind, now_ms: int) -> Link | None:
     """Use a link. Of two transactions that use it at once, one gets None."""
-    found = _link(tx.row(FIND, _values(digest, kind, now_ms)))
-    return found if found and tx.change(REMOVE, {"link": digest}) == 1 else None
+    row = tx.row(FIND, {"link": digest, "of_kind": kind, "now": now_ms})
+    return Link(*row) if row and tx.change(REMOVE, {"link": digest}) == 1 else None
 
 
 def remove_kind(tx: Transaction, account_id: str, kind: LinkKind) -> None:
@@ -60,11 +61,3 @@ def remove_all(tx: Transaction, account_id: str) -> None:
 
 def forget_expired(tx: Transaction, now_ms: int) -> None:
     tx.change(FORGET, {"now": now_ms})
-
-
-def _values(digest: bytes, kind: LinkKind, now_ms: int) -> dict[str, object]:
-    return {"link": digest, "of_kind": kind, "now": now_ms}
-
-
-def _link(row: Row | None) -> Link | None:
-    return None if row is None else Link(*row)

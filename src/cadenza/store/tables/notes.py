@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, delete, insert, select, update
 
 from cadenza.store.schema import accounts, notes
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store, Transaction
+from cadenza.store.store import Store, Transaction, change_row
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -28,9 +28,6 @@ _OLDEST_FIRST = (notes.c.created_at, notes.c.id)
 LIST = Statement(select(*COLUMNS).where(_OF_ACCOUNT).order_by(*_OLDEST_FIRST))
 TEXTS = Statement(select(notes.c.text).where(_OF_ACCOUNT).order_by(*_OLDEST_FIRST))
 ONE = Statement(select(*COLUMNS).where(notes.c.id == bindparam("note")))
-CHANGE = Statement(
-    update(notes).where(notes.c.id == bindparam("note")).values(text=bindparam("words"), changed_at=bindparam("now"))
-)
 REMOVE = Statement(delete(notes).where(notes.c.id == bindparam("note")))
 _COUNTED = accounts.c.id == bindparam("account")
 COUNT_UP = Statement(
@@ -57,7 +54,7 @@ def find(tx: Transaction, note_id: str) -> Note | None:
 def change(tx: Transaction, note_id: str, text: str, now_ms: int) -> bool:
     """Replace and overwrite the text. False if the note is gone."""
     tx.overwrite_deleted()
-    return tx.change(CHANGE, {"note": note_id, "words": text, "now": now_ms}) == 1
+    return change_row(tx, notes, note_id, text=text, changed_at=now_ms) == 1
 
 
 def remove(tx: Transaction, note: Note) -> bool:

@@ -1,12 +1,10 @@
 """What operators read about all accounts and their keys."""
 
-from typing import Any
-
 import msgspec
 from sqlalchemy import ColumnElement, bindparam, case, func, select, text
 
 from cadenza.store.schema import accounts, keys, sessions, usage
-from cadenza.store.statements import Statement
+from cadenza.store.statements import Statement, total
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables.accounts import COLUMNS, Account, read_account
 from cadenza.store.tables.keys import RECORDS, KeyRecord, read_record
@@ -38,11 +36,7 @@ class ClassUse(msgspec.Struct, frozen=True):
 
 
 def _count_if(condition: ColumnElement[bool]) -> ColumnElement[int]:
-    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
-
-
-def _sum(column: ColumnElement[Any]) -> ColumnElement[int]:
-    return func.coalesce(func.sum(column), 0)
+    return total(case((condition, 1), else_=0))
 
 
 SEARCH = Statement(
@@ -56,8 +50,8 @@ TOTALS = Statement(
         func.count(),
         _count_if(accounts.c.is_operator),
         _count_if(accounts.c.suspended_at.is_not(None)),
-        _sum(accounts.c.balance_nano),
-        _sum(accounts.c.held_nano),
+        total(accounts.c.balance_nano),
+        total(accounts.c.held_nano),
     )
 )
 USE_SINCE = Statement(  # completion ids begin with the time, so that this reads a range of the primary key
@@ -65,9 +59,9 @@ USE_SINCE = Statement(  # completion ids begin with the time, so that this reads
         usage.c.class_id,
         func.count(),
         _count_if(usage.c.status >= FAULT_STATUS),
-        _sum(PROMPT_TOKENS),
-        _sum(usage.c.completion_tokens),
-        _sum(usage.c.cost_nano),
+        total(PROMPT_TOKENS),
+        total(usage.c.completion_tokens),
+        total(usage.c.cost_nano),
     )
     .where(usage.c.completion_id >= bindparam("first"), usage.c.started_at >= bindparam("start"))
     .group_by(text("1"))
@@ -78,12 +72,11 @@ SESSIONS = Statement(
     .select_from(sessions)
     .where(sessions.c.account_id == bindparam("account"), sessions.c.expires_at > bindparam("now"))
 )
-_KEYS = RECORDS.order_by(keys.c.created_at.desc(), keys.c.id)
-_SOME_KEYS = _KEYS.limit(bindparam("count"))
-KEYS_OF_ACCOUNT = Statement(_SOME_KEYS.where(keys.c.account_id == bindparam("account")))
-KEYS_BY_PREFIX = Statement(_SOME_KEYS.where(keys.c.prefix == bindparam("text")))
-KEY_BY_ID = Statement(_KEYS.where(keys.c.id == bindparam("text")))
-KEY_BY_DIGEST = Statement(_KEYS.where(keys.c.digest == bindparam("digest")))
+_NEWEST_KEYS = RECORDS.order_by(keys.c.created_at.desc(), keys.c.id).limit(bindparam("count"))
+KEYS_BY = {
+    name: Statement(_NEWEST_KEYS.where(keys.c[name] == bindparam("value")))
+    for name in ("id", "account_id", "prefix", "digest")
+}
 
 
 async def search(store: Store, part: str, after: str, count: int) -> list[Account]:
@@ -109,23 +102,11 @@ async def count_sessions(store: Store, account_id: str, now_ms: int) -> int:
     return int(row[0]) if row else 0
 
 
-async def keys_of_account(store: Store, account_id: str, count: int) -> list[KeyRecord]:
-    """The newest keys of an account."""
-    return [read_record(row) for row in await store.rows(KEYS_OF_ACCOUNT, {"account": account_id, "count": count})]
-
-
-async def keys_by_prefix(store: Store, prefix: str, count: int) -> list[KeyRecord]:
-    return [read_record(row) for row in await store.rows(KEYS_BY_PREFIX, {"text": prefix, "count": count})]
-
-
-async def key_by_id(store: Store, key_id: str) -> list[KeyRecord]:
-    return [read_record(row) for row in await store.rows(KEY_BY_ID, {"text": key_id})]
+async def find_keys(store: Store, column: str, value: str | bytes, count: int) -> list[KeyRecord]:
+    """The newest keys with this value in a column of KEYS_BY."""
+    return [read_record(row) for row in await store.rows(KEYS_BY[column], {"value": value, "count": count})]
 
 
 def find_key(tx: Transaction, key_id: str) -> KeyRecord | None:
-    row = tx.row(KEY_BY_ID, {"text": key_id})
+    row = tx.row(KEYS_BY["id"], {"value": key_id, "count": 1})
     return None if row is None else read_record(row)
-
-
-async def key_by_digest(store: Store, digest: bytes) -> list[KeyRecord]:
-    return [read_record(row) for row in await store.rows(KEY_BY_DIGEST, {"digest": digest})]

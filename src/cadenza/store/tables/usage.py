@@ -5,9 +5,9 @@ from typing import get_args
 from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, select, text
 
 from cadenza.core.records import SEARCH
-from cadenza.core.usage_report import DAY_MS, Counters, Group, GroupBy, KeyUsage, Report, Span, day_name, sum_counters
+from cadenza.core.usage_report import DAY_MS, Counters, GroupBy, KeyUsage, Report, Span, day_name, sum_counters
 from cadenza.store.schema import accounts, keys, usage
-from cadenza.store.statements import Statement
+from cadenza.store.statements import Statement, total
 from cadenza.store.store import Store
 from cadenza.store.tables.keys import OF_WEB, WEB_NAME
 
@@ -16,10 +16,10 @@ FIELDS = Counters.__struct_fields__
 PROMPT_TOKENS = case((usage.c.class_id == literal_column(f"'{SEARCH}'"), 0), else_=usage.c.prompt_tokens)
 COUNTERS = (
     func.count(),
-    func.coalesce(func.sum(PROMPT_TOKENS), 0),
-    func.coalesce(func.sum(usage.c.cached_tokens), 0),
-    func.coalesce(func.sum(usage.c.completion_tokens), 0),
-    func.coalesce(func.sum(usage.c.cost_nano), 0),
+    total(PROMPT_TOKENS),
+    total(usage.c.cached_tokens),
+    total(usage.c.completion_tokens),
+    total(usage.c.cost_nano),
 )
 GROUPS: dict[GroupBy, ColumnElement[object]] = {
     "day": usage.c.started_at // DAY_MS,
@@ -41,7 +41,7 @@ REPORTS: dict[GroupBy, Statement] = {
 BY_DAY_AND_CLASS = Statement(
     select(GROUPS["day"], usage.c.class_id, *COUNTERS).where(*OF_SPAN).group_by(text("1"), text("2"))
 )
-SPENT = Statement(select(func.coalesce(func.sum(usage.c.cost_nano), 0)).where(*OF_SPAN))
+SPENT = Statement(select(total(usage.c.cost_nano)).where(*OF_SPAN))
 KEY_SUMS = (
     select(usage.c.key_id, *(column.label(name) for name, column in zip(FIELDS, COUNTERS, strict=True)))
     .where(*OF_SPAN)
@@ -67,10 +67,10 @@ async def report(store: Store, account_id: str, span: Span, group_by: GroupBy) -
     """Groups are ordered by day or by name; the totals are their sum."""
     balance_nano, _ = await balance(store, account_id)
     groups = [
-        Group(day_name(name) if group_by == "day" else name, Counters(*map(int, counters)))
+        (day_name(name) if group_by == "day" else str(name), Counters(*map(int, counters)))
         for name, *counters in await store.rows(REPORTS[group_by], _values(account_id, span))
     ]
-    return Report(span, balance_nano, sum_counters(group.counters for group in groups), group_by, groups)
+    return Report(span, balance_nano, sum_counters(counters for _, counters in groups), group_by, groups)
 
 
 async def by_day_and_class(store: Store, account_id: str, span: Span) -> list[tuple[int, str, Counters]]:

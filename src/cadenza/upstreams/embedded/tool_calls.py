@@ -61,25 +61,18 @@ async def open_with_tools(endpoint: Upstream, route: Route, ask: Ask) -> OpenRep
 
 
 class CallReply:
-    """A reply that consists of JSON arguments, delivered as a tool call."""
+    """A reply that consists of JSON arguments, and the sink that turns its text into parts of one tool call."""
 
     def __init__(self, reply: OpenReply, name: str) -> None:
         self._reply = reply
-        self._name = name
+        self._name = name  # until it was sent
 
     async def deliver(self, sink: Sink) -> None:
-        await self._reply.deliver(CallSink(sink, self._name))
+        self._sink = sink
+        await self._reply.deliver(self)
 
     async def close(self) -> None:
         await self._reply.close()
-
-
-class CallSink:
-    """Turns pieces of text into parts of one tool call."""
-
-    def __init__(self, sink: Sink, name: str) -> None:
-        self._sink = sink
-        self._name = name  # until it was sent
 
     def flush(self) -> bool:
         return self._sink.flush()

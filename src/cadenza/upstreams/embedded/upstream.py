@@ -68,21 +68,18 @@ class EmbeddedUpstream:
                 await self._supervisor
 
     async def open(self, route: Route, ask: Ask) -> OpenReply:
-        return await ask_model(await self._wait_for_model(route.timeouts.first_token_s), route, ask)
+        try:
+            async with asyncio.timeout(route.timeouts.first_token_s):
+                await self._loaded.wait()
+        except TimeoutError:
+            raise Fault(FaultKind.UNREACHABLE) from None
+        assert self._model
+        return await ask_model(self._model, route, ask)
 
     async def probe(self) -> Probe:
         if not self._model_path.is_file():
             return Probe(reachable=False, detail=f"there is no model file at {self._model_path}")
         return Probe(reachable=True, detail=f"runs {self._model_path.name} on this machine")
-
-    async def _wait_for_model(self, timeout_s: float) -> LoadedModel:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._loaded.wait()
-        except TimeoutError:
-            raise Fault(FaultKind.UNREACHABLE) from None
-        assert self._model
-        return self._model
 
     async def _supervise(self) -> None:
         loop, backoff_s = asyncio.get_running_loop(), BACKOFF_S_MIN

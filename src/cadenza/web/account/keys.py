@@ -168,10 +168,11 @@ async def key_page(visit: Visit, error: str = "", typed: LimitFields | None = No
     return visit.page("key.html", key=key, form=typed or _fields_of(key), error=error, **_bounds(visit))
 
 
-async def create_by_form(visit: Visit, typed: NewKeyForm) -> tuple[str, KeyView]:
+async def create_by_form(visit: Visit, typed: NewKeyForm) -> Response:
     await visit.limit("keys", CHANGE_RATE, TOO_MANY)
     order = KeyOrder(typed.name.strip(), typed.scopes, typed.expires, typed.limits(), typed.chosen_cap())
-    return await _create(visit, order)
+    secret, key = await _create(visit, order)
+    return visit.page("key_created.html", secret=secret, key=key, base=f"{visit.base_url}/v1")
 
 
 async def change_by_form(visit: Visit, typed: LimitFields) -> None:
@@ -253,11 +254,6 @@ async def _change(visit: Visit, change: KeyChange) -> KeyView:
     return await change_key(visit.store, key_id, change, visit.now_ms, account.id, by=account.email)
 
 
-def _show_created(visit: Visit, _typed: NewKeyForm, created: tuple[str, KeyView]) -> Response:
-    secret, key = created
-    return visit.page("key_created.html", secret=secret, key=key, base=f"{visit.base_url}/v1")
-
-
 def _fields_of(key: KeyView) -> LimitFields:
     rate, burst = key.limits.requests_per_second, key.limits.burst
     return LimitFields(
@@ -294,7 +290,7 @@ def _to_object(key: KeyView) -> KeyObject:
 ROUTES: Routes = (
     get("/keys", list_page),
     get("/keys/new", new_page, needs_proof=True),
-    form("/keys", create_by_form, "/keys/new", then=_show_created, on_error=new_page, needs_proof=True),
+    form("/keys", create_by_form, "/keys/new", on_error=new_page, needs_proof=True),
     get("/keys/{key_id}", key_page),
     form("/keys/{key_id}", change_by_form, "/keys/{key_id}", "key-saved", on_error=key_page),
     form("/keys/{key_id}/revoke", revoke, "/keys", "key-revoked"),

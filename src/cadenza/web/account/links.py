@@ -36,12 +36,6 @@ class EmailAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     email: str
 
 
-class NewPassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A new password."""
-
-    password: str
-
-
 class LinkSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The secret of a link: the last part of its address."""
 
@@ -59,7 +53,7 @@ async def reset_page(visit: Visit, error: str = "", _typed: EmailAddress | None 
     return visit.page("reset.html", sends_mail=visit.context.mailer is not None, error=error)
 
 
-async def new_password_page(visit: Visit, error: str = "", _typed: NewPassword | None = None) -> Response:
+async def new_password_page(visit: Visit, error: str = "", _typed: ResetRequest | None = None) -> Response:
     await _require_link(visit, "reset")
     return visit.page("new_password.html", path=visit.request.url.path, error=error)
 
@@ -103,19 +97,12 @@ async def use_new_address(visit: Visit, given: LinkSecret) -> None:
     visit.context.send_notice(old.email, EMAIL_CHANGED)
 
 
-async def reset_by_form(visit: Visit, typed: NewPassword) -> None:
-    await reset(visit, ResetRequest(visit.path_param("secret"), typed.password))
-
-
-async def verify_by_form(visit: Visit) -> None:
+async def verify_by_form(visit: Visit, typed: LinkSecret) -> Response:
     try:
-        await verify(visit, LinkSecret(visit.path_param("secret")))
+        await verify(visit, typed)
     except ControlError as error:
         raise Missing(error.message) from None
-
-
-async def use_new_address_by_form(visit: Visit) -> None:
-    await use_new_address(visit, LinkSecret(visit.path_param("secret")))
+    return redirect(SECURITY_PAGE if visit.is_signed_in else "/sign-in", "verified")
 
 
 async def limit_mail(visit: Visit) -> None:
@@ -131,20 +118,16 @@ async def _require_link(visit: Visit, kind: LinkKind) -> Link:
         raise Missing(error.message) from None
 
 
-def _after_verifying(visit: Visit, *_: object) -> Response:
-    return redirect(SECURITY_PAGE if visit.is_signed_in else "/sign-in", "verified")
-
-
 RESET, VERIFY, NEW_ADDRESS = "/reset/{secret}", "/verify/{secret}", "/new-address/{secret}"
 ROUTES: Routes = (
     get("/reset", reset_page, Access.ANYONE),
     form("/reset", ask_reset, "/reset", "reset-sent", on_error=reset_page, access=Access.ANYONE),
     get(RESET, new_password_page, Access.ANYONE),
-    form(RESET, reset_by_form, "/sign-in", "password-set", on_error=new_password_page, access=Access.ANYONE),
+    form(RESET, reset, "/sign-in", "password-set", on_error=new_password_page, access=Access.ANYONE),
     get(VERIFY, verify_page, Access.ANYONE),
-    form(VERIFY, verify_by_form, VERIFY, then=_after_verifying, access=Access.ANYONE),
+    form(VERIFY, verify_by_form, VERIFY, access=Access.ANYONE),
     get(NEW_ADDRESS, new_address_page),
-    form(NEW_ADDRESS, use_new_address_by_form, SECURITY_PAGE, "address-changed"),
+    form(NEW_ADDRESS, use_new_address, SECURITY_PAGE, "address-changed"),
     endpoint(
         "POST",
         "/reset/ask",

@@ -90,7 +90,20 @@ async def with_codes(visit: Visit, codes: list[str]) -> Codes:
     return Codes(codes, (await renew_session(visit)).csrf)
 
 
-def _show_codes(visit: Visit, _typed: object, made: Codes) -> Response:
+async def begin_by_form(visit: Visit) -> Response:
+    await begin(visit)
+    return redirect(APP_PAGE)
+
+
+async def confirm_by_form(visit: Visit, typed: GivenCode) -> Response:
+    return _show_codes(visit, await confirm(visit, typed))
+
+
+async def renew_by_form(visit: Visit) -> Response:
+    return _show_codes(visit, await renew(visit))
+
+
+def _show_codes(visit: Visit, made: Codes) -> Response:
     if made.recovery_codes:
         return visit.page("recovery_codes.html", codes=made.recovery_codes)
     return redirect(SECURITY_PAGE, "app-added")
@@ -98,10 +111,10 @@ def _show_codes(visit: Visit, _typed: object, made: Codes) -> Response:
 
 ROUTES: Routes = (
     get(APP_PAGE, app_page, needs_proof=True),
-    form(APP_PAGE, begin, SECURITY_PAGE, then=lambda *_: redirect(APP_PAGE), needs_proof=True),
-    form(f"{APP_PAGE}/confirm", confirm, SECURITY_PAGE, then=_show_codes, on_error=app_page, needs_proof=True),
+    form(APP_PAGE, begin_by_form, SECURITY_PAGE, needs_proof=True),
+    form(f"{APP_PAGE}/confirm", confirm_by_form, SECURITY_PAGE, on_error=app_page, needs_proof=True),
     form(f"{APP_PAGE}/remove", remove, SECURITY_PAGE, "app-removed", needs_proof=True),
-    form("/settings/security/recovery-codes", renew, SECURITY_PAGE, then=_show_codes, needs_proof=True),
+    form("/settings/security/recovery-codes", renew_by_form, SECURITY_PAGE, needs_proof=True),
     endpoint("GET", "/second-factor", "Which second factors the account has.", get_second_factors),
     endpoint("POST", "/totp", "Begin with an authenticator app.", begin, needs_proof=True),
     endpoint("POST", "/totp/confirm", "Confirm the authenticator app by its first code.", confirm, needs_proof=True),

@@ -86,10 +86,10 @@ async def change_email(visit: Visit, given: EmailAddress) -> AddressStep:
     return AddressStep(is_changed=False)
 
 
-async def change_email_by_form(visit: Visit, given: EmailAddress) -> AddressStep:
+async def change_email_by_form(visit: Visit, given: EmailAddress) -> Response:
     step = await change_email(visit, given)
     await renew_session(visit)
-    return step
+    return redirect(SECURITY_PAGE, "address-changed" if step.is_changed else "link-sent")
 
 
 async def send_verification(visit: Visit) -> None:
@@ -114,21 +114,10 @@ async def end_others(visit: Visit) -> SignInStatus:
     return await renew_session(visit)
 
 
-def _after_email(_visit: Visit, _typed: EmailAddress, step: AddressStep) -> Response:
-    return redirect(SECURITY_PAGE, "address-changed" if step.is_changed else "link-sent")
-
-
 ROUTES: Routes = (
     get(SECURITY_PAGE, security_page),
     form(f"{SECURITY_PAGE}/password", set_password, SECURITY_PAGE, "password-changed", on_error=security_page),
-    form(
-        f"{SECURITY_PAGE}/email",
-        change_email_by_form,
-        SECURITY_PAGE,
-        then=_after_email,
-        on_error=security_page,
-        needs_proof=True,
-    ),
+    form(f"{SECURITY_PAGE}/email", change_email_by_form, SECURITY_PAGE, on_error=security_page, needs_proof=True),
     form(f"{SECURITY_PAGE}/verification", send_verification, SECURITY_PAGE, "link-sent"),
     form(SECURITY_PAGE + "/sessions/{session_id}/end", end_session, SECURITY_PAGE, "session-ended"),
     form(f"{SECURITY_PAGE}/sessions/end-others", end_others, SECURITY_PAGE, "sessions-ended", needs_proof=True),

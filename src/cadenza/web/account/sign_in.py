@@ -27,6 +27,8 @@ from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
+SECOND_FACTOR = "/sign-in/second-factor"
+
 
 class Credentials(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An account and its password."""
@@ -65,13 +67,12 @@ class ProofForm(Proof, frozen=True, forbid_unknown_fields=True):
     next: str = FIRST_PAGE
 
 
-async def sign_in_page(visit: Visit) -> Response:
-    next_page = _next_page(visit)
-    if visit.is_signed_in:
-        return redirect(next_page)
-    if visit.signed_in:
-        return _to_second_factor(next_page)
-    return await _show_sign_in(visit)
+async def sign_in_page(visit: Visit, error: str = "", typed: SignInForm | None = None) -> Response:
+    next_page = _next_page(visit, typed)
+    if visit.signed_in and not error:
+        return redirect(next_page) if visit.is_signed_in else _to_second_factor(next_page)
+    email, sign_up = typed.email if typed else "", visit.context.settings.sign_up
+    return visit.page("sign_in.html", next=next_page, email=email, error=error, sign_up=sign_up)
 
 
 async def second_factor_page(visit: Visit, error: str = "", typed: CodeForm | None = None) -> Response:
@@ -112,18 +113,23 @@ async def sign_out(visit: Visit) -> None:
     visit.set_cookie(SESSION_COOKIE, "", 0)
 
 
-async def _show_sign_in(visit: Visit, error: str = "", typed: SignInForm | None = None) -> Response:
-    email, sign_up = typed.email if typed else "", visit.context.settings.sign_up
-    return visit.page("sign_in.html", next=_next_page(visit, typed), email=email, error=error, sign_up=sign_up)
-
-
-def _after_password(_visit: Visit, typed: SignInForm, status: SignInStatus) -> Response:
-    next_page = safe_next_path(typed.next)
+async def sign_in_by_form(visit: Visit, typed: SignInForm) -> Response:
+    status, next_page = await sign_in(visit, typed), safe_next_path(typed.next)
     return redirect(next_page) if status.stage == "complete" else _to_second_factor(next_page)
 
 
+async def give_code_by_form(visit: Visit, typed: CodeForm) -> Response:
+    await give_code(visit, typed)
+    return redirect(safe_next_path(typed.next))
+
+
+async def prove_by_form(visit: Visit, typed: ProofForm) -> Response:
+    await prove(visit, typed)
+    return redirect(safe_next_path(typed.next), "confirmed")
+
+
 def _to_second_factor(next_page: str) -> Response:
-    return redirect(f"/sign-in/second-factor?next={quote(next_page)}")
+    return redirect(f"{SECOND_FACTOR}?next={quote(next_page)}")
 
 
 def _next_page(visit: Visit, typed: SignInForm | CodeForm | ProofForm | None = None, usual: str = FIRST_PAGE) -> str:
@@ -132,35 +138,12 @@ def _next_page(visit: Visit, typed: SignInForm | CodeForm | ProofForm | None = N
 
 ROUTES: Routes = (
     get("/sign-in", sign_in_page, Access.ANYONE),
-    form(
-        "/sign-in",
-        sign_in,
-        "/sign-in",
-        takes=SignInForm,
-        then=_after_password,
-        on_error=_show_sign_in,
-        access=Access.ANYONE,
-    ),
-    get("/sign-in/second-factor", second_factor_page, Access.ANYONE),
-    form(
-        "/sign-in/second-factor",
-        give_code,
-        "/sign-in/second-factor",
-        takes=CodeForm,
-        then=lambda _, typed, __: redirect(safe_next_path(typed.next)),
-        on_error=second_factor_page,
-        access=Access.ANYONE,
-    ),
+    form("/sign-in", sign_in_by_form, "/sign-in", on_error=sign_in_page, access=Access.ANYONE),
+    get(SECOND_FACTOR, second_factor_page, Access.ANYONE),
+    form(SECOND_FACTOR, give_code_by_form, SECOND_FACTOR, on_error=second_factor_page, access=Access.ANYONE),
     form("/sign-out", sign_out, "/sign-in", "signed-out", access=Access.ANYONE),
     get("/confirm", confirm_page),
-    form(
-        "/confirm",
-        prove,
-        "/confirm",
-        takes=ProofForm,
-        then=lambda _, typed, __: redirect(safe_next_path(typed.next), "confirmed"),
-        on_error=confirm_page,
-    ),
+    form("/confirm", prove_by_form, "/confirm", on_error=confirm_page),
     endpoint(
         "POST",
         "/sign-in",
@@ -169,11 +152,7 @@ ROUTES: Routes = (
         Access.ANYONE,
     ),
     endpoint(
-        "POST",
-        "/sign-in/second-factor",
-        "Give a code of the authenticator app, or a recovery code.",
-        give_code,
-        Access.ANYONE,
+        "POST", SECOND_FACTOR, "Give a code of the authenticator app, or a recovery code.", give_code, Access.ANYONE
     ),
     endpoint("POST", "/sign-out", "Sign out in this browser.", sign_out, Access.ANYONE),
     endpoint("POST", "/proof", "Give the password again, for changes that need it.", prove),

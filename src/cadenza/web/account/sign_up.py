@@ -40,13 +40,6 @@ class SignUpForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     password: str = ""
 
 
-class JoinForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an invited person chooses."""
-
-    password: str
-    email: str = ""
-
-
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The secret of an invitation, and what the invited person chooses: the address only if the invitation has none."""
 
@@ -62,11 +55,15 @@ class SignUpStep(msgspec.Struct, frozen=True):
     csrf: str
 
 
-async def sign_up_page(visit: Visit) -> Response:
-    return redirect(FIRST_PAGE) if visit.is_signed_in else await _show_sign_up(visit)
+async def sign_up_page(visit: Visit, error: str = "", typed: SignUpForm | None = None) -> Response:
+    if visit.is_signed_in and not error:
+        return redirect(FIRST_PAGE)
+    sign_up, sends_mail = visit.context.settings.sign_up, visit.context.mailer is not None
+    email = typed.email if typed else ""
+    return visit.page("sign_up.html", sign_up=sign_up, sends_mail=sends_mail, email=email, error=error)
 
 
-async def join_page(visit: Visit, error: str = "", typed: JoinForm | None = None) -> Response:
+async def join_page(visit: Visit, error: str = "", typed: JoinRequest | None = None) -> Response:
     try:
         invitation = await _invitation(visit, visit.path_param("secret"))
     except ControlError as dead:
@@ -75,17 +72,18 @@ async def join_page(visit: Visit, error: str = "", typed: JoinForm | None = None
     return visit.page("join.html", invitation=invitation, email=email, error=error, path=path)
 
 
-async def sign_up_by_form(visit: Visit, typed: SignUpForm) -> Account | None:
+async def sign_up_by_form(visit: Visit, typed: SignUpForm) -> Response:
     account = await _sign_up(visit, typed)
-    if account:
-        await start_session(visit, account)
-    return account
-
-
-async def join_by_form(visit: Visit, typed: JoinForm) -> Account:
-    account = await _join(visit, visit.path_param("secret"), SignUpChoice(typed.email, typed.password))
+    if account is None:
+        return redirect("/sign-up", "mail-sent")
     await start_session(visit, account)
-    return account
+    return redirect(FIRST_PAGE)
+
+
+async def join_by_form(visit: Visit, typed: JoinRequest) -> Response:
+    account = await _join(visit, typed)
+    await start_session(visit, account)
+    return redirect("/operator" if account.is_operator else "/chat", "welcome")
 
 
 async def api_sign_up(visit: Visit, given: SignUpForm) -> Response:
@@ -97,7 +95,7 @@ async def api_sign_up(visit: Visit, given: SignUpForm) -> Response:
 
 
 async def api_join(visit: Visit, given: JoinRequest) -> Response:
-    account = await _join(visit, given.secret, SignUpChoice(given.email, given.password))
+    account = await _join(visit, given)
     return _json(201, await start_session(visit, account))
 
 
@@ -118,13 +116,13 @@ async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
         return await sign_up(visit.store, work, form.email, form.password, credit_nano, visit.now_ms)
 
 
-async def _join(visit: Visit, secret: str, chosen: SignUpChoice) -> Account:
-    context = visit.context
-    invitation = await _invitation(visit, secret)
+async def _join(visit: Visit, given: JoinRequest) -> Account:
+    chosen, passwords = SignUpChoice(given.email, given.password), visit.context.sign_ins.passwords
+    invitation = await _invitation(visit, given.secret)
     clean_password(chosen.password, invitation.email or chosen.email)
     await _limit(visit)
     async with _opening_credit(visit) as credit_nano:
-        return await join(visit.store, context.sign_ins.passwords, invitation, chosen, credit_nano, visit.now_ms)
+        return await join(visit.store, passwords, invitation, chosen, credit_nano, visit.now_ms)
 
 
 async def _invitation(visit: Visit, secret: str) -> Invitation:
@@ -164,20 +162,6 @@ async def _opening_credit(visit: Visit) -> AsyncIterator[int]:
         raise
 
 
-async def _show_sign_up(visit: Visit, error: str = "", typed: SignUpForm | None = None) -> Response:
-    sign_up, sends_mail = visit.context.settings.sign_up, visit.context.mailer is not None
-    email = typed.email if typed else ""
-    return visit.page("sign_up.html", sign_up=sign_up, sends_mail=sends_mail, email=email, error=error)
-
-
-def _after_sign_up(_visit: Visit, _typed: SignUpForm, account: Account | None) -> Response:
-    return redirect(FIRST_PAGE) if account else redirect("/sign-up", "mail-sent")
-
-
-def _after_join(_visit: Visit, _typed: JoinForm, account: Account) -> Response:
-    return redirect("/operator" if account.is_operator else "/chat", "welcome")
-
-
 def _json(status: int, record: msgspec.Struct) -> Response:
     return Response(msgspec.json.encode(record), status, media_type=JSON)
 
@@ -185,9 +169,9 @@ def _json(status: int, record: msgspec.Struct) -> Response:
 JOIN = "/join/{secret}"
 ROUTES: Routes = (
     get("/sign-up", sign_up_page, Access.ANYONE),
-    form("/sign-up", sign_up_by_form, "/sign-up", then=_after_sign_up, on_error=_show_sign_up, access=Access.ANYONE),
+    form("/sign-up", sign_up_by_form, "/sign-up", on_error=sign_up_page, access=Access.ANYONE),
     get(JOIN, join_page, Access.ANYONE),
-    form(JOIN, join_by_form, JOIN, then=_after_join, on_error=join_page, access=Access.ANYONE),
+    form(JOIN, join_by_form, JOIN, on_error=join_page, access=Access.ANYONE),
     endpoint(
         "POST",
         "/sign-up",

@@ -37,11 +37,11 @@ class ChatSwitch(msgspec.Struct, frozen=True):
 
 def offer_of(gateway: Gateway) -> Offer:
     grounder, catalogue = gateway.grounder, gateway.snapshot.catalogue
-    engine = grounder.search_engine()
+    search = grounder.search
     return Offer(
         memory=grounder.settings.memory,
-        search=None if engine is None else "documents" if engine == "local" else "web",
-        is_search_off=grounder.search is None,
+        search=("documents" if search.settings.engine == "local" else "web") if search and search.is_ready() else None,
+        is_search_off=search is None,
         files=grounder.settings.attachments or bool(catalogue.able_classes(FILES)),
         image_classes=catalogue.able_classes(VISION),
         search_terms=grounder.search_terms(),

@@ -74,11 +74,10 @@ async def chat_page(visit: Visit) -> Response:
     """The page. Its script fills in the conversations from the browser's storage."""
     context = visit.context
     context.markdown.prepare(visit.account.id)
-    ids = context.gateway.snapshot.catalogue.ids
     offer = offer_of(context.gateway)
     return visit.page(
         "chat.html",
-        classes=ids,
+        classes=context.gateway.snapshot.catalogue.ids,
         suggestions=SUGGESTIONS,
         preferred=visit.account.preferred_class,
         offer=offer,

@@ -11,12 +11,11 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.chat import FinishReason
+from cadenza.core.chat import FinishReason, call_object
 from cadenza.core.money import format_dollars
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta
 from cadenza.gateway.answers import Answers
-from cadenza.gateway.chunks import call_object
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.events import write_event
@@ -31,15 +30,11 @@ class ChatEvents:
     """Encodes the events of one reply, and feeds its text to the renderer."""
 
     def __init__(self, head: ReplyHead, markdown: MarkdownStream) -> None:
-        self._completion_id = head.completion_id
-        self._class_id = head.class_id
-        self._price = head.price
-        self._sources = head.sources
-        self._grounding_nano = head.grounding_nano
+        self._head = head
         self._markdown = markdown
 
     def role(self) -> bytes:
-        return _event("start", {"id": self._completion_id, "class": self._class_id})
+        return _event("start", {"id": self._head.completion_id, "class": self._head.class_id})
 
     def content(self, text: str) -> bytes:
         self._markdown.feed(text)
@@ -69,7 +64,7 @@ class ChatEvents:
         listed = {(one["url_citation"]["url"], one["url_citation"]["title"]) for one in annotations}
         sources = [
             {"number": number, "url": source.url, "title": source.title}
-            for number, source in enumerate(self._sources, start=1)
+            for number, source in enumerate(self._head.sources, start=1)
             if (source.url, source.title) in listed
         ]
         return _event("sources", {"cited": is_cited, "sources": sources})
@@ -79,11 +74,11 @@ class ChatEvents:
 
     def usage(self, usage: Usage) -> bytes:
         cost = ChatCost(
-            class_id=self._class_id,
+            class_id=self._head.class_id,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
-            cost=format_dollars(self._price.charge(usage) + self._grounding_nano),
+            cost=format_dollars(self._head.price.charge(usage) + self._head.grounding_nano),
         )
         return _event("usage", msgspec.to_builtins(cost))
 

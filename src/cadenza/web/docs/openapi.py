@@ -57,7 +57,8 @@ def build_document(routes: Iterable[Page | ApiEndpoint]) -> ApiDocument:
     endpoints = [one for one in routes if isinstance(one, ApiEndpoint)]
     paths, schemas = _describe(endpoints, value["components"]["schemas"])
     value["paths"] |= paths
-    value["tags"] += [_tag(name) for name in dict.fromkeys(map(_group, endpoints))]
+    for name in dict.fromkeys(map(_group, endpoints)):
+        value["tags"].append({"name": name, "description": "The platform API: " + name.removeprefix("platform: ")})
     components = value["components"]
     components["schemas"] |= schemas
     components["securitySchemes"] |= SECURITY_SCHEMES
@@ -152,10 +153,8 @@ def _query_parameters(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _security(access: Access, *, is_safe: bool) -> list[dict[str, list[str]]]:
-    if access is Access.ANYONE and is_safe:
-        return []
     schemes = [*(["session"] if access is not Access.ANYONE else []), *([] if is_safe else ["csrf"])]
-    return [{name: [] for name in schemes}]
+    return [{name: [] for name in schemes}] if schemes else []
 
 
 def _success(one: ApiEndpoint, by_type: dict[Any, Any]) -> dict[str, Any]:
@@ -185,7 +184,3 @@ def _operation_id(one: ApiEndpoint) -> str:
 def _group(one: ApiEndpoint) -> str:
     """The name of the tag: the first word of the path."""
     return "platform: " + re.split(r"[/.]", one.path.removeprefix("/"))[0]
-
-
-def _tag(name: str) -> dict[str, str]:
-    return {"name": name, "description": "The platform API: " + name.removeprefix("platform: ")}

@@ -89,7 +89,7 @@ async def docs_page(visit: Visit) -> Response:
     reference = visit.context.reference
     return visit.page(
         "docs/api.html",
-        service=read_status(visit.context.gateway),
+        service=await get_status(visit),
         search=visit.context.gateway.grounder.search_terms(),
         errors=ERRORS,
         tags=reference.api_tags,
@@ -116,13 +116,10 @@ async def status_page(_visit: Visit) -> Response:
 
 
 async def get_status(visit: Visit) -> ServiceStatus:
-    return read_status(visit.context.gateway)
-
-
-def read_status(gateway: Gateway) -> ServiceStatus:
-    snapshot = gateway.snapshot
-    classes = [_class_status(gateway, served) for served in snapshot.catalogue.served()]
-    return ServiceStatus(classes, ServiceLimits(snapshot.limits.rate.per_s, snapshot.limits.rate.burst))
+    gateway = visit.context.gateway
+    classes = [_class_status(gateway, served) for served in gateway.snapshot.catalogue.served()]
+    rate = gateway.snapshot.limits.rate
+    return ServiceStatus(classes, ServiceLimits(rate.per_s, rate.burst))
 
 
 def is_usable(gateway: Gateway, served: ServedClass) -> bool:

@@ -5,7 +5,6 @@ Both are made when the site is built; only the URL of the service is filled in f
 
 import gzip
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -102,17 +101,12 @@ class Reference:
     def _tag(self, tag: dict[str, str]) -> TagText:
         name = tag["name"].removeprefix("platform: ")
         operations = [
-            self._operation(path, method, one)
-            for path, method, one in self._all_operations()
-            if one["tags"] == [tag["name"]]
+            self._operation(path, method, item[method])
+            for path, item in self._document["paths"].items()
+            for method in METHODS
+            if method in item and item[method]["tags"] == [tag["name"]]
         ]
         return TagText("tag-" + re.sub(r"\W+", "-", name), name, in_words(tag["description"]), operations)
-
-    def _all_operations(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        for path, item in self._document["paths"].items():
-            for method in METHODS:
-                if method in item:
-                    yield path, method, item[method]
 
     def _operation(self, path: str, method: str, one: dict[str, Any]) -> OperationText:
         sent = _sent(one)

@@ -113,12 +113,13 @@ async def stripe_event(visit: Visit) -> Response:
     return PlainTextResponse(f"{result}\n")
 
 
-def _show_checkout(visit: Visit, _typed: PaymentForm, started: NewPayment) -> Response:
+async def start_by_form(visit: Visit, typed: PaymentForm) -> Response:
+    started = await start(visit, typed)
     return visit.page("pay.html", url=started.url, amount_nano=started.payment.amount_nano)
 
 
 ROUTES: Routes = (
-    form("/credit/payment", start, "/credit", then=_show_checkout, on_error=credit_page),
+    form("/credit/payment", start_by_form, "/credit", on_error=credit_page),
     post("/platform/webhooks/stripe", stripe_event, Access.ANYONE),
     endpoint("GET", "/payments", "The newest payments by card", get_payments),
     endpoint("POST", "/payments", "Begin a payment by card", start_by_api),

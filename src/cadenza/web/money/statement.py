@@ -11,7 +11,7 @@ from cadenza.control.money.statement import describe_entry, export_statement, re
 from cadenza.core.formats import escape_formula
 from cadenza.core.rates import Rate
 from cadenza.ledger.statement import Entry
-from cadenza.web.routes import Routes, endpoint, get, to_record
+from cadenza.web.routes import JSON, Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
 
 EXPORTS = Rate(1 / 30, 6)  # for each account
@@ -56,27 +56,18 @@ async def get_statement(visit: Visit) -> EntryList:
     return EntryList([_view(entry) for entry in found.entries], str(found.next) if found.next else None)
 
 
-async def export_csv(visit: Visit) -> Response:
-    await _check_rate(visit)
-    return _file(_csv(export_statement(visit.store, visit.account.id)), "text/csv; charset=utf-8", "csv")
-
-
-async def export_json(visit: Visit) -> Response:
-    await _check_rate(visit)
-    return _file(_json(export_statement(visit.store, visit.account.id)), "application/json", "json")
+async def export(visit: Visit) -> Response:
+    """A file in the format that the path ends with."""
+    await visit.limit("export", EXPORTS, "You have exported the statement several times. Try again in a minute.")
+    entries, path = export_statement(visit.store, visit.account.id), visit.request.url.path
+    headers = {"content-disposition": f'attachment; filename="cadenza-statement.{path.rpartition(".")[2]}"'}
+    if path.endswith(".csv"):
+        return StreamingResponse(_csv(entries), headers=headers, media_type="text/csv; charset=utf-8")
+    return StreamingResponse(_json(entries), headers=headers, media_type=JSON)
 
 
 def _cursor(visit: Visit) -> str:
     return visit.request.query_params.get("cursor", "")[:CURSOR_CHARS_MAX]
-
-
-async def _check_rate(visit: Visit) -> None:
-    await visit.limit("export", EXPORTS, "You have exported the statement several times. Try again in a minute.")
-
-
-def _file(content: AsyncIterator[bytes], kind: str, suffix: str) -> Response:
-    name = f'attachment; filename="cadenza-statement.{suffix}"'
-    return StreamingResponse(content, media_type=kind, headers={"content-disposition": name})
 
 
 async def _csv(entries: AsyncIterator[Entry]) -> AsyncIterator[bytes]:
@@ -116,7 +107,7 @@ def _view(entry: Entry) -> EntryView:
 
 ROUTES: Routes = (
     get("/credit/statement", statement_page),
-    get("/credit/statement.csv", export_csv),
-    get("/credit/statement.json", export_json),
+    get("/credit/statement.csv", export),
+    get("/credit/statement.json", export),
     endpoint("GET", "/statement", "Every entry of the account, newest first", get_statement),
 )

@@ -7,7 +7,7 @@ from starlette.responses import RedirectResponse, Response
 
 from cadenza.control.operator import PAGE, list_audit_events
 from cadenza.core.errors import ControlError
-from cadenza.store.tables.audit_events import NEWEST, WrittenAuditEvent
+from cadenza.store.tables.audit_events import NEWEST, AuditEvent
 from cadenza.web.operator.views import AuditEventPage, AuditEventView
 from cadenza.web.routes import Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
@@ -22,7 +22,7 @@ class AuditLogQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def audit_log_page(visit: Visit) -> Response:
     asked = visit.query(AuditLogQuery)
-    found, next_before, error = list[WrittenAuditEvent](), None, ""
+    found, next_before, error = list[AuditEvent](), None, ""
     try:
         found, next_before = await _read_page(visit, asked)
     except ControlError:
@@ -42,7 +42,7 @@ async def get_audit_log(visit: Visit, asked: AuditLogQuery) -> AuditEventPage:
     return AuditEventPage([to_record(AuditEventView, one) for one in found], next_before)
 
 
-async def _read_page(visit: Visit, asked: AuditLogQuery) -> tuple[list[WrittenAuditEvent], int | None]:
+async def _read_page(visit: Visit, asked: AuditLogQuery) -> tuple[list[AuditEvent], int | None]:
     """A page of events, and the id before which the next page begins."""
     found = await list_audit_events(visit.store, asked.account or None, asked.before, PAGE + 1)
     return found[:PAGE], found[PAGE - 1].id if len(found) > PAGE else None

@@ -46,8 +46,9 @@ async def revoke(visit: Visit) -> OperatorKey:
     return to_record(OperatorKey, await _revoke(visit))
 
 
-async def revoke_by_form(visit: Visit, _typed: RevokeForm) -> KeySummary:
-    return await _revoke(visit)
+async def revoke_by_form(visit: Visit, typed: RevokeForm) -> Response:
+    key = await _revoke(visit)
+    return redirect(f"/operator/accounts/{key.account_id}" if typed.account_id else "/operator/keys", "key-revoked")
 
 
 async def _revoke(visit: Visit) -> KeySummary:
@@ -59,10 +60,6 @@ async def _revoke(visit: Visit) -> KeySummary:
     return msgspec.structs.replace(found[0], state="revoked")
 
 
-def _after_revoke(_visit: Visit, typed: RevokeForm, key: KeySummary) -> Response:
-    return redirect(f"/operator/accounts/{key.account_id}" if typed.account_id else "/operator/keys", "key-revoked")
-
-
 def _safe(text: str) -> str:
     """What was typed; only the prefix if it looks like a key."""
     return display_prefix(text.strip()) if text.strip().startswith(KEY_PREFIX) else text
@@ -72,7 +69,7 @@ REVOKE = "/operator/keys/{key_id}/revoke"
 ROUTES: Routes = (
     get("/operator/keys", keys_page),
     post("/operator/keys", find_form),
-    form(REVOKE, revoke_by_form, "/operator/keys", then=_after_revoke),
+    form(REVOKE, revoke_by_form, "/operator/keys"),
     endpoint("POST", "/operator/keys/find", "Find keys of any account by id, prefix or the key itself", find),
     endpoint("POST", REVOKE, "Revoke a key of any account", revoke),
 )

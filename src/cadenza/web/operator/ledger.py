@@ -24,9 +24,9 @@ async def ledger_page(visit: Visit) -> Response:
     return visit.page("operator/ledger.html", check=check, results=await check.results())
 
 
-async def begin_by_form(visit: Visit) -> str:
+async def begin_by_form(visit: Visit) -> Response:
     is_new = visit.context.ledger_check.begin(visit.account.email) is not None
-    return "check-started" if is_new else "check-runs"
+    return redirect(PAGE, "check-started" if is_new else "check-runs")
 
 
 async def get_results(visit: Visit) -> LedgerResults:
@@ -43,7 +43,7 @@ async def begin(visit: Visit) -> LedgerResults:
 
 ROUTES: Routes = (
     get(PAGE, ledger_page),
-    form(PAGE, begin_by_form, PAGE, then=lambda _, __, note: redirect(PAGE, note)),
+    form(PAGE, begin_by_form, PAGE),
     endpoint("GET", PAGE, "Show the results of the ledger check", get_results),
     endpoint("POST", PAGE, "Begin a ledger check, unless one runs", begin),
 )

@@ -11,7 +11,7 @@ from cadenza.ledger.audit import AuditCounts, Violation
 from cadenza.observe import Log
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import audit_events
-from cadenza.store.tables.audit_events import AuditEvent, WrittenAuditEvent
+from cadenza.store.tables.audit_events import AuditEvent
 
 EVENT = "ledger.check"
 SUBJECT = "ledger"
@@ -40,7 +40,7 @@ class LedgerCheck:
         self._running = asyncio.create_task(self._run(by))
         return self._running
 
-    async def results(self) -> list[WrittenAuditEvent]:
+    async def results(self) -> list[AuditEvent]:
         """The newest results, newest first, of all processes."""
         return await audit_events.list_of_service(self._store, EVENT, RESULTS_SHOWN)
 

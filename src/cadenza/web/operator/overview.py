@@ -143,11 +143,7 @@ async def get_totals(visit: Visit) -> OperatorOverview:
 
 
 async def get_load(visit: Visit) -> Load:
-    return read_load(visit.context.gateway, await visit.context.read_metrics())
-
-
-def read_load(gateway: Gateway, families: Iterable[Family]) -> Load:
-    samples = Samples(families)
+    gateway, samples = visit.context.gateway, Samples(await visit.context.read_metrics())
     workers, slots = samples.total("cadenza_workers"), gateway.slots
     return Load(
         workers=workers,

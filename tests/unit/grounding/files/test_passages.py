@@ -15,7 +15,6 @@ from cadenza.grounding.files.passages import (
     rank_document,
     split_exactly,
     split_sections,
-    split_text,
     spread,
 )
 from cadenza.grounding.files.records import Passage, Section
@@ -31,7 +30,6 @@ def test_no_text_is_lost_or_repeated(text: str, chars_max: int) -> None:
     pieces = list(split_exactly(text, chars_max))
     assert "".join("".join(pieces).split()) == "".join(text.split())
     assert all(0 < len(piece) <= chars_max and not piece.isspace() for piece in pieces)
-    assert list(split_text(text, chars_max)) == [piece.strip() for piece in pieces]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +45,7 @@ def test_no_text_is_lost_or_repeated(text: str, chars_max: int) -> None:
 )
 def test_a_passage_ends_at_the_best_place(text: str, first: str) -> None:
     """At a paragraph if it can, else at a line, a sentence, a space, or anywhere."""
-    assert next(split_text(text, 20)) == first
+    assert next(split_exactly(text, 20)).strip() == first
 
 
 def test_a_passage_has_the_label_of_its_section() -> None:

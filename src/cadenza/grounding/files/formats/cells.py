@@ -72,14 +72,12 @@ class CellFormats(XmlReader):
         elif tag == "cellXfs":
             self._is_in_cells = True
         elif tag == "xf" and self._is_in_cells:
-            self._formats.append(self._by_id(local(attributes, "numFmtId")))
+            id_ = local(attributes, "numFmtId")
+            self._formats.append(self._own.get(id_) or BUILT_IN.get(parse_count(id_, -1), PLAIN))
 
     def end(self, tag: str) -> None:
         if tag == "cellXfs":
             self._is_in_cells = False
-
-    def _by_id(self, id_: str) -> CellFormat:
-        return self._own.get(id_) or BUILT_IN.get(parse_count(id_, -1), PLAIN)
 
 
 def parse_format(code: str) -> CellFormat:
@@ -189,6 +187,5 @@ def _show_date(days: float, first_day: datetime) -> str:
         moment = (moment + timedelta(seconds=1)).replace(microsecond=0)
     if days < 1:
         return moment.strftime("%H:%M:%S")
-    return moment.strftime(
-        "%Y-%m-%d" if (moment.hour, moment.minute, moment.second) == (0, 0, 0) else "%Y-%m-%d %H:%M:%S"
-    )
+    is_midnight = (moment.hour, moment.minute, moment.second) == (0, 0, 0)
+    return moment.strftime("%Y-%m-%d" if is_midnight else "%Y-%m-%d %H:%M:%S")

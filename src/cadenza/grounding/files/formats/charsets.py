@@ -61,15 +61,6 @@ class Writing(Enum):
     CHARACTERS = "characters"
 
 
-class Language(msgspec.Struct, frozen=True):
-    """Letters in one encoding. `prior_bits` is less for what is more common."""
-
-    codec: str
-    prior_bits: float
-    writing: Writing
-    letters: str
-
-
 def _with_capitals(letters: str, others: str) -> str:
     return letters + letters.upper() + others
 
@@ -152,30 +143,28 @@ TURKISH = "ıüşğçöİŞÇÖÜĞâîû’“”–…\xa0"
 LITHUANIAN = _with_capitals("ėšįųąčžęū", "„“–\xa0…’")
 LATVIAN = _with_capitals("āēīšņļūžķģč", "„“–\xa0…’")
 
-LANGUAGES = (
-    Language("cp1252", 0, Writing.LATIN, ENGLISH),
-    *(Language("cp1252", 1, Writing.LATIN, one) for one in (FRENCH, GERMAN, SPANISH)),
-    *(Language("cp1252", 2, Writing.LATIN, one) for one in (PORTUGUESE, ITALIAN)),
-    *(Language("cp1252", 2, Writing.LATIN, one) for one in (SWEDISH, DANISH, ICELANDIC, ESTONIAN, CATALAN, ALBANIAN)),
-    *(Language("cp1250", 4, Writing.LATIN, one) for one in (POLISH, CZECH, HUNGARIAN, CROATIAN, ROMANIAN)),
-    *(Language("iso8859-2", 7, Writing.LATIN, one) for one in (POLISH, CZECH, HUNGARIAN)),
-    Language("cp1254", 3, Writing.LATIN, TURKISH),
-    *(Language("cp1257", 6, Writing.LATIN, one) for one in (LITHUANIAN, LATVIAN, ESTONIAN)),
-    Language("cp1251", 4, Writing.ALPHABET, RUSSIAN),
-    Language("cp1251", 5, Writing.ALPHABET, UKRAINIAN),
-    Language("cp1251", 5, Writing.ALPHABET, BULGARIAN),
-    Language("koi8-r", 7, Writing.ALPHABET, RUSSIAN),
-    Language("koi8-u", 9, Writing.ALPHABET, UKRAINIAN),
-    Language("cp866", 8, Writing.ALPHABET, RUSSIAN),
-    Language("cp1253", 5, Writing.ALPHABET, GREEK),
-    Language("cp1255", 5, Writing.ALPHABET, HEBREW),
-    Language("cp1256", 5, Writing.ALPHABET, ARABIC),
-    Language("cp874", 7, Writing.ALPHABET, THAI),
-    Language("cp932", 4, Writing.CHARACTERS, JAPANESE),
-    Language("euc_jp", 7, Writing.CHARACTERS, JAPANESE),
-    Language("gb18030", 4, Writing.CHARACTERS, CHINESE),
-    Language("cp950", 4, Writing.CHARACTERS, TRADITIONAL),
-    Language("cp949", 4, Writing.CHARACTERS, KOREAN),
+WESTERN = {ENGLISH: 0, **dict.fromkeys((FRENCH, GERMAN, SPANISH), 1)} | dict.fromkeys(
+    (PORTUGUESE, ITALIAN, SWEDISH, DANISH, ICELANDIC, ESTONIAN, CATALAN, ALBANIAN), 2
+)
+ENCODINGS: tuple[tuple[str, Writing, dict[str, int]], ...] = (  # the letters of each language, and its prior cost
+    ("cp1252", Writing.LATIN, WESTERN),
+    ("cp1250", Writing.LATIN, dict.fromkeys((POLISH, CZECH, HUNGARIAN, CROATIAN, ROMANIAN), 4)),
+    ("iso8859-2", Writing.LATIN, dict.fromkeys((POLISH, CZECH, HUNGARIAN), 7)),
+    ("cp1254", Writing.LATIN, {TURKISH: 3}),
+    ("cp1257", Writing.LATIN, dict.fromkeys((LITHUANIAN, LATVIAN, ESTONIAN), 6)),
+    ("cp1251", Writing.ALPHABET, {RUSSIAN: 4, UKRAINIAN: 5, BULGARIAN: 5}),
+    ("koi8-r", Writing.ALPHABET, {RUSSIAN: 7}),
+    ("koi8-u", Writing.ALPHABET, {UKRAINIAN: 9}),
+    ("cp866", Writing.ALPHABET, {RUSSIAN: 8}),
+    ("cp1253", Writing.ALPHABET, {GREEK: 5}),
+    ("cp1255", Writing.ALPHABET, {HEBREW: 5}),
+    ("cp1256", Writing.ALPHABET, {ARABIC: 5}),
+    ("cp874", Writing.ALPHABET, {THAI: 7}),
+    ("cp932", Writing.CHARACTERS, {JAPANESE: 4}),
+    ("euc_jp", Writing.CHARACTERS, {JAPANESE: 7}),
+    ("gb18030", Writing.CHARACTERS, {CHINESE: 4}),
+    ("cp950", Writing.CHARACTERS, {TRADITIONAL: 4}),
+    ("cp949", Writing.CHARACTERS, {KOREAN: 4}),
 )
 
 
@@ -184,7 +173,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     codec: str
     writing: Writing
-    languages: list[tuple[float, dict[str, float]]]
+    languages: list[tuple[int, dict[str, float]]]
 
 
 def guess_charset(data: bytes) -> str | None:
@@ -219,12 +208,12 @@ def _bits(candidate: Candidate, sample: bytes) -> Iterator[float]:
 
 @cache
 def _candidates() -> list[Candidate]:
-    made = dict[str, Candidate]()
-    for language in LANGUAGES:
-        candidate = made.setdefault(language.codec, Candidate(language.codec, language.writing, []))
-        common = dict.fromkeys(_common_characters(language.codec), COMMON)
-        candidate.languages.append((language.prior_bits, ASCII_BITS | common | _bits_of_letters(language.letters)))
-    return list(made.values())
+    made = list[Candidate]()
+    for codec, writing, languages in ENCODINGS:
+        common = ASCII_BITS | dict.fromkeys(_common_characters(codec), COMMON)
+        known = [(prior_bits, common | _bits_of_letters(letters)) for letters, prior_bits in languages.items()]
+        made.append(Candidate(codec, writing, known))
+    return made
 
 
 def _bits_of_letters(letters: str) -> dict[str, float]:

@@ -22,13 +22,12 @@ SPAN_MAX = 20
 LINK_CHARS_MAX = 300
 LINK_STARTS = ("http://", "https://", "mailto:")
 TARGET = re.compile(r"\]\((?:https?|mailto):[^\s)]*+\)")
-Filter = Callable[[Element], bool]
 
 
 class HtmlText:
     """Collects the text of the elements that `wants` accepts. Hidden ones are always left out."""
 
-    def __init__(self, wants: Filter = lambda _: True) -> None:
+    def __init__(self, wants: Callable[[Element], bool] = lambda _: True) -> None:
         self._wants = wants
         self._blocks: list[str] = []
         self._line: list[str] = []  # of the block that is being collected
@@ -58,7 +57,7 @@ class HtmlText:
             self._plain(element)
 
     def _cell(self, element: Element) -> str:
-        return HtmlText().collect(element)
+        return type(self)().collect(element)
 
     def _plain(self, element: Element) -> None:
         is_block = element.tag in BLOCK
@@ -111,9 +110,6 @@ class ShownText(HtmlText):
     def __init__(self) -> None:
         super().__init__(lambda element: not element.is_hidden())
         self._is_in_link = False
-
-    def _cell(self, element: Element) -> str:
-        return ShownText().collect(element)
 
     def _plain(self, element: Element) -> None:
         target = "" if element.tag != "a" or self._is_in_link else link_target(element)

@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from email.message import Message
 
-import msgspec
-
 from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
 from cadenza.grounding.files.formats.text import OFTEN_WRONG, clean, decode, known_charset
 from cadenza.grounding.files.formats.web_page import decode_html, html_text
@@ -61,27 +59,22 @@ def read_mail(file: SourceFile, read_file: ReadFile) -> list[Section]:
         raise Unreadable("it is a damaged e-mail") from None
 
 
-class _Attachment(msgspec.Struct, frozen=True):
-    """An attachment: its entry in the list of attachments, and its text."""
-
-    line: str
-    sections: list[Section]
-
-
 def _read_message(message: Message, budget: ReadBudget, read_file: ReadFile) -> list[Section]:
     parts = list(_parts(message))
     if len(parts) > PARTS_MAX:
         raise Unreadable(f"it is an e-mail with more than {PARTS_MAX:,} parts")
     body = _body(message, budget)
-    attached, names = list[_Attachment](), Counter[str]()
+    listed, sections, names = list[str](), list[Section](), Counter[str]()
     for part in filter(_is_attachment, parts):
         name = _name(part)
         names[name] += 1
         unique = name if names[name] == 1 else f"{name} ({names[name]})"
-        attached.append(_attachment(unique, part, budget, read_file))
+        entry, found = _attachment(unique, part, budget, read_file)
+        listed.append(entry)
+        sections += found
     head = [f"{name}: {text}" for name in HEADERS if (text := _header(message, name))]
-    head += [f"Attachments: {', '.join(one.line for one in attached)}"] if attached else []
-    return [Section("", "\n".join(head) + f"\n\n{body}"), *(section for one in attached for section in one.sections)]
+    head += [f"Attachments: {', '.join(listed)}"] if listed else []
+    return [Section("", "\n".join(head) + f"\n\n{body}"), *sections]
 
 
 def _parts(message: Message) -> Iterator[Message]:
@@ -118,22 +111,18 @@ def _body(part: Message, budget: ReadBudget) -> str:
     return text
 
 
-def _attachment(name: str, part: Message, budget: ReadBudget, read_file: ReadFile) -> _Attachment:
-    """The text of an attachment, or in its entry the reason why it was not read."""
+def _attachment(name: str, part: Message, budget: ReadBudget, read_file: ReadFile) -> tuple[str, list[Section]]:
+    """The entry of an attachment in the list, and its text; or in the entry the reason why it was not read."""
     data = _bytes(part)
     size = _size(len(data))
-    if not budget.take_attachment():
-        return _Attachment(f"{name} ({size}, not read: too many attachments)", [])
-    budget.enter_attachment()
     try:
-        found = read_file(SourceFile(name, part.get_content_type(), data, budget))
+        with budget.attachment():
+            found = read_file(SourceFile(name, part.get_content_type(), data, budget))
     except Unreadable as error:
-        return _Attachment(f"{name} ({size}, not read: {error.reason.partition(';')[0]})", [])
-    finally:
-        budget.leave_attachment()
+        return f"{name} ({size}, not read: {error.reason.partition(';')[0]})", []
     label = f"attachment {name}"
     sections = [Section(f"{label}, {one.label}" if one.label else label, one.text) for one in found]
-    return _Attachment(f"{name} ({size})", sections)
+    return f"{name} ({size})", sections
 
 
 def _size(count: int) -> str:

@@ -18,6 +18,7 @@ LEFT_OUT = frozenset({"Fallback", "moveFrom", "del", "tabs", "tabLst", "instrTex
 LITERAL = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
 SHAPES = frozenset({"sp", "grpSp", "graphicFrame", "pic", "cxnSp"})
 HEADINGS_MAX = 6
+DIGITS = frozenset("0123456789")
 SPAN_MAX = 64
 PARAGRAPH_COST = 6  # in characters, charged for each paragraph in addition to its text, because it takes memory
 Start = Callable[[Attributes], None]
@@ -114,23 +115,43 @@ def show_count(count: int, form: str) -> str:
     return f"{count:02}" if form == "decimalZero" else str(count)
 
 
-class Styles:
-    """The paragraph styles that are headings or list items, with their levels."""
+class Styles(XmlReader):
+    """Reads the styles that are headings or list items. Their ids are in the author's language, their names are not."""
 
     def __init__(self) -> None:
-        self.headings: dict[str, int] = {}
+        self.headings: dict[str, int] = {}  # the levels, by style
         self.lists: dict[str, int] = {}
         self.list_ids: dict[str, str] = {}
+        self._style = ""
+
+    def start(self, tag: str, attributes: Attributes) -> None:
+        if tag == "style":
+            self._style = local(attributes, "styleId")
+        elif tag == "name" and self._style:
+            name = local(attributes, "val").lower()
+            level = name.removeprefix("heading ")
+            if name == "title":
+                self.headings[self._style] = 1
+            elif level != name and level in DIGITS:
+                self.headings[self._style] = max(1, min(int(level), HEADINGS_MAX))
+        elif tag in {"numPr", "ilvl"} and self._style:
+            level = local(attributes, "val")
+            self.lists[self._style] = int(level) if level in DIGITS else 0
+        elif tag == "numId" and self._style:
+            self.list_ids[self._style] = local(attributes, "val")
+
+    def end(self, tag: str) -> None:
+        if tag == "style":
+            self._style = ""
 
 
-class _Paragraph:
+class _Paragraph(msgspec.Struct):
     """A paragraph that is being read."""
 
-    def __init__(self) -> None:
-        self.pieces: list[str] = []
-        self.heading = 0
-        self.list_level: int | None = None
-        self.list_id = ""
+    heading: int = 0
+    pieces: list[str] = []
+    list_level: int | None = None
+    list_id: str = ""
 
     def render(self, numbering: Numbering) -> str:
         text = "".join(self.pieces).strip()
@@ -143,13 +164,12 @@ class _Paragraph:
         return text if self.list_level is None else ListItem(f"{'  ' * min(self.list_level, 8)}{number} {text}")
 
 
-class _Table:
+class _Table(msgspec.Struct):
     """A table that is being read. A cell is its paragraphs, and how many columns it spans."""
 
-    def __init__(self) -> None:
-        self.rows: list[list[str]] = []
-        self.cell: list[str] = []
-        self.span = 1
+    rows: list[list[str]] = []
+    cell: list[str] = []
+    span: int = 1
 
     def end_cell(self) -> None:
         if not self.rows:
@@ -174,9 +194,7 @@ class OfficeText(XmlReader):
         self._next_heading = 0
         self._starts: dict[str, Start] = {
             "p": lambda _: self._start_paragraph(),
-            "t": lambda _: self._set_text(is_text=True),
-            "r": lambda _: self._set_hidden(is_hidden=False),
-            "vanish": lambda attributes: self._set_hidden(is_hidden=local(attributes, "val") not in {"0", "false"}),
+            "vanish": self._vanish,
             "pStyle": self._style,
             "outlineLvl": self._outline,
             "numPr": lambda _: self._list_item(0),
@@ -198,6 +216,10 @@ class OfficeText(XmlReader):
     def start(self, tag: str, attributes: Attributes) -> None:
         if self._left_out or tag in LEFT_OUT:
             self._left_out += 1
+        elif tag == "t":
+            self._is_text = True
+        elif tag == "r":
+            self._is_hidden = False
         elif begin := self._starts.get(tag):
             begin(attributes)
         elif tag in LITERAL:
@@ -226,12 +248,9 @@ class OfficeText(XmlReader):
     def _end_shape(self) -> None:
         self._next_heading = 0
 
-    def _set_text(self, *, is_text: bool) -> None:
-        self._is_text = is_text
-
-    def _set_hidden(self, *, is_hidden: bool) -> None:
+    def _vanish(self, attributes: Attributes) -> None:
         """Whether a run is hidden. A hidden paragraph mark comes before the runs and has no effect."""
-        self._is_hidden = is_hidden
+        self._is_hidden = local(attributes, "val") not in {"0", "false"}
 
     def _add(self, text: str) -> None:
         if self._paragraphs:
@@ -240,19 +259,11 @@ class OfficeText(XmlReader):
 
     def _start_paragraph(self) -> None:
         self._budget.take_chars(PARAGRAPH_COST)
-        paragraph = _Paragraph()
-        paragraph.heading = self._next_heading
-        self._paragraphs.append(paragraph)
+        self._paragraphs.append(_Paragraph(self._next_heading))
 
     def _end_paragraph(self) -> None:
         if self._paragraphs and (block := self._paragraphs.pop().render(self._numbering)):
-            self._add_block(block)
-
-    def _add_block(self, block: str) -> None:
-        if self._tables:
-            self._tables[-1].cell.append(block)
-        else:
-            self.blocks.append(block)
+            (self._tables[-1].cell if self._tables else self.blocks).append(block)
 
     def _end_table(self, table: _Table) -> None:
         if self._tables:

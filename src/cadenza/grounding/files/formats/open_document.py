@@ -92,8 +92,10 @@ class _Content(XmlReader):
     def _end_table(self) -> None:
         self._tables -= 1
         if self._tables == 0:
-            rows = [_without_empty_end(row) for row in self._rows]
-            self._blocks += filter(None, ["\n".join(table_lines(rows))])
+            for row in self._rows:
+                while row and not row[-1]:
+                    row.pop()
+            self._blocks += filter(None, ["\n".join(table_lines(self._rows))])
             self._rows = []
 
 
@@ -124,10 +126,3 @@ def read_open_document(file: SourceFile) -> list[Section]:
     read_xml(archive.stream("content.xml"), content)
     content.end_section()
     return content.sections
-
-
-def _without_empty_end(row: list[str]) -> list[str]:
-    end = len(row)
-    while end and not row[end - 1]:
-        end -= 1
-    return row[:end]

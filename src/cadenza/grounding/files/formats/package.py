@@ -104,6 +104,11 @@ class Package:
     def read(self, part: str, reader: XmlReader) -> None:
         read_xml(self.archive.stream(part), reader)
 
+    def read_related(self, kind: str, reader: XmlReader) -> None:
+        """Read the parts that the document itself leads to by relationships of one kind."""
+        for part in self.related(self.main_part, kind):
+            self.read(part, reader)
+
 
 def is_office_package(file: SourceFile, *part_names: str) -> bool:
     """Whether it is a package that has a part whose name begins with one of these."""

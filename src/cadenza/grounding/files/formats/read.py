@@ -5,7 +5,6 @@ parser raises is caught by the child, not here.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from cadenza.core.files import FileType
 from cadenza.grounding.files.formats.epub import is_epub, read_epub
@@ -27,47 +26,34 @@ TITLE_CHARS_MAX = 300
 ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 IMAGE = "it is {} image; save its text as PDF, DOCX or plain text"
 ARCHIVE = "it is {} archive; unpack it and use the files in it"
-
-
-class NotReadable(NamedTuple):
-    """Why files of a type are not read, and the content part in which a model may take them as they are."""
-
-    reason: str
-    part_type: PartType | None = None
-
-
-AUDIO = NotReadable("it is an audio file; save what is said as text", "input_audio")
-VIDEO = NotReadable("it is a video file; save what is said as text")
-NOT_READABLE = {
-    FileType.OLE: NotReadable("it is in an old format of Office or Outlook; save it as DOCX, XLSX, PPTX, EML or PDF"),
-    FileType.RTF: NotReadable("it is RTF, which cannot be read; save it as DOCX or PDF"),
-    FileType.PNG: NotReadable(IMAGE.format("a PNG"), "image_url"),
-    FileType.JPEG: NotReadable(IMAGE.format("a JPEG"), "image_url"),
-    FileType.GIF: NotReadable(IMAGE.format("a GIF"), "image_url"),
-    FileType.WEBP: NotReadable(IMAGE.format("a WebP"), "image_url"),
-    FileType.TIFF: NotReadable(IMAGE.format("a TIFF")),
-    FileType.HEIC: NotReadable(IMAGE.format("a HEIC")),
-    FileType.AVIF: NotReadable(IMAGE.format("an AVIF")),
+AUDIO = "it is an audio file; save what is said as text"
+VIDEO = "it is a video file; save what is said as text"
+NOT_READABLE = {  # why files of a type are not read
+    FileType.OLE: "it is in an old format of Office or Outlook; save it as DOCX, XLSX, PPTX, EML or PDF",
+    FileType.RTF: "it is RTF, which cannot be read; save it as DOCX or PDF",
+    FileType.PNG: IMAGE.format("a PNG"),
+    FileType.JPEG: IMAGE.format("a JPEG"),
+    FileType.GIF: IMAGE.format("a GIF"),
+    FileType.WEBP: IMAGE.format("a WebP"),
+    FileType.TIFF: IMAGE.format("a TIFF"),
+    FileType.HEIC: IMAGE.format("a HEIC"),
+    FileType.AVIF: IMAGE.format("an AVIF"),
     **dict.fromkeys((FileType.MP3, FileType.OGG, FileType.FLAC, FileType.WAV, FileType.M4A), AUDIO),
     **dict.fromkeys((FileType.MP4, FileType.AVI, FileType.MATROSKA), VIDEO),
-    FileType.ZIP: NotReadable(ARCHIVE.format("a ZIP")),
-    FileType.GZIP: NotReadable(ARCHIVE.format("a gzip")),
-    FileType.BZIP2: NotReadable(ARCHIVE.format("a bzip2")),
-    FileType.XZ: NotReadable(ARCHIVE.format("an xz")),
-    FileType.ZSTD: NotReadable(ARCHIVE.format("a zstd")),
-    FileType.SEVEN_ZIP: NotReadable(ARCHIVE.format("a 7z")),
-    FileType.RAR: NotReadable(ARCHIVE.format("a RAR")),
-    FileType.PROGRAM: NotReadable("it is a program; only documents and text are read"),
-    FileType.SQLITE: NotReadable("it is a database; export what you need as CSV"),
+    FileType.ZIP: ARCHIVE.format("a ZIP"),
+    FileType.GZIP: ARCHIVE.format("a gzip"),
+    FileType.BZIP2: ARCHIVE.format("a bzip2"),
+    FileType.XZ: ARCHIVE.format("an xz"),
+    FileType.ZSTD: ARCHIVE.format("a zstd"),
+    FileType.SEVEN_ZIP: ARCHIVE.format("a 7z"),
+    FileType.RAR: ARCHIVE.format("a RAR"),
+    FileType.PROGRAM: "it is a program; only documents and text are read",
+    FileType.SQLITE: "it is a database; export what you need as CSV",
 }
-
-
-class Format(NamedTuple):
-    """A format: its name, how a file is recognised as one, and its reader."""
-
-    name: str
-    matches: Callable[[SourceFile], bool]
-    read: Callable[[SourceFile], list[Section]]
+PART_TYPES: dict[FileType, PartType] = {  # the content part in which a model may take such a file as it is
+    **dict.fromkeys((FileType.PNG, FileType.JPEG, FileType.GIF, FileType.WEBP), "image_url"),
+    **dict.fromkeys((FileType.MP3, FileType.OGG, FileType.FLAC, FileType.WAV, FileType.M4A), "input_audio"),
+}
 
 
 def read_document(name: str, media_type: str, data: bytes, limits: FormatLimits = DEFAULT_LIMITS) -> list[Section]:
@@ -79,46 +65,41 @@ def read_page(url: str, content_type: str, data: bytes, limits: FormatLimits = D
     media_type, _, parameters = content_type.partition(";")
     path = url.partition("#")[0].partition("?")[0]
     file = SourceFile(path, media_type or "text/html", data, ReadBudget(limits), _charset(parameters))
-    if find_format(file) is not HTML:
+    if find_reader(file) is not read_html:
         return PageText("", _read(file))
     page = read_main_text(file)
     return PageText(_one_line(page.title, TITLE_CHARS_MAX), _with_text(page.sections))
 
 
-def find_format(file: SourceFile) -> Format:
-    return next(one for one in FORMATS if one.matches(file))
+def find_reader(file: SourceFile) -> Callable[[SourceFile], list[Section]]:
+    return next(read for matches, read in FORMATS if matches(file))
 
 
 def _read(file: SourceFile) -> list[Section]:
     if not file.data:
         raise Unreadable("it is empty")
-    return _with_text(find_format(file).read(file))
-
-
-def _read_mail(file: SourceFile) -> list[Section]:
-    return read_mail(file, _read)
+    return _with_text(find_reader(file)(file))
 
 
 def _refuse(file: SourceFile) -> list[Section]:
     assert file.type
     if file.type is FileType.OLE and ENCRYPTED_PACKAGE in file.data:
         raise Unreadable(IS_LOCKED)
-    raise Unreadable(*NOT_READABLE[file.type])
+    raise Unreadable(NOT_READABLE[file.type], PART_TYPES.get(file.type))
 
 
-HTML = Format("HTML", is_html, read_html)
-FORMATS = (  # the first that matches
-    Format("PDF", is_pdf, read_pdf),
-    Format("DOCX", is_word, read_word),
-    Format("XLSX", is_sheets, read_sheets),
-    Format("PPTX", is_slides, read_slides),
-    Format("OpenDocument", is_open_document, read_open_document),
-    Format("EPUB", is_epub, read_epub),
-    Format("not readable", lambda file: file.type in NOT_READABLE, _refuse),
-    HTML,
-    Format("EML", is_mail, _read_mail),
-    Format("JSON", is_json, read_json),
-    Format("text", lambda _: True, read_text),
+FORMATS: tuple[tuple[Callable[[SourceFile], bool], Callable[[SourceFile], list[Section]]], ...] = (
+    (is_pdf, read_pdf),  # the first that matches
+    (is_word, read_word),
+    (is_sheets, read_sheets),
+    (is_slides, read_slides),
+    (is_open_document, read_open_document),
+    (is_epub, read_epub),
+    (lambda file: file.type in NOT_READABLE, _refuse),
+    (is_html, read_html),
+    (is_mail, lambda file: read_mail(file, _read)),
+    (is_json, read_json),
+    (lambda _: True, read_text),
 )
 
 

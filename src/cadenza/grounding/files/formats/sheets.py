@@ -8,6 +8,8 @@ with their numbers and letters. A value in merged cells is shown in each row of 
 import re
 from bisect import bisect_left
 
+import msgspec
+
 from cadenza.grounding.files.formats.cells import CellFormats, column_letters, column_of, show_number, unescaped
 from cadenza.grounding.files.formats.package import (
     Attributes,
@@ -21,7 +23,6 @@ from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
 from cadenza.grounding.files.formats.text import parse_count, table_lines
 from cadenza.grounding.files.records import Section, Unreadable
 
-MAIN_PART = "xl/workbook.xml"
 NAME_CHARS_MAX = 64
 HIDDEN = {"hidden", "veryHidden"}
 MERGED = re.compile(r"([A-Za-z]{1,3})([0-9]{1,7}):[A-Za-z]{1,3}([0-9]{1,7})")
@@ -75,14 +76,11 @@ class _Strings(XmlReader):
             self._pieces.append(data)
 
 
-class _Row:
+class _Row(msgspec.Struct):
     """The cells of a row that have a value, by their columns."""
 
-    __slots__ = ("cells", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.cells: dict[int, str] = {}
+    number: int
+    cells: dict[int, str] = {}
 
 
 class _Sheet(XmlReader):
@@ -107,7 +105,8 @@ class _Sheet(XmlReader):
             self._column = self._column_of(attributes.get("r", ""))
             self._parts = {"v": "", "t": "", "f": ""}
         elif tag == "row":
-            self._row = _Row(self._row_number(attributes.get("r", "")))
+            # A row without a number, or with one that is too low, follows the one before it.
+            self._row = _Row(max(parse_count(attributes.get("r", "")), self._row.number + 1))
             self._column = 0
         elif tag == "rPh":
             self._part = "left out"
@@ -128,10 +127,6 @@ class _Sheet(XmlReader):
         if self._part in self._parts:
             self._budget.take_chars(len(data))
             self._parts[self._part] += data
-
-    def _row_number(self, said: str) -> int:
-        """A row without a number, or with one that is too low, follows the one before it."""
-        return max(parse_count(said), self._row.number + 1)
 
     def _merge(self, column: int, first: int, last: int) -> None:
         """Copy a value to the merged cells below it. Merged cells come after all rows."""
@@ -181,16 +176,14 @@ def is_sheets(file: SourceFile) -> bool:
 def read_sheets(file: SourceFile) -> list[Section]:
     if file.archive.has("xl/workbook.bin"):
         raise Unreadable("it is a binary workbook (XLSB); save it as XLSX")
-    package, budget = Package(file, MAIN_PART), file.budget
+    package, budget = Package(file, "xl/workbook.xml"), file.budget
     main = package.main_part
     workbook, strings = _Workbook(), _Strings(budget)
     package.read(main, workbook)
     budget.take_pages(len(workbook.sheets), "sheets")
     formats = CellFormats(counts_from_1904=workbook.counts_from_1904)
-    for part in package.related(main, "styles"):
-        package.read(part, formats)
-    for part in package.related(main, "sharedStrings"):
-        package.read(part, strings)
+    package.read_related("styles", formats)
+    package.read_related("sharedStrings", strings)
     relations, sections = package.relations(main), []
     for name, id_ in workbook.sheets:
         relation = relations.get(id_)

@@ -6,13 +6,14 @@ bottom, after the title.
 
 from enum import IntEnum
 
+import msgspec
+
 from cadenza.grounding.files.formats.office_text import SHAPES, OfficeText
 from cadenza.grounding.files.formats.package import Attributes, Package, XmlReader, is_office_package, relation_id
 from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
 from cadenza.grounding.files.formats.text import join_blocks, parse_count
 from cadenza.grounding.files.records import Section
 
-MAIN_PART = "ppt/presentation.xml"
 GROUPS_MAX = 20  # nested groups; deeper ones are treated as part of the deepest allowed one
 LINE_EMU = 228_600  # a quarter of an inch: shapes whose tops are closer than this are read from left to right
 MARGINS = frozenset({"ftr", "dt", "sldNum", "hdr"})
@@ -27,15 +28,14 @@ class Place(IntEnum):
     MARGIN = 3
 
 
-class _Shape:
+class _Shape(msgspec.Struct):
     """A shape, or a group of shapes."""
 
-    def __init__(self) -> None:
-        self.place = Place.LAYOUT
-        self.top = 0
-        self.left = 0
-        self.blocks: list[str] = []
-        self.inner: list[_Shape] = []
+    place: Place = Place.LAYOUT
+    top: int = 0
+    left: int = 0
+    blocks: list[str] = []
+    inner: "list[_Shape]" = []
 
     def key(self) -> tuple[int, int, int]:
         return (self.place, self.top, self.left)
@@ -123,7 +123,7 @@ def is_slides(file: SourceFile) -> bool:
 
 
 def read_slides(file: SourceFile) -> list[Section]:
-    package, budget, order = Package(file, MAIN_PART), file.budget, _Order()
+    package, budget, order = Package(file, "ppt/presentation.xml"), file.budget, _Order()
     package.read(package.main_part, order)
     budget.take_pages(len(order.ids), "slides")
     relations = package.relations(package.main_part)

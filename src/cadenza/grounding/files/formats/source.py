@@ -4,6 +4,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 import msgspec
@@ -59,16 +60,17 @@ class ReadBudget:
             raise Unreadable(f"it has more than {self.limits.pages_max:,} {what}")
         self._pages -= count
 
-    def take_attachment(self) -> bool:
-        """Whether one more attachment may be read."""
+    @contextmanager
+    def attachment(self) -> Iterator[None]:
+        """In this block, an attachment is read."""
         self._attachments -= 1
-        return self._attachments >= 0 and self._nesting > 0
-
-    def enter_attachment(self) -> None:
+        if self._attachments < 0 or self._nesting <= 0:
+            raise Unreadable("too many attachments")
         self._nesting -= 1
-
-    def leave_attachment(self) -> None:
-        self._nesting += 1
+        try:
+            yield
+        finally:
+            self._nesting += 1
 
 
 class Archive:

@@ -36,7 +36,6 @@ BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 BINARY_SHARE_MAX = 0.001
 GOOD_PER_BAD = 3  # in a text with few decoding errors: correct characters beyond ASCII for each error
 OFTEN_WRONG = "cp1252"  # often declared for text that is UTF-8, so UTF-8 is tried first
-NOT_TEXT = "it is not text, and not a file of a kind that can be read"
 JSON_NAMES = (".json", ".geojson", ".ipynb")
 LONG_LINE_CHARS = 2_000
 
@@ -80,16 +79,10 @@ def decode(data: bytes, charset: str | None = None) -> str:
     raise Unreadable("its text is in an unknown encoding; save it as UTF-8")
 
 
-def decode_file(data: bytes) -> str:
-    """The text of a file whose encoding is not known."""
-    if not data.startswith(tuple(mark for mark, _ in BOMS)):
-        _refuse_binary(data)
-    return decode(data)
-
-
-def _refuse_binary(data: bytes) -> None:
-    if b"\0" in data[:4096] or len(BINARY.findall(data[:262144])) > BINARY_SHARE_MAX * min(len(data), 262144):
-        raise Unreadable(NOT_TEXT)
+def _is_binary(data: bytes) -> bool:
+    if data.startswith(tuple(mark for mark, _ in BOMS)):
+        return False
+    return b"\0" in data[:4096] or len(BINARY.findall(data[:262144])) > BINARY_SHARE_MAX * min(len(data), 262144)
 
 
 def _has_few_errors(text: str) -> bool:
@@ -103,7 +96,9 @@ def is_json(file: SourceFile) -> bool:
 
 def read_text(file: SourceFile) -> list[Section]:
     codec = known_charset(file.charset)
-    text = decode(file.data, codec) if codec else decode_file(file.data)
+    if not codec and _is_binary(file.data):
+        raise Unreadable("it is not text, and not a file of a kind that can be read")
+    text = decode(file.data, codec)
     file.budget.take_chars(len(text))
     return [Section("", text)]
 

@@ -6,6 +6,8 @@ banners, forms and lists of links are left out by their tags, their names and th
 
 import re
 
+import msgspec
+
 from cadenza.grounding.files.formats.html_text import HIDDEN, HtmlText, ShownText, texts
 from cadenza.grounding.files.formats.html_tree import INVISIBLE, Element, parse_html
 from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
@@ -85,14 +87,11 @@ def _shown(root: Element, budget: ReadBudget) -> str:
     return text
 
 
-class Weight:
+class Weight(msgspec.Struct):
     """How much text an element has, and how much of it is in links."""
 
-    __slots__ = ("chars", "links")
-
-    def __init__(self, chars: int = 0, links: int = 0) -> None:
-        self.chars = chars
-        self.links = links
+    chars: int = 0
+    links: int = 0
 
     @property
     def link_share(self) -> float:

@@ -1,42 +1,11 @@
 """DOCX to text: the body, then footnotes, comments, and the headers and footers of its pages."""
 
-from cadenza.grounding.files.formats.office_text import HEADINGS_MAX, Numbering, OfficeText, Styles
-from cadenza.grounding.files.formats.package import Attributes, Package, XmlReader, is_office_package, local
-from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
+from cadenza.grounding.files.formats.office_text import Numbering, OfficeText, Styles
+from cadenza.grounding.files.formats.package import Attributes, Package, is_office_package, local
+from cadenza.grounding.files.formats.source import SourceFile
 from cadenza.grounding.files.records import Section
 
-MAIN_PART = "word/document.xml"
-NOTES = (("footnotes", "footnotes"), ("endnotes", "endnotes"), ("comments", "comments"))
-DIGITS = frozenset("0123456789")
 SEPARATORS = {"separator", "continuationSeparator", "continuationNotice"}
-
-
-class _Styles(Styles, XmlReader):
-    """Reads the styles. Their ids are in the language of the author, their names are not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._style = ""
-
-    def start(self, tag: str, attributes: Attributes) -> None:
-        if tag == "style":
-            self._style = local(attributes, "styleId")
-        elif tag == "name" and self._style:
-            name = local(attributes, "val").lower()
-            level = name.removeprefix("heading ")
-            if name == "title":
-                self.headings[self._style] = 1
-            elif level != name and level in DIGITS:
-                self.headings[self._style] = max(1, min(int(level), HEADINGS_MAX))
-        elif tag in {"numPr", "ilvl"} and self._style:
-            level = local(attributes, "val")
-            self.lists[self._style] = int(level) if level in DIGITS else 0
-        elif tag == "numId" and self._style:
-            self.list_ids[self._style] = local(attributes, "val")
-
-    def end(self, tag: str) -> None:
-        if tag == "style":
-            self._style = ""
 
 
 class _Notes(OfficeText):
@@ -60,31 +29,19 @@ def is_word(file: SourceFile) -> bool:
 
 
 def read_word(file: SourceFile) -> list[Section]:
-    package, budget = Package(file, MAIN_PART), file.budget
-    main = package.main_part
-    styles = _Styles()
-    for part in package.related(main, "styles"):
-        package.read(part, styles)
-    numbering = Numbering()
-    for part in package.related(main, "numbering"):
-        package.read(part, numbering)
+    package, budget = Package(file, "word/document.xml"), file.budget
+    main, styles, numbering = package.main_part, Styles(), Numbering()
+    package.read_related("styles", styles)
+    package.read_related("numbering", numbering)
     body = OfficeText(budget, styles, numbering)
     package.read(main, body)
     sections = [Section("", body.result)]
-    for kind, label in NOTES:
+    for kind in ("footnotes", "endnotes", "comments"):
         for part in package.related(main, kind):
             notes = _Notes(budget)
             package.read(part, notes)
-            sections.append(Section(label, notes.result))
-    return [*sections, Section("headers and footers", _margins(package, main, budget))]
-
-
-def _margins(package: Package, main: str, budget: ReadBudget) -> str:
-    """The headers and footers of the pages, each line once."""
-    found: dict[str, None] = {}
+            sections.append(Section(kind, notes.result))
+    margins = OfficeText(budget)  # the headers and footers of the pages
     for kind in ("header", "footer"):
-        for part in package.related(main, kind):
-            text = OfficeText(budget)
-            package.read(part, text)
-            found |= dict.fromkeys(text.blocks)
-    return "\n".join(found)
+        package.read_related(kind, margins)
+    return [*sections, Section("headers and footers", "\n".join(dict.fromkeys(margins.blocks)))]

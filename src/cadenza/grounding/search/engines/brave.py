@@ -37,7 +37,7 @@ class BraveEngine(WebEngine):
             "result_filter": "web",
             "text_decorations": "false",
         }
-        return EngineRequest("GET", f"/res/v1/web/search?{urlencode(fields)}")
+        return "GET", f"/res/v1/web/search?{urlencode(fields)}", b""
 
     def results(self, body: bytes) -> list[msgspec.Raw]:
         web = decode_answer(body, _BraveAnswer).web

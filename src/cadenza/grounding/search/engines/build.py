@@ -13,8 +13,6 @@ from cadenza.http.client_connection import GuardedConnection
 
 WEB_ENGINES: dict[str, type[WebEngine]] = {engine.name: engine for engine in (SearxngEngine, BraveEngine, TavilyEngine)}
 ENGINE_TIME = 0.5  # of the time limit of a search, so that pages can be read in the other half
-PROBE_WORD = "wikipedia"
-PROBE_COUNT = 3
 
 ADVICE = {
     "unreachable": "cannot be reached. Check `url`, the network and the proxy of the environment.",
@@ -30,6 +28,7 @@ ADVICE = {
     "busy": "refuses further searches for now: its rate limit is reached. Try again later, or raise the limit.",
     "refused": "refused a plain query. Check that `url` is that of the engine.",
     "no_files": "could not be asked: this process has no file left. Raise the limit of open files.",
+    "no_results": "answers, but finds nothing for a common word.",
 }
 ADVICE_BY_ENGINE = {
     ("searxng", "json_disabled"): (
@@ -42,10 +41,8 @@ ADVICE_BY_ENGINE = {
     ),
     ("searxng", "key_refused"): "asks for a login. Let this service reach it without one.",
     ("searxng", "failed"): "answered with an error. Read its log.",
+    ("searxng", "no_results"): ("answers, but finds nothing: its own engines may be blocked. Look at its page /stats."),
 }
-OTHER_ADVICE = "answered with an error. Try again later."
-NOTHING_FOUND = {"searxng": "answers, but finds nothing: its own engines may be blocked. Look at its page /stats."}
-NOTHING_FOUND_ELSEWHERE = "answers, but finds nothing for a common word."
 
 
 class EngineProbe(msgspec.Struct, frozen=True):
@@ -65,12 +62,9 @@ def build_web_engine(settings: SearchOptions) -> Engine:
 async def probe(engine: Engine) -> EngineProbe:
     """Search for a common word. With Brave and Tavily it counts like any other search."""
     try:
-        hits = await engine.search(PROBE_WORD, PROBE_COUNT)
+        reason = "" if await engine.search("wikipedia", count=3) else "no_results"
     except EngineFailed as failed:
-        general = ADVICE.get(failed.reason, OTHER_ADVICE)
-        advice = ADVICE_BY_ENGINE.get((engine.name, failed.reason), general)
-        return EngineProbe(works=False, detail=f"{engine.name} {advice}")
-    if not hits:
-        advice = NOTHING_FOUND.get(engine.name, NOTHING_FOUND_ELSEWHERE)
-        return EngineProbe(works=False, detail=f"{engine.name} {advice}")
-    return EngineProbe(works=True, detail=f"{engine.name} answers")
+        reason = failed.reason
+    general = ADVICE.get(reason, "answered with an error. Try again later.")
+    said = ADVICE_BY_ENGINE.get((engine.name, reason), general) if reason else "answers"
+    return EngineProbe(works=not reason, detail=f"{engine.name} {said}")

@@ -31,8 +31,6 @@ BUSY_S_MIN = 1.0
 BUSY_S_MAX = 3600.0
 LIMITS = BreakerLimits(faults_to_open=3, open_s_min=OPEN_S, open_s_max=OPEN_S, trial_s=math.inf)
 NEVER_OPENS = BreakerLimits(faults_to_open=sys.maxsize)
-QUERY_FAULTS = {"refused"}  # the engine works
-OUR_FAULTS = {"no_files"}  # nothing is known about the engine
 QUIET_S = 60.0
 
 
@@ -88,12 +86,12 @@ class GuardedEngine:
 
     def _note_failure(self, failed: EngineFailed, started_s: float, *, is_trial: bool) -> None:
         now_s = self._clock()
-        if failed.reason in QUERY_FAULTS:
+        if failed.reason == "refused":  # the engine works
             self._note_answer(started_s)
         elif isinstance(failed, EngineBusy):
             asked_s = OPEN_S if failed.retry_after_s is None else failed.retry_after_s
             self._open(now_s, min(max(asked_s, BUSY_S_MIN), BUSY_S_MAX), failed.reason)
-        elif failed.reason not in OUR_FAULTS:
+        elif failed.reason != "no_files":  # which says nothing about the engine
             if self._logged is Logged.WORKING and not self._is_quiet(now_s):
                 self._warn(now_s, "the search engine fails", failed.reason, Logged.FAILING)
             if is_trial or self._breaker.note_fault(started_s, now_s, has_answered=False, is_busy=False):

@@ -92,12 +92,9 @@ class LocalEngine:
         self._bounds = bounds or LocalBounds()
         self._turn = asyncio.Semaphore(self._bounds.at_once)
 
-    def exists(self) -> bool:
-        return index_exists(self._path)
-
     async def search(self, query: str, count: int) -> list[Hit]:
         topics = list(find_topics(query))
-        if not topics or not self.exists():
+        if not topics or not index_exists(self._path):
             return []
         async with self._turn:
             return await asyncio.to_thread(self._search, topics, count)
@@ -112,7 +109,7 @@ class LocalEngine:
         except TimeoutError:
             raise EngineFailed("timeout") from None
         except IndexUnusable:
-            if not self.exists():  # removed meanwhile
+            if not index_exists(self._path):  # removed meanwhile
                 return []
             raise EngineFailed("unusable") from None
         return [_hit(one) for one in _choose(found, count, self._bounds.per_file)]
@@ -204,14 +201,9 @@ def _hit(found: FoundPassage) -> Hit:
     name = f"{found.folder}/{found.path}"
     title = name if len(name) <= TITLE_CHARS_MAX else f"…{name[1 - TITLE_CHARS_MAX :]}"
     url = f"{found.base_url}{quote(found.path)}" if found.base_url else f"{LOCAL}{quote(name)}"
-    return Hit(url + "".join(_fragment(found.label)), ", ".join(filter(None, (title, found.label))), text=found.text)
-
-
-def _fragment(label: str) -> Iterator[str]:
-    """The place in the file: "page 3" becomes #page=3, which PDF viewers understand."""
-    kind, _, value = label.partition(" ")
-    if kind:
-        yield f"#{quote(kind, safe='')}={quote(value, safe='')}" if value else f"#{quote(kind, safe='')}"
+    place = "=".join(quote(word, safe="") for word in found.label.split(" ", 1) if word)
+    fragment = f"#{place}" if place else ""  # "page 3" becomes #page=3, which PDF viewers understand
+    return Hit(url + fragment, ", ".join(filter(None, (title, found.label))), text=found.text)
 
 
 def find_topics(query: str) -> Iterator[Topic]:

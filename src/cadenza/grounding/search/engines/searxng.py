@@ -7,12 +7,9 @@ site, `!x` chooses an engine, `:x` a language, and `<1` a time limit.
 
 from urllib.parse import urlencode
 
-import msgspec
-
-from cadenza.grounding.search.engines.web import EngineRequest, ResultList, WebEngine, decode_answer, fit_query
+from cadenza.grounding.search.engines.web import EngineRequest, WebEngine, fit_query
 from cadenza.grounding.search.records import Hit
 
-SAFE_SEARCH_MODERATE = "1"
 COMMAND_MARKS = "!?:<"
 
 
@@ -26,18 +23,12 @@ class SearxngEngine(WebEngine):
         return {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
 
     async def search(self, query: str, count: int) -> list[Hit]:
-        return await super().search(_without_commands(fit_query(query)), count)
+        words = (word.lstrip(COMMAND_MARKS) for word in fit_query(query).split())
+        return await super().search(" ".join(filter(None, words)), count)
 
     def request(self, query: str, count: int) -> EngineRequest:  # noqa: ARG002 it gives a page of results
-        form = urlencode({"q": query, "format": "json", "safesearch": SAFE_SEARCH_MODERATE})
-        return EngineRequest("POST", "/search", form.encode())
-
-    def results(self, body: bytes) -> list[msgspec.Raw]:
-        return decode_answer(body, ResultList).results
+        form = urlencode({"q": query, "format": "json", "safesearch": "1"})  # moderate
+        return "POST", "/search", form.encode()
 
     def reason(self, status: int, body: bytes) -> str:
         return "json_disabled" if status == 403 else super().reason(status, body)
-
-
-def _without_commands(query: str) -> str:
-    return " ".join(filter(None, (word.lstrip(COMMAND_MARKS) for word in query.split())))

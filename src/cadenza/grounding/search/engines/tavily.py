@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cadenza.grounding.search.engines.web import EngineRequest, ResultList, WebEngine, decode_answer
+from cadenza.grounding.search.engines.web import EngineRequest, WebEngine
 
 OVER_LIMIT = {432, 433}  # the limit of the plan or of the key, and that of paying as you go
 
@@ -30,10 +30,7 @@ class TavilyEngine(WebEngine):
             "include_raw_content": False,
             "include_images": False,
         }
-        return EngineRequest("POST", "/search", msgspec.json.encode(fields))
-
-    def results(self, body: bytes) -> list[msgspec.Raw]:
-        return decode_answer(body, ResultList).results
+        return "POST", "/search", msgspec.json.encode(fields)
 
     def reason(self, status: int, body: bytes) -> str:
         return "quota" if status in OVER_LIMIT else super().reason(status, body)

@@ -35,6 +35,12 @@ QUERY_CHARS_MAX = 400  # the most that Brave and Tavily take
 QUERY_WORDS_MAX = 50  # the most that Brave takes
 QUERY_CHARS_READ = 4000
 MARKUP_FACTOR = 4  # markup is read up to this multiple of the wanted length: tags and entities take room
+REASONS = {
+    **dict.fromkeys((400, 413, 414, 422), "refused"),
+    **dict.fromkeys((401, 403), "key_refused"),
+    **dict.fromkeys((404, 405), "not_found"),
+    402: "quota",
+}
 JOINERS = "\u200c\u200d"  # they are part of Persian words and of emoji
 
 # The input is short, so no pattern takes long.
@@ -45,16 +51,11 @@ Answer = TypeVar("Answer")
 Headers = Mapping[bytes, bytes]
 
 
-class EngineRequest(msgspec.Struct, frozen=True):
-    """The HTTP request of a search."""
-
-    method: str
-    path: str
-    body: bytes = b""
+EngineRequest = tuple[str, str, bytes]  # method, path and body
 
 
 class WebEngine:
-    """An engine that is asked over HTTP. A subclass has its name, and the four methods from `headers` to `reason`."""
+    """An engine that is asked over HTTP. A subclass has its name, and the methods from `headers` to `reason`."""
 
     name: str
 
@@ -73,21 +74,11 @@ class WebEngine:
 
     def results(self, body: bytes) -> list[msgspec.Raw]:
         """The results in an answer; EngineFailed if it is not one of this engine."""
-        raise NotImplementedError
+        return decode_answer(body, ResultList).results
 
     def reason(self, status: int, _body: bytes) -> str:
         """The reason for a status other than 200, and the beginning of its body."""
-        match status:
-            case 400 | 413 | 414 | 422:
-                return "refused"
-            case 401 | 403:
-                return "key_refused"
-            case 402:
-                return "quota"
-            case 404 | 405:
-                return "not_found"
-            case _:
-                return "failed"
+        return REASONS.get(status, "failed")
 
     async def search(self, query: str, count: int) -> list[Hit]:
         query, count = fit_query(query), min(max(count, 1), COUNT_MAX)
@@ -102,7 +93,7 @@ class WebEngine:
         """The body of the response, whose content type is JSON."""
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         try:
-            response = await self._http.send(request.method, request.path, request.body, self._timeout_s, deadline_s)
+            response = await self._http.send(*request, self._timeout_s, deadline_s)
             try:
                 return await self._read(response, deadline_s)
             finally:

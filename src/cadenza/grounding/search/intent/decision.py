@@ -11,7 +11,7 @@ from itertools import chain
 
 import msgspec
 
-from cadenza.grounding.search.intent.question import Question, find_question, is_follow_up
+from cadenza.grounding.search.intent.question import find_question, is_follow_up
 from cadenza.grounding.search.intent.scorer import score
 from cadenza.grounding.search.pages.addresses import Network
 from cadenza.grounding.search.words import (
@@ -54,12 +54,8 @@ def decide(texts: Sequence[str], today: date, loopback: Sequence[Network] = ()) 
         return Decision(needs_web=True, reason="asked")
     earlier = texts[-2 : -2 - LOOK_BACK : -1]
     needs_web = score(chain([question], map(find, earlier)), today) > 0
-    urls = _first_urls(map(find, earlier)) if needs_web and is_follow_up(words) else ()
+    urls = next((one.urls for one in map(find, earlier) if one.urls), ()) if needs_web and is_follow_up(words) else ()
     return Decision(needs_web, "follow_up" if urls else "score", urls)
-
-
-def _first_urls(questions: Iterable[Question]) -> tuple[str, ...]:
-    return next((question.urls for question in questions if question.urls), ())
 
 
 def _says(text: str, words: Sequence[str], phrases: Iterable[str], unspaced: Iterable[str]) -> bool:

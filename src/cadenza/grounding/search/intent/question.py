@@ -43,7 +43,6 @@ URLS_MAX = 20
 URL_CHARS_MAX = 2000
 URL_CLOSING = {")": "(", "]": "["}
 COMMANDS = ("curl ", "wget ", "git clone ", "fetch(", "pip install ", "docker ")
-LOCALHOST = ("127.0.0.1", "::1")
 URL_TRAILING_MARKS = ".,;:!?'*_~…"
 QUOTES = "\"'`"
 
@@ -58,14 +57,16 @@ class Question(msgspec.Struct, frozen=True):
 
 def find_question(message: str, loopback: Sequence[Network] = ()) -> Question:
     """`loopback` are the networks of this machine that may be read: other addresses of it are left out."""
-    head, tail = _ends(message)
+    head, tail = message, ""
+    if len(message) > 2 * WINDOW_CHARS:
+        head, tail = message[:WINDOW_CHARS], message[-WINDOW_CHARS:]
     spoken, has_code = _without_code(head)
     if tail:
         fences = tail.count(FENCE) or head.count(FENCE)  # an odd number: the tail begins inside code
         after, tail_has_code = _without_code(tail, begins_inside=fences % 2 == 1)
         spoken, has_code = f"{spoken}\n{after}", has_code or tail_has_code
     spoken = _without_quotes(spoken)
-    text = without_urls(spoken).strip()
+    text = (URL.sub(" ", spoken) if _may_have_urls(spoken) else spoken).strip()
     if len(text) <= SHORT_CHARS:
         return Question(text, find_urls(spoken, loopback=loopback), has_code)
     return Question(_spoken_end(text), find_urls(spoken, PART_CHARS, loopback), has_code)
@@ -84,12 +85,6 @@ def is_question(text: str) -> bool:
 def without_quotations(text: str) -> str:
     """A text without the sentences that it quotes."""
     return QUOTATION.sub(" ", text) if '"' in text or "'" in text or "“" in text else text
-
-
-def _ends(message: str) -> tuple[str, str]:
-    if len(message) <= 2 * WINDOW_CHARS:
-        return message, ""
-    return message[:WINDOW_CHARS], message[-WINDOW_CHARS:]
 
 
 def _without_code(text: str, *, begins_inside: bool = False) -> tuple[str, bool]:
@@ -158,10 +153,6 @@ def find_urls(text: str, edge_chars: int | None = None, loopback: Sequence[Netwo
     return tuple(found)
 
 
-def without_urls(text: str) -> str:
-    return URL.sub(" ", text) if _may_have_urls(text) else text
-
-
 def _may_have_urls(text: str) -> bool:
     return "/" in text or "www." in text.lower()
 
@@ -185,21 +176,20 @@ def _cleaned(raw: str, loopback: Sequence[Network]) -> str | None:
         host, _port = parts.hostname, parts.port
     except ValueError:
         return None
-    if not host or "@" in parts.netloc or (_is_loopback(host) and not _is_allowed(host, loopback)):
+    if not host or "@" in parts.netloc or not _may_be_read(host, loopback):
         return None
     return url
 
 
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or host.startswith("127.") or host == "::1"
-
-
-def _is_allowed(host: str, networks: Sequence[Network]) -> bool:
+def _may_be_read(host: str, loopback: Sequence[Network]) -> bool:
+    """Whether it is not this machine, or an address of it within these networks."""
+    if not (host in ("localhost", "::1") or host.startswith("127.")):
+        return True
     try:
-        addresses = [ip_address(one) for one in (LOCALHOST if host == "localhost" else (host,))]
+        addresses = [ip_address(one) for one in (("127.0.0.1", "::1") if host == "localhost" else (host,))]
     except ValueError:  # it only begins like an address
         return False
-    return any(address in network for address in addresses for network in networks)
+    return any(address in network for address in addresses for network in loopback)
 
 
 def _without_trailing_marks(url: str) -> str:

@@ -15,8 +15,7 @@ import socket
 import ssl
 import weakref
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -102,7 +101,7 @@ class Gunzip:
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(GZIP_WINDOW)
-        self._members = 0
+        self.members = 0  # that are complete
         self._is_over = False
 
     def decode(self, data: bytes, bytes_max: int) -> tuple[bytes, bytes]:
@@ -112,7 +111,7 @@ class Gunzip:
             try:
                 decoded += self._stream.decompress(data, bytes_max - len(decoded))
             except zlib.error:
-                if not self._members:
+                if not self.members:
                     raise FetchFailed("broken") from None
                 self._is_over = True
             data = self._stream.unconsumed_tail
@@ -120,14 +119,10 @@ class Gunzip:
                 data = self._begin_member()
         return bytes(decoded), b"" if self._is_over else data
 
-    @property
-    def is_whole(self) -> bool:
-        return self._members > 0
-
     def _begin_member(self) -> bytes:
         rest = self._stream.unused_data
-        self._members += 1
-        if self._members >= MEMBERS_MAX:
+        self.members += 1
+        if self.members >= MEMBERS_MAX:
             raise FetchFailed("broken")
         self._stream = zlib.decompressobj(GZIP_WINDOW)
         return rest
@@ -144,43 +139,35 @@ class FetchedBody:
         self._gunzip = Gunzip() if coding in GZIP else None
         self._budget = budget
         self._sent_bytes = 0
-        self._pending = b""  # not decompressed yet
+        self.pending = b""  # not decompressed yet: `decode_slice` must be called before the next part is received
         self._data = bytearray()
         self.is_full = False
 
     def receive(self, part: bytes) -> float:
         """The receiver of a connection: no deadline for the next part, or STOP if it is full or has more to decode."""
-        assert not self._pending
+        assert not self.pending
         self._sent_bytes += len(part)
-        self._pending = part
+        self.pending = part
         self.decode_slice()
-        return STOP if self._pending or self.is_full else math.inf
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether `decode_slice` must be called before the next part is received."""
-        return bool(self._pending)
+        return STOP if self.pending or self.is_full else math.inf
 
     def decode_slice(self) -> None:
         room = self._limit.bytes_max - len(self._data)
-        decoded, rest = self._pending, b""
+        decoded, rest = self.pending, b""
         if self._gunzip:
-            decoded, rest = self._gunzip.decode(self._pending, min(room + 1, SLICE_BYTES))
+            decoded, rest = self._gunzip.decode(self.pending, min(room + 1, SLICE_BYTES))
         self.is_full = len(decoded) > room or self._sent_bytes > self._limit.bytes_max
         if self.is_full and not self._limit.truncates:
             raise FetchFailed("too_large")
-        self._pending = b"" if self.is_full else rest
+        self.pending = b"" if self.is_full else rest
         decoded = decoded[:room]
         self._budget.reserve(len(decoded))
         self._data += decoded
 
-    def whole(self) -> bytes:
-        """The complete body."""
-        if self._gunzip and not self._gunzip.is_whole:
+    def content(self) -> bytes:
+        """The complete body, or as much of it as is wanted."""
+        if self._gunzip and not self._gunzip.members and not self.is_full:
             raise FetchFailed("broken")
-        return bytes(self._data)
-
-    def truncated(self) -> bytes:
         return bytes(self._data)
 
     def close(self) -> None:
@@ -211,22 +198,18 @@ class PageClient:
 
     async def get(self, target: Target, admit: Admit) -> PageResponse:
         """FetchFailed if there is no response, or none that is admitted."""
-        async with self._slot(target.host):
+        of_host = self._slots_of_hosts.setdefault(target.host, asyncio.Semaphore(self._limits.at_once_per_host))
+        async with of_host, self._slots:
             connection = await self._connect(target, await self._checked_addresses(target))
             try:
-                await connection.send(self._request(target))
+                request = f"GET {target.path} HTTP/1.1\r\nhost: {target.authority}\r\n{self._fields}\r\n"
+                await connection.send(request.encode())
                 limit = admit(connection.status, connection.headers)
                 return PageResponse(connection.status, connection.headers, await self._read(connection, limit))
             except Broken:
                 raise FetchFailed("broken") from None
             finally:
                 connection.abort()
-
-    @asynccontextmanager
-    async def _slot(self, host: str) -> AsyncIterator[None]:
-        of_host = self._slots_of_hosts.setdefault(host, asyncio.Semaphore(self._limits.at_once_per_host))
-        async with of_host, self._slots:
-            yield
 
     async def _checked_addresses(self, target: Target) -> Sequence[Address]:
         """All addresses of the host. If one of them may not be reached, none is."""
@@ -264,9 +247,6 @@ class PageClient:
             self._tls = await asyncio.to_thread(_load_tls)
         return self._tls
 
-    def _request(self, target: Target) -> bytes:
-        return f"GET {target.path} HTTP/1.1\r\nhost: {target.authority}\r\n{self._fields}\r\n".encode()
-
     async def _read(self, connection: ClientConnection, limit: BodyLimit) -> bytes:
         if not limit.bytes_max:
             return b""
@@ -276,12 +256,12 @@ class PageClient:
         body = FetchedBody(limit, connection.headers.get(b"content-encoding", b""), self.budget)
         try:
             while await connection.receive(body.receive):
-                while body.has_pending:
+                while body.pending:
                     await asyncio.sleep(0)
                     body.decode_slice()
                 if body.is_full:
-                    return body.truncated()
-            return body.whole()
+                    break
+            return body.content()
         finally:
             body.close()
 

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from weakref import WeakValueDictionary
 
+from cadenza.grounding.files.records import FetchedPage
 from cadenza.grounding.search.cache import ContentCache
 from cadenza.grounding.search.pages.addresses import (
     AddressRules,
@@ -41,11 +42,10 @@ from cadenza.grounding.search.pages.client import (
     FetchLimits,
     Headers,
     PageClient,
-    PageResponse,
     get_following,
 )
 from cadenza.grounding.search.pages.robots import Robots
-from cadenza.grounding.search.records import FetchedPage, FetchFailed
+from cadenza.grounding.search.records import FetchFailed
 
 USER_AGENT = f"Cadenza/{version('cadenza')} (reads pages that a user asks about)"
 PDF = "application/pdf"
@@ -100,7 +100,8 @@ class PageFetcher:
         )
         page = FetchedPage(found_at.url, _content_type(response.headers), response.body)
         self._client.budget.reserve_for(page, len(page.body))
-        if _may_be_cached(response) and not self._is_closed:
+        may_be_cached = b"no-store" not in response.headers.get(b"cache-control", b"").lower()
+        if may_be_cached and not self._is_closed:
             self._pages.put(target.url, page, len(page.body))
         return page
 
@@ -124,7 +125,3 @@ def _is_text(media_type: str) -> bool:
     if kind == "text":
         return bool(name)
     return kind == "application" and (name in {"json", "xml"} or name.endswith(("+json", "+xml")))
-
-
-def _may_be_cached(response: PageResponse) -> bool:
-    return b"no-store" not in response.headers.get(b"cache-control", b"").lower()

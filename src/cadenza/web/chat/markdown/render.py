@@ -36,9 +36,8 @@ FORMULA = re.compile(
 LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)")
 LINE_END = "\r\n"
 ONE_LINE = frozenset({"heading_open", "hr"})  # blocks that end with their last line
-ENDED_BY_BLANK = frozenset(
-    {"paragraph_open", "blockquote_open", "table_open"}
-)  # lists and indented code go on after it
+# Lists and indented code go on after a blank line.
+ENDED_BY_BLANK = frozenset({"paragraph_open", "blockquote_open", "table_open"})
 COLOURED_CHARS_MAX = 16 * 1024
 LANGUAGE_CHARS_MAX = 24
 NESTED_MAX = 20
@@ -148,21 +147,15 @@ class Html(RendererHTML):
         return "</table></div>\n"
 
     def th_open(self, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType) -> str:
-        return _cell(tokens[index])
+        token = tokens[index]
+        name = f"align-{str(token.attrGet('style') or '').rpartition(':')[2]}"
+        return f'<{token.tag} class="{name}">' if name in CELL_CLASSES else f"<{token.tag}>"
 
-    def td_open(self, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType) -> str:
-        return _cell(tokens[index])
+    td_open = th_open
 
 
 def _code(html: str, label: str = "") -> str:
     return f'<div class="code">{label}<pre tabindex="0"><code>{html}</code></pre></div>\n'
-
-
-def _cell(token: Token) -> str:
-    style = str(token.attrGet("style") or "")
-    side = style.rpartition(":")[2]
-    name = f"align-{side}"
-    return f'<{token.tag} class="{name}">' if name in CELL_CLASSES else f"<{token.tag}>"
 
 
 def _heading(token: Token) -> str:
