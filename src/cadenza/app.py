@@ -173,7 +173,7 @@ class App:
         await prepare_store(self._store, self._log_backup)
         await self._shared.start()
         stack.push_async_callback(self._shared.stop)
-        stack.push_async_callback(self._chat.stop)
+        stack.push_async_callback(self._chat.markdown.stop)
         await self._presence.start()
         stack.push_async_callback(self._presence.stop)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
