@@ -155,7 +155,7 @@ class App:
 
     def drain(self) -> None:
         self._log.info("draining", limit_s=self.drain_s)
-        self.gateway.drain()
+        self.gateway.is_draining = True
 
     def interrupt(self) -> None:
         self.gateway.in_flight.interrupt()
@@ -164,7 +164,7 @@ class App:
         await self.gateway.in_flight.until_idle()
 
     async def reload(self) -> None:
-        await self.gateway.reload()
+        await self.gateway.reloader.reload()
 
     async def _start(self, stack: AsyncExitStack) -> None:
         if self._workers:
@@ -173,7 +173,7 @@ class App:
         await prepare_store(self._store, self._log_backup)
         await self._shared.start()
         stack.push_async_callback(self._shared.stop)
-        stack.push_async_callback(self._chat.stop)
+        stack.push_async_callback(self._chat.markdown.stop)
         await self._presence.start()
         stack.push_async_callback(self._presence.stop)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))

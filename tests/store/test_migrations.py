@@ -187,7 +187,7 @@ async def refuse(store: Store, url: str, needed: str) -> None:
         with contextlib.closing(sqlite3.connect(store.path)) as connection:
             connection.row_factory = sqlite3.Row
             rows = [dict(row) for row in connection.execute("SELECT * FROM processes")]
-        live_processes.refuse_older(live_processes.find_locked(store.path, rows, HEAD), needed)
+        live_processes.refuse_older(live_processes.find_locked(store.path, rows), HEAD, needed)
         return
     engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
     try:

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from cadenza.core.codes import random_id
 from cadenza.core.message_json import find_words
-from cadenza.core.records import OUTPUT_TOKENS_MAX, Usage
+from cadenza.core.records import Usage
 from cadenza.core.sent import counted_texts
 from cadenza.core.tool_calls import ToolCallDelta
 
@@ -208,11 +208,6 @@ class ChatRequest(msgspec.Struct, frozen=True):
     def counted_texts(self) -> list[str]:
         """The texts whose tokens make up the prompt: everything that goes upstream."""
         return counted_texts(self.messages, self.fields, self.excluded)
-
-    @property
-    def room_tokens(self) -> int:
-        """How much output a window must have room for, so that the prompt need not be counted exactly."""
-        return self.max_tokens or OUTPUT_TOKENS_MAX
 
 
 class _Role(msgspec.Struct):

@@ -10,10 +10,6 @@ from collections.abc import Sequence
 import msgspec
 
 PAUSE_S_MAX = 1.0  # for the first refusal in a row
-NO_VALID_KEY = (
-    "No valid API key was given: it is missing, mistyped, revoked or expired. "
-    "Send one as 'Authorization: Bearer sk-cdz-…' or as 'x-api-key: sk-cdz-…'."
-)
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -25,10 +21,11 @@ class CadenzaError(Exception):
     type = "api_error"
     retry_helps = True
     pause_s = 0.0  # the reply to a client that retries at once is delayed this long
+    default_message = ""  # of an error that always says the same
 
-    def __init__(self, message: str, headers: Headers | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, message: str = "", headers: Headers | None = None) -> None:
+        self.message = message or self.default_message
+        super().__init__(self.message)
         self.headers = headers or []
 
 
@@ -80,16 +77,16 @@ class Unauthenticated(CadenzaError):
     type = "authentication_error"
     retry_helps = False
     pause_s = 0.05
-
-    def __init__(self, message: str = NO_VALID_KEY) -> None:
-        super().__init__(message)
+    default_message = (
+        "No valid API key was given: it is missing, mistyped, revoked or expired. "
+        "Send one as 'Authorization: Bearer sk-cdz-…' or as 'x-api-key: sk-cdz-…'."
+    )
 
 
 class KeyRevoked(Unauthenticated):
     """The key was live when the request began; while it ran, the key was revoked or its account was suspended."""
 
-    def __init__(self) -> None:
-        super().__init__("The request was ended: its API key was revoked, or its account was suspended.")
+    default_message = "The request was ended: its API key was revoked, or its account was suspended."
 
 
 class InsufficientCredit(CadenzaError):
@@ -143,18 +140,14 @@ class PayloadTooLarge(InvalidRequest):
     """The body is larger than the service accepts."""
 
     status = 413
-
-    def __init__(self) -> None:
-        super().__init__("The body is larger than 32 MiB, which is the maximum.")
+    default_message = "The body is larger than 32 MiB, which is the maximum."
 
 
 class UnsupportedEncoding(InvalidRequest):
     """The body is compressed."""
 
     status = 415
-
-    def __init__(self) -> None:
-        super().__init__("A compressed body is not supported: send it without content-encoding.")
+    default_message = "A compressed body is not supported: send it without content-encoding."
 
 
 class RateLimited(CadenzaError):
@@ -188,15 +181,13 @@ class UpstreamFailed(CadenzaError):
 class Internal(CadenzaError):
     """An error of our own. The log says where it happened; the caller learns nothing about it."""
 
-    def __init__(self) -> None:
-        super().__init__("The service had an internal error. Retry; if it persists, report the x-request-id.")
+    default_message = "The service had an internal error. Retry; if it persists, report the x-request-id."
 
 
 class NotCharged(CadenzaError):
     """The reply cannot be charged, because another process has ended its request: it must not seem complete."""
 
-    def __init__(self) -> None:
-        super().__init__("The service was interrupted before this reply was complete. Retry.")
+    default_message = "The service was interrupted before this reply was complete. Retry."
 
 
 class ChargeUnconfirmed(CadenzaError):

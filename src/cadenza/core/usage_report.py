@@ -47,13 +47,6 @@ class Counters(msgspec.Struct, frozen=True):
 NOTHING = Counters(0, 0, 0, 0, 0)
 
 
-class Group(msgspec.Struct, frozen=True):
-    """The counters of one day (such as 2026-01-31), class or key."""
-
-    of: str
-    counters: Counters
-
-
 class Report(msgspec.Struct, frozen=True):
     """An account's usage over a span, and its balance now."""
 
@@ -61,10 +54,10 @@ class Report(msgspec.Struct, frozen=True):
     balance_nano: int
     totals: Counters
     group_by: GroupBy
-    groups: list[Group]
+    groups: list[tuple[str, Counters]]  # one of each day (such as 2026-01-31), class or key
 
     def rows(self) -> list[dict[str, int | str]]:
-        return [{self.group_by: group.of, **_counters_object(group.counters)} for group in self.groups]
+        return [{self.group_by: name, **_counters_object(counters)} for name, counters in self.groups]
 
     def shown(self) -> dict[str, Any]:
         return {
@@ -198,10 +191,6 @@ def _ms(time: datetime) -> int:
 
 
 def _counters_object(counters: Counters) -> dict[str, int | str]:
-    return {
-        "requests": counters.requests,
-        "prompt_tokens": counters.prompt_tokens,
-        "cached_tokens": counters.cached_tokens,
-        "completion_tokens": counters.completion_tokens,
-        "cost": format_dollars(counters.cost_nano),
-    }
+    shown = msgspec.structs.asdict(counters)
+    cost = format_dollars(shown.pop("cost_nano"))
+    return {**shown, "cost": cost}

@@ -38,16 +38,13 @@ PING_S = 13.5  # with the tenth that a ping may be late, less than 15 seconds
 class Answers:
     """Sends the one reply to a request. Every reply to it carries `headers`: those of its endpoint, and its rate."""
 
-    __slots__ = ("_exchange", "_of_request", "_request_id", "is_waiting")
+    __slots__ = ("_exchange", "_request_id", "headers", "is_waiting")
 
     def __init__(self, exchange: Exchange, request_id: str, headers: bytes = CORS) -> None:
         self._exchange = exchange
         self._request_id = request_id
-        self._of_request = headers
+        self.headers = headers
         self.is_waiting = False  # the head of a stream was sent, and its reply has not begun
-
-    def add_headers(self, headers: bytes) -> None:
-        self._of_request += headers
 
     def send_json(self, body: bytes, more_headers: bytes = b"") -> None:
         self._exchange.respond(200, self._headers(JSON, more_headers), body)
@@ -82,7 +79,7 @@ class Answers:
             self._exchange.respond(error.status, headers, render_error(error.message, error.type))
 
     def _headers(self, first: bytes, last: bytes) -> bytes:
-        return b"%b%bx-request-id: %b\r\n%b" % (first, self._of_request, self._request_id.encode(), last)
+        return b"%b%bx-request-id: %b\r\n%b" % (first, self.headers, self._request_id.encode(), last)
 
 
 def error_event(message: str, type_: str = CadenzaError.type) -> bytes:

@@ -10,14 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.errors import (
-    CadenzaError,
-    Ending,
-    Internal,
-    KeyRevoked,
-    MethodNotAllowed,
-    RateLimited,
-)
+from cadenza.core.errors import CadenzaError, Ending, Internal, KeyRevoked, MethodNotAllowed, RateLimited
 from cadenza.gateway.answers import CORS, Answers
 from cadenza.gateway.auth import Caller, authorize, identify, rate_headers
 from cadenza.gateway.chat import serve_chat
@@ -37,8 +30,7 @@ from cadenza.observe import places
 from cadenza.process import is_exhausted
 from cadenza.store.store import StoreUnavailable
 
-STORE_RETRY_S = 2.0
-MEMORY_RETRY_S = 2.0
+RETRY_S = 2.0
 OUT_OF_MEMORY = "The service has no memory left for this request at the moment. Retry shortly."
 DRAINING_RETRY_S = 1.0
 READ = ("GET", "HEAD")
@@ -83,17 +75,18 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
             return answers.send_no_content(preflight_headers(exchange))
         endpoint = endpoint or find_endpoint(exchange.request.path)
         record.endpoint = endpoint.name
-        if exchange.request.method not in endpoint.methods:
-            raise _wrong_method(exchange.request.method, endpoint.methods)
+        method, allowed = exchange.request.method, endpoint.methods
+        if method not in allowed:
+            raise MethodNotAllowed(f"{method} is not allowed for this path; use {allowed[0]}.", ", ".join(allowed))
         caller = await endpoint.identify(gateway, exchange)  # 401
         record.principal = caller.principal
-        answers = Answers(exchange, record.request_id, endpoint.headers + rate_headers(caller.ticket))
+        answers.headers += rate_headers(caller.ticket)
         authorize(gateway, exchange, caller, endpoint.scope)  # 403 429
         await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record))
     except CadenzaError as error:
         answers.fail(error)
     except StoreUnavailable:
-        answers.fail(RateLimited("The service cannot reach its store at the moment. Retry shortly.", STORE_RETRY_S))
+        answers.fail(RateLimited("The service cannot reach its store at the moment. Retry shortly.", RETRY_S))
     except asyncio.CancelledError:
         interruption = exchange.absorb_cancellation()
         if interruption is None:
@@ -104,11 +97,11 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
         gateway.observer.log.error("internal error", request_id=record.request_id, places=places(error))
         if exchange.state is STREAMING and not answers.is_waiting:
             raise ConnectionAbortedError from None  # closes the connection: the stream must not seem complete
-        answers.fail(RateLimited(OUT_OF_MEMORY, MEMORY_RETRY_S) if is_exhausted(error) else Internal())
+        answers.fail(RateLimited(OUT_OF_MEMORY, RETRY_S) if is_exhausted(error) else Internal())
     finally:
         gateway.in_flight.end(exchange)
         exchange.body.release()
-        if not record.is_held:  # otherwise the ledger records it, with its charge
+        if not record.completion_id:  # no credit was held; otherwise the ledger records it, with its charge
             gateway.observer.record(record.outcome())
 
 
@@ -117,10 +110,6 @@ def _draining(gateway: Gateway, exchange: Exchange) -> RateLimited:
     exchange.close_after_reply()
     gateway.observer.metrics.refused.labels("draining").inc()
     return RateLimited("The service is restarting. Retry shortly.", DRAINING_RETRY_S)
-
-
-def _wrong_method(used: str, allowed: tuple[str, ...]) -> MethodNotAllowed:
-    return MethodNotAllowed(f"{used} is not allowed for this path; use {allowed[0]}.", ", ".join(allowed))
 
 
 def find_endpoint(path: str) -> Endpoint:

@@ -32,30 +32,6 @@ class Caller(msgspec.Struct, frozen=True):
 
 async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
     """The key of a request; 401 if it is not live."""
-    return await count_request(gateway, await _find_principal(gateway, exchange))
-
-
-async def count_request(gateway: Gateway, principal: Principal) -> Caller:
-    """Every request counts against the rate of its key."""
-    gateway.key_use.note(principal.key_id)
-    rate = rate_of(principal, gateway.snapshot.limits)
-    return Caller(principal, rate, await gateway.rates.take(principal.key_id, rate))
-
-
-def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) -> None:
-    """403 if the key lacks the scope, 429 if its rate is exceeded or it has too many connections."""
-    if scope not in caller.principal.scopes:
-        raise Forbidden(f"This key lacks the scope '{scope}'. Use a key that has it, or one without restrictions.")
-    if not caller.ticket.is_granted:
-        gateway.observer.metrics.refused.labels("rate").inc()
-        raise rate_exceeded(caller.ticket, caller.rate)
-    if not exchange.claim(caller.principal.key_id):
-        exchange.close_after_reply()
-        gateway.observer.metrics.refused.labels("connections").inc()
-        raise RateLimited("This key has too many connections open. Close some, or reuse them.", CONNECTIONS_RETRY_S)
-
-
-async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
     presented = presented_key(exchange.request.headers)
     digest = digest_key(presented)
     if not gateway.unknown_keys.is_live(digest):
@@ -75,12 +51,13 @@ async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
         gateway.unknown_keys.found_dead(digest, is_permanent=found is None or found.suspended_at is None)
         raise Unauthenticated
     gateway.unknown_keys.found_live(digest)
-    await gateway.catch_up(found.classes_epoch)
-    return principal_of(found)
+    return await count_request(gateway, found)
 
 
-def principal_of(found: FoundKey) -> Principal:
-    return Principal(
+async def count_request(gateway: Gateway, found: FoundKey) -> Caller:
+    """The caller with this live key. Every request counts against its rate."""
+    await gateway.reloader.catch_up(found.classes_epoch)
+    principal = Principal(
         key_id=found.id,
         account_id=found.account_id,
         scopes=keys.scopes_of(found.scopes),
@@ -92,6 +69,22 @@ def principal_of(found: FoundKey) -> Principal:
         may_search=bool(found.uses_search),
         has_notes=bool(found.has_notes),
     )
+    gateway.key_use.note(principal.key_id)
+    rate = rate_of(principal, gateway.snapshot.limits)
+    return Caller(principal, rate, await gateway.rates.take(principal.key_id, rate))
+
+
+def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) -> None:
+    """403 if the key lacks the scope, 429 if its rate is exceeded or it has too many connections."""
+    if scope not in caller.principal.scopes:
+        raise Forbidden(f"This key lacks the scope '{scope}'. Use a key that has it, or one without restrictions.")
+    if not caller.ticket.is_granted:
+        gateway.observer.metrics.refused.labels("rate").inc()
+        raise rate_exceeded(caller.ticket, caller.rate)
+    if not exchange.claim(caller.principal.key_id):
+        exchange.close_after_reply()
+        gateway.observer.metrics.refused.labels("connections").inc()
+        raise RateLimited("This key has too many connections open. Close some, or reuse them.", CONNECTIONS_RETRY_S)
 
 
 def presented_key(headers: dict[bytes, bytes]) -> bytes:

@@ -9,7 +9,7 @@ at once, or by a task of the ledger after the delivered text is counted.
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -101,18 +101,57 @@ def allowance(max_tokens: int | None, route_tokens: int) -> int:
 
 
 class Credit:
-    """The held credit of a request, until it is settled or broken off."""
+    """Credit that is held for the block, until it is settled or broken off.
+
+    402 if account or cap cannot pay, 409 if the idempotency key was used before.
+    """
+
+    meter: UsageMeter
+    output_limit: int  # how many tokens the answer may have
 
     def __init__(
-        self, ledger_writer: LedgerWriter, record: RequestRecord, meter: UsageMeter, output_limit: int, wait_s: float
+        self,
+        ledger_writer: LedgerWriter,
+        tokenizer: Tokenizer,
+        record: RequestRecord,
+        quote: Quote,
+        wait_s: float = BREAK_OFF_S,
     ) -> None:
-        self.meter = meter
-        self.output_limit = output_limit  # how many tokens the answer may have
-        self.is_ended = False
-        self._asked: Route | None = None  # the route that works on the request
         self._ledger = ledger_writer
+        self._tokenizer = tokenizer
         self._record = record
+        self._quote = quote
         self._wait_s = wait_s
+        self._is_ended = False
+        self._asked: Route | None = None  # the route that works on the request
+
+    async def __aenter__(self) -> Self:
+        quote = self._quote
+        answer = await self._ledger.hold(quote.hold)
+        if isinstance(answer, Insufficient) and not quote.hold.is_counted and not answer.debt_nano:
+            if not quote.prompt.is_quick:
+                hold = quote.hold
+                await check_least_credit(answer.free_nano, hold.price, quote.prompt, hold.allowance_tokens, answer.cap)
+            quote = await quote.counted()
+            answer = await self._ledger.hold(quote.hold)
+        if isinstance(answer, Insufficient):
+            raise InsufficientCredit(say_insufficient(answer, quote.hold.prompt_tokens))
+        if isinstance(answer, Repeated):
+            raise RequestRepeated(say_repeated(answer))
+        self._record.held(quote.hold.completion_id, quote.hold.class_id)
+        try:
+            self.output_limit = await quote.output_limit(answer)
+        except BaseException as error:
+            self._ledger.end(self._record.outcome(_status_of(error, self._record)))
+            raise
+        self.meter = UsageMeter(self._tokenizer, quote.prompt, self.output_limit)
+        self._ledger.track(quote.hold.completion_id, self.meter)
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None and not self._is_ended:
+            await self._break_off(error)
+        assert self._is_ended
 
     def note_asked(self, route: Route | None) -> None:
         """The request was handed to this route, or (None) the route that had it failed."""
@@ -129,7 +168,7 @@ class Credit:
         ChargeUnconfirmed if the store did not confirm it in time, NotCharged if this process was swept meanwhile and
         the request could not be charged in full.
         """
-        self.is_ended = True
+        self._is_ended = True
         try:
             ended = await self._ledger.end(self._record.outcome(502 if result.fault else 200, result))
         except StoreUnavailable:
@@ -137,11 +176,15 @@ class Credit:
         if isinstance(ended, Ended) and ended.is_lost:
             raise NotCharged
 
-    async def break_off(self, error: BaseException) -> None:
-        """Charge what is due, or release the hold. Wait for the store briefly; the ledger continues without us."""
-        self.is_ended = True
+    async def _break_off(self, error: BaseException) -> None:
+        """Charge what is due, or release the hold. Wait for the store briefly; the ledger continues without us.
+
+        A client that left or lost its key pays for the work of a route. A service that stops has failed its client.
+        """
+        self._is_ended = True
         status = _status_of(error, self._record)
-        asked = self._asked if _has_left(error, self._record) else None
+        has_left = isinstance(error, asyncio.CancelledError) and not self._record.was_shut_down
+        asked = self._asked if has_left else None
         if asked:
             self._record.routed(asked)
         if self.meter.has_delivered or asked:
@@ -154,58 +197,6 @@ class Credit:
         """The wait is bounded, because `LedgerWriter.stop` waits for this task."""
         result = ReplyResult(await self.meter.count_delivered(), None)
         await asyncio.wait({self._ledger.end(self._record.outcome(status, result))}, timeout=self._wait_s)
-
-
-class hold_credit:  # noqa: N801 it is used like a function
-    """Holds credit for the block; 402 if account or cap cannot pay, 409 if the idempotency key was used before."""
-
-    def __init__(
-        self,
-        ledger_writer: LedgerWriter,
-        tokenizer: Tokenizer,
-        record: RequestRecord,
-        quote: Quote,
-        wait_s: float = BREAK_OFF_S,
-    ) -> None:
-        self._ledger = ledger_writer
-        self._tokenizer = tokenizer
-        self._record = record
-        self._quote = quote
-        self._wait_s = wait_s
-
-    async def __aenter__(self) -> Credit:
-        quote = self._quote
-        answer = await self._ledger.hold(quote.hold)
-        if isinstance(answer, Insufficient) and not quote.hold.is_counted and not answer.debt_nano:
-            if not quote.prompt.is_quick:
-                hold = quote.hold
-                await check_least_credit(answer.free_nano, hold.price, quote.prompt, hold.allowance_tokens, answer.cap)
-            quote = await quote.counted()
-            answer = await self._ledger.hold(quote.hold)
-        if isinstance(answer, Insufficient):
-            raise InsufficientCredit(say_insufficient(answer, quote.hold.prompt_tokens))
-        if isinstance(answer, Repeated):
-            raise RequestRepeated(say_repeated(answer))
-        self._record.held(quote.hold.completion_id, quote.hold.class_id)
-        try:
-            output_limit = await quote.output_limit(answer)
-        except BaseException as error:
-            self._ledger.end(self._record.outcome(_status_of(error, self._record)))
-            raise
-        meter = UsageMeter(self._tokenizer, quote.prompt, output_limit)
-        self._ledger.track(quote.hold.completion_id, meter)
-        self._credit = Credit(self._ledger, self._record, meter, output_limit, self._wait_s)
-        return self._credit
-
-    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is not None and not self._credit.is_ended:
-            await self._credit.break_off(error)
-        assert self._credit.is_ended
-
-
-def _has_left(error: BaseException, record: RequestRecord) -> bool:
-    """Whether the client left, or lost its key. A service that stops has failed the client, which is free."""
-    return isinstance(error, asyncio.CancelledError) and not record.was_shut_down
 
 
 def _status_of(error: BaseException, record: RequestRecord) -> int:

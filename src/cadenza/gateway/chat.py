@@ -13,11 +13,11 @@ import msgspec
 from cadenza.core.chat import ChatRequest, LargeTexts, Media
 from cadenza.core.errors import BodyTimedOut, ContextOverflow, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.money import Price
-from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
+from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.answers import Heartbeat
-from cadenza.gateway.billing import Credit, hold_credit, size_hold
+from cadenza.gateway.billing import Credit, size_hold
 from cadenza.gateway.credit_errors import check_least_credit
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header, passed_fields
 from cadenza.gateway.gateway import Gateway
@@ -71,7 +71,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
         quote = size_hold(request, plan, served.price, chat, prompt)
         at("quoted")
-        async with hold_credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
+        async with Credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
             at("held")
             ask = await compose(chat, served.character, prompt, credit, plan, grounding)
             record = request.record
@@ -79,7 +79,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
                 if chat.extra or reply.route.drops:
-                    request.answers.add_headers(ignored_header(chat.extra, chat.sampling, reply.route))
+                    request.answers.headers += ignored_header(chat.extra, chat.sampling, reply.route)
                 relay = start_relay(request, chat, quote.hold, credit, ask, grounding)
                 result = await relay.run(reply)
                 at("relayed")
@@ -121,15 +121,16 @@ async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, b
 
     Before a long prompt is counted, the free credit must pay for the fewest tokens that it can have: 402.
     """
+    room_tokens = chat.max_tokens or OUTPUT_TOKENS_MAX  # with so much room the prompt need not be counted exactly
     if not prompt.is_quick:
         is_long = prompt.size_bytes > CONTEXT_TOKENS_MAX
-        if is_long or not has_ample_room(plan, prompt.at_most, chat.room_tokens):
+        if is_long or not has_ample_room(plan, prompt.at_most, room_tokens):
             if prompt.at_least > plan.context_tokens:
                 raise ContextOverflow(plan.context_tokens, prompt.at_least)
             await check_least_credit(balance_nano, price, prompt, chat.max_tokens or OUTPUT_TOKENS_MIN)
         if is_long:
             check_context(await prompt.exact_of_client())
-    return await routes_that_fit(plan, prompt, chat.room_tokens)
+    return await routes_that_fit(plan, prompt, room_tokens)
 
 
 def start_relay(

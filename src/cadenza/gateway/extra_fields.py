@@ -13,9 +13,9 @@ from cadenza.core.chat import Fields
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.core.records import Plan, Route
+from cadenza.gateway.tools import NOTHING
 from cadenza.routing.prompt import PromptSize
 
-NULL = msgspec.Raw(b"null")
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 FIELDS_MAX = 64
 NAMED_MAX = 32
@@ -25,7 +25,7 @@ DEPRECATED = frozenset({"functions", "function_call", "input"})  # looked at: se
 
 def read_extra_fields(body: bytes | bytearray, known: Container[str]) -> dict[str, msgspec.Raw]:
     """The fields of a valid body that are not known and not null."""
-    given = ((name, raw) for name, raw in RAW_FIELDS.decode(body).items() if name not in known and raw != NULL)
+    given = ((name, raw) for name, raw in RAW_FIELDS.decode(body).items() if name not in known and raw != NOTHING)
     fields: dict[str, msgspec.Raw] = {}
     for name, raw in given:
         if name in DEPRECATED or (len(fields) < FIELDS_MAX and PLAIN_NAME.fullmatch(name)):

@@ -73,14 +73,14 @@ class Gateway:
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.uploads = Uploads(BodyMemory(body_bytes), observer.metrics)
-        self.is_draining = False
-        self._reloader = Reloader(load_snapshot, self._use)
+        self.is_draining = False  # new requests are refused
+        self.reloader = Reloader(load_snapshot, self._use)
         observer.metrics.slots.set_function(lambda: self.slots.taken)
         observer.metrics.in_flight.set_function(lambda: len(self.in_flight))
         observer.metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
 
     async def start(self, classes_epoch: int) -> None:
-        self._reloader.begin_at(classes_epoch)
+        self.reloader.epoch = classes_epoch
         await self.ledger.start()
         await self.key_use.start()
 
@@ -89,16 +89,6 @@ class Gateway:
         await self.ledger.stop()
         await self.large_bodies.stop()
         await self.grounder.stop()
-
-    def drain(self) -> None:
-        """Refuse new requests."""
-        self.is_draining = True
-
-    async def reload(self) -> None:
-        await self._reloader.reload()
-
-    def catch_up(self, classes_epoch: int) -> Awaitable[None]:
-        return self._reloader.catch_up(classes_epoch)
 
     def has_usable_route(self) -> bool:
         """Whether any route of any class can be expected to answer."""
@@ -117,11 +107,8 @@ class Reloader:
     def __init__(self, load: LoadSnapshot, use: Callable[[Snapshot], None]) -> None:
         self._load = load
         self._use = use
-        self._epoch = 0  # of the classes that are served
+        self.epoch = 0  # of the classes that are served
         self._lock = asyncio.Lock()
-
-    def begin_at(self, epoch: int) -> None:
-        self._epoch = epoch
 
     async def reload(self) -> None:
         async with self._lock:
@@ -129,11 +116,11 @@ class Reloader:
 
     async def catch_up(self, epoch: int) -> None:
         """Reload if a later epoch has begun. Every request that sees the later epoch waits for it."""
-        if epoch > self._epoch:
+        if epoch > self.epoch:
             async with self._lock:
-                if epoch > self._epoch:
+                if epoch > self.epoch:
                     await self._reload()
-                    self._epoch = epoch
+                    self.epoch = epoch
 
     async def _reload(self) -> None:
         if snapshot := await self._load():

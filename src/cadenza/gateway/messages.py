@@ -10,10 +10,11 @@ import msgspec
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.gateway.parts import Part, check_part
-from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, restore_upstream_ids
+from cadenza.gateway.tools import NOTHING, CallFields, ToolFields, restore_upstream_ids
 
 PARTS_MAX = 16_384  # of all messages together
 CALLS_MAX = 4096  # of all messages together
+SHOWN_CHARS_MAX = 80  # of an id that an error quotes
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
 FALSY = (b"null", b"{}", b"[]", b'""', b"false", b"0")
@@ -37,10 +38,7 @@ def check_messages(messages: list[SentMessage]) -> list[str]:
     _check_numbers(messages)
     texts = [_check_message(index, message) for index, message in enumerate(messages)]
     if any(message.tool_calls or message.role == "tool" for message in messages):
-        history = History()
-        for index, message in enumerate(messages):
-            history.follow(f"messages[{index}]", message.role, message.tool_calls or (), message.tool_call_id)
-        history.end()
+        _check_answers(messages)
     return texts
 
 
@@ -55,6 +53,28 @@ def _check_numbers(messages: list[SentMessage]) -> None:
         raise InvalidRequest(f"messages: they have {parts} parts together; at most {PARTS_MAX} are allowed.")
     if calls > CALLS_MAX:
         raise InvalidRequest(f"messages: they have {calls} tool calls together; at most {CALLS_MAX} are allowed.")
+
+
+def _check_answers(messages: list[SentMessage]) -> None:
+    """Each call must have an answer, and each answer a call."""
+    unanswered: dict[str | None, str] = {}  # call id to the path of the call
+    for index, message in enumerate(messages):
+        if message.role != "tool":
+            _check_none_left(unanswered)
+            calls = enumerate(message.tool_calls or ())
+            unanswered = {call.id: f"messages[{index}].tool_calls[{number}]" for number, call in calls}
+        elif unanswered.pop(message.tool_call_id, None) is None:
+            shown = str(message.tool_call_id)[:SHOWN_CHARS_MAX]
+            raise InvalidRequest(
+                f"messages[{index}].tool_call_id: '{shown}' answers no call of the preceding assistant message."
+            )
+    _check_none_left(unanswered)
+
+
+def _check_none_left(unanswered: dict[str | None, str]) -> None:
+    for call_id, path in unanswered.items():
+        shown = str(call_id)[:SHOWN_CHARS_MAX]
+        raise InvalidRequest(f"{path}: the call '{shown}' has no tool message that answers it.")
 
 
 def _check_message(index: int, message: SentMessage) -> str:

@@ -5,6 +5,7 @@ replies are never counted. Delivered text is kept until it is counted, at most 1
 """
 
 import asyncio
+from typing import get_args
 
 import msgspec
 
@@ -17,12 +18,7 @@ from cadenza.upstreams.base import Fault, Piece
 TAIL_CHARS_MAX = 4096
 UNCOUNTED_CHARS_MAX = 16 * 1024
 WINDOW_DOUBT = 2  # our count of the prompt fits the window, and no tokenizer in use counts twice as many
-FINISH_REASONS: dict[str, FinishReason] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "content_filter": "content_filter",
-}
+FINISH_REASONS: dict[str, FinishReason] = {reason: reason for reason in get_args(FinishReason)}
 
 
 class UsageMeter:
@@ -36,7 +32,7 @@ class UsageMeter:
         self._believable_tokens = prompt.believable_tokens  # the most that is believed for the prompt
         self._delivered = DeliveredText(tokenizer)
         self.deliver = self._delivered.add  # the client was sent this text
-        self._has_calls = False
+        self.has_calls = False  # the reply makes tool calls
         self._finish_reason: FinishReason | None = None
         self._reported: Usage | None = None
         self._own: Usage | None = None
@@ -62,7 +58,7 @@ class UsageMeter:
         reason = self._finish_reason
         if reason in ("length", "content_filter"):
             return reason
-        if reason and self._has_calls:
+        if reason and self.has_calls:
             return "tool_calls"
         return "stop" if reason == "tool_calls" else reason
 
@@ -73,10 +69,6 @@ class UsageMeter:
             self._is_doubtful = True
         if piece.finish_reason:
             self._finish_reason = FINISH_REASONS.get(piece.finish_reason, "stop")
-
-    def take_calls(self) -> None:
-        """The reply makes tool calls."""
-        self._has_calls = True
 
     async def count(self) -> Usage:
         """Our own count of the prompt and of what was delivered."""

@@ -58,7 +58,7 @@ class WholeRelay:
         if self._calls:
             self._deltas += self._calls.finish()
         if self._deltas:
-            self._meter.take_calls()
+            self._meter.has_calls = True
         if self._meter.needs_count:
             text = "".join(self._texts) + text_of_extras(self._joined_extras()) + text_of_calls(self._deltas)
             await self._meter.count_whole(text)
@@ -175,7 +175,7 @@ class StreamRelay:
         if deltas:
             self._unsent += map(self._events.call, deltas)
             self._unsent_texts.append(text_of_calls(deltas))
-            self._meter.take_calls()
+            self._meter.has_calls = True
 
     def flush(self) -> bool:
         """Send everything that arrived together in one write. False if the client is congested."""

@@ -15,7 +15,6 @@ from cadenza.upstreams.base import Fault
 
 SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
 INTERRUPTED_STATUSES = {Interruption.SHUTDOWN: SHUTDOWN_STATUS, Interruption.REVOKED: KeyRevoked.status}
-MakeStreamRelay = Callable[[Exchange, Answers, ReplyHead, UsageMeter], StreamRelay]
 
 
 class RequestRecord:
@@ -30,11 +29,6 @@ class RequestRecord:
         self._class_id = ""
         self._route: Route | None = None
         self._fault = ""  # of the last route that failed, until another one answers
-
-    @property
-    def is_held(self) -> bool:
-        """Whether credit is held: then the ledger takes the outcome."""
-        return bool(self.completion_id)
 
     @property
     def interrupted_status(self) -> int:
@@ -88,4 +82,4 @@ class ApiRequest(msgspec.Struct, frozen=True):
     principal: Principal
     answers: Answers
     record: RequestRecord
-    make_stream_relay: MakeStreamRelay = StreamRelay
+    make_stream_relay: Callable[[Exchange, Answers, ReplyHead, UsageMeter], StreamRelay] = StreamRelay

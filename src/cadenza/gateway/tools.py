@@ -15,7 +15,6 @@ from cadenza.core.tool_calls import unwrap_id
 TOOLS_MAX = 128
 NOTHING = msgspec.Raw(b"null")  # a raw field that was not sent
 CHOICE_BYTES_MAX = 64 * 1024
-SHOWN_CHARS_MAX = 80  # of an id that a message quotes
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TYPES = ("function", "custom")
 CHOICES = ("auto", "none", "required")
@@ -122,32 +121,6 @@ def _read_choice(raw: msgspec.Raw) -> ToolFields | str | None:
         raise InvalidRequest(BAD_CHOICE) from None
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.") from None
-
-
-class History:
-    """Checks the tool calls of a conversation: each call must have an answer, and each answer a call."""
-
-    def __init__(self) -> None:
-        self._unanswered: dict[str, str] = {}  # call id to the path of the call
-
-    def follow(self, path: str, role: str, calls: Sequence[CallFields], answers: str | None) -> None:
-        if role == "tool":
-            if answers not in self._unanswered:
-                raise InvalidRequest(
-                    f"{path}.tool_call_id: '{_shown(answers)}' answers no call of the preceding assistant message."
-                )
-            del self._unanswered[answers]
-            return
-        self.end()
-        self._unanswered = {call.id: f"{path}.tool_calls[{index}]" for index, call in enumerate(calls)}
-
-    def end(self) -> None:
-        for call_id, path in self._unanswered.items():
-            raise InvalidRequest(f"{path}: the call '{_shown(call_id)}' has no tool message that answers it.")
-
-
-def _shown(call_id: str | None) -> str:
-    return str(call_id)[:SHOWN_CHARS_MAX]
 
 
 def restore_upstream_ids(fields: dict[str, msgspec.Raw]) -> None:

@@ -11,13 +11,13 @@ The records that the money of one request passes through:
 | record               | made by                      | read by                      | lives until              |
 |----------------------|------------------------------|------------------------------|--------------------------|
 | Affordable           | gateway/optional_steps       | grounding                    | material is gathered     |
-| Quote                | billing.size_hold            | billing.hold_credit          | credit is held           |
+| Quote                | billing.size_hold            | billing.Credit               | credit is held           |
 | Hold                 | billing.size_hold, grounding | rules, writer, marks, rows   | the end is durable       |
 | Held                 | rules.take_hold, reserves    | billing, writer              | the request ends         |
 | Insufficient         | rules.take_hold              | billing: status 402          | the request is refused   |
 | Repeated             | transaction, rules.take_hold | billing: status 409          | the request is refused   |
 | Short                | rules.take_hold              | writer: asks other processes | the hold is tried again  |
-| Credit               | billing.hold_credit          | gateway/chat                 | the request ends         |
+| Credit               | gateway/chat                 | gateway/chat                 | the request ends         |
 | ReplyResult          | gateway/relay                | Credit.settle                | the outcome is made      |
 | Outcome              | gateway, rules.broken_off    | ledger, metrics, log         | it is logged             |
 | End                  | writer, committer, sweeps    | charging, rows               | it is durable            |

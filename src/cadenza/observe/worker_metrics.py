@@ -203,9 +203,7 @@ def _combined(name: str, one: float, other: float) -> float:
 
 
 def render(families: Sequence[Family]) -> bytes:
-    registry = CollectorRegistry()
-    registry.register(FamilyCollector(families))
-    return generate_latest(registry)
+    return generate_latest(FamilyCollector(families))
 
 
 class FamilyCollector(Collector):

@@ -16,8 +16,6 @@ from cadenza.core.tokens import OUTPUT_TOKENS_MIN, output_room
 from cadenza.routing.dispatch import Dispatch, Dispatcher, RoutedReply, error_for
 from cadenza.upstreams.base import Ask, Fault, Piece, Sink
 
-OnRoute = Callable[[Route], None]
-
 
 class open_reply:  # noqa: N801 it is used like a function
     """An open reply for the block, on the route that runs it now; 400, 429 or 502 if no route answers.
@@ -25,7 +23,7 @@ class open_reply:  # noqa: N801 it is used like a function
     `on_route` gets each route that begins to answer.
     """
 
-    def __init__(self, dispatcher: Dispatcher, wanted: Dispatch, on_route: OnRoute) -> None:
+    def __init__(self, dispatcher: Dispatcher, wanted: Dispatch, on_route: Callable[[Route], None]) -> None:
         self._dispatcher = dispatcher
         self._wanted = wanted
         self._on_route = on_route

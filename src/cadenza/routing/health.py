@@ -16,8 +16,6 @@ FAILING_FAULTS = 3  # in a row; one fault may be chance
 FAILING_S = 60.0  # without a further fault, requests must be let through to find out whether the route works again
 
 Clock = Callable[[], float]
-OnOpen = Callable[[float], None]
-OnFault = Callable[[Fault], None]
 
 
 class RouteHealth:
@@ -30,8 +28,8 @@ class RouteHealth:
         self,
         ceiling: int,
         clock: Clock = time.monotonic,
-        on_open: OnOpen | None = None,
-        on_fault: OnFault | None = None,
+        on_open: Callable[[float], None] = lambda _open_s: None,
+        on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
         self._clock = clock
         self._on_open = on_open
@@ -113,8 +111,7 @@ class RouteHealth:
             self._ceiling.raise_by_answer(in_flight)
 
     def note_fault(self, fault: Fault, started_s: float, *, has_answered: bool) -> None:
-        if self._on_fault:
-            self._on_fault(fault)
+        self._on_fault(fault)
         if fault.kind is FaultKind.REFUSED:  # the request is at fault, not the route
             return
         now_s, is_busy = self._clock(), fault.kind is FaultKind.BUSY
@@ -128,8 +125,7 @@ class RouteHealth:
             self.breaker.open(now_s, fault.retry_after_s, is_busy=is_busy)
         elif not self.breaker.note_fault(started_s, now_s, has_answered=has_answered, is_busy=is_busy):
             return
-        if self._on_open:
-            self._on_open(self.open_s)
+        self._on_open(self.open_s)
 
 
 class Attempt:

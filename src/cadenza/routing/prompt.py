@@ -59,6 +59,7 @@ class PromptSize:
         self._media = media
         self._fields_bytes = fields_bytes
         self._added: tuple[str, ...] = ()
+        self._added_chars = 0
         self._sent_tokens: int | None = None  # of what the client sent, and the character
         self._exact: int | None = None
         self._character_tokens: int | None = None
@@ -71,6 +72,7 @@ class PromptSize:
         self.size_bytes += size_bytes
         self.believable_tokens += size_bytes
         self._added += texts
+        self._added_chars += sum(map(len, texts))
         self._exact = None
 
     @property
@@ -106,8 +108,7 @@ class PromptSize:
     @property
     def about(self) -> int:
         """How many tokens credit would be held for, by the bytes: ordinary text has four to a token."""
-        media_tokens = self._media.tokens_max
-        return (self.size_bytes - media_tokens) // BYTES_PER_TOKEN + self._media.tokens_held
+        return (self.size_bytes - self._media.tokens_max) // BYTES_PER_TOKEN + self._media.tokens_held
 
     async def exact(self, *, is_urgent: bool = False) -> int:
         """Our own count, made once. CadenzaError if a large body cannot be counted now."""
@@ -117,10 +118,6 @@ class PromptSize:
             added_tokens = await self._count(lambda: [*self._added], self._added_chars) if self._added else 0
             self._exact = self._sent_tokens + added_tokens + self._media.tokens
         return self._exact
-
-    @property
-    def _added_chars(self) -> int:
-        return sum(map(len, self._added))
 
     async def _count_sent(self, *, is_urgent: bool) -> int:
         if isinstance(self._texts, LargeTexts):

@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.store import StoreUnavailable
 
@@ -25,35 +23,15 @@ Fields = Mapping[str, Any]  # a row of `processes`, with the columns that its sc
 ReadRows = Callable[[], Awaitable[list[Fields]]]
 
 
-class LiveProcess(msgspec.Struct, frozen=True):
-    """A running process, as it described itself."""
-
-    name: str
-    revision: str  # the newest schema that its program knows
-    version: str | None = None
-    host: str | None = None
-    pid: int | None = None
-
-    def __str__(self) -> str:
-        known = {"version": self.version, "schema": self.revision, "host": self.host, "pid": self.pid}
-        return f"{self.name} ({', '.join(f'{name} {value}' for name, value in known.items() if value is not None)})"
-
-
 def known_revision(row: Fields, revision: str) -> str:
     """The newest schema that the program of a process knows. `revision` is that of the store."""
     return row.get("revision") or min(revision, LAST_UNDESCRIBED)
 
 
-def live_process(row: Fields, revision: str) -> LiveProcess:
-    """The process of a row. `revision` is that of the store."""
-    return LiveProcess(row["name"], known_revision(row, revision), row.get("version"), row.get("host"), row.get("pid"))
-
-
-def find_locked(database: Path, rows: Iterable[Fields], revision: str) -> list[LiveProcess]:
-    """The live processes of a SQLite store. One that has just started may have no row yet."""
+def find_locked(database: Path, rows: Iterable[Fields]) -> list[Fields]:
+    """The rows of the live processes of a SQLite store. One that has just started may have only a name yet."""
     known = {row["name"]: row for row in rows}
-    live = ProcessLocks(database).live()
-    return [live_process(known.get(name, {"name": name}), revision) for name in live]
+    return [known.get(name, {"name": name}) for name in ProcessLocks(database).live()]
 
 
 async def find_live(read: ReadRows, lock: Callable[[], Awaitable[object]]) -> list[Fields]:
@@ -79,10 +57,16 @@ async def find_with_heartbeat(read: ReadRows) -> list[Fields]:
     return [moved[name] for name in sorted(moved)]
 
 
-def refuse_older(processes: list[LiveProcess], needed: str) -> None:
+def refuse_older(rows: Iterable[Fields], revision: str, needed: str) -> None:
     """StoreUnavailable, with their names, if some of these processes know only schemas before `needed`."""
-    if broken := [process for process in processes if process.revision < needed]:
+    if broken := [_describe(row, revision) for row in rows if known_revision(row, revision) < needed]:
         raise StoreUnavailable(
-            f"The new schema would break processes that run on this store: {', '.join(map(str, broken))}.",
+            f"The new schema would break processes that run on this store: {', '.join(broken)}.",
             "Nothing was changed. Stop them, and run 'cadenza migrate' again.",
         )
+
+
+def _describe(row: Fields, revision: str) -> str:
+    schema = known_revision(row, revision)
+    known = {"version": row.get("version"), "schema": schema, "host": row.get("host"), "pid": row.get("pid")}
+    return f"{row['name']} ({', '.join(f'{name} {value}' for name, value in known.items() if value is not None)})"

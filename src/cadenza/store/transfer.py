@@ -46,20 +46,15 @@ class Carried(msgspec.Struct, frozen=True):
     is_new: bool
 
 
-class Sum:
+class Sum(msgspec.Struct):
     """The number of rows of a table and a hash of their values, which does not depend on their order."""
 
-    def __init__(self) -> None:
-        self.rows = 0
-        self._total = 0
+    rows: int = 0
+    total: int = 0
 
     def add(self, row: Row) -> None:
         self.rows += 1
-        self._total += int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest())
-
-    @property
-    def result(self) -> tuple[int, int]:
-        return self.rows, self._total
+        self.total += int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest())
 
 
 async def transfer(database: Path, url: str) -> Carried:
@@ -146,7 +141,7 @@ async def _copy(source: sqlite3.Connection, target: Connection) -> dict[str, Sum
 
 async def _compare(sums: dict[str, Sum], target: Connection) -> None:
     found = {table.name: await _sum_target(target, table) for table in CARRIED}
-    different = [name for name, one in found.items() if one.result != sums[name].result]
+    different = [name for name, one in found.items() if one != sums[name]]
     if different:
         raise StoreUnavailable(
             f"The target has other rows than the source; in: {', '.join(different)}.",

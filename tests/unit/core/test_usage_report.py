@@ -11,7 +11,6 @@ from cadenza.core.usage_report import (
     NOTHING,
     RANGES,
     Counters,
-    Group,
     GroupBy,
     Overview,
     Range,
@@ -157,7 +156,7 @@ def test_a_day_has_its_calendar_date(days: int, name: str) -> None:
 def test_a_report_has_dollars_and_seconds() -> None:
     """The form of the usage endpoint: money as decimal strings, times in seconds, each group named by its kind."""
     one = Counters(2, 30, 4, 10, 66_580)
-    report = Report(Span(1_500, 2_999), 4_999_933_420, one, "model", [Group("forte", one)])
+    report = Report(Span(1_500, 2_999), 4_999_933_420, one, "model", [("forte", one)])
     counters = {"requests": 2, "prompt_tokens": 30, "cached_tokens": 4, "completion_tokens": 10, "cost": "0.00006658"}
     assert report.shown() == {
         "object": "usage",

@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.billing import BREAK_OFF_S, Quote, hold_credit
+from cadenza.gateway.billing import BREAK_OFF_S, Credit, Quote
 from cadenza.gateway.request import RequestRecord
 from cadenza.ledger.rules import AMPLE_TIMES, Hold
 from cadenza.ledger.writer import LedgerWriter
@@ -58,7 +58,7 @@ class Billing(NamedTuple):
         max_tokens: int | None = 1_000,
         tokenizer: Tokenizer = TOKENIZER,
         wait_s: float = BREAK_OFF_S,
-    ) -> hold_credit:
+    ) -> Credit:
         """Hold credit for a prompt of 100 tokens in 400 bytes, or for another one."""
         record = RequestRecord(Client().open([(b"x-request-id", wanted.request_id.encode())]))
         record.endpoint = "chat"
@@ -67,7 +67,7 @@ class Billing(NamedTuple):
         quote = Quote(
             wanted, prompt or prompt_of(PROMPT_TOKENS, PROMPT_BYTES, tokenizer), max_tokens, ROUTE_TOKENS, WINDOW_TOKENS
         )
-        return hold_credit(self.ledger, tokenizer, record, quote, wait_s)
+        return Credit(self.ledger, tokenizer, record, quote, wait_s)
 
     async def settle(self, wanted: Hold, result: ReplyResult) -> None:
         """A request that ends with this result."""

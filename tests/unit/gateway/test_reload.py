@@ -36,7 +36,7 @@ async def test_a_request_keeps_its_snapshot(funded: FundedStore) -> None:
         api.chat(first)
         serving = asyncio.create_task(first.serve(api.gateway))
         await change.old.is_asked.wait()
-        await api.gateway.reload()
+        await api.gateway.reloader.reload()
         api.chat(second)
         await second.serve(api.gateway)
         may_answer.set()
@@ -55,7 +55,7 @@ async def test_a_request_that_still_sends_its_body_keeps_its_snapshot(funded: Fu
         client.open(funded.key_headers, body=None)
         serving = asyncio.create_task(client.serve(api.gateway))
         await client.waits_for_body.wait()
-        await api.gateway.reload()
+        await api.gateway.reloader.reload()
         client.send_body(b'{"messages":[{"role":"user","content":"hi"}]}')
         await serving
     assert b"from the old one" in client.bodies[0]
@@ -69,7 +69,7 @@ async def test_a_reload_changes_the_limits(funded: FundedStore) -> None:
 
     client = Client()
     async with running_api(funded, load_snapshot=load) as api:
-        await api.gateway.reload()
+        await api.gateway.reloader.reload()
         api.get(client, "/v1/models")
         await client.serve(api.gateway)
         assert client.headers[b"x-ratelimit-limit-requests"] == b"7"
@@ -80,7 +80,7 @@ async def test_a_config_with_mistakes_changes_nothing(funded: FundedStore) -> No
     """A loader that has no snapshot to offer leaves the old one in use."""
     async with running_api(funded) as api:
         before = api.gateway.snapshot
-        await api.gateway.reload()
+        await api.gateway.reloader.reload()
         assert api.gateway.snapshot is before
 
 
@@ -121,7 +121,7 @@ async def test_requests_that_see_a_new_epoch_wait_for_one_load() -> None:
     """All of them go on once it is in use; an epoch that is loaded already needs no wait."""
     loader = SlowLoader()
     reloader = Reloader(loader.load, loader.used.append)
-    reloader.begin_at(3)
+    reloader.epoch = 3
     async with asyncio.timeout(WAIT_S):
         await reloader.catch_up(3)
     waiting = [asyncio.create_task(reloader.catch_up(4)) for _ in range(3)]

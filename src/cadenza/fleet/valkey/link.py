@@ -122,14 +122,12 @@ class ValkeyLink:
             elif answer is None or (isinstance(answer, list) and len(answer) == size):
                 answered(answer)
             else:
-                self._refuse(error_code(answer) if isinstance(answer, hiredis.ReplyError) else NOT_UNDERSTOOD)
+                if self._connection:
+                    is_error = isinstance(answer, hiredis.ReplyError)
+                    self._connection.end(error_code(answer) if is_error else NOT_UNDERSTOOD)
                 answered(None)
 
         self.send(check, "EVALSHA", script.digest, *rest)
-
-    def _refuse(self, reason: str) -> None:
-        if self._connection:
-            self._connection.end(reason)
 
     async def _keep_up(self) -> None:
         wait_s = self._timing.retry_s

@@ -103,7 +103,8 @@ def _chat_request(parsed: Parsed, body: bytes | bytearray, texts: LargeTexts) ->
         needs=parsed.needs,
         question=parsed.question,
         files=tuple(
-            FilePart(one.message, one.start, one.end, one.name, msgspec.Raw(view(one.data))) for one in parsed.files
+            FilePart(message, start, end, name, msgspec.Raw(view(data)))
+            for message, start, end, name, data in parsed.files
         ),
         media=parsed.media,
         extra={name: msgspec.Raw(view(span)) for name, span in parsed.extra_fields.items()},

@@ -15,7 +15,7 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS, RAW_ITEMS
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.large.messages import TASKS, Counted, FileSpan, InvalidBody, Parsed, Reply, Span
+from cadenza.gateway.large.messages import TASKS, Counted, InvalidBody, Parsed, Reply, Span
 from cadenza.gateway.tools import NOTHING
 from cadenza.gateway.validate import ChatBody, check_body, decode_body
 
@@ -109,7 +109,7 @@ def describe(body: bytearray, decoded: ChatBody, chat: ChatRequest) -> Parsed:
         system=spans.add(chat.system),
         needs=chat.needs,
         question=_question(chat),
-        files=[FileSpan(one.message, one.start, one.end, one.name, spans.find(one.data)) for one in chat.files],
+        files=[(one.message, one.start, one.end, one.name, spans.find(one.data)) for one in chat.files],
         media=chat.media,
         text_chars=_least_chars(chat),
         extra_fields={name: spans.find(raw) for name, raw in chat.extra.items()},

@@ -20,16 +20,6 @@ class Task(msgspec.Struct, frozen=True):
     character: str = ""
 
 
-class FileSpan(msgspec.Struct, frozen=True):
-    """A FilePart, with a span instead of its data."""
-
-    message: int
-    start: int
-    end: int
-    name: str
-    data: Span
-
-
 class Parsed(msgspec.Struct, frozen=True, tag=True):
     """A valid request: the fields of a ChatRequest, with spans instead of raw JSON."""
 
@@ -43,7 +33,7 @@ class Parsed(msgspec.Struct, frozen=True, tag=True):
     system: Span
     needs: frozenset[str]
     question: UserQuestion | None
-    files: list[FileSpan]
+    files: list[tuple[int, int, int, str, Span]]  # the fields of each FilePart
     media: Media
     text_chars: int  # of all that is counted, at least
     extra_fields: dict[str, Span]

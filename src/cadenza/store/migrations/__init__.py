@@ -57,7 +57,7 @@ def upgrade_sqlite(
             found, needed = pending(connection, revision)
             if needed:
                 rows = _rows(connection, PROCESSES) if found >= FIRST_WITH_PROCESSES else []
-                live_processes.refuse_older(live_processes.find_locked(database, rows, found), needed)
+                live_processes.refuse_older(live_processes.find_locked(database, rows), found, needed)
             back_up(found)
             upgrade(connection, revision)
     except DBAPIError as error:
@@ -86,19 +86,16 @@ async def upgrade_postgres(connect: Callable[[], Awaitable[Any]], revision: str,
 async def refuse_live(connection: AsyncConnection, found: str, needed: str) -> None:
     """StoreUnavailable if a program older than `needed` runs on the store. None can register before the commit."""
 
-    def refuse(rows: list[live_processes.Fields]) -> None:
-        live_processes.refuse_older([live_processes.live_process(row, found) for row in rows], needed)
-
-    if found < FIRST_WITH_PROCESSES:
-        refuse(await connection.run_sync(_rows, ADVISORY))
-        return
-
     async def read() -> list[live_processes.Fields]:
         rows = await connection.run_sync(_rows, PROCESSES)
         return [row for row in rows if live_processes.known_revision(row, found) < needed]
 
-    lock = text("LOCK TABLE processes IN SHARE MODE")
-    refuse(await live_processes.find_live(read, lambda: connection.execute(lock)))
+    if found < FIRST_WITH_PROCESSES:
+        live = await connection.run_sync(_rows, ADVISORY)
+    else:
+        lock = text("LOCK TABLE processes IN SHARE MODE")
+        live = await live_processes.find_live(read, lambda: connection.execute(lock))
+    live_processes.refuse_older(live, found, needed)
 
 
 def pending(connection: Connection, revision: str) -> tuple[str, str | None]:

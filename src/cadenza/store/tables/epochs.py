@@ -15,7 +15,8 @@ CHANGES = "changes"  # keys, accounts and classes: everything that a process may
 _NAMED = schema.epochs.c.name == bindparam("of")
 CURRENT = Statement(select(schema.epochs.c.number).where(_NAMED))
 LOCK = Statement(select(schema.epochs.c.number).where(_NAMED).with_for_update())
-INCREMENT = Statement(update(schema.epochs).where(_NAMED).values(number=schema.epochs.c.number + 1))
+_INCREMENT = update(schema.epochs).where(_NAMED).values(number=schema.epochs.c.number + 1)
+INCREMENT = Statement(_INCREMENT.returning(schema.epochs.c.number))
 
 
 def number_of(name: str) -> "ScalarSelect[int]":
@@ -31,7 +32,6 @@ async def current(store: Store, name: str) -> int:
 
 
 def begin_next(tx: Transaction, name: str) -> int:
-    tx.change(INCREMENT, {"of": name})
-    row = tx.row(CURRENT, {"of": name})
+    row = tx.row(INCREMENT, {"of": name})
     assert row
     return int(row[0])

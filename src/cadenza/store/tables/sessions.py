@@ -35,7 +35,6 @@ FIND = Statement(select(*COLUMNS, *ACCOUNT_COLUMNS).join_from(sessions, accounts
 LIST = Statement(select(*COLUMNS).where(_OF_ACCOUNT).order_by(sessions.c.used_at.desc(), sessions.c.digest))
 TOUCH = Statement(update(sessions).where(_OF_DIGEST).values(used_at=bindparam("now")))
 REMOVE = Statement(delete(sessions).where(_OF_DIGEST))
-REMOVE_ALL = Statement(delete(sessions).where(_OF_ACCOUNT))
 REMOVE_OTHERS = Statement(delete(sessions).where(_OF_ACCOUNT, sessions.c.digest != bindparam("session")))
 _OF_STAGE = sessions.c.stage == bindparam("of_stage")
 _KEPT = (
@@ -69,10 +68,8 @@ def remove(tx: Transaction, digest: bytes) -> bool:
     return tx.change(REMOVE, {"session": digest}) == 1
 
 
-def remove_all(tx: Transaction, account_id: str, but: bytes | None = None) -> int:
+def remove_all(tx: Transaction, account_id: str, but: bytes = b"") -> int:
     """End all sessions of an account, except `but`."""
-    if but is None:
-        return tx.change(REMOVE_ALL, {"account": account_id})
     return tx.change(REMOVE_OTHERS, {"account": account_id, "session": but})
 
 

@@ -5,7 +5,7 @@ from typing import get_args
 from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, select, text
 
 from cadenza.core.records import SEARCH
-from cadenza.core.usage_report import DAY_MS, Counters, Group, GroupBy, KeyUsage, Report, Span, day_name, sum_counters
+from cadenza.core.usage_report import DAY_MS, Counters, GroupBy, KeyUsage, Report, Span, day_name, sum_counters
 from cadenza.store.schema import accounts, keys, usage
 from cadenza.store.statements import Statement, total
 from cadenza.store.store import Store
@@ -67,10 +67,10 @@ async def report(store: Store, account_id: str, span: Span, group_by: GroupBy) -
     """Groups are ordered by day or by name; the totals are their sum."""
     balance_nano, _ = await balance(store, account_id)
     groups = [
-        Group(day_name(name) if group_by == "day" else name, Counters(*map(int, counters)))
+        (day_name(name) if group_by == "day" else str(name), Counters(*map(int, counters)))
         for name, *counters in await store.rows(REPORTS[group_by], _values(account_id, span))
     ]
-    return Report(span, balance_nano, sum_counters(group.counters for group in groups), group_by, groups)
+    return Report(span, balance_nano, sum_counters(counters for _, counters in groups), group_by, groups)
 
 
 async def by_day_and_class(store: Store, account_id: str, span: Span) -> list[tuple[int, str, Counters]]:

@@ -6,6 +6,7 @@ by block. After a sign-out or a suspension the next request is refused. Imports 
 """
 
 import time
+from functools import partial
 
 import msgspec
 
@@ -18,13 +19,10 @@ from cadenza.core.errors import (
     Unauthenticated,
     UnreadableAttachment,
 )
-from cadenza.gateway.answers import Answers
 from cadenza.gateway.api import Endpoint
-from cadenza.gateway.auth import Caller, count_request, principal_of
+from cadenza.gateway.auth import Caller, count_request
 from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.relay import ReplyHead
 from cadenza.gateway.request import ApiRequest
 from cadenza.http.exchange import Exchange
 from cadenza.observe import Log
@@ -52,15 +50,8 @@ class WebChat:
         self.endpoint = Endpoint("web_chat", ("POST",), "inference", self._serve, self._identify, HEADERS)
         self._base_url = base_url
 
-    async def stop(self) -> None:
-        await self.markdown.stop()
-
     async def _serve(self, gateway: Gateway, request: ApiRequest) -> None:
-        account_id = request.principal.account_id
-
-        def make_relay(exchange: Exchange, answers: Answers, head: ReplyHead, meter: UsageMeter) -> ChatRelay:
-            return ChatRelay(exchange, answers, head, meter, self.markdown, account_id)
-
+        make_relay = partial(ChatRelay, markdown=self.markdown, account_id=request.principal.account_id)
         try:
             await serve_chat(gateway, msgspec.structs.replace(request, make_stream_relay=make_relay))
         except InvalidRequest as error:
@@ -87,8 +78,7 @@ class WebChat:
         found = await gateway.key_cache.find(digest)
         if found is None or keys.state_of(found, now_ms) != "active":
             raise Unauthenticated(NOT_SIGNED_IN)
-        await gateway.catch_up(found.classes_epoch)
-        return await count_request(gateway, principal_of(found))
+        return await count_request(gateway, found)
 
     def _secret(self, exchange: Exchange) -> str:
         base_url = self._base_url or exchange.scheme + "://"

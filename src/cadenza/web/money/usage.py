@@ -122,7 +122,7 @@ async def get_usage_csv(visit: Visit) -> Response:
         text = csv_text(("key", "name", "prefix", *CSV_COUNTERS), rows)
     else:
         groups = (await report(store, account_id, span, group_by)).groups
-        text = csv_text((group_by, *CSV_COUNTERS), [(one.of, *_cells(one.counters)) for one in groups])
+        text = csv_text((group_by, *CSV_COUNTERS), [(name, *_cells(counters)) for name, counters in groups])
     name = f"cadenza-usage-{_date(span.start_ms)}-to-{_date(span.end_ms - 1)}-by-{group_by}.csv"
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     return Response(text, headers=headers, media_type="text/csv; charset=utf-8")

@@ -98,7 +98,7 @@ async def get_account(visit: Visit) -> OperatorAccountDetails:
     return OperatorAccountDetails(
         account=view_account(found.account),
         keys=[to_record(OperatorKey, key) for key in found.keys],
-        usage=[to_record(ClassCounters, group.counters, class_id=group.of) for group in found.usage.groups],
+        usage=[to_record(ClassCounters, counters, class_id=class_id) for class_id, counters in found.usage.groups],
         sessions=found.sessions,
         events=[to_record(AuditEventView, event) for event in found.audit_events],
     )
