@@ -32,7 +32,6 @@ from cadenza.store.store import StoreUnavailable
 
 RETRY_S = 2.0
 OUT_OF_MEMORY = "The service has no memory left for this request at the moment. Retry shortly."
-DRAINING_RETRY_S = 1.0
 READ = ("GET", "HEAD")
 INTERRUPTIONS = {Interruption.SHUTDOWN: Ending, Interruption.REVOKED: KeyRevoked}
 
@@ -69,7 +68,9 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
     gateway.in_flight.begin(exchange)
     try:
         if gateway.is_draining:
-            raise _draining(gateway, exchange)
+            exchange.close_after_reply()  # a new connection may reach another process
+            gateway.observer.metrics.refused.labels("draining").inc()
+            raise RateLimited("The service is restarting. Retry shortly.", retry_after_s=1.0)
         if endpoint is None and exchange.request.method == "OPTIONS":
             record.endpoint = "preflight"
             return answers.send_no_content(preflight_headers(exchange))
@@ -103,13 +104,6 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
         exchange.body.release()
         if not record.completion_id:  # no credit was held; otherwise the ledger records it, with its charge
             gateway.observer.record(record.outcome())
-
-
-def _draining(gateway: Gateway, exchange: Exchange) -> RateLimited:
-    """The service is stopping. The connection is closed, because a new one may reach another process."""
-    exchange.close_after_reply()
-    gateway.observer.metrics.refused.labels("draining").inc()
-    return RateLimited("The service is restarting. Retry shortly.", DRAINING_RETRY_S)
 
 
 def find_endpoint(path: str) -> Endpoint:

@@ -19,8 +19,6 @@ from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables import keys
 from cadenza.store.tables.keys import FoundKey
 
-CONNECTIONS_RETRY_S = 1.0
-
 
 class Caller(msgspec.Struct, frozen=True):
     """A live key, its rate, and whether this request is within it."""
@@ -84,7 +82,7 @@ def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) 
     if not exchange.claim(caller.principal.key_id):
         exchange.close_after_reply()
         gateway.observer.metrics.refused.labels("connections").inc()
-        raise RateLimited("This key has too many connections open. Close some, or reuse them.", CONNECTIONS_RETRY_S)
+        raise RateLimited("This key has too many connections open. Close some, or reuse them.", retry_after_s=1.0)
 
 
 def presented_key(headers: dict[bytes, bytes]) -> bytes:

@@ -14,14 +14,7 @@ from typing import Any, Self
 import msgspec
 
 from cadenza.core.chat import ChatRequest, new_completion_id
-from cadenza.core.errors import (
-    CadenzaError,
-    ChargeUnconfirmed,
-    InsufficientCredit,
-    NotCharged,
-    RateLimited,
-    RequestRepeated,
-)
+from cadenza.core.errors import ChargeUnconfirmed, InsufficientCredit, NotCharged, RequestRepeated
 from cadenza.core.money import Price
 from cadenza.core.records import Plan, ReplyResult, Route
 from cadenza.core.tokens import Tokenizer
@@ -30,7 +23,6 @@ from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.ledger.rules import Ended, Held, Hold, Insufficient, Repeated
 from cadenza.ledger.writer import LedgerWriter
-from cadenza.process import is_exhausted
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import StoreUnavailable
 
@@ -142,7 +134,7 @@ class Credit:
         try:
             self.output_limit = await quote.output_limit(answer)
         except BaseException as error:
-            self._ledger.end(self._record.outcome(_status_of(error, self._record)))
+            self._ledger.end(self._record.outcome(self._record.status_after(error)))
             raise
         self.meter = UsageMeter(self._tokenizer, quote.prompt, self.output_limit)
         self._ledger.track(quote.hold.completion_id, self.meter)
@@ -182,7 +174,7 @@ class Credit:
         A client that left or lost its key pays for the work of a route. A service that stops has failed its client.
         """
         self._is_ended = True
-        status = _status_of(error, self._record)
+        status = self._record.status_after(error)
         has_left = isinstance(error, asyncio.CancelledError) and not self._record.was_shut_down
         asked = self._asked if has_left else None
         if asked:
@@ -197,11 +189,3 @@ class Credit:
         """The wait is bounded, because `LedgerWriter.stop` waits for this task."""
         result = ReplyResult(await self.meter.count_delivered(), None)
         await asyncio.wait({self._ledger.end(self._record.outcome(status, result))}, timeout=self._wait_s)
-
-
-def _status_of(error: BaseException, record: RequestRecord) -> int:
-    if isinstance(error, CadenzaError):
-        return error.status
-    if not isinstance(error, asyncio.CancelledError):
-        return RateLimited.status if is_exhausted(error) else 500
-    return record.interrupted_status

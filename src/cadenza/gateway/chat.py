@@ -10,19 +10,20 @@ from typing import Protocol
 
 import msgspec
 
-from cadenza.core.chat import ChatRequest, LargeTexts, Media
+from cadenza.core.chat import ChatRequest, LargeTexts
 from cadenza.core.errors import BodyTimedOut, ContextOverflow, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.core.sent import sent_bytes
-from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.gateway.answers import Heartbeat
 from cadenza.gateway.billing import Credit, size_hold
 from cadenza.gateway.credit_errors import check_least_credit
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header, passed_fields
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.large.bodies import LargeBodies
-from cadenza.gateway.optional_steps import ground, media_for_model, with_able_routes
+from cadenza.gateway.optional_steps import ground, with_able_routes
+from cadenza.gateway.parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import slot
@@ -33,7 +34,7 @@ from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, is_tur
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.rules import Hold
-from cadenza.routing.catalogue import ServedClass, has_ample_room, routes_that_fit
+from cadenza.routing.catalogue import has_ample_room, routes_that_fit
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch
 from cadenza.routing.prompt import Character, PromptSize
@@ -57,8 +58,11 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     served, media = snapshot.catalogue.find(chat.model, principal), chat.media  # 400
     if chat.needs or chat.files:
         served = with_able_routes(served, chat, grounder, snapshot.catalogue)  # 400
-        media = media_for_model(chat, grounder)
-    prompt = size_prompt(tokenizer, served, chat, request.exchange.body.size_bytes, media)
+        if not grounder.settings.attachments:  # files go to the model, and are paid for
+            media = with_files(media, chat.files)
+    texts = chat.texts if isinstance(chat.texts, LargeTexts) else chat.counted_texts  # large ones are counted elsewhere
+    body_bytes, fields_bytes = request.exchange.body.size_bytes, served.plan.fields_bytes
+    prompt = PromptSize(tokenizer, served.character, texts, body_bytes, media, fields_bytes)
     if chat.extra:
         count_passed_fields(chat.extra, served.plan, prompt)  # 400
     wants_pings = chat.stream and upload.is_solvent
@@ -106,14 +110,6 @@ async def read_chat(
     if len(body) > INLINE_BYTES:
         return await large_bodies.parse(principal.account_id, body)
     return parse_chat(body)
-
-
-def size_prompt(
-    tokenizer: Tokenizer, served: ServedClass, chat: ChatRequest, body_bytes: int, media: Media
-) -> PromptSize:
-    """The size of everything that goes upstream. A large body is counted where it was parsed."""
-    texts = chat.texts if isinstance(chat.texts, LargeTexts) else chat.counted_texts
-    return PromptSize(tokenizer, served.character, texts, body_bytes, media, served.plan.fields_bytes)
 
 
 async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:

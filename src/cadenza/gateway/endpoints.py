@@ -30,7 +30,6 @@ DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key, api-key"
 MALFORMED = "This is not a valid HTTP/1.1 request, or its headers are too large."
 UNKNOWN_CODING = "The body has a transfer coding that is not supported: only chunked is."
 NO_CONNECTION = "The service has no free connection at the moment. Retry shortly."
-NO_CONNECTION_RETRY_S = 1.0
 USE_CHAT = "Use POST /v1/chat/completions"
 NOT_IMPLEMENTED = {  # by the first word below /v1: what to use instead
     "completions": f"{USE_CHAT}.",
@@ -106,6 +105,6 @@ def refuse_malformed(observer: Observer, status: int) -> tuple[bytes, bytes]:
 async def refuse_connection(observer: Observer, exchange: Exchange) -> None:
     """All connections are busy. This one was accepted only to say so."""
     record = RequestRecord(exchange)
-    Answers(exchange, record.request_id).fail(RateLimited(NO_CONNECTION, NO_CONNECTION_RETRY_S))
+    Answers(exchange, record.request_id).fail(RateLimited(NO_CONNECTION, retry_after_s=1.0))
     observer.metrics.refused.labels("connections").inc()
     observer.record(record.outcome())

@@ -6,14 +6,13 @@ from functools import partial
 
 import msgspec
 
-from cadenza.core.chat import ChatRequest, Media
+from cadenza.core.chat import ChatRequest
 from cadenza.core.money import Price
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.gateway.auth import presented_key
 from cadenza.gateway.credit_errors import check_least_credit, check_not_repeated
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.messages import CUSTOM_TOOLS
-from cadenza.gateway.parts import with_files
 from cadenza.gateway.request import ApiRequest
 from cadenza.grounding.charges import Charges, charge_search
 from cadenza.grounding.gather import Affordable, Grounder, GroundingRequest
@@ -35,11 +34,6 @@ def with_able_routes(served: ServedClass, chat: ChatRequest, grounder: Grounder,
         note = " Grounding does not apply with tools: such parts go to the model unchanged."
     plan = routes_that_take(served.plan, needs, catalogue.able_classes(needs), note)
     return msgspec.structs.replace(served, plan=plan)
-
-
-def media_for_model(chat: ChatRequest, grounder: Grounder) -> Media:
-    """The media that the model gets. Files that are not read here are among them, and paid for."""
-    return chat.media if grounder.settings.attachments else with_files(chat.media, chat.files)
 
 
 async def ground(

@@ -1,16 +1,18 @@
 """One request to the API while it runs: what an endpoint is handed, and the record that its Outcome is made from."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
 import msgspec
 
-from cadenza.core.errors import KeyRevoked
+from cadenza.core.errors import CadenzaError, KeyRevoked, RateLimited
 from cadenza.core.records import DISCONNECTED_STATUS, Outcome, Principal, ReplyResult, Route
 from cadenza.gateway.answers import Answers, request_id_of
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.exchange import Exchange, Interruption
+from cadenza.process import is_exhausted
 from cadenza.upstreams.base import Fault
 
 SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
@@ -30,9 +32,12 @@ class RequestRecord:
         self._route: Route | None = None
         self._fault = ""  # of the last route that failed, until another one answers
 
-    @property
-    def interrupted_status(self) -> int:
-        """The status of a request whose task was cancelled."""
+    def status_after(self, error: BaseException) -> int:
+        """The status of a request that this error ended. If its task was cancelled, the reason decides."""
+        if isinstance(error, CadenzaError):
+            return error.status
+        if not isinstance(error, asyncio.CancelledError):
+            return RateLimited.status if is_exhausted(error) else 500
         reason = self._exchange.interruption
         return INTERRUPTED_STATUSES.get(reason, DISCONNECTED_STATUS) if reason else DISCONNECTED_STATUS
 

@@ -14,7 +14,6 @@ from cadenza.observe import Metrics
 
 SMALL_BYTES = 64 * 1024
 LARGEST_BYTES = BodyLimits().bytes_max
-RETRY_S = 1.0
 
 
 class Uploads:
@@ -58,7 +57,7 @@ class Uploads:
 
     def _full(self, whose: str) -> RateLimited:
         self._metrics.refused.labels("uploads").inc()
-        return RateLimited(f"{whose} too many large requests at once. Retry shortly.", RETRY_S)
+        return RateLimited(f"{whose} too many large requests at once. Retry shortly.", retry_after_s=1.0)
 
 
 class Upload:

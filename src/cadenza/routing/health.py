@@ -166,8 +166,7 @@ class HealthTable:
     def __init__(self, ceiling: int, observer: Observer, clock: Clock = time.monotonic) -> None:
         self._ceiling = ceiling
         self._clock = clock
-        self._log = observer.log
-        self._metrics = observer.metrics
+        self._observer = observer
         self._routes: dict[tuple[str, str], RouteHealth] = {}
 
     def reset(self, ceiling: int) -> None:
@@ -182,9 +181,9 @@ class HealthTable:
 
     def _add(self, provider: str, model: str) -> RouteHealth:
         def log_open(open_s: float) -> None:
-            self._log.warning("a route rests", provider=provider, model=model, rest_s=round(open_s, 3))
+            self._observer.log.warning("a route rests", provider=provider, model=model, rest_s=round(open_s, 3))
 
-        gauge = self._metrics.route_last_fault
+        metrics, gauge = self._observer.metrics, self._observer.metrics.route_last_fault
         labels: tuple[str, ...] = ()  # of the last fault
 
         def show_fault(fault: Fault) -> None:
@@ -195,8 +194,8 @@ class HealthTable:
             gauge.labels(*labels).set_to_current_time()
 
         health = self._routes[provider, model] = RouteHealth(self._ceiling, self._clock, log_open, show_fault)
-        self._metrics.route_limit.labels(provider, model).set_function(lambda: health.limit)
-        self._metrics.route_in_flight.labels(provider, model).set_function(lambda: health.in_flight)
-        self._metrics.route_resting.labels(provider, model).set_function(lambda: health.is_open)
-        self._metrics.route_failing.labels(provider, model).set_function(lambda: health.is_failing)
+        metrics.route_limit.labels(provider, model).set_function(lambda: health.limit)
+        metrics.route_in_flight.labels(provider, model).set_function(lambda: health.in_flight)
+        metrics.route_resting.labels(provider, model).set_function(lambda: health.is_open)
+        metrics.route_failing.labels(provider, model).set_function(lambda: health.is_failing)
         return health
