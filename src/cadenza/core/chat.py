@@ -115,14 +115,15 @@ def new_completion_id(now_ms: int) -> str:
 
 def usage_object(usage: Usage) -> dict[str, Any]:
     """Token counts as the API shows them."""
-    details = {"completion_tokens_details": usage.completion_details} if usage.completion_details else {}
-    return {
+    shown: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        **details,
     }
+    if usage.completion_details:
+        shown["completion_tokens_details"] = usage.completion_details
+    return shown
 
 
 class CountTexts(Protocol):

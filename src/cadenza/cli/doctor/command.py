@@ -71,24 +71,19 @@ def doctor(
 
 
 def _print_checks(checks: "Sequence[Check]") -> None:
-    """One block for each check. The findings about a model stand under its name."""
-    heading = ""
+    """What was found and, below it, what to do, wrapped to the terminal. Findings on a model stand under its name."""
+    heading, margin = "", " " * (STATE_WIDTH + NAME_WIDTH)
+    width = max(shutil.get_terminal_size().columns - len(margin), LINE_WIDTH_MIN)
     for check in checks:
         if check.heading != heading:
             heading = check.heading
             click.secho(f"\n{heading}", bold=True)
-        _print_check(check.state, check.check, check.found, check.todo)
-
-
-def _print_check(state: str, name: str, found: str, todo: str) -> None:
-    """What was found and, below it, what to do, wrapped to the width of the terminal."""
-    margin = " " * (STATE_WIDTH + NAME_WIDTH)
-    width = max(shutil.get_terminal_size().columns - len(margin), LINE_WIDTH_MIN)
-    lines = [part for line in (*found.splitlines(), *todo.splitlines()) for part in _wrapped(line, width)]
-    first, *others = lines or [""]
-    click.echo(click.style(f"{state:<{STATE_WIDTH}}", fg=COLOURS[state]) + f"{name:<{NAME_WIDTH}}{first}")
-    for line in others:
-        click.echo(margin + line)
+        texts = (*check.found.splitlines(), *check.todo.splitlines())
+        first, *others = [part for line in texts for part in _wrapped(line, width)] or [""]
+        state = click.style(f"{check.state:<{STATE_WIDTH}}", fg=COLOURS[check.state])
+        click.echo(f"{state}{check.check:<{NAME_WIDTH}}{first}")
+        for line in others:
+            click.echo(margin + line)
 
 
 def _wrapped(line: str, width: int) -> list[str]:

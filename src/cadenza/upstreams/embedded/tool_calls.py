@@ -100,8 +100,13 @@ async def _choose(endpoint: Upstream, route: Route, ask: Ask, tools: dict[str, T
         return name
     names = [*tools] if choice == "required" else [*tools, NONE]
     question = _ask_for_name(message["content"], tools, names)
-    chosen = await _answer(endpoint, route, msgspec.structs.replace(question, on_asked=ask.on_asked))
-    return chosen if chosen in tools else None
+    reply = await endpoint.open(route, msgspec.structs.replace(question, on_asked=ask.on_asked))
+    answer = Collector()
+    try:
+        await reply.deliver(answer)
+    finally:
+        await reply.close()
+    return answer.text if answer.text in tools else None
 
 
 def _choose_by_words(message: str, tools: dict[str, Tool]) -> str | None:
@@ -127,15 +132,6 @@ def _ask_for_name(message: str, tools: dict[str, Tool], names: list[str]) -> Ask
     grammar = "root ::= " + " | ".join(msgspec.json.encode(name).decode() for name in names)
     sampling = {"grammar": msgspec.Raw(msgspec.json.encode(grammar)), "temperature": msgspec.Raw(b"0")}
     return Ask([*messages, _message("user", message)], sampling, max_tokens=64, stream=False)
-
-
-async def _answer(endpoint: Upstream, route: Route, question: Ask) -> str:
-    reply, answer = await endpoint.open(route, question), Collector()
-    try:
-        await reply.deliver(answer)
-    finally:
-        await reply.close()
-    return answer.text
 
 
 def _ask_for_arguments(ask: Ask, tool: Tool) -> Ask:

@@ -114,12 +114,16 @@ class Samples:
             sums[key] = sums.get(key, 0) + value
         return [Count(key, int(sums[key])) for key in sorted(sums)]
 
-    def latest(self, name: str, **labels: str) -> tuple[dict[str, str], float] | None:
-        """The labels and the value of the highest sample that has these labels."""
+    def last_fault(self, **labels: str) -> LastFault | None:
+        """The newest fault among the samples that have these labels."""
         wanted = set(labels.items())
-        found = [(value, dict(one)) for one, value in self._of(name).items() if wanted <= set(one)]
-        value, all_labels = max(found, key=lambda sample: sample[0], default=(0.0, {}))
-        return (all_labels, value) if found else None
+        times = self._of("cadenza_route_last_fault_timestamp_seconds").items()
+        found = [(at_s, dict(one)) for one, at_s in times if wanted <= set(one)]
+        if not found:
+            return None
+        at_s, fault = max(found, key=lambda sample: sample[0])
+        status = int(fault["status"]) if fault["status"] else None
+        return LastFault(fault["kind"], status, rfc3339(round(at_s * 1000)))
 
     def _of(self, name: str) -> Mapping[Labels, float]:
         return self._values.get(name, {})
@@ -196,15 +200,8 @@ def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: 
         open_s=round(health.open_s, 1),
         in_flight=samples.total("cadenza_route_in_flight", **place) or health.in_flight,
         ceiling=samples.total("cadenza_route_limit", **place) or health.limit,
-        last_fault=_last_fault(samples.latest("cadenza_route_last_fault_timestamp_seconds", **place)),
+        last_fault=samples.last_fault(**place),
     )
-
-
-def _last_fault(sample: tuple[dict[str, str], float] | None) -> LastFault | None:
-    if sample is None:
-        return None
-    labels, at_s = sample
-    return LastFault(labels["kind"], int(labels["status"]) if labels["status"] else None, rfc3339(round(at_s * 1000)))
 
 
 ROUTES: Routes = (
