@@ -31,6 +31,7 @@ from cadenza.store.store import Row, StoreUnavailable, Transaction
 
 MIGRATION_LOCK = 0x6361_6465_6E7A_61  # the advisory lock that a migration holds
 MIGRATION_S = 3600.0
+MIGRATION_TRIES = 3
 NO_SESSION = "it is a pooler in transaction mode, and Cadenza needs a session"
 SESSION_ADVICE = "Connect to Postgres directly, or use session mode."
 PING = Statement(text("SELECT 1"))
@@ -108,11 +109,16 @@ class PostgresStore:
         from cadenza.store.migrations import upgrade_postgres  # noqa: PLC0415 slow to import, and rarely needed
 
         patient = msgspec.structs.replace(self._bounds, long_read_s=MIGRATION_S, idle_in_transaction_s=MIGRATION_S)
-        try:
-            await upgrade_postgres(lambda: self._connect(patient), revision, MIGRATION_LOCK)
-        except DRIVER_ERRORS as error:
-            raise self._errors.translate(error) from None
-        return None
+        tries_left = MIGRATION_TRIES
+        while True:
+            tries_left -= 1
+            try:
+                await upgrade_postgres(lambda: self._connect(patient), revision, MIGRATION_LOCK)
+            except DRIVER_ERRORS as error:  # a deadlock with a running process undid the whole migration
+                if not (tries_left and can_be_retried(error)):
+                    raise self._errors.translate(error) from None
+            else:
+                return None
 
     async def _run(self, use: Callable[[PostgresSession], Awaitable[T]], wait_s: float) -> T:
         """Run `use` with a connection of the pool, again if that can help, and translate the driver's errors."""
