@@ -15,6 +15,8 @@ from tests.raw_client import RawClient
 from tests.service import Service, wait_until
 from tests.service_config import classes_spec
 
+pytestmark = pytest.mark.slow(reason="starts several workers")
+
 COUNT = 3
 CHATS = 30
 SERVED = re.compile(r'^cadenza_requests_total\{endpoint="chat",status="200"\} (\S+)$', re.MULTILINE)

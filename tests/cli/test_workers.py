@@ -23,6 +23,8 @@ from tests.raw_client import RawClient, read_all, read_until
 from tests.service import RELOADED
 from tests.service_config import RouteSpec, ServiceSpec
 
+pytestmark = pytest.mark.slow(reason="starts several workers")
+
 COUNT = 2
 WORKERS_TOML = f"[server]\nworkers = {COUNT}\n"
 FINISH = chunk(finish="stop")

@@ -8,6 +8,8 @@ from tests.fault.rig import FaultRig
 from tests.fault.timing_faults import TIMED
 from tests.fault.unreachable import UNREACHABLE
 
+pytestmark = pytest.mark.slow(reason="waits for the time limits of upstreams")
+
 
 @pytest.mark.parametrize("name", TIMED)
 def test_timing_fault_in_both_modes(rig: FaultRig, name: str) -> None:

@@ -14,6 +14,8 @@ from tests.raw_client import ChatRequest, RawClient, Reply, read_all, send
 from tests.service import Deployment, wait_until
 from tests.service_config import classes_spec
 
+pytestmark = pytest.mark.slow(reason="opens connections up to the limit")
+
 FILES_MAX = 64
 STREAMS = 120
 IDLE = 120

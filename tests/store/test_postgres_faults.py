@@ -19,6 +19,8 @@ from tests.store.aside import aside
 from tests.store.processes import announce
 from tests.store.test_watch import wait_for
 
+pytestmark = pytest.mark.slow(reason="waits for the time limits of a Postgres that hangs")
+
 RECOVER_S = 100.0
 WAIT_S = 3.0  # longer than the default, because the machine may be busy
 LONG_WAIT_S = 8.0  # of a store that must answer; a bound, too

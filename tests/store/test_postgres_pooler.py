@@ -24,6 +24,8 @@ from tests.store.processes import announce
 from tests.store.rows import add_account, rows_of
 from tests.store.test_watch import wait_for
 
+pytestmark = pytest.mark.slow(reason="starts poolers")
+
 START_S = 60.0
 STOP_S = 30.0
 PORT = 6432  # only the name of a socket

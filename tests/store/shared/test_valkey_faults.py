@@ -19,6 +19,8 @@ from tests.store.shared.conftest import PATIENT, MakeValkeyState
 from tests.store.shared.relay import running_relay
 from tests.valkey import Valkey
 
+pytestmark = pytest.mark.slow(reason="waits for the time limits of a Valkey that hangs")
+
 WAIT_S = 60.0
 SLOW = Rate(per_s=0.001, burst=12)
 PERSISTENT = ValkeyTiming(trip_s=30.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2, lease_s=60.0)  # never late
