@@ -157,7 +157,7 @@ def field_names(value: object) -> tuple[str, ...]:
 
 
 def passed_names(value: object) -> tuple[str, ...]:
-    """Fields that the service does not know, and that a route is sent all the same."""
+    """Fields that the service does not know and that a route passes on."""
     if not isinstance(value, list) or not all(isinstance(name, str) and FIELD_NAME.fullmatch(name) for name in value):
         raise CheckError('must be an array of field names, like ["top_k"]')
     for name in value:

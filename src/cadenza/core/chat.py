@@ -169,7 +169,7 @@ class FilePart(msgspec.Struct, frozen=True):
 class UserQuestion(msgspec.Struct, frozen=True):
     """The last user message: its index, where the user's own words begin in its JSON, and the texts of the last few.
 
-    The texts are those of the last user messages, oldest first. `words_start` is None if a field is there twice: then
+    The texts are those of the last user messages, oldest first. `words_start` is None if a field is repeated: then
     it is not known which content counts.
     """
 

@@ -38,7 +38,7 @@ def find_content(message: msgspec.Raw) -> tuple[int, int] | None:
 def find_words(message: msgspec.Raw) -> int | None:
     """Where the user's own words begin: the quote of a text, or the first part that is a text and not blank.
 
-    Without any, it is the first character inside the brackets that is not white space. None if a field is there twice.
+    Without any, it is the first character inside the brackets that is not white space. None if a field is repeated.
     """
     raw, span = memoryview(message), find_content(message)
     if span is None or raw[span[0]] != ord("["):

@@ -1,7 +1,7 @@
 """Changes of keys, accounts and classes: when `make_change` returns, no process uses the state from before it.
 
 A process on Postgres caches keys while it is fresh. So `make_change` waits until every process has reported the new
-epoch. A process that does not report it in time is not fresh any more and asks the store for every request: that is no
+epoch. A process that does not report it in time is no longer fresh and asks the store for every request: that is no
 error, and neither is a store that does not answer meanwhile. On SQLite nothing is cached.
 """
 

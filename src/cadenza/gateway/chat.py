@@ -41,10 +41,7 @@ from cadenza.routing.prompt import Character, PromptSize
 from cadenza.upstreams.base import Ask
 
 INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
-
-SLICE_BYTES = 256 * 1024
-
-
+SLICE_BYTES = 256 * 1024  # how much is copied in one turn of the event loop
 OWN_BYTES = 2048  # of a request, not counted: the names of fields, the model, limits and switches
 NAME_OWN_BYTES = 4  # of a field: the quotes of its name, a colon and a comma
 MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it wants in another form
@@ -117,7 +114,7 @@ async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, b
 
     Before a long prompt is counted, the free credit must pay for the fewest tokens that it can have: 402.
     """
-    room_tokens = chat.max_tokens or OUTPUT_TOKENS_MAX  # with so much room the prompt need not be counted exactly
+    room_tokens = chat.max_tokens or OUTPUT_TOKENS_MAX  # if a window has this much room, the prompt need not be counted
     if not prompt.is_quick:
         is_long = prompt.size_bytes > CONTEXT_TOKENS_MAX
         if is_long or not has_ample_room(plan, prompt.at_most, room_tokens):

@@ -79,7 +79,7 @@ class Paid(msgspec.Struct, frozen=True):
 
 
 class Expired(msgspec.Struct, frozen=True):
-    """The checkout was not paid, and cannot be any more."""
+    """The checkout expired without a payment."""
 
 
 class Refunded(msgspec.Struct, frozen=True):

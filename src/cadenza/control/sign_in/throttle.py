@@ -29,7 +29,7 @@ class Limit(msgspec.Struct, frozen=True):
 def network_limits(name: str, address: str, rate: Rate) -> list[Limit]:
     """A limit on the network of an address, and higher ones on the wider networks around it.
 
-    So whoever has an IPv6 prefix or a block of IPv4 addresses cannot multiply the limit by their number.
+    So a client with an IPv6 prefix or a block of IPv4 addresses cannot multiply the limit.
     """
     return [
         Limit(f"{name}:{network}", Rate(rate.per_s * factor, rate.burst * factor))

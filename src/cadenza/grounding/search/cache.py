@@ -113,7 +113,7 @@ class ResultCache(ContentCache[tuple[Hit, ...]]):
         def end(ended: asyncio.Task[tuple[Hit, ...]]) -> None:
             del self._searches[digest(key)]
             if not ended.cancelled():
-                ended.exception()  # so that asyncio does not report it if no request waits for it any more
+                ended.exception()  # so that asyncio does not report it if no request waits for it
 
         search = self._searches[digest(key)] = asyncio.create_task(run())
         search.add_done_callback(end)

@@ -76,9 +76,6 @@ USE_PASSKEY = Statement(
     .where(_PASSKEY_OF_ID, or_(passkeys.c.last_used_at.is_(None), passkeys.c.last_used_at < bindparam("asked_at")))
     .values(last_used_at=bindparam("now"), sign_count=bindparam("count"))
 )
-RENAME_PASSKEY = Statement(
-    update(passkeys).where(_PASSKEYS_OF_ACCOUNT, _PASSKEY_OF_ID).values(name=bindparam("new_name"))
-)
 REMOVE_PASSKEY = Statement(delete(passkeys).where(_PASSKEYS_OF_ACCOUNT, _PASSKEY_OF_ID))
 REMOVE_PASSKEYS = Statement(delete(passkeys).where(_PASSKEYS_OF_ACCOUNT))
 
@@ -147,10 +144,6 @@ def use_passkey(tx: Transaction, passkey: Passkey, asked_at: int, sign_count: in
     """Note a use. False if the challenge of `asked_at` is not newer than the last use: it was answered before."""
     values = {"passkey": passkey.id, "asked_at": asked_at, "now": now_ms, "count": sign_count}
     return tx.change(USE_PASSKEY, values) == 1
-
-
-def rename_passkey(tx: Transaction, account_id: str, passkey_id: bytes, name: str) -> bool:
-    return tx.change(RENAME_PASSKEY, {"account": account_id, "passkey": passkey_id, "new_name": name}) == 1
 
 
 def remove_passkey(tx: Transaction, account_id: str, passkey_id: bytes) -> bool:
