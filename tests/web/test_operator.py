@@ -239,6 +239,17 @@ def test_the_overview_counts_what_was_used(operator: Visitor, service: Service, 
     assert "Credit outstanding" in operator.get("/operator").words
 
 
+@pytest.mark.usefixtures("upstream")
+def test_the_page_of_an_account_shows_its_usage(operator: Visitor, service: Service) -> None:
+    """The account of a key that was used has a row for each class, on its page and at the endpoint."""
+    assert RawClient(service.port, service.key).chat(model="mezzo").status == 200
+    (account,) = operator.api("GET", f"/operator/accounts?search={EMAIL}").json["data"]
+    used = operator.api("GET", f"/operator/accounts/{account['id']}").json["usage"]
+    assert "mezzo" in [one["class_id"] for one in used]
+    seen = operator.get(f"/operator/accounts/{account['id']}")
+    assert (seen.status, "mezzo" in seen.words) == (200, True)
+
+
 def test_the_ledger_is_checked_in_the_background(service: Service, operator: Visitor, email: str) -> None:
     """The button begins a check; its result appears on the page and in the audit log with who began it."""
     assert operator.post("/operator/ledger").location.startswith("/operator/ledger?note=check-")
