@@ -30,6 +30,7 @@ from cadenza.config.settings import (
     EMBEDDED_CHARACTER,
     ClassSettings,
     ConfigError,
+    GateSettings,
     GroundingSettings,
     LimitSettings,
     MailSettings,
@@ -42,6 +43,7 @@ from cadenza.config.settings import (
     SharedStateSettings,
     StoreSettings,
     StripeSettings,
+    WatchSettings,
 )
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
@@ -56,6 +58,7 @@ EMBEDDED_MODEL = "smollm2-135m-instruct"
 OPENAI_TOKENS = {"context_tokens": 128_000, "max_output_tokens": 16_384}
 EMBEDDED_TOKENS = {"context_tokens": 8_192, "max_output_tokens": 4_096}
 EMBEDDED_TIMEOUTS = {"first_token_s": 300.0}  # a full window takes a minute or more on a busy machine
+COSTS = ("cost_input", "cost_output", "cost_cached")  # keys of a route
 IN_SEARCH = ("grounding", "search")
 DEFAULT_INDEX = "./data/index.db"
 OF_WEB_ENGINES = ("url", "api_key_env", "allow_networks", "price", "searches_per_day")
@@ -119,6 +122,7 @@ def _settings(raw: Table, reader: ConfigReader, source: Path | None) -> Settings
         prices={id_: _price(values["prices"].get(id_, {}), id_, reader) for id_ in DEFAULT_PRICES},
         providers=providers,
         classes={id_: _class(given, id_, providers, general, reader) for id_, given in values["classes"].items()},
+        costs=_costs(values["classes"], reader),
         grounding=_grounding(values["grounding"], reader),
         platform=platform,
         mail=_mail(values["mail"], platform, reader),
@@ -239,7 +243,53 @@ def _class(
     is_embedded = all(providers[route.provider].kind == "embedded" for route in usable)
     default = general or (EMBEDDED_CHARACTER if is_embedded else DEFAULT_CHARACTER)
     own = _character(values.get("character", {}), (*at, "character"), reader)
-    return ClassSettings(tuple(usable), own or default, values.get("search_decision", "rules"))
+    others = values.get("candidates", [])
+    candidates = [_route(one, (*at, "candidates", index), providers, reader) for index, one in enumerate(others)]
+    return ClassSettings(
+        tuple(usable),
+        own or default,
+        values.get("search_decision", "rules"),
+        pinned_at=reader.line_of((*at, "routes")),
+        candidates=tuple(filter(None, candidates)),
+        gate=_gate(values.get("gate", {}), (*at, "gate"), reader),
+        watch=_watch(values.get("watch", {})),
+    )
+
+
+def _gate(values: Table, at: KeyPath, reader: ConfigReader) -> GateSettings:
+    given = dict(values)
+    if "suite" in given:
+        given["suite"] = reader.folder / given["suite"]
+        if not given["suite"].is_file():
+            reader.problem((*at, "suite"), f"there is no file at {given['suite']}")
+    return GateSettings(**given)
+
+
+def _watch(values: Table) -> WatchSettings:
+    given = dict(values)
+    if "budget" in given:
+        given["budget_nano"] = given.pop("budget")
+    return WatchSettings(**given)
+
+
+def _costs(classes: Mapping[str, Table], reader: ConfigReader) -> dict[str, Price]:
+    """What providers charge, by provider and model. A route that says it differently from another is a mistake."""
+    costs = dict[str, Price]()
+    for class_id, values in classes.items():
+        for name in ("routes", "candidates"):
+            for index, route in enumerate(values.get(name, [])):
+                given = {key: route[key] for key in COSTS if key in route}
+                if not given:
+                    continue
+                at = ("classes", class_id, name, index)
+                if "cost_input" not in given or "cost_output" not in given:
+                    reader.problem(at, "cost_input and cost_output belong together: give both or none")
+                    continue
+                cost = Price(given["cost_input"], given["cost_output"], given.get("cost_cached"))
+                place = f"{route.get('provider')}/{route.get('model', EMBEDDED_MODEL)}"
+                if costs.setdefault(place, cost) != cost:
+                    reader.problem(at, f"another route gives other costs for {place}")
+    return costs
 
 
 def _route(values: Table, at: KeyPath, providers: Mapping[str, ProviderSettings], reader: ConfigReader) -> Route | None:
@@ -258,7 +308,7 @@ def _route(values: Table, at: KeyPath, providers: Mapping[str, ProviderSettings]
     defaults |= OPENAI_TOKENS if provider.kind == "openai" else EMBEDDED_TOKENS
     defaults["custom_tools"] = dialect.custom_tools
     defaults["passes"] = values.get("pass", ())
-    own = {name: value for name, value in values.items() if name not in ("continue", "pass", "timeouts")}
+    own = {name: value for name, value in values.items() if name not in ("continue", "pass", "timeouts", *COSTS)}
     own["drops"] = (*dialect.omits, *values.get("omit", ()))
     usual = EMBEDDED_TIMEOUTS if provider.kind == "embedded" else {}
     timeouts = Timeouts(**usual | values.get("timeouts", {}))

@@ -40,7 +40,7 @@ class Cap(msgspec.Struct, frozen=True):
     period: Period = "total"
 
 
-class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Timeouts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How long a route may stay silent, and how long a reply may take in all, in seconds."""
 
     connect_s: float = 5.0
@@ -49,8 +49,11 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_s: float = 3600.0
 
 
-class Route(msgspec.Struct, frozen=True):
-    """One way to serve a class: a provider's model, its limits and its place in line."""
+class Route(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One way to serve a class: a provider's model, its limits and its place in line.
+
+    Its JSON, which versions of classes are compared by, leaves defaults out: a new field changes no recorded version.
+    """
 
     provider: str
     model: str
@@ -129,6 +132,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     account_id: str = ""
     completion_id: str = ""  # of a chat whose credit was held
     class_id: str = ""
+    version: int | None = None  # of the class; None where no credit was held
     provider: str = ""
     model: str = ""
     usage: Usage | None = None  # what is charged; None where nothing is

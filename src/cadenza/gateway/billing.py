@@ -130,7 +130,7 @@ class Credit:
             raise InsufficientCredit(say_insufficient(answer, quote.hold.prompt_tokens))
         if isinstance(answer, Repeated):
             raise RequestRepeated(say_repeated(answer))
-        self._record.held(quote.hold.completion_id, quote.hold.class_id)
+        self._record.held(quote.hold.completion_id, quote.hold.class_id, quote.hold.version)
         try:
             self.output_limit = await quote.output_limit(answer)
         except BaseException as error:

@@ -29,6 +29,7 @@ class RequestRecord:
         self.endpoint = "unknown"
         self.principal: Principal | None = None
         self._class_id = ""
+        self._version: int | None = None
         self._route: Route | None = None
         self._fault = ""  # of the last route that failed, until another one answers
 
@@ -46,8 +47,8 @@ class RequestRecord:
         """Whether the service stopped, and interrupted the request for that."""
         return self._exchange.interruption is Interruption.SHUTDOWN
 
-    def held(self, completion_id: str, class_id: str) -> None:
-        self.completion_id, self._class_id = completion_id, class_id
+    def held(self, completion_id: str, class_id: str, version: int | None) -> None:
+        self.completion_id, self._class_id, self._version = completion_id, class_id, version
 
     def routed(self, route: Route) -> None:
         """A route began to answer; the last one counts."""
@@ -71,6 +72,7 @@ class RequestRecord:
             account_id=principal.account_id if principal else "",
             completion_id=self.completion_id,
             class_id=self._class_id,
+            version=self._version,
             provider=route.provider if route else "",
             model=route.model if route else "",
             usage=result.usage if result and not result.is_free else None,

@@ -54,6 +54,8 @@ class Observer:
         if outcome.completion_id:
             line["completion_id"] = outcome.completion_id
             line["class_id"] = outcome.class_id
+            if outcome.version is not None:
+                line["version"] = outcome.version
             line["provider"] = outcome.provider
             if outcome.first_byte_ms is not None:
                 metrics.first_byte.add(outcome.class_id, outcome.first_byte_ms / 1000)

@@ -1,0 +1,66 @@
+"""What stands behind a class: numbered versions of routes and character, and which of them are served.
+
+A version never changes. The state of a class names the version that is served and, while a canary runs, the candidate
+and its share of the accounts. An account belongs to the share of one candidate for as long as the canary runs.
+"""
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from cadenza.core.records import Route
+
+Origin = Literal["config", "promotion"]
+SHARES = (5, 25, 100)  # percent of accounts: the steps of a canary
+BUCKETS = 10_000
+
+
+class ClassVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a class. `routes` are sorted by order."""
+
+    class_id: str
+    number: int = 0  # 0: not recorded yet
+    routes: tuple[Route, ...]
+    character: str
+    origin: Origin = "config"
+    created_at: int = 0
+    actor: str = ""
+    verdict_id: str | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """The same for versions of a class with the same routes and the same character."""
+        return hashlib.sha256(msgspec.json.encode((self.class_id, self.routes, self.character))).digest()
+
+    @property
+    def main_routes(self) -> tuple[Route, ...]:
+        """The routes that are tried first. The others are fallbacks."""
+        return tuple(route for route in self.routes if route.order == self.routes[0].order)
+
+    def with_candidate(self, candidate: Route) -> "ClassVersion":
+        """The version that a promotion records: the candidate instead of the main routes; fallbacks stay."""
+        place = (candidate.provider, candidate.model)
+        main, first = self.main_routes, msgspec.structs.replace(candidate, order=self.routes[0].order, weight=1)
+        fallbacks = [one for one in self.routes if one not in main and (one.provider, one.model) != place]
+        return msgspec.structs.replace(
+            self, number=0, routes=(first, *fallbacks), origin="promotion", created_at=0, actor="", verdict_id=None
+        )
+
+
+class ClassState(msgspec.Struct, frozen=True, kw_only=True):
+    """Which version of a class is served, and which candidate a canary tries. `revision` grows with every change."""
+
+    version: ClassVersion
+    candidate: ClassVersion | None = None
+    share: int = 0  # percent of accounts that the candidate serves
+    is_adopted: bool = False  # the store decides, even where the config names routes
+    canary: str | None = None  # JSON: counts and test of the canary
+    revision: int = 1
+    changed_at: int = 0
+
+
+def bucket_of(account_id: str, class_id: str, number: int) -> int:
+    """Where an account stands among BUCKETS: accounts below the share of a candidate are served by it."""
+    digest = hashlib.sha256(f"{class_id} {number} {account_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % BUCKETS
