@@ -88,7 +88,7 @@ async def private_service(
     given = private_settings(settings, sides, folder, concurrency)
     tokens = await _open_account(given, budget_nano)
     listener = bind("127.0.0.1", 0)
-    with Path(os.devnull).open("w", encoding="utf-8") as nothing:
+    with Path(os.devnull).open("w", encoding="utf-8") as nothing:  # noqa: ASYNC230 never waits
         app = App(given, make_log(nothing))
         if not await app.start():
             raise RuntimeError("the private service of an evaluation could not start")
