@@ -70,7 +70,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
         plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
-        quote = size_hold(request, plan, served.price, chat, prompt)
+        quote = size_hold(request, served, plan, chat, prompt)
         at("quoted")
         async with Credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
             at("held")

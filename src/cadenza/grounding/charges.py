@@ -61,13 +61,15 @@ class Charges:
         self.charged_nano = 0
 
     @contextlib.asynccontextmanager
-    async def charge(self, class_id: str, price: Price, at_most: Usage, what: str) -> AsyncIterator[ChargedWork]:
+    async def charge(
+        self, class_id: str, price: Price, at_most: Usage, what: str, version: int | None = None
+    ) -> AsyncIterator[ChargedWork]:
         """Charge the block, unless it fails; NotAffordable or AlreadyCharged before it begins.
 
-        `what` identifies the work: the query of a search, or the prompt of a decision.
+        `what` identifies the work: the query of a search, or the prompt of a decision. `version` is that of the class.
         """
         now_ms, started_s = time.time_ns() // 1_000_000, time.perf_counter()
-        hold = self._hold(class_id, price, at_most, what, now_ms)
+        hold = msgspec.structs.replace(self._hold(class_id, price, at_most, what, now_ms), version=version)
         answer = await self._ledger.hold(hold)
         if isinstance(answer, Repeated):
             raise AlreadyCharged
@@ -95,6 +97,7 @@ class Charges:
                 account_id=hold.account_id,
                 completion_id=hold.completion_id,
                 class_id=class_id,
+                version=version,
                 provider=work.provider,
                 model=work.model,
                 usage=used,
