@@ -27,6 +27,7 @@ from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
+from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
 from cadenza.fleet.presence import Presence
@@ -385,7 +386,7 @@ def build_catalogue(settings: Settings, states: Mapping[str, ClassState]) -> Cat
         return ServedClass(
             Plan.of(version.class_id, version.routes),
             Character(version.character),
-            settings.prices[version.class_id],
+            PriceSchedule(settings.prices[version.class_id]),
             decides_by_model=one is not None and one.search_decision == "model",
             version=version.number,
         )

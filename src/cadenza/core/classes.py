@@ -57,6 +57,7 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     """Which version of a class is served, and which candidate a canary tries. `revision` grows with every change."""
 
     version: ClassVersion
+    previous: int | None = None  # the number of the version that was served before it
     candidate: ClassVersion | None = None
     share: int = 0  # percent of accounts that the candidate serves
     is_adopted: bool = False  # the store decides, even where the config names routes

@@ -63,10 +63,11 @@ class Quote(msgspec.Struct, frozen=True):
 
 
 def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRequest, prompt: PromptSize) -> Quote:
-    """Size the hold of a chat: the prompt, as far as it is counted, and the output allowance, at the class's price.
+    """Size the hold of a chat: the prompt, as far as it is counted, and the output allowance.
 
     `PromptSize.to_hold` says how many tokens a prompt is held for, and `allowance` how many of output. The ledger fits
-    the allowance to what account and cap can pay (`ledger.rules.take_hold`).
+    the allowance to what account and cap can pay (`ledger.rules.take_hold`). The price is the class's at this moment,
+    and stays the request's to its end.
     """
     now_ms, principal = time.time_ns() // 1_000_000, request.principal
     hold = Hold(
@@ -78,7 +79,7 @@ def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRe
         prompt_tokens=prompt.to_hold(plan.context_tokens),
         is_counted=prompt.is_exact,
         allowance_tokens=allowance(chat.max_tokens, plan.max_output_tokens),
-        price=served.price,
+        price=served.prices.at(now_ms),
         stream=chat.stream,
         started_at=now_ms,
         idempotency_digest=idempotency_digest(request.exchange.request.headers),

@@ -12,6 +12,7 @@ import pytest
 from cadenza.core.rates import Rate, Ticket
 from cadenza.fleet.valkey.connection import ValkeyAddress
 from cadenza.fleet.valkey.link import ValkeyTiming
+from cadenza.fleet.valkey.slots import SLOTS_KEY
 from cadenza.fleet.valkey.state import ValkeyState
 from cadenza.gateway.slots import Slots
 from cadenza.observe import Observer, make_log
@@ -267,6 +268,20 @@ async def test_leases_that_a_flush_lost_are_not_given_again(
     while more < 10 and await second.enter("key_b"):
         more += 1
     assert 7 + 2 + more <= 10
+
+
+async def test_a_process_that_joins_after_a_flush_costs_no_slot(
+    own_valkey: Valkey, make_valkey_state: MakeValkeyState
+) -> None:
+    """Idle processes offer their slots to a process that joins, and have them again although leases do not grow."""
+    fleet = [await with_slots(make_valkey_state, own_valkey.url, 30, PATIENT) for _ in range(2)]
+    await until(lambda: all(state.lender.processes == 2 for state, _ in fleet))
+    own_valkey.command("FLUSHALL")
+    await until(lambda: own_valkey.command("HLEN", SLOTS_KEY) == b":3\r\n")  # both, and when leases were lost
+    fleet.append(await with_slots(make_valkey_state, own_valkey.url, 30, PATIENT))
+    await until(lambda: all(state.lender.processes == 3 for state, _ in fleet))
+    for _, slots in fleet:
+        await enter_all(slots, "key_a", 3)
 
 
 async def test_each_process_has_its_share_without_valkey(

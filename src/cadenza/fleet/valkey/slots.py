@@ -2,7 +2,7 @@
 
 Each report says how many slots are in use and wanted, and its answer is the new lease. A lease expires if it is not
 renewed. Stance on failure: without Valkey the lease is used until shortly before it expires; then this process has its
-share of all slots.
+share of all slots. It has its share at once if Valkey is lost while it gives slots back.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class ValkeyLender:
     """The lease of this process.
 
     While a report is in flight this process keeps to `_limit`, which Valkey never lowers by itself: the answer may ask
-    for less, and the next report says that it was given back.
+    for less, and the next report says that it was given back. `_limit` is below `_leased` while slots are given back.
     """
 
     def __init__(self, link: ValkeyLink, timing: ValkeyTiming, processes: int) -> None:
@@ -35,6 +35,7 @@ class ValkeyLender:
         self._ceiling = 0
         self._borrower: Borrower | None = None
         self._limit = 0
+        self._leased = 0  # the limit that the last answer set
         self._keys_elsewhere = 0
         self._until_s = 0.0  # the end of the lease; zero if there is none
         self._was_leased = False
@@ -55,7 +56,7 @@ class ValkeyLender:
     def change_ceiling(self, ceiling: int) -> None:
         self._ceiling = ceiling
         if self._until_s:
-            self._limit = min(self._limit, ceiling)
+            self._limit = self._leased = min(self._limit, ceiling)
             self._allow()
         self.need_more()
 
@@ -109,9 +110,9 @@ class ValkeyLender:
         self._check_lease()
         if self._is_reporting or self._borrower is None or not self._link.is_up:
             return
-        use, most, standing = self._borrower.use(), self._limit, "leased"
+        use, most, standing = self._borrower.use(), self._leased, "leased"
         if not self._until_s:
-            most, standing = (self._limit, "lapsed") if self._was_leased else (self._ceiling, "new")
+            most, standing = (self._leased, "lapsed") if self._was_leased else (self._ceiling, "new")
             self._limit = use.taken
             self._allow()
         self._reported_s, self._is_reporting, self._is_needed = time.monotonic(), True, False
@@ -125,11 +126,10 @@ class ValkeyLender:
         assert self._borrower
         self._is_reporting = False
         if answer is None:
-            if not self._until_s:
-                self._use_share()
+            self._check_lease()
             return
         lease, target, self._keys_elsewhere, self.processes = answer
-        self._limit = min(lease, target)
+        self._limit = self._leased = min(lease, target)
         self._until_s = self._reported_s + self._timing.lease_s - self._timing.lease_margin_s
         self._was_leased = True
         self._allow()
@@ -144,13 +144,13 @@ class ValkeyLender:
     def _check_lease(self) -> None:
         """End an expired lease. While Valkey answers, no slot is given until the answer to the next report."""
         if self._until_s and time.monotonic() >= self._until_s:
-            self._until_s, self._limit = 0.0, self.share
-        if not self._until_s and self._borrower and not self._link.is_up:
+            self._until_s, self._limit, self._leased = 0.0, self.share, self.share
+        if not self._link.is_up and self._borrower and (not self._until_s or self._limit < self._leased):
             self._use_share()
 
     def _use_share(self) -> None:
         assert self._borrower
-        self._until_s, self._limit = 0.0, self.share
+        self._until_s, self._limit, self._leased = 0.0, self.share, self.share
         self._borrower.allow(SlotLease(self._limit, self._limit))
 
     def _allow(self) -> None:
