@@ -86,7 +86,6 @@ class App:
         self._write_check = WriteCheck(self._store, log)
         self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
         self._states: dict[str, ClassState] = {}  # of the classes that are served
-        self._specs: dict[str, UpstreamSpec] = {}  # of the upstreams that run
         self._shared = open_shared_state(settings, observer)
         self._presence = Presence(self._store)
         token = settings.server.metrics_token
@@ -214,8 +213,7 @@ class App:
         settings, observer = self._settings, self._observer
         self._states = await resolve_classes(self._store, settings)
         catalogue = build_catalogue(settings, self._states)
-        self._specs = upstream_specs(settings, catalogue.routes())
-        upstreams = {name: build_upstream(spec, self._log) for name, spec in self._specs.items()}
+        upstreams = build_upstreams(settings, self._log, catalogue.routes())
         grounder = build_grounder(settings.grounding, self._store, observer)
         state = State(self._store, self._presence, self._shared, grounder)
         snapshot = Snapshot(catalogue, upstreams, build_limits(settings))
@@ -274,8 +272,9 @@ class App:
     async def _change_upstreams(self, specs: dict[str, UpstreamSpec]) -> dict[str, Upstream]:
         """Start the upstreams that are new. Those that are no longer wanted stop after their last request."""
         running = self.gateway.snapshot.upstreams
+        before = upstream_specs(self._settings, self.gateway.snapshot.catalogue.routes())
         upstreams = {
-            name: running[name] if self._specs.get(name) == spec else build_upstream(spec, self._log)
+            name: running[name] if before.get(name) == spec else build_upstream(spec, self._log)
             for name, spec in specs.items()
         }
         for name, upstream in upstreams.items():
@@ -284,7 +283,6 @@ class App:
         for name, upstream in running.items():
             if upstreams.get(name) is not upstream:
                 self._retire(upstream.stop)
-        self._specs = specs
         return upstreams
 
     def _log_versions(self, states: Mapping[str, ClassState]) -> None:
