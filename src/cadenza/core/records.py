@@ -136,3 +136,4 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     first_byte_ms: int | None = None
     fault: str = ""  # the kind of upstream fault that broke off its stream, or that left it without an answer
     has_doubtful_usage: bool = False  # the upstream's counts could not be true
+    finish_reason: str = ""  # of a reply that is complete

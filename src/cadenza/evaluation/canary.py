@@ -1,15 +1,14 @@
 """The sequential test of a canary, and when it steps up or rolls back. Pure: no I/O and no clock.
 
-Five measures are compared: errors, first token, finish reasons, longer answers, shorter answers. Each is a bet against
-"the candidate is not worse". A block has n_a observations of the candidate and n_b of the incumbent; the bet pays
-likelihood(θa, θb) / likelihood(θ0), where θ0 is the rate of both together and θa > θb. Its expected value is at most 1 for every
-common rate, and for every lower rate of the candidate. So by Ville's inequality the capital ever exceeds ALARM with
-probability 1 / ALARM at most, however often one looks. All measures of a whole canary together raise a false alarm with
-probability FALSE_ALARM at most.
+Five measures are compared: errors, first token, finish reasons, longer and shorter answers. Each is a bet against "the
+candidate is not worse". A block has n_a observations of the candidate and n_b of the incumbent. The bet pays
+likelihood(theta_a, theta_b) / likelihood(theta), where theta is the rate of both together and theta_a > theta_b. Its
+expected value is at most 1 for every common rate, and if the candidate's rate is lower. So by Ville's inequality the
+capital ever reaches ALARM with probability 1 / ALARM at most, however often one looks, and all measures of a whole
+canary together raise a false alarm with probability FALSE_ALARM at most, if requests are independent.
 
-Times and lengths are counted in bins that grow by a tenth. The candidate has a tolerance of TOLERANCE_BINS: its event is
-"more than 1.5 times the incumbent's quartile", while the incumbent's is "more than the quartile". The quartile is
-that of earlier blocks.
+Times and lengths are counted in bins that grow by a tenth, and compared with the quartile of earlier blocks. The
+candidate has a tolerance: its event is "more than 1.5 times the quartile", the incumbent's is "more than the quartile".
 """
 
 import math
@@ -179,7 +178,7 @@ class StepRules(msgspec.Struct, frozen=True, kw_only=True):
     requests_least: int = 20
 
 
-class Decision(msgspec.Struct, frozen=True):
+class NextStep(msgspec.Struct, frozen=True):
     """What happens to the canary, and why: the candidate's next share, 100 if it becomes the version, 0 if not."""
 
     share: int
@@ -187,10 +186,10 @@ class Decision(msgspec.Struct, frozen=True):
     measure: str = ""  # that raised the alarm
 
 
-def decide(state: CanaryState, share: int, waited_ms: int, rules: StepRules) -> Decision | None:
+def decide(state: CanaryState, share: int, waited_ms: int, rules: StepRules) -> NextStep | None:
     """What follows from the stored state, `waited_ms` after its step began. None: go on as it is."""
     if alarm := alarm_of(state):
-        return Decision(0, describe(state, alarm), alarm)
+        return NextStep(0, describe(state, alarm), alarm)
     steps = [step for step in SHARES if step > share]
     has_enough = (
         state.step_requests >= rules.requests
@@ -203,7 +202,7 @@ def decide(state: CanaryState, share: int, waited_ms: int, rules: StepRules) -> 
     )
     if has_doubt(state) or not (has_enough or has_waited):
         return None
-    return Decision(
+    return NextStep(
         steps[0],
         f"{state.step_requests} requests of {state.account_count} or more accounts at {share}%, "
         f"{state.step_incumbents} requests of the version before, no alarm",

@@ -79,6 +79,7 @@ class RequestRecord:
             first_byte_ms=None if first_s is None else round((first_s - exchange.started_s) * 1000),
             fault=(result.fault or "") if result else self._fault,
             has_doubtful_usage=result.is_doubtful if result else False,
+            finish_reason=(result.finish_reason or "") if result else "",
         )
 
 

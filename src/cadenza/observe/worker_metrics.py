@@ -25,6 +25,7 @@ from cadenza.observe.metrics import Metrics
 ANSWER_S = 0.5
 SOCKET_PATH_MAX = 100  # the kernel allows 107 bytes
 HIGHEST = {  # gauges of a state, 1 if any process is in it, or of a time: the latest
+    "cadenza_canary_share",
     "cadenza_route_resting",
     "cadenza_route_failing",
     "cadenza_route_last_fault_timestamp_seconds",

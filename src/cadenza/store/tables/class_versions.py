@@ -46,6 +46,10 @@ CHANGE_STATE = Statement(
     )
 )
 
+SET_CANARY = Statement(
+    update(class_states).where(class_states.c.class_id == bindparam("of")).values(canary=bindparam("new_canary"))
+)
+
 
 def add(tx: Transaction, version: ClassVersion) -> ClassVersion:
     """Record a version under the next number of its class, and return it with its number.
@@ -122,6 +126,11 @@ def change_state(tx: Transaction, state: ClassState, now_ms: int) -> bool:
         "new_changed_at": now_ms,
     }
     return tx.change(CHANGE_STATE, values) == 1
+
+
+def set_canary(tx: Transaction, class_id: str, canary: str) -> None:
+    """Write the counts of a canary. The caller has locked the state; its revision stays, as nothing else changes."""
+    tx.change(SET_CANARY, {"of": class_id, "new_canary": canary})
 
 
 def _read_version(row: Row) -> ClassVersion:
