@@ -341,7 +341,9 @@ def find_candidate(settings: Settings, class_id: str, text: str) -> Route:
         raise ValueError(f"--candidate {text}: the provider '{name}' has one model: use '{name}/{default.model}'")
     if not model and provider.kind == "openai":
         names = ", ".join(dict.fromkeys(f"{route.provider}/{route.model}" for route in known))
-        raise ValueError(f"--candidate {text}: name a model too, PROVIDER/MODEL; the config has {names or 'none there'}")
+        raise ValueError(
+            f"--candidate {text}: name a model too, PROVIDER/MODEL; the config has {names or 'none there'}"
+        )
     wanted = model or default.model
     found = next((route for route in known if route.model == wanted), None)
     return found or make_route(provider, {"provider": name, "model": wanted})

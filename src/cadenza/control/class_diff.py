@@ -10,6 +10,7 @@ import msgspec
 from cadenza.core.classes import ClassVersion
 from cadenza.core.records import Route
 
+Kind = Literal["added", "removed", "changed"]
 Place = tuple[str, str, int]  # provider, model, and which of the routes with both
 
 
@@ -24,7 +25,7 @@ class FieldChange(msgspec.Struct, frozen=True):
 class RouteChange(msgspec.Struct, frozen=True):
     """A route that one version has and the other has not, or has with other settings."""
 
-    change: Literal["added", "removed", "changed"]
+    change: Kind
     route: str  # provider/model
     fields: tuple[FieldChange, ...]
 
@@ -56,7 +57,7 @@ def _compare_routes(before: ClassVersion, after: ClassVersion) -> Iterator[Route
         was, now = old.get(place), new.get(place)
         if was == now:
             continue
-        change: Literal["added", "removed", "changed"] = "added" if was is None else "removed" if now is None else "changed"
+        change: Kind = "changed" if was and now else "added" if now else "removed"
         yield RouteChange(change, f"{place[0]}/{place[1]}", tuple(_compare_fields(was, now)))
 
 

@@ -6,6 +6,7 @@ serve it are one transaction. What the config pins stays pinned until the class 
 """
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -46,6 +47,17 @@ class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
     pin: str  # empty once the class is adopted
     verdict: EvaluationRecord | None
     next_step: str
+
+    @property
+    def canary(self) -> dict[str, Any]:
+        """What the canary has counted; empty without one."""
+        found = msgspec.json.decode(self.state.canary) if self.state.canary else {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def verdict_line(self) -> str:
+        """The newest verdict in one line."""
+        return describe_verdict(self.verdict) if self.verdict else "none"
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
@@ -137,9 +149,10 @@ async def adopt(store: Store, class_id: str, rules: ClassRules, by: str, now_ms:
     if state.is_adopted:
         raise ControlError(f"'{class_id}' is adopted already: promote a candidate, or roll back.")
     if not rules.pin:
-        raise ControlError(f"The config names no routes for '{class_id}', so there is nothing to adopt: promote at once.")
+        raise ControlError(f"The config names no routes for '{class_id}', so the store decides already.")
     detail = f"version {state.version.number} stays; {rules.pin} no longer counts"
-    return await _change(store, state, replace_state(state, is_adopted=True), "class.adopt", detail, by, now_ms)
+    event = AuditEvent(now_ms, by, "class.adopt", subject=class_id, detail=detail)
+    return await _change(store, state, replace_state(state, is_adopted=True), event)
 
 
 async def hand_back(store: Store, class_id: str, rules: ClassRules, by: str, now_ms: int) -> ClassState:
@@ -151,7 +164,8 @@ async def hand_back(store: Store, class_id: str, rules: ClassRules, by: str, now
         raise ControlError(f"The config names no routes for '{class_id}': write them there, and run this again.")
     _refuse_canary(state)
     detail = f"the routes of {rules.pin} count again, instead of version {state.version.number}"
-    return await _change(store, state, replace_state(state, is_adopted=False), "class.adopt", detail, by, now_ms)
+    event = AuditEvent(now_ms, by, "class.adopt", subject=class_id, detail=detail)
+    return await _change(store, state, replace_state(state, is_adopted=False), event)
 
 
 async def promote(
@@ -163,7 +177,7 @@ async def promote(
     _refuse_canary(state)
     made = state.version.with_candidate(order.candidate)
     if made.digest == state.version.digest:
-        raise ControlError(f"{place_of(order.candidate)} is what '{class_id}' serves already: there is nothing to promote.")
+        raise ControlError(f"{place_of(order.candidate)} serves '{class_id}' already: there is nothing to promote.")
     if order.forced is None:
         record = await _find_verdict(store, state, made, rules, order, now_ms)
         verdict_id, why = record.id, f"verdict {record.id}"
@@ -177,11 +191,12 @@ async def promote(
         stamped = msgspec.structs.replace(made, created_at=now_ms, actor=by, verdict_id=verdict_id)
         version = class_versions.add(tx, stamped)
         if order.share == WHOLE:
-            new = replace_state(current, version=version)
-            return _write(tx, new, "class.promote", f"version {version.number} instead of {before}: {what}", by, now_ms)
-        new = replace_state(current, candidate=version, share=order.share, canary=NEW_CANARY)
-        detail = f"version {version.number} for {order.share}% of accounts beside {before}: {what}"
-        return _write(tx, new, "class.canary", detail, by, now_ms)
+            new, name = replace_state(current, version=version), "class.promote"
+            detail = f"version {version.number} instead of {before}: {what}"
+        else:
+            new, name = replace_state(current, candidate=version, share=order.share, canary=NEW_CANARY), "class.canary"
+            detail = f"version {version.number} for {order.share}% of accounts beside {before}: {what}"
+        return _write(tx, new, AuditEvent(now_ms, by, name, subject=class_id, detail=detail))
 
     return await make_change(store, change)
 
@@ -199,15 +214,25 @@ async def roll_back(
     if state.candidate and order.to in (None, served):
         new = replace_state(state)
         detail = f"the canary of version {state.candidate.number} ended, version {served} stays{reason}"
-        return await _change(store, state, new, "class.rollback", detail, by, now_ms)
-    version = await _read_version(store, class_id, _rollback_target(state, order.to))
-    if missing := {route.provider for route in version.routes} - rules.providers:
-        names = ", ".join(f"'{name}'" for name in sorted(missing))
-        raise ControlError(
-            f"Version {version.number} needs the provider {names}, which the config does not have: add it there first."
-        )
-    detail = f"version {version.number} instead of {served}{reason}"
-    return await _change(store, state, replace_state(state, version=version), "class.rollback", detail, by, now_ms)
+    else:
+        version = await _read_version(store, class_id, _rollback_target(state, order.to))
+        _refuse_unknown_providers(version, rules)
+        new = replace_state(state, version=version)
+        detail = f"version {version.number} instead of {served}{reason}"
+    event = AuditEvent(now_ms, by, "class.rollback", subject=class_id, detail=detail)
+    return await _change(store, state, new, event)
+
+
+def describe_verdict(record: EvaluationRecord) -> str:
+    head = f"{record.candidate} against version {record.incumbent}, {rfc3339(record.created_at)}, {record.id}"
+    if record.result is None:
+        return f"{head}: {record.state}"
+    found = read_verdict(record.result)
+    return (
+        f"{head}: {found.decision}, score {found.incumbent.score:.3f} -> {found.candidate.score:.3f} "
+        f"({found.interval.low:+.3f} to {found.interval.high:+.3f}), "
+        f"{found.wins} wins, {found.losses} losses, {found.ties} ties"
+    )
 
 
 def place_of(route: Route) -> str:
@@ -242,12 +267,10 @@ def replace_state(
     )
 
 
-async def _change(
-    store: Store, seen: ClassState, new: ClassState, event: str, detail: str, by: str, now_ms: int
-) -> ClassState:
+async def _change(store: Store, seen: ClassState, new: ClassState, event: AuditEvent) -> ClassState:
     def change(tx: Transaction) -> ClassState:
-        current = _lock(tx, seen.version.class_id, _seen(seen))
-        return _write(tx, msgspec.structs.replace(new, revision=current.revision), event, detail, by, now_ms)
+        current = _lock(tx, event.subject, _seen(seen))
+        return _write(tx, msgspec.structs.replace(new, revision=current.revision), event)
 
     return await make_change(store, change)
 
@@ -266,13 +289,12 @@ def _lock(tx: Transaction, class_id: str, seen: Seen) -> ClassState:
     return current
 
 
-def _write(tx: Transaction, new: ClassState, event: str, detail: str, by: str, now_ms: int) -> ClassState:
-    class_id = new.version.class_id
-    is_written = class_versions.change_state(tx, new, now_ms)
+def _write(tx: Transaction, new: ClassState, event: AuditEvent) -> ClassState:
+    is_written = class_versions.change_state(tx, new, event.at)
     assert is_written, "the state was locked"
-    audit_events.add(tx, AuditEvent(now_ms, by, event, subject=class_id, detail=detail))
+    audit_events.add(tx, event)
     epochs.begin_next(tx, epochs.CLASSES)
-    written = class_versions.get_state(tx, class_id)
+    written = class_versions.get_state(tx, event.subject)
     assert written
     return written
 
@@ -324,6 +346,14 @@ def _refuse_pinned(state: ClassState, rules: ClassRules) -> None:
         )
 
 
+def _refuse_unknown_providers(version: ClassVersion, rules: ClassRules) -> None:
+    if missing := {route.provider for route in version.routes} - rules.providers:
+        names = ", ".join(f"'{name}'" for name in sorted(missing))
+        raise ControlError(
+            f"Version {version.number} needs the provider {names}, which the config does not have: add it there first."
+        )
+
+
 def _refuse_canary(state: ClassState) -> None:
     if state.candidate:
         class_id = state.version.class_id
@@ -364,8 +394,8 @@ async def _find_verdict(
     with_suite = [one for one in against if one.suite_digest == order.suite_digest]
     if not with_suite:
         raise ControlError(
-            f"The newest verdict on {place} is by the suite '{against[0].suite}', or an earlier state of it, and the gate "
-            f"wants '{order.suite}' as it is now. {advice}"
+            f"The newest verdict on {place} is by the suite '{against[0].suite}' or by another state of it, and the "
+            f"gate wants '{order.suite}' as it is now. {advice}"
         )
     same = [one for one in with_suite if one.candidate_digest == made.digest]
     if not same:
@@ -395,10 +425,7 @@ def _next_step(state: ClassState, pin: str, verdict: EvaluationRecord | None, ru
             "promote candidates after evaluation."
         )
     if state.candidate:
-        return (
-            "The canary steps up or rolls back by itself. To end it now, run "
-            f"'cadenza classes rollback {class_id}'."
-        )
+        return f"The canary steps up or rolls back by itself. To end it now, run 'cadenza classes rollback {class_id}'."
     is_current = verdict is not None and verdict.incumbent == state.version.number
     if verdict is None or not is_current:
         return f"To try another model, run 'cadenza classes evaluate {class_id} --candidate PROVIDER/MODEL'."

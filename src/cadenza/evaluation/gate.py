@@ -73,13 +73,16 @@ def _check_ratios(verdict: Verdict, limits: GateLimits) -> Iterator[str]:
 
 
 def _above(name: str, verb: str, found: float, limit: float) -> str:
-    return f"{name}: it {verb} {found:.2f} times as much as the incumbent, and {limit:.2f} is allowed: {found - limit:.2f} above."
+    over = found - limit
+    return (
+        f"{name}: it {verb} {found:.2f} times as much as the incumbent, and {limit:.2f} is allowed: {over:.2f} above."
+    )
 
 
 def _check_conformance(verdict: Verdict) -> Iterator[str]:
     if not verdict.candidate.conformance:
         yield "Its wire conformance was not tried: evaluate it again."
     known = {check.name for check in verdict.incumbent.conformance if check.state == "fault"}
-    faults = [check.name for check in verdict.candidate.conformance if check.state == "fault" and check.name not in known]
-    if faults:
+    faults = [check.name for check in verdict.candidate.conformance if check.state == "fault"]
+    if faults := [name for name in faults if name not in known]:
         yield f"Its wire conformance has {len(faults)} faults that the incumbent does not have: {', '.join(faults)}."
