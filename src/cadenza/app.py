@@ -22,6 +22,7 @@ from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.store.prepare import WriteCheck, prepare_store
+from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
 from cadenza.fleet.presence import Presence
@@ -276,7 +277,7 @@ def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Sna
         class_id: ServedClass(
             Plan.of(class_id, one.routes),
             Character(one.character),
-            settings.prices[class_id],
+            PriceSchedule(settings.prices[class_id]),
             decides_by_model=one.search_decision == "model",
         )
         for class_id, one in settings.classes.items()

@@ -6,7 +6,7 @@ import msgspec
 
 from cadenza.core.chat import Model, ModelList
 from cadenza.core.errors import ContextOverflow, InvalidRequest, NotFound, NotTaken
-from cadenza.core.money import Price
+from cadenza.core.prices import PriceSchedule, show_changes, show_price
 from cadenza.core.rates import Limits
 from cadenza.core.records import AUTO, CLASSES, DEFAULT_CLASS, RESERVED_CLASS, Plan, Principal, Route
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, output_room
@@ -23,11 +23,11 @@ CREATED = 1_767_225_600  # 2026-01-01: class ids are stable, and so is their cre
 
 
 class ServedClass(msgspec.Struct, frozen=True):
-    """A class that has routes: its plan, its character and its price, and how it decides about web search."""
+    """A class that has routes: its plan, its character and its prices, and how it decides about web search."""
 
     plan: Plan
     character: Character
-    price: Price
+    prices: PriceSchedule
     decides_by_model: bool = False
 
 
@@ -38,7 +38,8 @@ class Catalogue:
         self._classes = {class_id: classes[class_id] for class_id in CLASSES if class_id in classes}
         assert self._classes, "a service without a single route must not start"
         self.ids = (AUTO, *self._classes)
-        self.least_nano = min(served.price.quote(1, 1) for served in self._classes.values())  # the cheapest answer
+        # The cheapest answer, now or after a change of price.
+        self.least_nano = min(served.prices.least_quote(1, 1) for served in self._classes.values())
 
     def find(self, asked: str | None, principal: Principal) -> ServedClass:
         """The class that a chat request names; without a name, or for `auto`, the one that the account prefers."""
@@ -64,13 +65,17 @@ class Catalogue:
             if any(all(getattr(route, need) for need in needs) for route in served.plan.routes)
         )
 
-    def models(self) -> ModelList:
-        return ModelList(data=[Model(id=class_id, created=CREATED) for class_id in self.ids])
+    def models(self, now_ms: int) -> ModelList:
+        return ModelList(data=[self.model(class_id, now_ms) for class_id in self.ids])
 
-    def model(self, class_id: str) -> Model:
-        if class_id not in self.ids:
+    def model(self, class_id: str, now_ms: int) -> Model:
+        if class_id == AUTO:
+            return Model(id=AUTO, created=CREATED)
+        if class_id not in self._classes:
             raise NotFound(f"This model does not exist. {self._usable()}")
-        return Model(id=class_id, created=CREATED)
+        prices = self._classes[class_id].prices
+        pricing, changes = show_price(prices.at(now_ms)), show_changes(prices.after(now_ms))
+        return Model(id=class_id, created=CREATED, pricing=pricing, pricing_changes=changes)
 
     def _preferred(self, principal: Principal) -> str:
         """The account's class. If it has no routes: the default class, else the first that has."""

@@ -136,8 +136,9 @@ async def overview_page(visit: Visit) -> Response:
 
 async def classes_page(visit: Visit) -> Response:
     load = await get_load(visit)
-    prices = {one.plan.class_id: one.price for one in visit.context.gateway.snapshot.catalogue.served()}
-    return visit.page("operator/classes.html", prices=prices, load=load)
+    classes = visit.context.gateway.snapshot.catalogue.served()
+    prices = {one.plan.class_id: one.prices for one in classes}
+    return visit.page("operator/classes.html", prices=prices, classes=classes, load=load)
 
 
 async def get_totals(visit: Visit) -> OperatorOverview:
