@@ -54,7 +54,7 @@ MORE_ROWS = (
     f"INSERT INTO debts SELECT 3, account_id, 'dp_1', 'a dispute', 0, 0, 1 FROM {IDS}",
     "INSERT INTO command_references VALUES (zeroblob(32), 'key.create', zeroblob(32), 'key_1', 1)",
     "INSERT INTO class_versions VALUES ('forte', 1, zeroblob(32), '[]', '', 'config', 1, 'command line', NULL)",
-    "INSERT INTO class_states VALUES ('forte', 1, 0, NULL, 0, NULL, 1, 1, NULL)",
+    "INSERT INTO class_states VALUES ('forte', 1, NULL, 0, NULL, 0, NULL, 1, 1, NULL)",
     """INSERT INTO verdicts VALUES ('eval_1', 'forte', 'evaluation', 'finished', 1, 2, 'command line', 1, 'a/b',
         zeroblob(32), 'starter', zeroblob(32), 3, 5, '{}')""",
     "INSERT INTO verdict_scores VALUES ('eval_1', 1, 1, 'candidate', 0.5, NULL, 9, 9, 1.5, NULL, '')",

@@ -440,6 +440,7 @@ class_states = Table(  # which version of a class is served
     metadata,
     Column("class_id", Text, primary_key=True),
     Column("version", Integer, nullable=False),
+    Column("previous", Integer),  # the version that was served before it
     Column("is_adopted", Boolean, nullable=False, server_default=false()),  # the store decides, not the config
     Column("candidate", Integer),  # the version that a canary tries
     Column("share", Integer, nullable=False, server_default=text("0")),  # percent of accounts that it serves

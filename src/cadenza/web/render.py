@@ -6,7 +6,7 @@ under a URL that changes with their content.
 
 import gzip
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -156,6 +156,13 @@ def day(at_ms: int) -> str:
     return f"{at.day} {at:%b %Y}"
 
 
+def utc_date(at_ms: int) -> str:
+    """1 December 2026 (UTC); with the time of day, unless it is midnight."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    time_of_day = "" if at.time() == time() else f", {at:%H:%M}" if at.second == 0 else f", {at:%H:%M:%S}"
+    return f"{at.day} {at:%B %Y}{time_of_day} (UTC)"
+
+
 def _read(path: Traversable) -> Asset:
     content = path.read_bytes()
     return Asset(MEDIA_TYPES[path.name.rpartition(".")[2]], content, gzip.compress(content, 9, mtime=0))
@@ -171,6 +178,7 @@ FILTERS = {
     "compact": compact,
     "moment": moment,
     "day": day,
+    "utc_date": utc_date,
     "entry_words": describe_entry,
     "payment_words": describe_payment,
 }

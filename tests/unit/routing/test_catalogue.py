@@ -5,10 +5,12 @@ import pytest
 
 from cadenza.core.errors import InvalidRequest, NotFound, NotTaken
 from cadenza.core.money import Price
+from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.routing.catalogue import Catalogue, ServedClass, routes_that_take
 from cadenza.routing.prompt import Character
 
+NOW_MS = 1_767_225_600_000
 SERVED = {
     class_id: ServedClass(
         Plan.of(
@@ -16,7 +18,7 @@ SERVED = {
             (Route("acme", f"{class_id}-a", 1000, 100), Route("acme", f"{class_id}-b", 1000, 100, order=1)),
         ),
         Character(f"You are {class_id}."),
-        Price(number, number),
+        PriceSchedule(Price(number, number)),
     )
     for number, class_id in enumerate(("fortissimo", "forte", "mezzo"))
 }
@@ -75,33 +77,33 @@ def test_piano_is_reserved() -> None:
 
 def test_models_are_listed_in_a_fixed_order() -> None:
     """`auto` first, then the classes from light to strong, in whatever order the config has them."""
-    listed = catalogue().models()
+    listed = catalogue().models(NOW_MS)
     assert [model.id for model in listed.data] == ["auto", "mezzo", "forte", "fortissimo"]
     assert {(model.object, model.owned_by) for model in listed.data} == {("model", "cadenza")}
 
 
 def test_a_class_without_routes_is_not_listed() -> None:
     """Only `auto` and the configured classes are offered."""
-    assert [model.id for model in catalogue("forte").models().data] == ["auto", "forte"]
+    assert [model.id for model in catalogue("forte").models(NOW_MS).data] == ["auto", "forte"]
 
 
 def test_the_time_of_creation_is_stable() -> None:
     """Two starts of the service show the same time."""
-    assert catalogue().models() == catalogue().models()
-    assert catalogue().model("forte").created == 1_767_225_600
+    assert catalogue().models(NOW_MS) == catalogue().models(NOW_MS)
+    assert catalogue().model("forte", NOW_MS).created == 1_767_225_600
 
 
 @pytest.mark.parametrize("class_id", ["auto", "mezzo", "forte", "fortissimo"])
 def test_a_listed_model_can_be_read_alone(class_id: str) -> None:
     """One model is the same object as in the list."""
-    assert catalogue().model(class_id) in catalogue().models().data
+    assert catalogue().model(class_id, NOW_MS) in catalogue().models(NOW_MS).data
 
 
 @pytest.mark.parametrize("class_id", ["piano", "gpt-4o", "", "forte/x"])
 def test_a_model_that_is_not_listed_is_not_found(class_id: str) -> None:
     """404 for unknown ids, also for the reserved one."""
     with pytest.raises(NotFound, match="Use one of: auto, mezzo, forte, fortissimo"):
-        catalogue().model(class_id)
+        catalogue().model(class_id, NOW_MS)
 
 
 def test_the_routes_of_all_classes_are_listed() -> None:

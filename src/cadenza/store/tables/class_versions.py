@@ -4,7 +4,7 @@ A state is changed only if its revision is still the one that was read, so that 
 """
 
 import msgspec
-from sqlalchemy import Select, bindparam, insert, select, update
+from sqlalchemy import Select, bindparam, case, insert, select, update
 
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.records import Route
@@ -13,7 +13,7 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 
 _VERSION = ("class_id", "number", "routes", "character", "origin", "created_at", "actor", "verdict_id")
-_STATE = ("class_id", "version", "candidate", "share", "is_adopted", "canary", "revision", "changed_at")
+_STATE = ("class_id", "version", "candidate", "previous", "share", "is_adopted", "canary", "revision", "changed_at")
 _OF_CLASS = class_versions.c.class_id == bindparam("of")
 
 
@@ -28,14 +28,22 @@ BY_DIGEST = Statement(
     _select_versions().where(class_versions.c.digest == bindparam("digest")).order_by(class_versions.c.number.desc())
 )
 _STATES = select(*(class_states.c[name] for name in _STATE))
-STATE = Statement(_STATES.where(class_states.c.class_id == bindparam("of")).with_for_update())
+_STATE_OF_CLASS = _STATES.where(class_states.c.class_id == bindparam("of"))
+READ_STATE = Statement(_STATE_OF_CLASS)
+STATE = Statement(_STATE_OF_CLASS.with_for_update())
 STATES = Statement(_STATES.order_by(class_states.c.class_id))
 ADD_STATE = Statement(insert(class_states), "class_id", "version", "is_adopted", "changed_at")
 _CHANGED = ("version", "candidate", "share", "is_adopted", "canary", "changed_at")
+_PREVIOUS = case(
+    (class_states.c.version != bindparam("new_version"), class_states.c.version), else_=class_states.c.previous
+)
 CHANGE_STATE = Statement(
     update(class_states)
     .where(class_states.c.class_id == bindparam("of"), class_states.c.revision == bindparam("before"))
-    .values({name: bindparam(f"new_{name}") for name in _CHANGED} | {"revision": class_states.c.revision + 1})
+    .values(
+        {name: bindparam(f"new_{name}") for name in _CHANGED}
+        | {"previous": _PREVIOUS, "revision": class_states.c.revision + 1}
+    )
 )
 
 
@@ -62,6 +70,11 @@ def get(tx: Transaction, class_id: str, number: int) -> ClassVersion | None:
     return _read_version(row) if row else None
 
 
+async def read(store: Store, class_id: str, number: int) -> ClassVersion | None:
+    row = await store.row(BY_NUMBER, {"of": class_id, "number": number})
+    return _read_version(row) if row else None
+
+
 async def list_newest(store: Store, class_id: str) -> list[ClassVersion]:
     return [_read_version(row) for row in await store.rows(NEWEST_FIRST, {"of": class_id})]
 
@@ -69,11 +82,22 @@ async def list_newest(store: Store, class_id: str) -> list[ClassVersion]:
 def get_state(tx: Transaction, class_id: str) -> ClassState | None:
     """The state of a class, locked until the transaction ends."""
     row = tx.row(STATE, {"of": class_id})
-    return _read_state(tx, row) if row else None
+    return _get_state(tx, row) if row else None
 
 
 def list_states(tx: Transaction) -> list[ClassState]:
-    return [_read_state(tx, row) for row in tx.rows(STATES, {})]
+    return [_get_state(tx, row) for row in tx.rows(STATES, {})]
+
+
+async def read_state(store: Store, class_id: str) -> ClassState | None:
+    """The state of a class. It may change at any time: `change_state` refuses what was decided on an older one."""
+    row = await store.row(READ_STATE, {"of": class_id})
+    return await _read_state(store, row) if row else None
+
+
+async def read_states(store: Store) -> list[ClassState]:
+    """The states of all classes, as `read_state` reads them."""
+    return [await _read_state(store, row) for row in await store.rows(STATES, {})]
 
 
 def add_state(tx: Transaction, version: ClassVersion, now_ms: int) -> None:
@@ -83,7 +107,10 @@ def add_state(tx: Transaction, version: ClassVersion, now_ms: int) -> None:
 
 
 def change_state(tx: Transaction, state: ClassState, now_ms: int) -> bool:
-    """Write a state whose `revision` is that of the row that was read. False if another change came first."""
+    """Write a state whose `revision` is that of the row that was read. False if another change came first.
+
+    `previous` follows by itself: it is the version that was served until `version` changed.
+    """
     values = {
         "of": state.version.class_id,
         "before": state.revision,
@@ -103,9 +130,19 @@ def _read_version(row: Row) -> ClassVersion:
     return ClassVersion(routes=routes, **fields)
 
 
-def _read_state(tx: Transaction, row: Row) -> ClassState:
-    class_id, version, candidate, *others = row
+def _get_state(tx: Transaction, row: Row) -> ClassState:
+    class_id, version, candidate, *_ = row
     served = get(tx, class_id, version)
-    assert served, "a state names a version that exists"
-    tried = get(tx, class_id, candidate) if candidate is not None else None
-    return ClassState(version=served, candidate=tried, **dict(zip(_STATE[3:], others, strict=True)))
+    return _make_state(row, served, get(tx, class_id, candidate) if candidate is not None else None)
+
+
+async def _read_state(store: Store, row: Row) -> ClassState:
+    class_id, version, candidate, *_ = row
+    served = await read(store, class_id, version)
+    return _make_state(row, served, await read(store, class_id, candidate) if candidate is not None else None)
+
+
+def _make_state(row: Row, version: ClassVersion | None, candidate: ClassVersion | None) -> ClassState:
+    assert version, "a state names a version that exists"
+    others = dict(zip(_STATE[3:], row[3:], strict=True))
+    return ClassState(version=version, candidate=candidate, **others)

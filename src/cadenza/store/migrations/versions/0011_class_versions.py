@@ -67,6 +67,7 @@ def create_class_states() -> None:
         "class_states",
         sa.Column("class_id", sa.Text, nullable=False),
         sa.Column("version", sa.Integer, nullable=False),
+        sa.Column("previous", sa.Integer),
         sa.Column("is_adopted", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("candidate", sa.Integer),
         sa.Column("share", sa.Integer, nullable=False, server_default=sa.text("0")),
