@@ -128,9 +128,10 @@ def end(tx: Transaction, record: EvaluationRecord) -> None:
     )
 
 
-def add_scores(tx: Transaction, id_: str, scores: list[AnswerScore], spent_nano: int) -> None:
-    """Add scores, and what the whole evaluation has spent by now."""
-    tx.change(SPEND, {"of": id_, "new_spent_nano": spent_nano})
+def add_scores(tx: Transaction, id_: str, scores: list[AnswerScore], spent_nano: int | None = None) -> None:
+    """Add scores and, if given, what the whole evaluation has spent by now."""
+    if spent_nano is not None:
+        tx.change(SPEND, {"of": id_, "new_spent_nano": spent_nano})
     tx.change_each(ADD_SCORE, [{"verdict_id": id_, **msgspec.structs.asdict(score)} for score in scores])
 
 
