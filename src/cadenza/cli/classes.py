@@ -283,7 +283,7 @@ def _print_situation(found: "ClassSituation") -> None:
     if state.candidate:
         since = rfc3339(state.candidate.created_at)
         click.echo(f"canary      version {state.candidate.number} serves {state.share}% of accounts, begun {since}")
-        click.echo("".join(f"            {name}: {value}\n" for name, value in found.canary.items()), nl=False)
+        click.echo("".join(f"            {name}: {value}\n" for name, value in found.canary_numbers), nl=False)
     if found.verdict:
         click.echo(f"verdict     {found.verdict_line}")
     click.echo(f"next        {found.next_step}\n")

@@ -55,6 +55,14 @@ class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
         return found if isinstance(found, dict) else {}
 
     @property
+    def canary_numbers(self) -> list[tuple[str, str]]:
+        """The same for people: names and values."""
+        return [
+            (name.replace("_", " "), value if isinstance(value, str) else msgspec.json.encode(value).decode())
+            for name, value in self.canary.items()
+        ]
+
+    @property
     def verdict_line(self) -> str:
         """The newest verdict in one line."""
         return describe_verdict(self.verdict) if self.verdict else "none"
@@ -125,6 +133,11 @@ async def list_versions(store: Store, class_id: str) -> list[ClassVersion]:
     """All versions of a class, newest first."""
     await _read_state(store, class_id)
     return await class_versions.list_newest(store, class_id)
+
+
+async def list_verdicts(store: Store, class_id: str) -> list[EvaluationRecord]:
+    """The newest evaluations of candidates, newest first."""
+    return await verdicts.list_newest(store, class_id, count=VERDICTS_SHOWN)
 
 
 async def get_pair(

@@ -9,7 +9,13 @@ from cadenza.evaluation.statistics import Interval
 from cadenza.evaluation.verdict import ConformanceCheck, SideSummary
 from tests.unit.evaluation.verdicts import make_side, make_tag, make_verdict
 
-WORSE: dict[str, Any] = {"difference": -0.2, "interval": Interval(-0.3, -0.1), "decision": "worse", "losses": 4, "wins": 0}
+WORSE: dict[str, Any] = {
+    "difference": -0.2,
+    "interval": Interval(-0.3, -0.1),
+    "decision": "worse",
+    "losses": 4,
+    "wins": 0,
+}
 FAULT = (ConformanceCheck("stream", "fault"),)
 
 
