@@ -100,6 +100,13 @@ class HistoryFacts(msgspec.Struct, frozen=True):
     detail: str
 
 
+class CanaryFact(msgspec.Struct, frozen=True):
+    """Something that a canary has counted or compared."""
+
+    name: str
+    value: str
+
+
 class OperatorClass(msgspec.Struct, frozen=True, kw_only=True):
     """What serves a class, whether the config pins it, its canary, and what to do next."""
 
@@ -108,7 +115,7 @@ class OperatorClass(msgspec.Struct, frozen=True, kw_only=True):
     previous: int | None
     candidate: VersionFacts | None
     share: int
-    canary: dict[str, object]
+    canary: list[CanaryFact]
     is_adopted: bool
     pin: str | None
     next_step: str
@@ -175,7 +182,7 @@ async def get_class(visit: Visit) -> OperatorClass:
         previous=state.previous,
         candidate=_view_version(state.candidate) if state.candidate else None,
         share=state.share,
-        canary=found.canary,
+        canary=[CanaryFact(name, value) for name, value in found.canary_numbers],
         is_adopted=bool(state.is_adopted),
         pin=found.pin or None,
         next_step=found.next_step,
