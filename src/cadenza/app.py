@@ -9,6 +9,7 @@ old ones. The other sections need a restart, and a warning names those that chan
 import asyncio
 import gc
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,10 +18,17 @@ from pathlib import Path
 import msgspec
 
 from cadenza.config import ConfigError, Settings, load_settings
-from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSettings, SearchSettings
+from cadenza.config.settings import (
+    DEFAULT_PRICES,
+    GroundingSettings,
+    MailSettings,
+    ProviderSettings,
+    SearchSettings,
+)
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
+from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
@@ -70,7 +78,8 @@ class App:
         self._store = open_store(settings.store.url)
         self._write_check = WriteCheck(self._store, log)
         self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
-        snapshot = build_snapshot(settings, build_upstreams(settings, log))
+        prices = {class_id: PriceSchedule(price) for class_id, price in settings.prices.items()}
+        snapshot = build_snapshot(settings, build_upstreams(settings, log), prices)
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
         self._shared = open_shared_state(settings, observer)
         self._presence = Presence(self._store)
@@ -172,6 +181,8 @@ class App:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
         await prepare_store(self._store, self._log_backup)
+        upstreams = self.gateway.snapshot.upstreams
+        self.gateway.snapshot = build_snapshot(self._settings, upstreams, await self._read_prices(self._settings))
         await self._shared.start()
         stack.push_async_callback(self._shared.stop)
         stack.push_async_callback(self._chat.markdown.stop)
@@ -215,7 +226,15 @@ class App:
             self.gateway.grounder = build_grounder(settings.grounding, self._store, self._observer)
         self._settings = settings
         self._log.info("the config was reloaded", classes=list(settings.classes), providers=list(settings.providers))
-        return build_snapshot(settings, upstreams)
+        return build_snapshot(settings, upstreams, await self._read_prices(settings))
+
+    async def _read_prices(self, settings: Settings) -> dict[str, PriceSchedule]:
+        """The prices of classes and their changes to come. A price of the config that is not used is logged."""
+        found = await read_schedules(self._store, settings.prices, time.time_ns() // 1_000_000)
+        for class_id, schedule in found.items():
+            if unused := say_unused(class_id, settings.prices[class_id], DEFAULT_PRICES[class_id], schedule):
+                self._log.warning("a price of the config is not used", class_id=class_id, reason=unused)
+        return found
 
     def _keep_fixed_sections(self, loaded: Settings) -> Settings:
         kept = {name: getattr(self._settings, name) for name in FIXED_SECTIONS}
@@ -268,7 +287,9 @@ def tune_garbage_collector() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Snapshot:
+def build_snapshot(
+    settings: Settings, upstreams: Mapping[str, Upstream], prices: Mapping[str, PriceSchedule]
+) -> Snapshot:
     """Without shared state, each worker process gets an equal share of the slots."""
     given, processes = settings.limits, settings.server.workers if settings.shared_state.url == MEMORY else 1
     rate, concurrency = Rate(given.requests_per_second, given.burst), -(-given.concurrency // processes)
@@ -277,7 +298,7 @@ def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Sna
         class_id: ServedClass(
             Plan.of(class_id, one.routes),
             Character(one.character),
-            PriceSchedule(settings.prices[class_id]),
+            prices[class_id],
             decides_by_model=one.search_decision == "model",
         )
         for class_id, one in settings.classes.items()

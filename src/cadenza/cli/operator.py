@@ -1,8 +1,9 @@
-"""cadenza classes list | reload, and cadenza audit list."""
+"""cadenza classes list | price | reload, and cadenza audit list."""
 
 import click
 
 from cadenza.cli.console import config_option, json_option, load_config, print_list, read_store, say, to_row, with_store
+from cadenza.cli.prices import price
 
 ROUTE_COLUMNS = ("class", "order", "weight", "provider", "model", "context_tokens", "max_output_tokens", "continue")
 EVENT_COLUMNS = ("at", "actor", "act", "account", "subject", "detail")
@@ -41,6 +42,9 @@ def reload(config: str | None) -> None:
     settings.require_secrets()
     with_store(settings, announce_reload)
     say("Every server on this store reloads its config before its next request. Its log shows any mistakes.")
+
+
+classes.add_command(price)
 
 
 @click.group()
