@@ -1,16 +1,17 @@
 """The composition root: builds the object graph from the settings, and routes each request to the gateway or the site.
 
-Start: the store (SQLite is migrated), the shared state, presence, the gateway with its ledger, then the upstreams. A
-model may still be loading afterwards. Stop: the same in reverse order.
-Reload: classes, routes, providers, characters, prices, limits and grounding are read again; requests in flight keep the
-old ones. The other sections need a restart, and a warning names those that changed.
+Start: the store (SQLite is migrated), the versions of classes, the shared state, presence, the gateway with its ledger,
+then the upstreams. A model may still be loading afterwards. Stop: the same in reverse order.
+Reload: classes, routes, providers, characters, prices, limits and grounding are read again, and the versions of classes
+from the store; requests in flight keep the old ones. The other sections need a restart, and a warning names those that
+changed. A config with mistakes is not used: versions that were promoted meanwhile are served with the last good one.
 """
 
 import asyncio
 import gc
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -25,14 +26,17 @@ from cadenza.config.settings import (
     ProviderSettings,
     SearchSettings,
 )
+from cadenza.control.class_versions import ConfiguredClass, resolve
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import WriteCheck, prepare_store
+from cadenza.core.classes import ClassState, ClassVersion
+from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
-from cadenza.core.records import Plan
+from cadenza.core.records import Plan, Route
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
@@ -66,11 +70,21 @@ from cadenza.web.settings import SiteParts, SiteSettings
 
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # names the folder of metrics to worker processes
 GC_THRESHOLDS = (100_000, 20, 20)
+RETRY_S = 0.25
 FIXED_SECTIONS = ("server", "store", "shared_state", "platform", "mail", "payments")  # a reload does not change them
 
 
+class UpstreamSpec(msgspec.Struct, frozen=True):
+    """What an upstream is built from: one that keeps its spec keeps running. Only the embedded model has a window."""
+
+    provider: ProviderSettings
+    context_tokens: int
+
+
 class App:
-    """The whole service, as the server runs it."""
+    """The whole service, as the server runs it. The gateway is built by the start, with what the store says."""
+
+    gateway: Gateway
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
         self._settings = settings
@@ -78,14 +92,10 @@ class App:
         self._store = open_store(settings.store.url)
         self._write_check = WriteCheck(self._store, log)
         self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
-        prices = {class_id: PriceSchedule(price) for class_id, price in settings.prices.items()}
-        snapshot = build_snapshot(settings, build_upstreams(settings, log), prices)
-        body_bytes = body_bytes_max(memory_room(settings.server.workers))
+        self._states: dict[str, ClassState] = {}  # of the classes that are served
+        self._prices: dict[str, PriceSchedule] = {}
         self._shared = open_shared_state(settings, observer)
         self._presence = Presence(self._store)
-        grounder = build_grounder(settings.grounding, self._store, observer)
-        state = State(self._store, self._presence, self._shared, grounder)
-        self.gateway = Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
         token = settings.server.metrics_token
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
@@ -153,7 +163,7 @@ class App:
         asyncio.get_running_loop().set_exception_handler(loop_errors(self._log))
         try:
             await self._start(self._started)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, ControlError) as error:
             self._log.error("cannot start", reason=str(error))
             await self._started.aclose()
             return False
@@ -174,21 +184,24 @@ class App:
         await self.gateway.in_flight.until_idle()
 
     async def reload(self) -> None:
-        await self.gateway.reloader.reload()
+        try:
+            await self.gateway.reloader.reload()
+        except StoreUnavailable as error:
+            self._log.error("the config was not reloaded", reason=str(error))
 
     async def _start(self, stack: AsyncExitStack) -> None:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
         await prepare_store(self._store, self._log_backup)
-        upstreams = self.gateway.snapshot.upstreams
-        self.gateway.snapshot = build_snapshot(self._settings, upstreams, await self._read_prices(self._settings))
+        epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
+        self.gateway = await self._build_gateway()
         await self._shared.start()
         stack.push_async_callback(self._shared.stop)
         stack.push_async_callback(self._chat.markdown.stop)
         await self._presence.start()
         stack.push_async_callback(self._presence.stop)
-        await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
+        await self.gateway.start(epoch)
         stack.push_async_callback(self.gateway.stop)
         if self._send and self._outbox:
             stack.push_async_callback(self._outbox.stop)
@@ -199,42 +212,115 @@ class App:
             gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
         )
         stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
+        stack.push_async_callback(stop_task, asyncio.create_task(self._follow_changes()))
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
 
+    async def _build_gateway(self) -> Gateway:
+        settings, observer = self._settings, self._observer
+        self._states = await resolve_classes(self._store, settings)
+        self._prices = await self._read_prices(settings)
+        catalogue = build_catalogue(settings, self._states, self._prices)
+        upstreams = build_upstreams(settings, self._log, catalogue.routes())
+        grounder = build_grounder(settings.grounding, self._store, observer)
+        state = State(self._store, self._presence, self._shared, grounder)
+        snapshot = Snapshot(catalogue, upstreams, build_limits(settings))
+        body_bytes = body_bytes_max(memory_room(settings.server.workers))
+        return Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
+
+    async def _follow_changes(self) -> None:
+        """Load what was changed even if no request comes that would: the pages show it."""
+        changed = asyncio.Event()
+        self._presence.on_change(changed.set)
+        while True:
+            await changed.wait()
+            changed.clear()
+            try:
+                await self.gateway.reloader.catch_up(await epochs.current(self._store, epochs.CLASSES))
+            except StoreUnavailable:
+                changed.set()
+                await asyncio.sleep(RETRY_S)
+
     async def _load_snapshot(self) -> Snapshot | None:
-        """Read the config file again. None, and a log line, if it has mistakes."""
-        before = self._settings
+        """Read the config and the versions of classes again. None if nothing has changed, or nothing can be used."""
+        for settings in filter(None, (self._read_settings(), self._settings)):
+            try:
+                states = await resolve_classes(self._store, settings)
+            except ControlError as error:
+                self._log.error("the config was not reloaded: it has mistakes", problems=[error.message])
+            else:
+                break
+        else:
+            return None
+        prices = await self._read_prices(settings)
+        if settings is self._settings and states == self._states and prices == self._prices:
+            return None
+        catalogue = build_catalogue(settings, states, prices)
+        upstreams = await self._change_upstreams(upstream_specs(settings, catalogue.routes()))
+        if settings.grounding != self._settings.grounding:
+            self._retire(self.gateway.grounder.stop)
+            self.gateway.grounder = build_grounder(settings.grounding, self._store, self._observer)
+        if settings is not self._settings:
+            providers = list(settings.providers)
+            self._log.info("the config was reloaded", classes=list(settings.classes), providers=providers)
+        self._log_versions(states)
+        self._settings, self._states, self._prices = settings, states, prices
+        return Snapshot(catalogue, upstreams, build_limits(settings))
+
+    async def _read_prices(self, settings: Settings) -> dict[str, PriceSchedule]:
+        """The prices of classes, with their changes to come. A price of the config that is not used is logged."""
+        found = await read_schedules(self._store, settings.prices, time.time_ns() // 1_000_000)
+        for class_id, schedule in found.items():
+            if unused := say_unused(class_id, settings.prices[class_id], DEFAULT_PRICES[class_id], schedule):
+                self._log.warning("a price of the config is not used", class_id=class_id, reason=unused)
+        return found
+
+    def _read_settings(self) -> Settings | None:
+        """The config file as it is now. None, and a log line, if it has mistakes."""
+        source = self._settings.source
         try:
-            settings = load_settings(str(before.source) if before.source else None, os.environ, Path.cwd())
+            settings = load_settings(str(source) if source else None, os.environ, Path.cwd())
             settings.require_secrets()
         except ConfigError as error:
             self._log.error("the config was not reloaded: it has mistakes", problems=error.problems)
             return None
-        settings = self._keep_fixed_sections(settings)
+        return self._keep_fixed_sections(settings)
+
+    async def _change_upstreams(self, specs: dict[str, UpstreamSpec]) -> dict[str, Upstream]:
+        """Start the upstreams that are new. Those that are no longer wanted stop after their last request."""
         running = self.gateway.snapshot.upstreams
-        upstreams = build_upstreams(settings, self._log, before, running)
+        before = upstream_specs(self._settings, self.gateway.snapshot.catalogue.routes())
+        upstreams = {
+            name: running[name] if before.get(name) == spec else build_upstream(spec, self._log)
+            for name, spec in specs.items()
+        }
         for name, upstream in upstreams.items():
             if running.get(name) is not upstream:
                 await upstream.start()
         for name, upstream in running.items():
             if upstreams.get(name) is not upstream:
                 self._retire(upstream.stop)
-        if settings.grounding != before.grounding:
-            self._retire(self.gateway.grounder.stop)
-            self.gateway.grounder = build_grounder(settings.grounding, self._store, self._observer)
-        self._settings = settings
-        self._log.info("the config was reloaded", classes=list(settings.classes), providers=list(settings.providers))
-        return build_snapshot(settings, upstreams, await self._read_prices(settings))
+        return upstreams
 
-    async def _read_prices(self, settings: Settings) -> dict[str, PriceSchedule]:
-        """The prices of classes and their changes to come. A price of the config that is not used is logged."""
-        found = await read_schedules(self._store, settings.prices, time.time_ns() // 1_000_000)
-        for class_id, schedule in found.items():
-            if unused := say_unused(class_id, settings.prices[class_id], DEFAULT_PRICES[class_id], schedule):
-                self._log.warning("a price of the config is not used", class_id=class_id, reason=unused)
-        return found
+    def _log_versions(self, states: Mapping[str, ClassState]) -> None:
+        """One line for each class that is served otherwise than before."""
+        for class_id, state in states.items():
+            before, candidate = self._states.get(class_id), state.candidate.number if state.candidate else None
+            if before and (before.version.number, before.candidate, before.share) == (
+                state.version.number,
+                state.candidate,
+                state.share,
+            ):
+                continue
+            self._log.info(
+                "a class has changed",
+                class_id=class_id,
+                version=state.version.number,
+                before=before.version.number if before else None,
+                candidate=candidate,
+                share=state.share,
+            )
 
     def _keep_fixed_sections(self, loaded: Settings) -> Settings:
         kept = {name: getattr(self._settings, name) for name in FIXED_SECTIONS}
@@ -287,23 +373,48 @@ def tune_garbage_collector() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def build_snapshot(
-    settings: Settings, upstreams: Mapping[str, Upstream], prices: Mapping[str, PriceSchedule]
-) -> Snapshot:
+def build_limits(settings: Settings) -> Limits:
     """Without shared state, each worker process gets an equal share of the slots."""
     given, processes = settings.limits, settings.server.workers if settings.shared_state.url == MEMORY else 1
     rate, concurrency = Rate(given.requests_per_second, given.burst), -(-given.concurrency // processes)
-    limits = Limits(rate, concurrency, given.revoked_streams)
-    classes = {
-        class_id: ServedClass(
-            Plan.of(class_id, one.routes),
-            Character(one.character),
-            prices[class_id],
-            decides_by_model=one.search_decision == "model",
+    return Limits(rate, concurrency, given.revoked_streams)
+
+
+async def resolve_classes(store: Store, settings: Settings) -> dict[str, ClassState]:
+    """Which version of each class is served. ControlError if a provider is missing."""
+    return await resolve(store, configured_classes(settings), settings.providers, time.time_ns() // 1_000_000)
+
+
+def configured_classes(settings: Settings) -> dict[str, ConfiguredClass]:
+    return {
+        class_id: ConfiguredClass(
+            ClassVersion(class_id=class_id, routes=one.routes, character=one.character), one.pinned_at is not None
         )
         for class_id, one in settings.classes.items()
     }
-    return Snapshot(Catalogue(classes), upstreams, limits)
+
+
+def build_catalogue(
+    settings: Settings, states: Mapping[str, ClassState], prices: Mapping[str, PriceSchedule]
+) -> Catalogue:
+    """Price and search decision are the class's: the same for every version."""
+
+    def served(version: ClassVersion) -> ServedClass:
+        one = settings.classes.get(version.class_id)
+        return ServedClass(
+            Plan.of(version.class_id, version.routes),
+            Character(version.character),
+            prices[version.class_id],
+            decides_by_model=one is not None and one.search_decision == "model",
+            version=version.number,
+        )
+
+    classes = {class_id: served(state.version) for class_id, state in states.items()}
+    for class_id, state in states.items():
+        if state.candidate:
+            candidate = served(state.candidate)
+            classes[class_id] = msgspec.structs.replace(classes[class_id], candidate=candidate, share=state.share)
+    return Catalogue(classes)
 
 
 def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
@@ -354,34 +465,26 @@ def build_send(mail: MailSettings) -> Send:
     return send
 
 
-def build_upstreams(
-    settings: Settings, log: Log, before: Settings | None = None, running: Mapping[str, Upstream] | None = None
-) -> dict[str, Upstream]:
-    """One upstream per provider that a route names. Those of unchanged providers keep running."""
-    windows = _windows(settings)
-    kept = {
-        name
-        for name, window in (_windows(before) if before else {}).items()
-        if before and before.providers[name] == settings.providers.get(name) and windows.get(name) == window
-    }
-    return {
-        name: running[name] if running and name in kept else _upstream(settings.providers[name], window, log)
-        for name, window in windows.items()
-    }
+def build_upstreams(settings: Settings, log: Log, routes: Iterable[Route] | None = None) -> dict[str, Upstream]:
+    """One upstream per provider that a route names, by default a route of the config."""
+    if routes is None:
+        routes = [route for one in settings.classes.values() for route in one.routes]
+    return {name: build_upstream(spec, log) for name, spec in upstream_specs(settings, routes).items()}
 
 
-def _windows(settings: Settings) -> dict[str, int]:
-    """The largest context window that a route wants from each provider."""
+def upstream_specs(settings: Settings, routes: Iterable[Route]) -> dict[str, UpstreamSpec]:
+    """One per provider. The embedded model gets the largest context window that a route wants of it."""
     windows: dict[str, int] = {}
-    for one in settings.classes.values():
-        for route in one.routes:
-            windows[route.provider] = max(windows.get(route.provider, 0), route.context_tokens)
-    return windows
+    for route in routes:
+        is_embedded = settings.providers[route.provider].kind == "embedded"
+        windows[route.provider] = max(windows.get(route.provider, 0), route.context_tokens if is_embedded else 0)
+    return {name: UpstreamSpec(settings.providers[name], window) for name, window in windows.items()}
 
 
-def _upstream(provider: ProviderSettings, context_tokens: int, log: Log) -> Upstream:
+def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
+    provider = spec.provider
     if provider.kind == "embedded":
-        return EmbeddedUpstream(log, context_tokens, provider.model_path)
+        return EmbeddedUpstream(log, spec.context_tokens, provider.model_path)
     assert provider.base_url
     dialect = DIALECTS[provider.dialect]
     return OpenAIUpstream(provider.base_url, provider.api_key, dialect, provider.proxy, provider.api_version)

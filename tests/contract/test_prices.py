@@ -21,7 +21,7 @@ from tests.service import Service, wait_until
 from tests.service_config import classes_spec
 from tests.visitor import Visitor
 
-LEAD_S = 3.0  # from the command to the change
+LEAD_S = 3.0  # from the command to the change: time for three streams to begin
 FORTE_NANO, NEW_FORTE_NANO = 11 * 1_070 + 7 * 3_450, 11 * 1_200 + 7 * 3_600  # what USAGE costs
 UNUSED = "a price of the config is not used"
 
@@ -40,8 +40,9 @@ def account(service: Service) -> Iterator[Account]:
         yield opened
 
 
-def soon() -> str:
-    return datetime.fromtimestamp(int(time.time() + LEAD_S) + 1, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def soon(lead_s: float) -> str:
+    """A date at least this far ahead, in whole seconds."""
+    return datetime.fromtimestamp(int(time.time() + lead_s) + 1, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def apis(account: Account) -> list[RawClient]:
@@ -66,7 +67,7 @@ def test_a_stream_over_the_change_costs_the_price_of_its_hold(
     pauses = [Pause() for _ in service.processes]
     upstream.script(*(Sse([ROLE, said("half"), pause, said(" done"), STOP, usage_chunk()]) for pause in pauses))
     clients = apis(account)
-    date = soon()
+    date = soon(LEAD_S)
     run_command(service, "classes", "price", "forte", "--input", "1.20", "--output", "3.60", "--from", date)
     coming = {"from": date, "input": "1.20", "output": "3.60", "cached_input": None}
     with contextlib.ExitStack() as streams:
@@ -91,7 +92,7 @@ def test_a_stream_over_the_change_costs_the_price_of_its_hold(
 
 def test_the_store_wins_over_the_config(account: Account, service: Service, upstream: LoopbackUpstream) -> None:
     """An edit of the config counts at once until a change begins; after that it is not used, and the log says so."""
-    date = soon()
+    date = soon(lead_s=0)
     key = service.create_key(account.email, cap=Cap(limit_nano=10**9, period="total"))
     capped = RawClient(service.port, key)
     run_command(service, "classes", "price", "fortissimo", "--input", "4", "--output", "20", "--from", date)

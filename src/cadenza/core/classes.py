@@ -30,8 +30,13 @@ class ClassVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> bytes:
-        """The same for versions of a class with the same routes and the same character."""
-        return hashlib.sha256(msgspec.json.encode((self.class_id, self.routes, self.character))).digest()
+        """The same for versions of a class with the same routes and the same character.
+
+        Fields with their default value are left out, so that a new field changes no digest.
+        """
+        routes = msgspec.json.decode(msgspec.json.encode(self.routes), type=tuple[Route, ...])  # 60 becomes 60.0
+        plain = (self.class_id, [_without_defaults(route) for route in routes], self.character)
+        return hashlib.sha256(msgspec.json.encode(plain)).digest()
 
     @property
     def main_routes(self) -> tuple[Route, ...]:
@@ -59,6 +64,15 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     canary: str | None = None  # JSON: counts and test of the canary
     revision: int = 1
     changed_at: int = 0
+
+
+def _without_defaults(record: msgspec.Struct) -> dict[str, object]:
+    fields = {field.name: (getattr(record, field.name), field.default) for field in msgspec.structs.fields(record)}
+    return {
+        name: _without_defaults(value) if isinstance(value, msgspec.Struct) else value
+        for name, (value, default) in fields.items()
+        if value != default
+    }
 
 
 def bucket_of(account_id: str, class_id: str, number: int) -> int:

@@ -50,10 +50,7 @@ class Timeouts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 
 class Route(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One way to serve a class: a provider's model, its limits and its place in line.
-
-    Its JSON, which versions of classes are compared by, leaves defaults out: a new field changes no recorded version.
-    """
+    """One way to serve a class: a provider's model, its limits and its place in line."""
 
     provider: str
     model: str

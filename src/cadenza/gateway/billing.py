@@ -84,6 +84,7 @@ def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRe
         started_at=now_ms,
         idempotency_digest=idempotency_digest(request.exchange.request.headers),
         is_capped=principal.is_capped,
+        version=served.version,
     )
     return Quote(hold, prompt, chat.max_tokens, plan.max_output_tokens, plan.context_tokens)
 

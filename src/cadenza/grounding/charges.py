@@ -63,14 +63,15 @@ class Charges:
 
     @contextlib.asynccontextmanager
     async def charge(
-        self, class_id: str, prices: PriceSchedule, at_most: Usage, what: str
+        self, class_id: str, prices: PriceSchedule, at_most: Usage, what: str, version: int | None = None
     ) -> AsyncIterator[ChargedWork]:
         """Charge the block, unless it fails; NotAffordable or AlreadyCharged before it begins.
 
-        `what` identifies the work: the query of a search, or the prompt of a decision.
+        `what` identifies the work: the query of a search, or the prompt of a decision. `version` is that of the class.
         """
         now_ms, started_s = time.time_ns() // 1_000_000, time.perf_counter()
         hold = self._hold(class_id, prices.at(now_ms), at_most, what, now_ms)
+        hold = msgspec.structs.replace(hold, version=version)
         answer = await self._ledger.hold(hold)
         if isinstance(answer, Repeated):
             raise AlreadyCharged
@@ -98,6 +99,7 @@ class Charges:
                 account_id=hold.account_id,
                 completion_id=hold.completion_id,
                 class_id=class_id,
+                version=version,
                 provider=work.provider,
                 model=work.model,
                 usage=used,

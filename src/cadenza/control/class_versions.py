@@ -1,0 +1,123 @@
+"""Which version of each class is served: resolved by every process at its start and at each reload.
+
+The config decides about a class until an operator adopts it, or promotes a candidate for a class that the config does
+not pin. From then on the store decides. What the config says is recorded as a version too: under the number that it
+had before, or else the next one. Everything happens in one transaction, and processes that start together agree: if two
+record the same version at once, the store refuses one of them, which tries again and finds it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from cadenza.core.classes import ClassState, ClassVersion
+from cadenza.core.errors import ControlError
+from cadenza.core.records import CLASSES
+from cadenza.store.store import Store, StoreBusy, StoreRefused, Transaction
+from cadenza.store.tables import audit_events, class_versions
+from cadenza.store.tables.audit_events import AuditEvent
+
+CONFIG = "config"  # the actor of a version that the config names
+TRIES = 5  # processes that start together wait for each other
+
+
+class ConfiguredClass(msgspec.Struct, frozen=True):
+    """A class as the config has it. The built-in default pins nothing."""
+
+    version: ClassVersion  # without a number
+    is_pinned: bool
+
+
+async def resolve(
+    store: Store, configured: Mapping[str, ConfiguredClass], providers: Collection[str], now_ms: int
+) -> dict[str, ClassState]:
+    """The state of each class that is served, once it is recorded.
+
+    ControlError, and nothing is recorded, if a version names a provider that is not among `providers`.
+    """
+
+    def work(tx: Transaction) -> dict[str, ClassState]:
+        states = _by_class(class_versions.list_states(tx))
+        served = dict[str, ClassState]()
+        for class_id in CLASSES:
+            given, state = configured.get(class_id), states.get(class_id)
+            if state and is_decided_by_store(state, given):
+                served[class_id] = state
+            elif given:
+                served[class_id] = _record(tx, given, state, now_ms)
+        _require_providers(served.values(), providers)
+        return served
+
+    for _ in range(TRIES - 1):
+        with suppress(StoreBusy, StoreRefused):
+            return await store.transact(work)
+    return await store.transact(work)
+
+
+async def read_served(store: Store, configured: Mapping[str, ConfiguredClass]) -> dict[str, ClassState]:
+    """The same without writing. A version of the config that no process has recorded yet has the number 0."""
+
+    def work(tx: Transaction) -> dict[str, ClassState]:
+        states = _by_class(class_versions.list_states(tx))
+        served = dict[str, ClassState]()
+        for class_id in CLASSES:
+            given, state = configured.get(class_id), states.get(class_id)
+            if state and (is_decided_by_store(state, given) or (given and _is_current(state, given))):
+                served[class_id] = state
+            elif given:
+                served[class_id] = ClassState(version=class_versions.find(tx, given.version) or given.version)
+        return served
+
+    return await store.transact(work)
+
+
+def is_decided_by_store(state: ClassState, given: ConfiguredClass | None) -> bool:
+    """Whether the store decides what is served, and not the config. A class that only the store has must be adopted."""
+    if state.is_adopted or given is None:
+        return state.is_adopted
+    return not given.is_pinned and (state.candidate is not None or state.version.origin == "promotion")
+
+
+def _record(tx: Transaction, given: ConfiguredClass, state: ClassState | None, now_ms: int) -> ClassState:
+    """Record what the config says, unless it is what the state says already."""
+    if state and _is_current(state, given):
+        return state
+    new = msgspec.structs.replace(given.version, created_at=now_ms, actor=CONFIG)
+    state = class_versions.get_state(tx, new.class_id)  # locked, and read again
+    if state is None:
+        first = class_versions.find(tx, new) or class_versions.add(tx, new)
+        class_versions.add_state(tx, first, now_ms)
+        return ClassState(version=first, changed_at=now_ms)
+    if is_decided_by_store(state, given) or _is_current(state, given):
+        return state
+    version = class_versions.find(tx, new) or class_versions.add(tx, new)
+    changed = msgspec.structs.replace(state, version=version, candidate=None, share=0, canary=None)
+    is_changed = class_versions.change_state(tx, changed, now_ms)
+    assert is_changed, "the state is locked"
+    detail = f"version {version.number} instead of {state.version.number}"
+    audit_events.add(tx, AuditEvent(now_ms, CONFIG, "class.config", subject=new.class_id, detail=detail))
+    return msgspec.structs.replace(changed, revision=state.revision + 1, changed_at=now_ms)
+
+
+def _is_current(state: ClassState, given: ConfiguredClass) -> bool:
+    """Whether the state says what the config says."""
+    served, wanted = state.version, given.version
+    same = (served.routes, served.character) == (wanted.routes, wanted.character)
+    return same and state.candidate is None
+
+
+def _require_providers(states: Iterable[ClassState], providers: Collection[str]) -> None:
+    for state in states:
+        for version in filter(None, (state.version, state.candidate)):
+            missing = sorted({route.provider for route in version.routes}.difference(providers))
+            if missing:
+                class_id, name = version.class_id, missing[0]
+                raise ControlError(
+                    f"Version {version.number} of the class '{class_id}' needs the provider '{name}', which the config "
+                    f"does not have. Define [providers.{name}], or run 'cadenza classes rollback {class_id}'."
+                )
+
+
+def _by_class(states: Iterable[ClassState]) -> dict[str, ClassState]:
+    return {state.version.class_id: state for state in states}
