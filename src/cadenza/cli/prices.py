@@ -93,7 +93,7 @@ def _rows(class_id: str, schedule: PriceSchedule) -> list[dict[str, object]]:
     """What counts now, which comes from the config if it has no date, and what comes."""
     dated = [("counts", schedule.since_at, schedule.first)]
     dated += [("to come", change.from_at, change.price) for change in schedule.changes]
-    rows = []
+    rows = list[dict[str, object]]()
     for state, from_at, one in dated:
         pricing = show_price(one)
         amounts = {"input": pricing.input, "output": pricing.output, "cached_input": pricing.cached_input}
