@@ -21,6 +21,7 @@ import msgspec
 from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSettings, SearchSettings
 from cadenza.control.class_versions import ConfiguredClass, resolve
+from cadenza.control.classes import ClassRules
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
@@ -30,6 +31,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
+from cadenza.evaluation.gate import GateLimits
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
@@ -410,6 +412,20 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
 async def stop_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def class_rules(settings: Settings, class_id: str) -> ClassRules:
+    """What the config says about a class; one that only the store has is not pinned."""
+    providers = frozenset(settings.providers)
+    one = settings.classes.get(class_id)
+    if one is None:
+        return ClassRules(providers=providers)
+    return ClassRules(
+        pin=f"{settings.source}, line {one.pinned_at}" if one.pinned_at else "",
+        gate=msgspec.convert(one.gate, GateLimits, from_attributes=True),
+        suite=one.gate.suite,
+        providers=providers,
+    )
 
 
 def site_settings(settings: Settings) -> SiteSettings:
