@@ -88,8 +88,8 @@ def test_the_next_request_is_served_by_the_new_version(account: Account, upstrea
 def test_log_and_metering_row_have_the_version(account: Account, upstream: LoopbackUpstream) -> None:
     """Plain, streamed and with tools, for both versions; the export has it too."""
     service, before, expected = account.service, len(account.service.ledger.query(VERSIONS)), dict[str, int]()
-    for change in (lambda: 1, lambda: do_switch(service)):
-        number = change()
+    for is_switched in (False, True):
+        number = do_switch(service) if is_switched else 1
         for fields in ({}, {"stream": True}, {"tools": [TOOL]}):
             reply = account.api.chat(**fields)
             assert reply.status == 200

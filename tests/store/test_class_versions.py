@@ -11,7 +11,7 @@ from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
 from cadenza.store.address import open_store
-from cadenza.store.store import Store
+from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, class_versions
 from tests.class_switch import die_in_switch, serve_version, switch
 from tests.store.conftest import WAIT_S
@@ -82,7 +82,7 @@ async def test_a_class_that_is_not_pinned_is_the_stores_after_a_promotion(store:
     assert (await resolve_forte(store, edited)).version.number == 2
     [state] = await class_versions.read_states(store)
 
-    def promote(tx: class_versions.Transaction) -> bool:
+    def promote(tx: Transaction) -> bool:
         version = class_versions.add(tx, state.version.with_candidate(OTHER))
         return class_versions.change_state(tx, msgspec.structs.replace(state, version=version), 2)
 
