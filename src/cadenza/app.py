@@ -95,7 +95,6 @@ class App:
         self._write_check = WriteCheck(self._store, log)
         self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
         self._states: dict[str, ClassState] = {}  # of the classes that are served
-        self._prices: dict[str, PriceSchedule] = {}
         self._shared = open_shared_state(settings, observer)
         self._presence = Presence(self._store)
         token = settings.server.metrics_token
@@ -222,8 +221,7 @@ class App:
     async def _build_gateway(self) -> Gateway:
         settings, observer = self._settings, self._observer
         self._states = await resolve_classes(self._store, settings)
-        self._prices = await self._read_prices(settings)
-        catalogue = build_catalogue(settings, self._states, self._prices)
+        catalogue = build_catalogue(settings, self._states, await self._read_prices(settings))
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
         grounder = build_grounder(settings.grounding, self._store, observer)
         state = State(self._store, self._presence, self._shared, grounder)
@@ -256,7 +254,8 @@ class App:
         else:
             return None
         prices = await self._read_prices(settings)
-        if settings is self._settings and states == self._states and prices == self._prices:
+        is_same = all(one.prices == prices[one.plan.class_id] for one in self.gateway.snapshot.catalogue.served())
+        if settings is self._settings and states == self._states and is_same:
             return None
         catalogue = build_catalogue(settings, states, prices)
         upstreams = await self._change_upstreams(upstream_specs(settings, catalogue.routes()))
@@ -267,7 +266,7 @@ class App:
             providers = list(settings.providers)
             self._log.info("the config was reloaded", classes=list(settings.classes), providers=providers)
         self._log_versions(states)
-        self._settings, self._states, self._prices = settings, states, prices
+        self._settings, self._states = settings, states
         return Snapshot(catalogue, upstreams, build_limits(settings))
 
     async def _read_prices(self, settings: Settings) -> dict[str, PriceSchedule]:
