@@ -18,6 +18,7 @@ from typing import Any
 
 PROGRAMS = (
     "tests.store.class_changes",
+    "tests.class_switch",
     "tests.store.paused",
     "tests.store.presences",
     "tests.store.processes",
