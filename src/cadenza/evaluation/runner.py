@@ -197,7 +197,10 @@ class _Runner:
     async def _ask_pair(self, place: int, number: int, case: Case, quote_nano: int) -> None:
         try:
             sides = list(self._run.sides)
-            answers = await asyncio.gather(*(self._ask_side(side, case, number, place) for side in sides))
+            order = sides if (number + place) % 2 else sides[::-1]  # neither side is always the first
+            async with asyncio.TaskGroup() as group:
+                asked = {side: group.create_task(self._ask_side(side, case, number, place)) for side in order}
+            answers = [asked[side].result() for side in sides]
             replies = [answer.reply for answer in answers]
             grades = await self._grade(case, replies, [bool(answer.fault) for answer in answers])
             graded = [
