@@ -20,6 +20,7 @@ from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
 from cadenza.cli.memory import memory
 from cadenza.cli.operator import audit
+from cadenza.cli.prices import price
 from cadenza.cli.serve import backup, migrate, serve
 from cadenza.cli.vouchers import vouchers
 
@@ -47,6 +48,7 @@ app.add_command(accounts, "account")
 app.add_command(keys, "key")
 app.add_command(vouchers, "voucher")
 app.add_command(memory)
+classes.add_command(price)
 app.add_command(classes)
 app.add_command(usage)
 app.add_command(ledger)
