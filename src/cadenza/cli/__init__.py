@@ -15,6 +15,7 @@ from cadenza.cli.accounts import accounts
 from cadenza.cli.classes import classes
 from cadenza.cli.console import say
 from cadenza.cli.doctor.command import doctor
+from cadenza.cli.evaluate import evaluate
 from cadenza.cli.index import index
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
@@ -48,6 +49,7 @@ app.add_command(accounts, "account")
 app.add_command(keys, "key")
 app.add_command(vouchers, "voucher")
 app.add_command(memory)
+classes.add_command(evaluate)
 classes.add_command(price)
 app.add_command(classes)
 app.add_command(usage)
