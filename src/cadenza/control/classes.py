@@ -110,11 +110,6 @@ async def get_situation(store: Store, class_id: str, rules: ClassRules) -> Class
     return ClassSituation(state=state, pin=pin, verdict=verdict, next_step=_next_step(state, pin, verdict, rules))
 
 
-async def list_states(store: Store) -> dict[str, ClassState]:
-    """The states of all classes that have one, by class."""
-    return {state.version.class_id: state for state in await class_versions.read_states(store)}
-
-
 async def list_history(store: Store, class_id: str, count: int = HISTORY_SHOWN) -> list[HistoryEntry]:
     """The newest changes of a class and observations about it, newest first."""
     await _read_state(store, class_id)
