@@ -19,18 +19,30 @@ from pathlib import Path
 import msgspec
 
 from cadenza.config import ConfigError, Settings, load_settings
-from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSettings, SearchSettings
+from cadenza.config.settings import (
+    DEFAULT_PRICES,
+    GroundingSettings,
+    MailSettings,
+    ProviderSettings,
+    SearchSettings,
+)
 from cadenza.control.class_versions import ConfiguredClass, resolve
+from cadenza.control.classes import ClassRules
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
+from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
+<<<<<<< HEAD
 from cadenza.evaluation.canary_watch import CanaryWatch
+=======
+from cadenza.evaluation.gate import GateLimits
+>>>>>>> trunk
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
@@ -142,6 +154,7 @@ class App:
                 rates=self._shared.rates,
                 log=self._log,
                 settings=site_settings(self._settings),
+                class_rules=lambda class_id: class_rules(self._settings, class_id),
                 read_metrics=self._read_metrics,
                 markdown=self._chat.markdown,
                 outbox=self._outbox,
@@ -215,7 +228,7 @@ class App:
     async def _build_gateway(self) -> Gateway:
         settings, observer = self._settings, self._observer
         self._states = await resolve_classes(self._store, settings)
-        catalogue = build_catalogue(settings, self._states)
+        catalogue = build_catalogue(settings, self._states, await self._read_prices(settings))
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
         grounder = build_grounder(settings.grounding, self._store, observer)
         state = State(self._store, self._presence, self._shared, grounder)
@@ -247,9 +260,11 @@ class App:
                 break
         else:
             return None
-        if settings is self._settings and states == self._states:
+        prices = await self._read_prices(settings)
+        is_same = all(one.prices == prices[one.plan.class_id] for one in self.gateway.snapshot.catalogue.served())
+        if settings is self._settings and states == self._states and is_same:
             return None
-        catalogue = build_catalogue(settings, states)
+        catalogue = build_catalogue(settings, states, prices)
         upstreams = await self._change_upstreams(upstream_specs(settings, catalogue.routes()))
         if settings.grounding != self._settings.grounding:
             self._retire(self.gateway.grounder.stop)
@@ -260,6 +275,14 @@ class App:
         self._log_versions(states)
         self._settings, self._states = settings, states
         return Snapshot(catalogue, upstreams, build_limits(settings))
+
+    async def _read_prices(self, settings: Settings) -> dict[str, PriceSchedule]:
+        """The prices of classes, with their changes to come. A price of the config that is not used is logged."""
+        found = await read_schedules(self._store, settings.prices, time.time_ns() // 1_000_000)
+        for class_id, schedule in found.items():
+            if unused := say_unused(class_id, settings.prices[class_id], DEFAULT_PRICES[class_id], schedule):
+                self._log.warning("a price of the config is not used", class_id=class_id, reason=unused)
+        return found
 
     def _read_settings(self) -> Settings | None:
         """The config file as it is now. None, and a log line, if it has mistakes."""
@@ -379,7 +402,9 @@ def configured_classes(settings: Settings) -> dict[str, ConfiguredClass]:
     }
 
 
-def build_catalogue(settings: Settings, states: Mapping[str, ClassState]) -> Catalogue:
+def build_catalogue(
+    settings: Settings, states: Mapping[str, ClassState], prices: Mapping[str, PriceSchedule]
+) -> Catalogue:
     """Price and search decision are the class's: the same for every version."""
 
     def served(version: ClassVersion) -> ServedClass:
@@ -387,7 +412,7 @@ def build_catalogue(settings: Settings, states: Mapping[str, ClassState]) -> Cat
         return ServedClass(
             Plan.of(version.class_id, version.routes),
             Character(version.character),
-            PriceSchedule(settings.prices[version.class_id]),
+            prices[version.class_id],
             decides_by_model=one is not None and one.search_decision == "model",
             version=version.number,
         )
@@ -413,6 +438,20 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
 async def stop_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def class_rules(settings: Settings, class_id: str) -> ClassRules:
+    """What the config says about a class; one that only the store has is not pinned."""
+    providers = frozenset(settings.providers)
+    one = settings.classes.get(class_id)
+    if one is None:
+        return ClassRules(providers=providers)
+    return ClassRules(
+        pin=f"{settings.source}, line {one.pinned_at}" if one.pinned_at else "",
+        gate=msgspec.convert(one.gate, GateLimits, from_attributes=True),
+        suite=one.gate.suite,
+        providers=providers,
+    )
 
 
 def site_settings(settings: Settings) -> SiteSettings:

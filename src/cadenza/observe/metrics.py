@@ -133,6 +133,12 @@ class Metrics:
         self.ledger_lost = count(
             "cadenza_ledger_lost", "Replies ended with an error because they could not be charged."
         )
+        self.watch_score = gauge(
+            "cadenza_watch_score", "The score of the last watch of a class, from 0 to 1.", "class_id"
+        )
+        self.watch_drift = gauge(
+            "cadenza_watch_drift", "1 if the last watch of a class found that this has changed.", "class_id", "measure"
+        )
         self.doubtful_usage = count(
             "cadenza_doubtful_usage", "Replies whose upstream counts could not be true.", "provider"
         )
