@@ -38,11 +38,8 @@ from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
-<<<<<<< HEAD
 from cadenza.evaluation.canary_watch import CanaryWatch
-=======
 from cadenza.evaluation.gate import GateLimits
->>>>>>> trunk
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
