@@ -151,6 +151,7 @@ def test_a_flaky_candidate_is_rolled_back(rig: CanaryRig) -> None:
     assert 'cadenza_canary_rollbacks_total{class_id="forte",measure="errors"} 1.0' in process.get("/metrics")[1]
 
 
+@pytest.mark.slow(reason="a canary is looked at once a second")
 def test_a_slow_candidate_is_rolled_back(rig: CanaryRig) -> None:
     """It answers many times slower: it is gone after 30 of its requests, and no request has failed."""
     process = rig.start()
@@ -164,6 +165,7 @@ def test_a_slow_candidate_is_rolled_back(rig: CanaryRig) -> None:
     assert rig.failed == {True: 0, False: 0}
 
 
+@pytest.mark.slow(reason="two processes, and a canary that is looked at once a second")
 @pytest.mark.parametrize("point", ["canary-added", "canary-decided", "canary-changed"])
 def test_a_killed_process_leaves_a_whole_version(rig: CanaryRig, point: str) -> None:
     """Killed before its counts are written, before the rollback or after it: the next process ends the canary."""

@@ -28,10 +28,10 @@ LOG_MOST = 60.0  # of the payment for one block, so that no number overflows
 
 TOLERANCE = 1.5
 BINS_PER_TOLERANCE = 4  # so that a bin is 1.107 times as large as the one before
-QUARTILE_OBSERVATIONS = 40  # of the incumbent, before its quartile is used
+QUARTILE_OBSERVATIONS = 20  # of the incumbent, before its quartile is used
 BIN_MAX = 160
-INCUMBENTS_PER_CANDIDATE = 3  # in a block
-CANDIDATES_MOST = 20  # in a block that waits for observations of the incumbent
+INCUMBENTS_PER_CANDIDATE = 2  # in a block
+CANDIDATES_MOST = 5  # in a block that waits for observations of the incumbent
 ACCOUNT_BITS = 64
 HOUR_MS = 3_600_000
 
