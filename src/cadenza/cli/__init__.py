@@ -21,6 +21,7 @@ from cadenza.cli.memory import memory
 from cadenza.cli.operator import audit, classes
 from cadenza.cli.serve import backup, migrate, serve
 from cadenza.cli.vouchers import vouchers
+from cadenza.cli.watch import watch
 
 COMPLETE_VARIABLE = "_CADENZA_COMPLETE"
 GC_THRESHOLD = 100_000  # with Python's default, garbage collection takes a tenth of the import time
@@ -47,6 +48,7 @@ app.add_command(keys, "key")
 app.add_command(vouchers, "voucher")
 app.add_command(memory)
 app.add_command(classes)
+classes.add_command(watch)
 app.add_command(usage)
 app.add_command(ledger)
 app.add_command(audit)
