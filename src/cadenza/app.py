@@ -21,16 +21,22 @@ import msgspec
 from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSettings, SearchSettings, WatchSettings
 from cadenza.control.class_versions import ConfiguredClass, resolve
+from cadenza.control.classes import ClassRules
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
+from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
+from cadenza.evaluation.conformance import TriedRoute
+from cadenza.evaluation.gate import GateLimits
+from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.watch import WatchedClass, Watches
+from cadenza.evaluation.watch_asker import UpstreamAsker
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
@@ -216,7 +222,7 @@ class App:
 
     async def _watch_classes(self) -> None:
         """Run the watches of classes that are due, until the service drains."""
-        asker = build_watch_asker(lambda: self._settings, lambda: self.gateway.snapshot.upstreams)
+        asker = UpstreamAsker(lambda: self.gateway.snapshot.upstreams)
         await Watches(self._store, asker, self._log, self._observer.metrics).run(self._list_watched)
 
     def _list_watched(self) -> list[WatchedClass]:
@@ -399,10 +405,33 @@ def configured_classes(settings: Settings) -> dict[str, ConfiguredClass]:
 
 def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
     """What a watch of this version needs to know. A class that only the store has is asked the starter suite."""
-    one = settings.classes.get(version.class_id)
+    one, routes = settings.classes.get(version.class_id), version.main_routes
     watch, suite = (one.watch, one.gate.suite) if one else (WatchSettings(), None)
-    every_s = watch.every_hours * 3600 if watch.every_hours is not None else None
-    return WatchedClass(version=version, suite=suite, every_s=every_s, budget_nano=watch.budget_nano)
+    return WatchedClass(
+        version=version,
+        suite=suite,
+        every_s=watch.every_hours * 3600 if watch.every_hours is not None else None,
+        budget_nano=watch.budget_nano,
+        side=AskedSide(routes, known_cost(settings, routes), settings.prices[version.class_id]),
+        tried=tuple(tried_route(settings, route) for route in routes),
+    )
+
+
+def tried_route(settings: Settings, route: Route) -> TriedRoute:
+    provider = settings.providers[route.provider]
+    return TriedRoute(route, None if provider.kind == "embedded" else provider.dialect)
+
+
+def known_cost(settings: Settings, routes: Iterable[Route]) -> Price | None:
+    """What a token costs at the dearest of these routes; None if that of one is not known."""
+    costs = [
+        Price(0, 0)
+        if settings.providers[route.provider].kind == "embedded"
+        else settings.costs.get(f"{route.provider}/{route.model}")
+        for route in routes
+    ]
+    known = [one for one in costs if one is not None]
+    return max(known, key=lambda one: (one.output_nano, one.input_nano)) if len(known) == len(costs) else None
 
 
 def build_catalogue(settings: Settings, states: Mapping[str, ClassState]) -> Catalogue:
@@ -439,6 +468,20 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
 async def stop_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def class_rules(settings: Settings, class_id: str) -> ClassRules:
+    """What the config says about a class; one that only the store has is not pinned."""
+    providers = frozenset(settings.providers)
+    one = settings.classes.get(class_id)
+    if one is None:
+        return ClassRules(providers=providers)
+    return ClassRules(
+        pin=f"{settings.source}, line {one.pinned_at}" if one.pinned_at else "",
+        gate=msgspec.convert(one.gate, GateLimits, from_attributes=True),
+        suite=one.gate.suite,
+        providers=providers,
+    )
 
 
 def site_settings(settings: Settings) -> SiteSettings:

@@ -12,13 +12,14 @@ import click
 from click.shell_completion import get_completion_class
 
 from cadenza.cli.accounts import accounts
+from cadenza.cli.classes import classes
 from cadenza.cli.console import say
 from cadenza.cli.doctor.command import doctor
 from cadenza.cli.index import index
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
 from cadenza.cli.memory import memory
-from cadenza.cli.operator import audit, classes
+from cadenza.cli.operator import audit
 from cadenza.cli.serve import backup, migrate, serve
 from cadenza.cli.vouchers import vouchers
 from cadenza.cli.watch import watch

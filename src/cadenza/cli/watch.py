@@ -44,10 +44,11 @@ def watch(class_id: str, new_reference: bool, as_json: bool, config: str | None)
 async def _watch(store: "Store", settings: "Settings", class_id: str, *, as_reference: bool) -> "WatchDone":
     import io  # noqa: PLC0415 import time
 
-    from cadenza.app import build_upstreams, build_watch_asker, resolve_classes, watched_class  # noqa: PLC0415
+    from cadenza.app import build_upstreams, resolve_classes, watched_class  # noqa: PLC0415 import time
     from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
     from cadenza.core.records import COMMAND_LINE  # noqa: PLC0415 import time
     from cadenza.evaluation.watch import Watches  # noqa: PLC0415 import time
+    from cadenza.evaluation.watch_asker import UpstreamAsker  # noqa: PLC0415 import time
     from cadenza.observe import make_log  # noqa: PLC0415 import time
 
     states = await resolve_classes(store, settings)
@@ -55,11 +56,10 @@ async def _watch(store: "Store", settings: "Settings", class_id: str, *, as_refe
         raise ControlError(f"There is no class {class_id!r}. Use one of: {', '.join(states)}.")
     version, log = states[class_id].version, make_log(io.StringIO())
     upstreams = build_upstreams(settings, log, version.main_routes)
-    asker = build_watch_asker(lambda: settings, lambda: upstreams)
     try:
         for upstream in upstreams.values():
             await upstream.start()
-        done = await Watches(store, asker, log).watch(
+        done = await Watches(store, UpstreamAsker(lambda: upstreams), log).watch(
             watched_class(settings, version), actor=COMMAND_LINE, as_reference=as_reference
         )
     finally:

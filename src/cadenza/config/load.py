@@ -47,7 +47,7 @@ from cadenza.config.settings import (
 )
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
-from cadenza.upstreams.dialects import DIALECTS, dialect_of
+from cadenza.upstreams.dialects import DIALECTS, Dialect, dialect_of
 
 CONFIG_VARIABLE = "CADENZA_CONFIG"
 CONFIG_NAME = "cadenza.toml"
@@ -301,9 +301,14 @@ def _route(values: Table, at: KeyPath, providers: Mapping[str, ProviderSettings]
         return None
     if provider.kind == "openai" and "model" not in values:
         reader.problem((*at, "model"), "missing; it must be the name of a model at that provider")
-    dialect = DIALECTS["llamacpp" if provider.kind == "embedded" else provider.dialect]
-    if values.get("continue") and not dialect.continues:
+    if values.get("continue") and not _dialect(provider).continues:
         reader.problem((*at, "continue"), f"a provider of the dialect {provider.dialect} cannot continue an answer")
+    return make_route(provider, values)
+
+
+def make_route(provider: ProviderSettings, values: Table) -> Route:
+    """A route with these keys of the config; the others are the defaults for this kind of provider."""
+    dialect = _dialect(provider)
     defaults: Table = {"model": provider.model_path.stem if provider.model_path else EMBEDDED_MODEL}
     defaults |= OPENAI_TOKENS if provider.kind == "openai" else EMBEDDED_TOKENS
     defaults["custom_tools"] = dialect.custom_tools
@@ -313,6 +318,35 @@ def _route(values: Table, at: KeyPath, providers: Mapping[str, ProviderSettings]
     usual = EMBEDDED_TIMEOUTS if provider.kind == "embedded" else {}
     timeouts = Timeouts(**usual | values.get("timeouts", {}))
     return Route(**defaults | own, continues=values.get("continue", False), timeouts=timeouts)
+
+
+def _dialect(provider: ProviderSettings) -> Dialect:
+    return DIALECTS["llamacpp" if provider.kind == "embedded" else provider.dialect]
+
+
+def find_candidate(settings: Settings, class_id: str, text: str) -> Route:
+    """The route that `--candidate PROVIDER/MODEL` names. ValueError with what to do if there is none.
+
+    Its settings are those of a candidate of the class, else of a route or a candidate of any class, else the defaults.
+    """
+    name, _, model = text.partition("/")
+    provider = settings.providers.get(name)
+    if provider is None:
+        raise ValueError(f"--candidate {text}: no provider is named '{name}'; {suggest(name, settings.providers)}")
+    own = settings.classes.get(class_id)
+    others = [route for one in settings.classes.values() for route in (*one.routes, *one.candidates)]
+    known = [route for route in (*(own.candidates if own else ()), *others) if route.provider == name]
+    default = make_route(provider, {"provider": name})
+    if provider.kind == "embedded" and model not in ("", default.model):
+        raise ValueError(f"--candidate {text}: the provider '{name}' has one model: use '{name}/{default.model}'")
+    if not model and provider.kind == "openai":
+        names = ", ".join(dict.fromkeys(f"{route.provider}/{route.model}" for route in known))
+        raise ValueError(
+            f"--candidate {text}: name a model too, PROVIDER/MODEL; the config has {names or 'none there'}"
+        )
+    wanted = model or default.model
+    found = next((route for route in known if route.model == wanted), None)
+    return found or make_route(provider, {"provider": name, "model": wanted})
 
 
 def _platform(values: Table, reader: ConfigReader) -> PlatformSettings:

@@ -9,14 +9,17 @@ Stance on failure: nothing here disturbs the service. What could not be done is 
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
+from cadenza.evaluation.conformance import TriedRoute
 from cadenza.evaluation.drift import MEASURES, WatchResult, changed_checks, conformance_drift, find_drift
+from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.suite import Suite, SuiteError, load_suite
 from cadenza.evaluation.verdict import CaseFacts, ConformanceCheck, summarize_side
 from cadenza.observe import Log, Metrics
@@ -40,6 +43,8 @@ class WatchedClass(msgspec.Struct, frozen=True, kw_only=True):
     suite: Path | None
     every_s: float | None  # None: only by hand
     budget_nano: int
+    side: AskedSide  # the main routes of the version
+    tried: tuple[TriedRoute, ...]  # the same, for the checks of the wire
 
     @property
     def class_id(self) -> str:
@@ -54,11 +59,14 @@ class WatchAnswers(msgspec.Struct, frozen=True):
     is_complete: bool
 
 
-class WatchAsker(msgspec.Struct, frozen=True):
-    """How a version is asked: its answers to a suite, and the checks of its wire."""
+class WatchAsker(Protocol):
+    """How a version is asked."""
 
-    answer: Callable[[WatchedClass, Suite], Awaitable[WatchAnswers]]
-    check_wire: Callable[[WatchedClass], Awaitable[tuple[ConformanceCheck, ...]]]
+    async def answer(self, watched: WatchedClass, suite: Suite, /) -> WatchAnswers:
+        """Its answers to a suite. ControlError if they cannot be graded here."""
+
+    async def check_wire(self, watched: WatchedClass, left_nano: int, /) -> tuple[ConformanceCheck, ...]:
+        """The checks of its wire; none if they may cost more than is left of the budget."""
 
 
 class WatchDone(msgspec.Struct, frozen=True):
@@ -168,14 +176,15 @@ class Watches:
     ) -> WatchResult:
         """The result of a watch; without a reference, it is one itself."""
         facts = [CaseFacts(one, ()) for one in range(1, len(suite.cases) + 1)]
-        checks = await self._asker.check_wire(watched)
+        left_nano = watched.budget_nano - answers.spent_nano
+        checks = await self._asker.check_wire(watched, left_nano)
         summary = summarize_side(facts, answers.scores, checks)
         if reference is None or (then := _read_result(reference)) is None:
             return WatchResult(summary=summary)
         old = await verdicts.list_scores(self._store, reference.id)
         drifts, suspected = find_drift(old, answers.scores, before.suspected if before else ())
         if changed_checks(then.summary.conformance, checks):
-            again = await self._asker.check_wire(watched)
+            again = await self._asker.check_wire(watched, left_nano)
             if found := conformance_drift(changed_checks(then.summary.conformance, checks, again)):
                 drifts.append(found)
         return WatchResult(summary=summary, reference_id=reference.id, drifts=tuple(drifts), suspected=tuple(suspected))
