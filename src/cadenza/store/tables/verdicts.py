@@ -80,6 +80,9 @@ END = Statement(
     .where(verdicts.c.id == bindparam("of"))
     .values({name: bindparam(f"new_{name}") for name in ("state", "ended_at", "spent_nano", "result")})
 )
+SPEND = Statement(
+    update(verdicts).where(verdicts.c.id == bindparam("of")).values(spent_nano=bindparam("new_spent_nano"))
+)
 ADD_SCORE = Statement(insert(verdict_scores), "verdict_id", *_SCORE)
 SCORES = Statement(
     select(*(verdict_scores.c[name] for name in _SCORE))
@@ -125,7 +128,10 @@ def end(tx: Transaction, record: EvaluationRecord) -> None:
     )
 
 
-def add_scores(tx: Transaction, id_: str, scores: list[AnswerScore]) -> None:
+def add_scores(tx: Transaction, id_: str, scores: list[AnswerScore], spent_nano: int | None = None) -> None:
+    """Add scores and, if given, what the whole evaluation has spent by now."""
+    if spent_nano is not None:
+        tx.change(SPEND, {"of": id_, "new_spent_nano": spent_nano})
     tx.change_each(ADD_SCORE, [{"verdict_id": id_, **msgspec.structs.asdict(score)} for score in scores])
 
 
