@@ -46,7 +46,8 @@ async def resolve(
                 served[class_id] = state
             elif given:
                 served[class_id] = _record(tx, given, state, now_ms)
-        _require_providers(served.values(), providers)
+        for state in served.values():
+            require_providers(state, providers)
         return served
 
     for _ in range(TRIES - 1):
@@ -56,20 +57,16 @@ async def resolve(
 
 
 async def read_served(store: Store, configured: Mapping[str, ConfiguredClass]) -> dict[str, ClassState]:
-    """The same without writing. A version of the config that no process has recorded yet has the number 0."""
-
-    def work(tx: Transaction) -> dict[str, ClassState]:
-        states = _by_class(class_versions.list_states(tx))
-        served = dict[str, ClassState]()
-        for class_id in CLASSES:
-            given, state = configured.get(class_id), states.get(class_id)
-            if state and (is_decided_by_store(state, given) or (given and _is_current(state, given))):
-                served[class_id] = state
-            elif given:
-                served[class_id] = ClassState(version=class_versions.find(tx, given.version) or given.version)
-        return served
-
-    return await store.transact(work)
+    """The same without writing. What the config says has the number 0 until a process has loaded it."""
+    states = _by_class(await class_versions.read_states(store))
+    served = dict[str, ClassState]()
+    for class_id in CLASSES:
+        given, state = configured.get(class_id), states.get(class_id)
+        if state and (is_decided_by_store(state, given) or (given and _is_current(state, given))):
+            served[class_id] = state
+        elif given:
+            served[class_id] = ClassState(version=given.version)
+    return served
 
 
 def is_decided_by_store(state: ClassState, given: ConfiguredClass | None) -> bool:
@@ -91,13 +88,17 @@ def _record(tx: Transaction, given: ConfiguredClass, state: ClassState | None, n
         return ClassState(version=first, changed_at=now_ms)
     if is_decided_by_store(state, given) or _is_current(state, given):
         return state
-    version = class_versions.find(tx, new) or class_versions.add(tx, new)
+    found = class_versions.find(tx, new)
+    version = found or class_versions.add(tx, new)
     changed = msgspec.structs.replace(state, version=version, candidate=None, share=0, canary=None)
     is_changed = class_versions.change_state(tx, changed, now_ms)
     assert is_changed, "the state is locked"
-    detail = f"version {version.number} instead of {state.version.number}"
-    audit_events.add(tx, AuditEvent(now_ms, CONFIG, "class.config", subject=new.class_id, detail=detail))
-    return msgspec.structs.replace(changed, revision=state.revision + 1, changed_at=now_ms)
+    if found:  # a new version is a record of its own
+        detail = f"version {version.number} again, instead of {state.version.number}"
+        audit_events.add(tx, AuditEvent(now_ms, CONFIG, "class.config", subject=new.class_id, detail=detail))
+    written = class_versions.get_state(tx, new.class_id)
+    assert written
+    return written
 
 
 def _is_current(state: ClassState, given: ConfiguredClass) -> bool:
@@ -107,16 +108,15 @@ def _is_current(state: ClassState, given: ConfiguredClass) -> bool:
     return same and state.candidate is None
 
 
-def _require_providers(states: Iterable[ClassState], providers: Collection[str]) -> None:
-    for state in states:
-        for version in filter(None, (state.version, state.candidate)):
-            missing = sorted({route.provider for route in version.routes}.difference(providers))
-            if missing:
-                class_id, name = version.class_id, missing[0]
-                raise ControlError(
-                    f"Version {version.number} of the class '{class_id}' needs the provider '{name}', which the config "
-                    f"does not have. Define [providers.{name}], or run 'cadenza classes rollback {class_id}'."
-                )
+def require_providers(state: ClassState, providers: Collection[str]) -> None:
+    """ControlError if the version that is served, or the candidate, names a provider that is not among these."""
+    for version in filter(None, (state.version, state.candidate)):
+        if missing := {route.provider for route in version.routes}.difference(providers):
+            class_id, name = version.class_id, min(missing)
+            raise ControlError(
+                f"Version {version.number} of the class '{class_id}' needs the provider '{name}', which the config "
+                f"does not have. Define [providers.{name}], or run 'cadenza classes rollback {class_id}'."
+            )
 
 
 def _by_class(states: Iterable[ClassState]) -> dict[str, ClassState]:

@@ -49,7 +49,7 @@ MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it 
 
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
-    snapshot, grounder, principal, at = gateway.snapshot, gateway.grounder, request.principal, gateway.observer.at
+    snapshot, grounder, principal, at = request.snapshot, gateway.grounder, request.principal, gateway.observer.at
     tokenizer = gateway.dispatcher.tokenizer
     upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
     chat = await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 415 413 402 408 429 400

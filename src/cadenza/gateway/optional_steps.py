@@ -44,7 +44,7 @@ async def ground(
     affordable = await find_affordable(grounder.store, request, served.prices, prompt)
     secret = charge_secret(request.exchange.request.headers)
     charges = Charges(gateway.ledger, principal, request.record.request_id, secret)
-    decide = ModelDecision(gateway.dispatcher, gateway.snapshot, served, charges) if served.decides_by_model else None
+    decide = ModelDecision(gateway.dispatcher, request.snapshot, served, charges) if served.decides_by_model else None
     terms = grounder.search_terms()
     charge = partial(charge_search, charges, gateway.rates, principal.account_id, terms) if terms else nullcontext
     to_ground = GroundingRequest(chat, served.plan, prompt, principal, affordable, charge, decide)

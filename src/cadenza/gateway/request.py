@@ -13,6 +13,7 @@ from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.exchange import Exchange, Interruption
 from cadenza.process import is_exhausted
+from cadenza.routing.catalogue import Snapshot
 from cadenza.upstreams.base import Fault
 
 SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
@@ -83,10 +84,14 @@ class RequestRecord:
 
 
 class ApiRequest(msgspec.Struct, frozen=True):
-    """A request whose key is live, has the scope and is within its rate, and what relays a stream."""
+    """A request whose key is live, has the scope and is within its rate, and what relays a stream.
+
+    It keeps the snapshot to its end, whatever is reloaded or promoted meanwhile.
+    """
 
     exchange: Exchange
     principal: Principal
     answers: Answers
     record: RequestRecord
+    snapshot: Snapshot
     make_stream_relay: Callable[[Exchange, Answers, ReplyHead, UsageMeter], StreamRelay] = StreamRelay
