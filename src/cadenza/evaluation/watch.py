@@ -31,7 +31,7 @@ from cadenza.store.tables.verdicts import AnswerScore, EvaluationRecord, Verdict
 LOOK_S_MAX = 60.0  # how often a process looks whether a watch is due
 LOOK_S_MIN = 1.0
 LOOKS_PER_PERIOD = 10
-RUN_S_MAX = 1800.0  # a watch that takes longer is stopped
+RUN_S_MAX = 1800.0
 ANSWERED_SHARE_MIN = 0.5  # with fewer answers, the upstream is down, and the watch says nothing about the model
 ACTOR = "watch"
 
@@ -49,6 +49,11 @@ class WatchedClass(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def class_id(self) -> str:
         return self.version.class_id
+
+    @property
+    def limit_s(self) -> float:
+        """How long a watch may take. It ends before the next one is due."""
+        return RUN_S_MAX if self.every_s is None else min(RUN_S_MAX, self.every_s)
 
 
 class WatchAnswers(msgspec.Struct, frozen=True):
@@ -137,7 +142,7 @@ class Watches:
             suite_digest=suite.digest,
             runs=1,
         )
-        due_ms, abandoned_ms = now_ms if due_ms is None else due_ms, now_ms - round(RUN_S_MAX * 1000)
+        due_ms, abandoned_ms = now_ms if due_ms is None else due_ms, now_ms - round(watched.limit_s * 1000)
         if not await self._store.transact(lambda tx: watches.claim(tx, record, due_ms, abandoned_ms)):
             return None
         try:
@@ -151,7 +156,7 @@ class Watches:
     ) -> WatchDone:
         before = await watches.last_finished(self._store, watched.class_id, watched.version.number)
         try:
-            async with asyncio.timeout(RUN_S_MAX):
+            async with asyncio.timeout(watched.limit_s):
                 answers = await self._asker.answer(watched, suite)
                 if reason := _why_not_comparable(answers, suite):
                     ended = await self._end(record, "stopped", answers.spent_nano)
@@ -159,7 +164,7 @@ class Watches:
                     return WatchDone(ended, None, reason)
                 result = await self._compare(watched, suite, answers, reference, _read_result(before, record))
         except TimeoutError:
-            reason = f"it took longer than {RUN_S_MAX:.0f} seconds"
+            reason = f"it took longer than {watched.limit_s:.0f} seconds"
             self._log.warning("a watch was stopped", class_id=watched.class_id, reason=reason)
             return WatchDone(await self._end(record, "stopped", 0), None, reason)
         ended = await self._end(record, "finished", answers.spent_nano, result, answers.scores, _read_result(before))
