@@ -150,6 +150,7 @@ class App:
                 rates=self._shared.rates,
                 log=self._log,
                 settings=site_settings(self._settings),
+                class_rules=lambda class_id: class_rules(self._settings, class_id),
                 read_metrics=self._read_metrics,
                 markdown=self._chat.markdown,
                 outbox=self._outbox,

@@ -55,6 +55,14 @@ class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
         return found if isinstance(found, dict) else {}
 
     @property
+    def canary_numbers(self) -> list[tuple[str, str]]:
+        """The same for people: names and values."""
+        return [
+            (name.replace("_", " "), value if isinstance(value, str) else msgspec.json.encode(value).decode())
+            for name, value in self.canary.items()
+        ]
+
+    @property
     def verdict_line(self) -> str:
         """The newest verdict in one line."""
         return describe_verdict(self.verdict) if self.verdict else "none"
@@ -102,11 +110,6 @@ async def get_situation(store: Store, class_id: str, rules: ClassRules) -> Class
     return ClassSituation(state=state, pin=pin, verdict=verdict, next_step=_next_step(state, pin, verdict, rules))
 
 
-async def list_states(store: Store) -> dict[str, ClassState]:
-    """The states of all classes that have one, by class."""
-    return {state.version.class_id: state for state in await class_versions.read_states(store)}
-
-
 async def list_history(store: Store, class_id: str, count: int = HISTORY_SHOWN) -> list[HistoryEntry]:
     """The newest changes of a class and observations about it, newest first."""
     await _read_state(store, class_id)
@@ -115,7 +118,7 @@ async def list_history(store: Store, class_id: str, count: int = HISTORY_SHOWN) 
     recorded = [
         HistoryEntry(one.created_at, one.actor, "class.config", f"version {one.number}: {name_routes(one)}")
         for one in made
-        if one.origin == "config"
+        if one.number == 1  # later ones have an event
     ]
     found = [HistoryEntry(one.at, one.actor, one.event, one.detail) for one in events]
     return sorted(found + recorded, key=lambda entry: -entry.at)[:count]
@@ -125,6 +128,11 @@ async def list_versions(store: Store, class_id: str) -> list[ClassVersion]:
     """All versions of a class, newest first."""
     await _read_state(store, class_id)
     return await class_versions.list_newest(store, class_id)
+
+
+async def list_verdicts(store: Store, class_id: str) -> list[EvaluationRecord]:
+    """The newest evaluations of candidates, newest first."""
+    return await verdicts.list_newest(store, class_id, count=VERDICTS_SHOWN)
 
 
 async def get_pair(
