@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ PROMPT_TOKENS, ANSWER_TOKENS = 40, 10
 class Models(msgspec.Struct, frozen=True):
     """Answers each case with its own word, apart from the cases that a model fails; anything else like a provider."""
 
-    fails: dict[str, Collection[int]]
+    fails: Mapping[str, Collection[int]]
     word: str = "right"
     broken: frozenset[int] = frozenset()  # cases that the new model answers with status 500
     answer_tokens: int = ANSWER_TOKENS
