@@ -31,6 +31,10 @@ WHOLE = 100  # percent of accounts
 NEW_CANARY = "{}"  # nothing is counted yet
 
 
+class UnknownClass(ControlError):
+    """There is no such class, or it has no version yet."""
+
+
 class ClassRules(msgspec.Struct, frozen=True, kw_only=True):
     """What the config says about a class."""
 
@@ -313,10 +317,10 @@ def _seen(state: ClassState) -> Seen:
 
 async def _read_state(store: Store, class_id: str) -> ClassState:
     if class_id not in CLASSES:
-        raise ControlError(f"There is no class '{class_id}': the classes are {', '.join(CLASSES)}.")
+        raise UnknownClass(f"There is no class '{class_id}': the classes are {', '.join(CLASSES)}.")
     state = await class_versions.read_state(store, class_id)
     if state is None:
-        raise ControlError(
+        raise UnknownClass(
             f"'{class_id}' has no version yet: the service records version 1 when it first starts with routes for it."
         )
     return state

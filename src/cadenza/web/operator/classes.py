@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from cadenza.control import classes as control
 from cadenza.control.class_diff import VersionDiff, compare_versions
-from cadenza.control.classes import ClassRules, ClassSituation, RollbackOrder, Seen, place_of
+from cadenza.control.classes import ClassRules, ClassSituation, RollbackOrder, Seen, UnknownClass, place_of
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339, rfc3339_or_none
@@ -216,9 +216,10 @@ async def roll_back_by_form(visit: Visit, typed: RollbackForm) -> OperatorClass:
 
 async def _situation(visit: Visit) -> ClassSituation:
     class_id, rules = _class(visit)
-    if class_id not in await control.list_states(visit.store):
-        raise Missing
-    return await control.get_situation(visit.store, class_id, rules)
+    try:
+        return await control.get_situation(visit.store, class_id, rules)
+    except UnknownClass:
+        raise Missing from None
 
 
 def _class(visit: Visit) -> tuple[str, ClassRules]:
