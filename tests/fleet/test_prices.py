@@ -27,7 +27,7 @@ def fleet(cluster: Cluster, fleet_upstream: LoopbackUpstream) -> Iterator[Fleet]
 
 
 def test_three_gateways_change_the_price_together(fleet: Fleet, upstream: LoopbackUpstream) -> None:
-    """All show the change when the command returns. Each request has the price of its moment, before it and after it."""
+    """All show the change when the command returns. Each request has the price of its own moment."""
     key = fleet.ledger.create_key(fleet.ledger.create_account(10**12))
     clients = [RawClient(port, key) for port in fleet.ports]
     from_at = (now_ms() + LEAD_MS) // 1000 * 1000 + 1000
