@@ -17,7 +17,7 @@ def test_prices_are_listed_with_their_changes(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
     assert "forte costs 1.20 input / 3.60 output from 2031-12-01T00:00:00Z (UTC) on." in done.stderr
     rows = json.loads(run_here(tmp_path, "classes", "price", "forte", "--json").stdout)
-    amounts = [
+    amounts: list[dict[str, str | None]] = [
         {"class": "forte", "state": "counts", "from": None, "input": "1.07", "output": "3.45"},
         {"class": "forte", "state": "to come", "from": "2031-12-01T00:00:00Z", "input": "1.20", "output": "3.60"},
     ]

@@ -108,10 +108,8 @@ def test_the_store_wins_over_the_config(account: Account, service: Service, upst
     assert model(capped, "fortissimo")["pricing"]["input"] == "4.00"
     assert model(capped, "mezzo")["pricing"]["input"] == "0.30"
     wait_until(lambda: UNUSED in service.output, "the warning")
-    assert (
-        "[prices.fortissimo] in the config is not used"
-        in CliRunner().invoke(app, ["doctor", "--config", str(service.config)]).stdout
-    )
+    doctor = CliRunner().invoke(app, ["doctor", "--config", str(service.config)])
+    assert "[prices.fortissimo] in the config is not used" in doctor.stdout
     service.config.write_text(service.spec.toml())
     run_command(service, "classes", "reload")
 
