@@ -25,9 +25,8 @@ from cadenza.config.settings import (
     MailSettings,
     ProviderSettings,
     SearchSettings,
-    WatchSettings,
 )
-from cadenza.control.class_versions import ConfiguredClass, resolve
+from cadenza.control.class_versions import resolve
 from cadenza.control.classes import ClassRules
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
@@ -36,13 +35,10 @@ from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
-from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
-from cadenza.evaluation.conformance import TriedRoute
 from cadenza.evaluation.gate import GateLimits
-from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watch_asker import UpstreamAsker
 from cadenza.fleet.presence import Presence
@@ -410,16 +406,7 @@ def build_limits(settings: Settings) -> Limits:
 
 async def resolve_classes(store: Store, settings: Settings) -> dict[str, ClassState]:
     """Which version of each class is served. ControlError if a provider is missing."""
-    return await resolve(store, configured_classes(settings), settings.providers, time.time_ns() // 1_000_000)
-
-
-def configured_classes(settings: Settings) -> dict[str, ConfiguredClass]:
-    return {
-        class_id: ConfiguredClass(
-            ClassVersion(class_id=class_id, routes=one.routes, character=one.character), one.pinned_at is not None
-        )
-        for class_id, one in settings.classes.items()
-    }
+    return await resolve(store, settings.configured_classes(), settings.providers, time.time_ns() // 1_000_000)
 
 
 def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
