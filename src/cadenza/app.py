@@ -25,6 +25,7 @@ from cadenza.config.settings import (
     MailSettings,
     ProviderSettings,
     SearchSettings,
+    WatchSettings,
 )
 from cadenza.control.class_versions import resolve
 from cadenza.control.classes import ClassRules
@@ -35,10 +36,13 @@ from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
+from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
+from cadenza.evaluation.conformance import TriedRoute
 from cadenza.evaluation.gate import GateLimits
+from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watch_asker import UpstreamAsker
 from cadenza.fleet.presence import Presence
