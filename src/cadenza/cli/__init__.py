@@ -21,6 +21,7 @@ from cadenza.cli.ledger import ledger, usage
 from cadenza.cli.memory import memory
 from cadenza.cli.operator import audit
 from cadenza.cli.serve import backup, migrate, serve
+from cadenza.cli.suites import suite
 from cadenza.cli.vouchers import vouchers
 
 COMPLETE_VARIABLE = "_CADENZA_COMPLETE"
@@ -48,6 +49,7 @@ app.add_command(keys, "key")
 app.add_command(vouchers, "voucher")
 app.add_command(memory)
 app.add_command(classes)
+classes.add_command(suite)
 app.add_command(usage)
 app.add_command(ledger)
 app.add_command(audit)
