@@ -19,12 +19,19 @@ from pathlib import Path
 import msgspec
 
 from cadenza.config import ConfigError, Settings, load_settings
-from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSettings, SearchSettings
+from cadenza.config.settings import (
+    DEFAULT_PRICES,
+    GroundingSettings,
+    MailSettings,
+    ProviderSettings,
+    SearchSettings,
+)
 from cadenza.control.class_versions import ConfiguredClass, resolve
 from cadenza.control.classes import ClassRules
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
+from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
@@ -143,6 +150,7 @@ class App:
                 rates=self._shared.rates,
                 log=self._log,
                 settings=site_settings(self._settings),
+                class_rules=lambda class_id: class_rules(self._settings, class_id),
                 read_metrics=self._read_metrics,
                 markdown=self._chat.markdown,
                 outbox=self._outbox,
@@ -214,7 +222,7 @@ class App:
     async def _build_gateway(self) -> Gateway:
         settings, observer = self._settings, self._observer
         self._states = await resolve_classes(self._store, settings)
-        catalogue = build_catalogue(settings, self._states)
+        catalogue = build_catalogue(settings, self._states, await self._read_prices(settings))
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
         grounder = build_grounder(settings.grounding, self._store, observer)
         state = State(self._store, self._presence, self._shared, grounder)
@@ -246,9 +254,11 @@ class App:
                 break
         else:
             return None
-        if settings is self._settings and states == self._states:
+        prices = await self._read_prices(settings)
+        is_same = all(one.prices == prices[one.plan.class_id] for one in self.gateway.snapshot.catalogue.served())
+        if settings is self._settings and states == self._states and is_same:
             return None
-        catalogue = build_catalogue(settings, states)
+        catalogue = build_catalogue(settings, states, prices)
         upstreams = await self._change_upstreams(upstream_specs(settings, catalogue.routes()))
         if settings.grounding != self._settings.grounding:
             self._retire(self.gateway.grounder.stop)
@@ -259,6 +269,14 @@ class App:
         self._log_versions(states)
         self._settings, self._states = settings, states
         return Snapshot(catalogue, upstreams, build_limits(settings))
+
+    async def _read_prices(self, settings: Settings) -> dict[str, PriceSchedule]:
+        """The prices of classes, with their changes to come. A price of the config that is not used is logged."""
+        found = await read_schedules(self._store, settings.prices, time.time_ns() // 1_000_000)
+        for class_id, schedule in found.items():
+            if unused := say_unused(class_id, settings.prices[class_id], DEFAULT_PRICES[class_id], schedule):
+                self._log.warning("a price of the config is not used", class_id=class_id, reason=unused)
+        return found
 
     def _read_settings(self) -> Settings | None:
         """The config file as it is now. None, and a log line, if it has mistakes."""
@@ -378,7 +396,9 @@ def configured_classes(settings: Settings) -> dict[str, ConfiguredClass]:
     }
 
 
-def build_catalogue(settings: Settings, states: Mapping[str, ClassState]) -> Catalogue:
+def build_catalogue(
+    settings: Settings, states: Mapping[str, ClassState], prices: Mapping[str, PriceSchedule]
+) -> Catalogue:
     """Price and search decision are the class's: the same for every version."""
 
     def served(version: ClassVersion) -> ServedClass:
@@ -386,7 +406,7 @@ def build_catalogue(settings: Settings, states: Mapping[str, ClassState]) -> Cat
         return ServedClass(
             Plan.of(version.class_id, version.routes),
             Character(version.character),
-            PriceSchedule(settings.prices[version.class_id]),
+            prices[version.class_id],
             decides_by_model=one is not None and one.search_decision == "model",
             version=version.number,
         )

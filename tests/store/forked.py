@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 PROGRAMS = (
+    "tests.store.class_changes",
     "tests.class_switch",
     "tests.store.paused",
     "tests.store.presences",

@@ -27,6 +27,10 @@ def configured(*routes: Route, is_pinned: bool = True, character: str = "Be brie
     return {"forte": ConfiguredClass(version, is_pinned)}
 
 
+def given_version(given: dict[str, ConfiguredClass], number: int) -> ClassVersion:
+    return msgspec.structs.replace(given["forte"].version, number=number)
+
+
 async def resolve_forte(store: Store, given: dict[str, ConfiguredClass] | None = None, now_ms: int = 1) -> ClassState:
     served = await resolve(store, configured() if given is None else given, PROVIDERS, now_ms)
     return served["forte"]
@@ -88,6 +92,10 @@ async def test_a_class_that_is_not_pinned_is_the_stores_after_a_promotion(store:
 
     assert await store.transact(promote)
     assert (await resolve_forte(store, configured(is_pinned=False))).version.routes == (OTHER,)
+    [state] = await class_versions.read_states(store)
+    rolled_back = msgspec.structs.replace(state, version=given_version(edited, 2))
+    assert await store.transact(lambda tx: class_versions.change_state(tx, rolled_back, 3))
+    assert (await resolve_forte(store, configured(is_pinned=False))).version.number == 2, "an operator has decided"
     assert (await resolve_forte(store, configured())).version.number == 1, "routes in the config pin the class"
 
 

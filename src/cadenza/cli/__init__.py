@@ -15,11 +15,13 @@ from cadenza.cli.accounts import accounts
 from cadenza.cli.classes import classes
 from cadenza.cli.console import say
 from cadenza.cli.doctor.command import doctor
+from cadenza.cli.evaluate import evaluate
 from cadenza.cli.index import index
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
 from cadenza.cli.memory import memory
 from cadenza.cli.operator import audit
+from cadenza.cli.prices import price
 from cadenza.cli.serve import backup, migrate, serve
 from cadenza.cli.suites import suite
 from cadenza.cli.vouchers import vouchers
@@ -48,6 +50,8 @@ app.add_command(accounts, "account")
 app.add_command(keys, "key")
 app.add_command(vouchers, "voucher")
 app.add_command(memory)
+classes.add_command(evaluate)
+classes.add_command(price)
 app.add_command(classes)
 classes.add_command(suite)
 app.add_command(usage)

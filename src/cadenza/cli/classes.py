@@ -52,10 +52,10 @@ def list_routes(as_json: bool, config: str | None) -> None:
     settings = load_config(config)
     states = _read_states(settings)
     rows = list[dict[str, object]]()
-    for class_id in dict.fromkeys((*settings.classes, *states)):
+    for class_id in states or settings.classes:
         state = states.get(class_id)
         routes = state.version.routes if state else settings.classes[class_id].routes
-        number = state.version.number if state else None
+        number = state.version.number or None if state else None
         rows += [{"class": class_id, "version": number, **_route_row(route)} for route in routes]
     print_list(rows, LIST_COLUMNS, as_json=as_json)
 
@@ -213,7 +213,8 @@ def reload(config: str | None) -> None:
 
 def _read_states(settings: "Settings") -> "dict[str, ClassState]":
     """What is served, by class. Without a store, nothing is recorded yet: then the config says it."""
-    from cadenza.control.classes import list_states  # noqa: PLC0415 import time
+    from cadenza.app import configured_classes  # noqa: PLC0415 import time
+    from cadenza.control.class_versions import read_served  # noqa: PLC0415 import time
     from cadenza.store.address import open_store  # noqa: PLC0415 import time
 
     path = open_store(settings.store.url).path
@@ -222,7 +223,7 @@ def _read_states(settings: "Settings") -> "dict[str, ClassState]":
         return {}
 
     async def read(store: "Store") -> "dict[str, ClassState]":
-        return await list_states(store)
+        return await read_served(store, configured_classes(settings))
 
     return read_store(settings, read)
 
@@ -283,7 +284,7 @@ def _print_situation(found: "ClassSituation") -> None:
     if state.candidate:
         since = rfc3339(state.candidate.created_at)
         click.echo(f"canary      version {state.candidate.number} serves {state.share}% of accounts, begun {since}")
-        click.echo("".join(f"            {name}: {value}\n" for name, value in found.canary.items()), nl=False)
+        click.echo("".join(f"            {name}: {value}\n" for name, value in found.canary_numbers), nl=False)
     if found.verdict:
         click.echo(f"verdict     {found.verdict_line}")
     click.echo(f"next        {found.next_step}\n")

@@ -61,7 +61,7 @@ def import_file(file: Path, source: "Source | None", output: Path | None) -> Non
         except OSError as error:
             raise ValueError(f"{output} cannot be written: {error.strerror}") from None
     else:
-        click.echo(data, nl=False)
+        click.echo(data.decode(), nl=False)
     for one in imported.left_out:
         say(f"left out: {one.place}: {one.reason}")
     say(f"{len(imported.lines)} cases converted, {len(imported.left_out)} left out.")

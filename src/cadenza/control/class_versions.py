@@ -1,9 +1,9 @@
 """Which version of each class is served: resolved by every process at its start and at each reload.
 
-The config decides about a class until an operator adopts it, or promotes a candidate for a class that the config does
-not pin. From then on the store decides. What the config says is recorded as a version too: under the number that it
-had before, or else the next one. Everything happens in one transaction, and processes that start together agree: if two
-record the same version at once, the store refuses one of them, which tries again and finds it.
+The config decides about a class until an operator adopts it, or first promotes a candidate for a class that the config
+does not pin. From then on the store decides. What the config says is recorded as a version too, under the number that
+it had before, or else the next one. Everything happens in one transaction, and processes that start together agree: if
+two record the same version at once, the store refuses one of them, which tries again and finds it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -73,7 +73,7 @@ def is_decided_by_store(state: ClassState, given: ConfiguredClass | None) -> boo
     """Whether the store decides what is served, and not the config. A class that only the store has must be adopted."""
     if state.is_adopted or given is None:
         return state.is_adopted
-    return not given.is_pinned and (state.candidate is not None or state.version.origin == "promotion")
+    return state.was_promoted and not given.is_pinned
 
 
 def _record(tx: Transaction, given: ConfiguredClass, state: ClassState | None, now_ms: int) -> ClassState:

@@ -31,6 +31,10 @@ WHOLE = 100  # percent of accounts
 NEW_CANARY = "{}"  # nothing is counted yet
 
 
+class UnknownClass(ControlError):
+    """There is no such class, or it has no version yet."""
+
+
 class ClassRules(msgspec.Struct, frozen=True, kw_only=True):
     """What the config says about a class."""
 
@@ -53,6 +57,14 @@ class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
         """What the canary has counted; empty without one."""
         found = msgspec.json.decode(self.state.canary) if self.state.canary else {}
         return found if isinstance(found, dict) else {}
+
+    @property
+    def canary_numbers(self) -> list[tuple[str, str]]:
+        """The same for people: names and values."""
+        return [
+            (name.replace("_", " "), value if isinstance(value, str) else msgspec.json.encode(value).decode())
+            for name, value in self.canary.items()
+        ]
 
     @property
     def verdict_line(self) -> str:
@@ -102,11 +114,6 @@ async def get_situation(store: Store, class_id: str, rules: ClassRules) -> Class
     return ClassSituation(state=state, pin=pin, verdict=verdict, next_step=_next_step(state, pin, verdict, rules))
 
 
-async def list_states(store: Store) -> dict[str, ClassState]:
-    """The states of all classes that have one, by class."""
-    return {state.version.class_id: state for state in await class_versions.read_states(store)}
-
-
 async def list_history(store: Store, class_id: str, count: int = HISTORY_SHOWN) -> list[HistoryEntry]:
     """The newest changes of a class and observations about it, newest first."""
     await _read_state(store, class_id)
@@ -115,7 +122,7 @@ async def list_history(store: Store, class_id: str, count: int = HISTORY_SHOWN) 
     recorded = [
         HistoryEntry(one.created_at, one.actor, "class.config", f"version {one.number}: {name_routes(one)}")
         for one in made
-        if one.origin == "config"
+        if one.number == 1  # later ones have an event
     ]
     found = [HistoryEntry(one.at, one.actor, one.event, one.detail) for one in events]
     return sorted(found + recorded, key=lambda entry: -entry.at)[:count]
@@ -125,6 +132,11 @@ async def list_versions(store: Store, class_id: str) -> list[ClassVersion]:
     """All versions of a class, newest first."""
     await _read_state(store, class_id)
     return await class_versions.list_newest(store, class_id)
+
+
+async def list_verdicts(store: Store, class_id: str) -> list[EvaluationRecord]:
+    """The newest evaluations of candidates, newest first."""
+    return await verdicts.list_newest(store, class_id, count=VERDICTS_SHOWN)
 
 
 async def get_pair(
@@ -305,10 +317,10 @@ def _seen(state: ClassState) -> Seen:
 
 async def _read_state(store: Store, class_id: str) -> ClassState:
     if class_id not in CLASSES:
-        raise ControlError(f"There is no class '{class_id}': the classes are {', '.join(CLASSES)}.")
+        raise UnknownClass(f"There is no class '{class_id}': the classes are {', '.join(CLASSES)}.")
     state = await class_versions.read_state(store, class_id)
     if state is None:
-        raise ControlError(
+        raise UnknownClass(
             f"'{class_id}' has no version yet: the service records version 1 when it first starts with routes for it."
         )
     return state

@@ -61,6 +61,7 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     candidate: ClassVersion | None = None
     share: int = 0  # percent of accounts that the candidate serves
     is_adopted: bool = False  # the store decides, even where the config names routes
+    was_promoted: bool = False  # a candidate was promoted at any time
     canary: str | None = None  # JSON: counts and test of the canary
     revision: int = 1
     changed_at: int = 0

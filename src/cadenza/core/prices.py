@@ -80,6 +80,13 @@ def show_changes(changes: Iterable[PriceChange]) -> list[PricingChange]:
     return [PricingChange(rfc3339(change.from_at), *_dollars(change.price)) for change in changes]
 
 
+def describe_price(price: Price) -> str:
+    """1.07 input / 3.45 output, and the cached price if there is one. Dollars per million tokens."""
+    shown = show_price(price)
+    cached = f" / {shown.cached_input} cached input" if shown.cached_input else ""
+    return f"{shown.input} input / {shown.output} output{cached}"
+
+
 def _dollars(price: Price) -> tuple[str, str, str | None]:
     cached_nano = price.cached_input_nano
     return (

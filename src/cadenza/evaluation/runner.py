@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.core.errors import ControlError
 from cadenza.core.money import Price
 from cadenza.core.records import Route, Usage
 from cadenza.core.tokens import estimate_tokens
@@ -21,7 +22,7 @@ from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
 from cadenza.evaluation.graders import Grade, GradedReply, Graders, ReplyCall, grade, grade_pair
 from cadenza.evaluation.suite import Case, Suite
 from cadenza.evaluation.verdict import FULL_SCORE, JUDGED_EQUAL, CaseFacts
-from cadenza.store.store import StoreRefused, StoreUnavailable
+from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables.verdicts import AnswerScore, Side
 from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece, Upstream
 
@@ -66,6 +67,13 @@ class SuiteRun(msgspec.Struct, frozen=True, kw_only=True):
         """The cases that can be graded, with their numbers: a rubric needs two sides and a judge."""
         can_judge = self.judge is not None and len(self.sides) > 1
         return [(number, case) for number, case in enumerate(self.suite.cases, 1) if can_judge or not case.rubric]
+
+    def counted_cost(self, score: AnswerScore) -> int:
+        """The cost of an answer as the budget counts it: by the price of the class if the cost is not known."""
+        if score.cost_nano is not None:
+            return score.cost_nano
+        side = self.sides.get(score.side)
+        return side.counted.quote(score.prompt_tokens, score.completion_tokens) if side else 0
 
     @property
     def facts(self) -> list[CaseFacts]:
@@ -146,7 +154,7 @@ async def run_suite(
     pairs = [(place, number, case) for place in range(1, run.runs + 1) for number, case in run.asked]
     waiting = [pair for pair in pairs if (pair[1], pair[0]) not in done]
     progress = RunProgress(len(pairs), len(pairs) - len(waiting), other_nano=other_nano)
-    progress.spent_nano = sum(_counted_cost(run, one) for one in recorded) + other_nano
+    progress.spent_nano = sum(run.counted_cost(one) for one in recorded) + other_nano
     await _Runner(run, graders, record, progress).run(waiting)
     return progress
 
@@ -173,7 +181,7 @@ class _Runner:
                         self._progress.is_out_of_budget = True
                         break
                     group.create_task(self._ask_pair(place, number, case, quote_nano))
-        except* (StoreUnavailable, StoreRefused, ValueError) as errors:
+        except* (StoreUnavailable, ControlError, ValueError) as errors:
             raise errors.exceptions[0] from None
 
     async def _set_aside(self, quote_nano: int) -> bool:
@@ -189,14 +197,17 @@ class _Runner:
     async def _ask_pair(self, place: int, number: int, case: Case, quote_nano: int) -> None:
         try:
             sides = list(self._run.sides)
-            answers = await asyncio.gather(*(self._ask_side(side, case, number, place) for side in sides))
+            order = sides if (number + place) % 2 else sides[::-1]  # neither side is always the first
+            async with asyncio.TaskGroup() as group:
+                asked = {side: group.create_task(self._ask_side(side, case, number, place)) for side in order}
+            answers = [asked[side].result() for side in sides]
             replies = [answer.reply for answer in answers]
             grades = await self._grade(case, replies, [bool(answer.fault) for answer in answers])
             graded = [
                 GradedAnswer(self._score(side, answer, found, case, number, place), reply, found.reason)
                 for side, answer, reply, found in zip(sides, answers, replies, grades, strict=True)
             ]
-            self._progress.spent_nano += sum(_counted_cost(self._run, one.score) for one in graded)
+            self._progress.spent_nano += sum(self._run.counted_cost(one.score) for one in graded)
             self._progress.done += 1
             await self._record(graded, self._progress)
         finally:
@@ -315,14 +326,6 @@ def _usage(answer: _Answer, prompt_tokens: int) -> Usage:
     reply = answer.reply
     text = reply.text + reply.refusal + "".join(call.name + call.arguments for call in reply.calls)
     return Usage(prompt_tokens, estimate_tokens(text), estimated=True)
-
-
-def _counted_cost(run: SuiteRun, score: AnswerScore) -> int:
-    """The cost of an answer as the budget counts it: by the price of the class if the cost is not known."""
-    if score.cost_nano is not None:
-        return score.cost_nano
-    side = run.sides.get(score.side)
-    return side.counted.quote(score.prompt_tokens, score.completion_tokens) if side else 0
 
 
 def _prompt_tokens(messages: Messages, *more: object) -> int:

@@ -47,6 +47,7 @@ NOTES = {
     "account-resumed": "The account is resumed.",
     "credit-added": "The credit is added.",
     "credit-taken-back": "The credit is taken back.",
+    "class-rolled-back": "Rolled back. It counts from the next request on.",
     "check-started": "The ledger check has begun. Its result appears below.",
     "check-runs": "A ledger check is running already.",
     "welcome": "Welcome. Your account is ready.",

@@ -4,7 +4,7 @@ A state is changed only if its revision is still the one that was read, so that 
 """
 
 import msgspec
-from sqlalchemy import Select, bindparam, case, insert, select, update
+from sqlalchemy import Select, bindparam, case, insert, literal_column, select, update
 
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.records import Route
@@ -27,7 +27,10 @@ BY_NUMBER = Statement(_select_versions().where(class_versions.c.number == bindpa
 BY_DIGEST = Statement(
     _select_versions().where(class_versions.c.digest == bindparam("digest")).order_by(class_versions.c.number.desc())
 )
-_STATES = select(*(class_states.c[name] for name in _STATE))
+_PROMOTED = select(class_versions.c.number).where(
+    class_versions.c.class_id == class_states.c.class_id, class_versions.c.origin == literal_column("'promotion'")
+)
+_STATES = select(*(class_states.c[name] for name in _STATE), _PROMOTED.exists())
 _STATE_OF_CLASS = _STATES.where(class_states.c.class_id == bindparam("of"))
 READ_STATE = Statement(_STATE_OF_CLASS)
 STATE = Statement(_STATE_OF_CLASS.with_for_update())
@@ -144,5 +147,6 @@ async def _read_state(store: Store, row: Row) -> ClassState:
 
 def _make_state(row: Row, version: ClassVersion | None, candidate: ClassVersion | None) -> ClassState:
     assert version, "a state names a version that exists"
-    others = dict(zip(_STATE[3:], row[3:], strict=True))
-    return ClassState(version=version, candidate=candidate, **others)
+    *others, was_promoted = row[3:]
+    fields = dict(zip(_STATE[3:], others, strict=True))
+    return ClassState(version=version, candidate=candidate, was_promoted=bool(was_promoted), **fields)

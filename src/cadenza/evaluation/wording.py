@@ -1,0 +1,24 @@
+"""A verdict in one sentence, for the command and the report."""
+
+from cadenza.evaluation.statistics import TIE_MARGIN
+from cadenza.evaluation.verdict import Verdict
+
+
+def describe_decision(verdict: Verdict, candidate: str) -> str:
+    low, high = verdict.interval.low, verdict.interval.high
+    span = f"{low:+.3f} to {high:+.3f}"
+    counts = f"{verdict.wins} wins, {verdict.losses} losses and {verdict.ties} ties in {verdict.cases} cases"
+    match verdict.decision:
+        case "better":
+            said = f"{candidate} is better: its score is {verdict.difference:.3f} higher (95% interval {span})"
+        case "worse":
+            said = f"{candidate} is worse: its score is {-verdict.difference:.3f} lower (95% interval {span})"
+        case "tie":
+            said = f"A tie: the scores differ by less than {TIE_MARGIN} (95% interval {span})"
+        case "undecided":
+            said = (
+                f"Undecided: the scores differ by {verdict.difference:+.3f}, and the 95% interval is {span}; about "
+                f"{verdict.cases_needed} cases like these would decide"
+            )
+    partial = "" if verdict.is_complete else " The evaluation was stopped early, so this is a part of the suite."
+    return f"{said}, with {counts}.{partial}"
