@@ -27,7 +27,7 @@ from cadenza.config.settings import (
     SearchSettings,
     WatchSettings,
 )
-from cadenza.control.class_versions import ConfiguredClass, resolve
+from cadenza.control.class_versions import resolve
 from cadenza.control.classes import ClassRules
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
@@ -410,16 +410,7 @@ def build_limits(settings: Settings) -> Limits:
 
 async def resolve_classes(store: Store, settings: Settings) -> dict[str, ClassState]:
     """Which version of each class is served. ControlError if a provider is missing."""
-    return await resolve(store, configured_classes(settings), settings.providers, time.time_ns() // 1_000_000)
-
-
-def configured_classes(settings: Settings) -> dict[str, ConfiguredClass]:
-    return {
-        class_id: ConfiguredClass(
-            ClassVersion(class_id=class_id, routes=one.routes, character=one.character), one.pinned_at is not None
-        )
-        for class_id, one in settings.classes.items()
-    }
+    return await resolve(store, settings.configured_classes(), settings.providers, time.time_ns() // 1_000_000)
 
 
 def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
