@@ -25,8 +25,9 @@ from cadenza.config.settings import (
     MailSettings,
     ProviderSettings,
     SearchSettings,
+    WatchSettings,
 )
-from cadenza.control.class_versions import ConfiguredClass, resolve
+from cadenza.control.class_versions import resolve
 from cadenza.control.classes import ClassRules
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
@@ -35,11 +36,16 @@ from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
+from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
 from cadenza.evaluation.canary_watch import CanaryWatch
+from cadenza.evaluation.conformance import TriedRoute
 from cadenza.evaluation.gate import GateLimits
+from cadenza.evaluation.runner import AskedSide
+from cadenza.evaluation.watch import WatchedClass, Watches
+from cadenza.evaluation.watch_asker import UpstreamAsker
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
@@ -88,6 +94,7 @@ class App:
     """The whole service, as the server runs it. The gateway is built by the start, with what the store says."""
 
     gateway: Gateway
+    _watching: asyncio.Task[None]
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
         self._settings = settings
@@ -104,8 +111,7 @@ class App:
         names = HostNames(settings.platform.base_url)
         self._probes = Probes(self._why_not_ready, observer, token, render, names)
         self._chat = WebChat(log, settings.platform.base_url)
-        self._send = build_send(settings.mail) if settings.mail else None
-        self._outbox = Outbox(self._send, log) if self._send else None
+        self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -179,6 +185,7 @@ class App:
     def drain(self) -> None:
         self._log.info("draining", limit_s=self.drain_s)
         self.gateway.is_draining = True
+        self._watching.cancel()
 
     def interrupt(self) -> None:
         self.gateway.in_flight.interrupt()
@@ -206,9 +213,10 @@ class App:
         stack.push_async_callback(self._presence.stop)
         await self.gateway.start(epoch)
         stack.push_async_callback(self.gateway.stop)
-        if self._send and self._outbox:
+        if self._settings.mail and self._outbox:
             stack.push_async_callback(self._outbox.stop)
-            notices = LowBalanceNotices(self._store, self._send, self._log, self._settings.platform.base_url)
+            send, base_url = build_send(self._settings.mail), self._settings.platform.base_url
+            notices = LowBalanceNotices(self._store, send, self._log, base_url)
             stack.push_async_callback(stop_task, asyncio.create_task(notices.run()))
         gateway = self.gateway
         revocations = RevocationWatch(
@@ -221,6 +229,24 @@ class App:
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
+        self._watching = asyncio.create_task(self._watch_classes())
+        stack.push_async_callback(stop_task, self._watching)
+
+    async def _watch_classes(self) -> None:
+        """Run the watches of classes that are due, until the service drains."""
+        asker = UpstreamAsker(lambda: self.gateway.snapshot.upstreams)
+        await Watches(self._store, asker, self._log, self._observer.metrics).run(self._list_watched)
+
+    def _list_watched(self) -> list[WatchedClass]:
+        """The classes that have a watch, and whose model can be expected to answer."""
+        health = self.gateway.dispatcher.health
+        return [
+            watched_class(self._settings, state.version)
+            for class_id, state in self._states.items()
+            if class_id in self._settings.classes
+            and self._settings.classes[class_id].watch.every_hours is not None
+            and not all(health.of(route).is_failing for route in state.version.main_routes)
+        ]
 
     async def _build_gateway(self) -> Gateway:
         settings, observer = self._settings, self._observer
@@ -387,16 +413,38 @@ def build_limits(settings: Settings) -> Limits:
 
 async def resolve_classes(store: Store, settings: Settings) -> dict[str, ClassState]:
     """Which version of each class is served. ControlError if a provider is missing."""
-    return await resolve(store, configured_classes(settings), settings.providers, time.time_ns() // 1_000_000)
+    return await resolve(store, settings.configured_classes(), settings.providers, time.time_ns() // 1_000_000)
 
 
-def configured_classes(settings: Settings) -> dict[str, ConfiguredClass]:
-    return {
-        class_id: ConfiguredClass(
-            ClassVersion(class_id=class_id, routes=one.routes, character=one.character), one.pinned_at is not None
-        )
-        for class_id, one in settings.classes.items()
-    }
+def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
+    """What a watch of this version needs to know. A class that only the store has is asked the starter suite."""
+    one, routes = settings.classes.get(version.class_id), version.main_routes
+    watch, suite = (one.watch, one.gate.suite) if one else (WatchSettings(), None)
+    return WatchedClass(
+        version=version,
+        suite=suite,
+        every_s=watch.every_hours * 3600 if watch.every_hours is not None else None,
+        budget_nano=watch.budget_nano,
+        side=AskedSide(routes, known_cost(settings, routes), settings.prices[version.class_id]),
+        tried=tuple(tried_route(settings, route) for route in routes),
+    )
+
+
+def tried_route(settings: Settings, route: Route) -> TriedRoute:
+    provider = settings.providers[route.provider]
+    return TriedRoute(route, None if provider.kind == "embedded" else provider.dialect)
+
+
+def known_cost(settings: Settings, routes: Iterable[Route]) -> Price | None:
+    """What a token costs at the dearest of these routes; None if that of one is not known."""
+    costs = [
+        Price(0, 0)
+        if settings.providers[route.provider].kind == "embedded"
+        else settings.costs.get(f"{route.provider}/{route.model}")
+        for route in routes
+    ]
+    known = [one for one in costs if one is not None]
+    return max(known, key=lambda one: (one.output_nano, one.input_nano)) if len(known) == len(costs) else None
 
 
 def build_catalogue(

@@ -76,7 +76,7 @@ def evaluate(settings: Settings, asked: InspectOrder, budget_nano: int = 10**12)
 def test_task(tmp_path: Path, temporary: Path, upstreams: tuple[LoopbackUpstream, LoopbackUpstream]) -> None:
     """Both sides answer every sample with the class's character; scores, tokens and costs are compared in pairs."""
     done = evaluate(configured(tmp_path, upstreams), order(tmp_path))
-    assert (done.found.name, len(done.found.cases), len(done.found.scores)) == ("inspect:capitals", 4, 16)
+    assert (done.found.name, len(done.found.cases), len(done.found.scores)) == ("capitals", 4, 16)
     assert (done.verdict.losses, done.verdict.wins, done.verdict.is_complete) == (4, 0, True)
     assert (done.verdict.incumbent.score, done.verdict.candidate.score) == (1.0, 0.0)
     assert done.verdict.spent_nano == sum(one.cost_nano or 0 for one in done.found.scores) > 0

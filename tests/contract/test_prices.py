@@ -11,7 +11,9 @@ from typing import Any
 
 import openai
 import pytest
+from click.testing import CliRunner
 
+from cadenza.cli import app
 from cadenza.core.records import Cap
 from tests.account import Account, open_account, run_command
 from tests.loopback import ROLE, STOP, Good, LoopbackUpstream, Pause, Sse, said, usage_chunk
@@ -106,7 +108,8 @@ def test_the_store_wins_over_the_config(account: Account, service: Service, upst
     assert model(capped, "fortissimo")["pricing"]["input"] == "4.00"
     assert model(capped, "mezzo")["pricing"]["input"] == "0.30"
     wait_until(lambda: UNUSED in service.output, "the warning")
-    assert "[prices.fortissimo] in the config is not used" in service.cli("doctor").stdout
+    doctor = CliRunner().invoke(app, ["doctor", "--config", str(service.config)])
+    assert "[prices.fortissimo] in the config is not used" in doctor.stdout
     service.config.write_text(service.spec.toml())
     run_command(service, "classes", "reload")
 
@@ -122,7 +125,7 @@ def test_a_change_is_shown_beforehand(account: Account, service: Service) -> Non
     check(listed, MODEL_LIST)
     assert model(api, "mezzo")["pricing_changes"] == [coming]
     assert "pricing" not in model(api, "auto")
-    assert sentence in stranger.get("/").words
+    wait_until(lambda: sentence in stranger.get("/").words, "the page of a process that serves no request")
     assert sentence in stranger.get("/docs").words
     [status] = [one for one in stranger.api("GET", "/status").json["classes"] if one["id"] == "mezzo"]
     assert status["price_changes"] == [coming]
@@ -130,4 +133,41 @@ def test_a_change_is_shown_beforehand(account: Account, service: Service) -> Non
         assert client.models.retrieve("mezzo").model_dump()["pricing_changes"] == [coming]
     run_command(service, "classes", "price", "mezzo", "--cancel", "2031-12-01")
     assert model(api, "mezzo")["pricing_changes"] == []
-    assert sentence not in stranger.get("/docs").words
+    wait_until(lambda: sentence not in stranger.get("/docs").words, "the page without it")
+
+
+def test_a_swap_leaves_prices_as_they_are(account: Account, service: Service, upstream: LoopbackUpstream) -> None:
+    """After a promotion another model answers; the price, the changes to come and the charge are those of before."""
+    given = ("--input", "0.12", "--output", "0.25", "--cached-input", "none", "--from", "2031-12-02")
+    run_command(service, "classes", "price", "mezzo", *given)
+    before = model(account.api, "mezzo")
+    run_command(service, "classes", "adopt", "mezzo")
+    run_command(
+        service, "classes", "promote", "mezzo", "--candidate", "loopback/other", "--force", "--reason", "a test"
+    )
+    assert account.api.chat(model="mezzo").status == 200
+    assert upstream.requests[-1].json["model"] == "other"
+    assert model(account.api, "mezzo") == before
+    assert account.charge()["amount_nano"] == -(8 * 100 + 3 * 20 + 7 * 210)
+    run_command(service, "classes", "rollback", "mezzo")
+    assert model(account.api, "mezzo") == before
+    run_command(service, "classes", "price", "mezzo", "--cancel", "2031-12-02")
+
+
+def test_a_change_reaches_a_service_whose_config_is_broken(account: Account, service: Service) -> None:
+    """Its processes keep their last good config, and know of the change and of its withdrawal all the same."""
+    good = service.config.with_name("good.toml")
+    good.write_text(service.spec.toml())
+    service.config.write_text("[limits]\nburst = 0\n")
+    try:
+        for change, dates in (
+            (("--input", "4.50", "--output", "21", "--from", "2031-12-03"), ["2031-12-03T00:00:00Z"]),
+            (("--cancel", "2031-12-03"), []),
+        ):
+            done = CliRunner().invoke(app, ["classes", "price", "fortissimo", *change, "--config", str(good)])
+            assert done.exit_code == 0, done.output
+            for api in apis(account):
+                assert [one["from"] for one in model(api, "fortissimo")["pricing_changes"]] == dates
+    finally:
+        service.config.write_text(service.spec.toml())
+        service.reload()

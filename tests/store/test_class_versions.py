@@ -6,8 +6,8 @@ import signal
 import msgspec
 import pytest
 
-from cadenza.control.class_versions import ConfiguredClass, read_served, resolve
-from cadenza.core.classes import ClassState, ClassVersion
+from cadenza.control.class_versions import read_served, resolve
+from cadenza.core.classes import ClassState, ClassVersion, ConfiguredClass
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
 from cadenza.store.address import open_store

@@ -10,10 +10,12 @@ import pytest
 
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
+from cadenza.core.money import Price
 from cadenza.core.records import Route
+from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.suite import Suite
 from cadenza.evaluation.verdict import ConformanceCheck
-from cadenza.evaluation.watch import WatchAnswers, WatchAsker, WatchDone, WatchedClass, Watches
+from cadenza.evaluation.watch import WatchAnswers, WatchDone, WatchedClass, Watches
 from cadenza.observe import Metrics, make_log
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, class_versions, verdicts, watches
@@ -33,10 +35,6 @@ class ScriptedModel:
         self.hold.set()
         self.begun = asyncio.Event()
 
-    @property
-    def asker(self) -> WatchAsker:
-        return WatchAsker(self.answer, self.check)
-
     async def answer(self, _watched: WatchedClass, suite: Suite) -> WatchAnswers:
         self.asked += 1
         self.begun.set()
@@ -55,7 +53,7 @@ class ScriptedModel:
         ]
         return WatchAnswers(scores, 1_000, is_complete=True)
 
-    async def check(self, _watched: WatchedClass) -> tuple[ConformanceCheck, ...]:
+    async def check_wire(self, _watched: WatchedClass, _left_nano: int) -> tuple[ConformanceCheck, ...]:
         return (msgspec.convert({"name": "stop", "state": self.stops}, ConformanceCheck),)
 
 
@@ -82,11 +80,12 @@ async def watched(store: Store, tmp_path: Path) -> WatchedClass:
         return version
 
     version = await store.transact(seed)
-    return WatchedClass(version=version, suite=suite, every_s=3600, budget_nano=10**9)
+    side = AskedSide(version.main_routes, None, Price(1, 1))
+    return WatchedClass(version=version, suite=suite, every_s=3600, budget_nano=10**9, side=side, tried=())
 
 
 async def watch(store: Store, model: ScriptedModel, watched: WatchedClass) -> WatchDone:
-    done = await Watches(store, model.asker, make_log(io.StringIO())).watch(watched)
+    done = await Watches(store, model, make_log(io.StringIO())).watch(watched)
     assert done
     return done
 
@@ -142,7 +141,7 @@ async def test_accepted_change(store: Store, watched: WatchedClass) -> None:
     model = ScriptedModel()
     await watch(store, model, watched)
     model.score = 0.0
-    accepted = await Watches(store, model.asker, make_log(io.StringIO())).watch(watched, as_reference=True)
+    accepted = await Watches(store, model, make_log(io.StringIO())).watch(watched, as_reference=True)
     assert accepted
     after = await watch(store, model, watched)
     assert after.result
@@ -165,7 +164,7 @@ async def test_one_of_many_runs_it(store: Store, watched: WatchedClass) -> None:
     """Of several processes that find a watch due, one runs it; while it runs, none can be run by hand either."""
     model = ScriptedModel()
     model.hold.clear()
-    processes = [Watches(store, model.asker, make_log(io.StringIO())) for _ in range(4)]
+    processes = [Watches(store, model, make_log(io.StringIO())) for _ in range(4)]
     running = [asyncio.create_task(one.watch(watched, due_ms=10**15)) for one in processes]
     await model.begun.wait()
     assert await processes[0].watch(watched) is None
@@ -214,7 +213,7 @@ async def test_replaced_version(store: Store, watched: WatchedClass) -> None:
     """A process that has not seen a promotion yet does not watch the version from before it."""
     other = msgspec.structs.replace(watched, version=msgspec.structs.replace(watched.version, number=2))
     model = ScriptedModel()
-    assert await Watches(store, model.asker, make_log(io.StringIO())).watch(other) is None
+    assert await Watches(store, model, make_log(io.StringIO())).watch(other) is None
     assert model.asked == 0
 
 
@@ -227,7 +226,7 @@ async def test_schedule(store: Store, watched: WatchedClass) -> None:
     """The task of a process watches what is due, shows it in the metrics, and logs numbers only."""
     model, log, metrics = ScriptedModel(), io.StringIO(), Metrics()
     due = msgspec.structs.replace(watched, every_s=0.5)
-    task = asyncio.create_task(Watches(store, model.asker, make_log(log), metrics).run(lambda: [due]))
+    task = asyncio.create_task(Watches(store, model, make_log(log), metrics).run(lambda: [due]))
     try:
         async with asyncio.timeout(60):
             await shown(metrics, b'cadenza_watch_drift{class_id="forte",measure="score"} 0.0')
@@ -247,7 +246,7 @@ async def test_suite_that_cannot_be_used(store: Store, watched: WatchedClass, tm
     broken.write_text(f'{{"{SECRET}": 1}}')
     assert watched.suite
     dear.write_text(watched.suite.read_text().replace('"is_cheap": true', '"is_cheap": false'))
-    watching = Watches(store, ScriptedModel().asker, make_log(io.StringIO()))
+    watching = Watches(store, ScriptedModel(), make_log(io.StringIO()))
     with pytest.raises(ControlError, match=r"has mistakes: 1. Run 'cadenza classes suite check") as error:
         await watching.watch(msgspec.structs.replace(watched, suite=broken))
     assert SECRET not in str(error.value)

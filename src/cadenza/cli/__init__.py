@@ -23,7 +23,9 @@ from cadenza.cli.memory import memory
 from cadenza.cli.operator import audit
 from cadenza.cli.prices import price
 from cadenza.cli.serve import backup, migrate, serve
+from cadenza.cli.suites import suite
 from cadenza.cli.vouchers import vouchers
+from cadenza.cli.watch import watch
 
 COMPLETE_VARIABLE = "_CADENZA_COMPLETE"
 GC_THRESHOLD = 100_000  # with Python's default, garbage collection takes a tenth of the import time
@@ -51,6 +53,8 @@ app.add_command(vouchers, "voucher")
 app.add_command(memory)
 classes.add_command(evaluate)
 classes.add_command(price)
+classes.add_command(suite)
+classes.add_command(watch)
 app.add_command(classes)
 app.add_command(usage)
 app.add_command(ledger)

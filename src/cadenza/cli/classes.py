@@ -213,7 +213,6 @@ def reload(config: str | None) -> None:
 
 def _read_states(settings: "Settings") -> "dict[str, ClassState]":
     """What is served, by class. Without a store, nothing is recorded yet: then the config says it."""
-    from cadenza.app import configured_classes  # noqa: PLC0415 import time
     from cadenza.control.class_versions import read_served  # noqa: PLC0415 import time
     from cadenza.store.address import open_store  # noqa: PLC0415 import time
 
@@ -223,7 +222,7 @@ def _read_states(settings: "Settings") -> "dict[str, ClassState]":
         return {}
 
     async def read(store: "Store") -> "dict[str, ClassState]":
-        return await read_served(store, configured_classes(settings))
+        return await read_served(store, settings.configured_classes())
 
     return read_store(settings, read)
 

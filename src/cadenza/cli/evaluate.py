@@ -153,9 +153,8 @@ def _build_order(
     judge: "ClassVersion | None",
     budget_nano: int,
 ) -> "EvaluationOrder":
-    from cadenza.cli.inspect_run import known_cost  # noqa: PLC0415 import time
+    from cadenza.app import known_cost, tried_route  # noqa: PLC0415 import time
     from cadenza.config.load import find_candidate  # noqa: PLC0415 import time
-    from cadenza.evaluation.conformance import TriedRoute  # noqa: PLC0415 import time
     from cadenza.evaluation.evaluate import EvaluationOrder  # noqa: PLC0415 import time
     from cadenza.evaluation.runner import AskedSide, SuiteRun  # noqa: PLC0415 import time
 
@@ -164,10 +163,6 @@ def _build_order(
 
     def asked(routes: "Sequence[Route]", class_id: str) -> AskedSide:
         return AskedSide(tuple(routes), known_cost(settings, tuple(routes)), settings.prices[class_id])
-
-    def tried(route: "Route") -> TriedRoute:
-        provider = settings.providers[route.provider]
-        return TriedRoute(route, None if provider.kind == "embedded" else provider.dialect)
 
     run = SuiteRun(
         suite=suite,
@@ -186,7 +181,10 @@ def _build_order(
         incumbent=incumbent,
         candidate=candidate,
         run=run,
-        tried={"incumbent": tried(incumbent.main_routes[0]), "candidate": tried(candidate)},
+        tried={
+            "incumbent": tried_route(settings, incumbent.main_routes[0]),
+            "candidate": tried_route(settings, candidate),
+        },
         actor=COMMAND_LINE,
         restart=options.restart,
         keeps_answers=options.report is not None,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from cadenza.app import known_cost
 from cadenza.cli.private_service import CLASS_IDS, PrivateSide, private_service, read_spent
 from cadenza.config import Settings
 from cadenza.core.classes import ClassVersion
-from cadenza.core.money import Price
 from cadenza.core.records import Route
 from cadenza.evaluation.inspect_tasks import InspectEndpoint, InspectOrder, InspectResult, find_program, run_inspect
 from cadenza.evaluation.verdict import Verdict, reach_verdict
@@ -47,16 +47,3 @@ async def evaluate_with_inspect(
             found = await run_inspect(order, endpoints, folder)
         spent_nano = await read_spent(folder, budget_nano)
     return InspectOutcome(found, reach_verdict(found.cases, found.scores, order.epochs, spent_nano=spent_nano))
-
-
-def known_cost(settings: Settings, routes: tuple[Route, ...]) -> Price | None:
-    """What a token costs at the dearest of these routes; None if that of one is not known."""
-    known = [
-        Price(0, 0)
-        if settings.providers[route.provider].kind == "embedded"
-        else settings.costs.get(f"{route.provider}/{route.model}")
-        for route in routes
-    ]
-    if any(one is None for one in known):
-        return None
-    return max((one for one in known if one), key=lambda one: (one.output_nano, one.input_nano))

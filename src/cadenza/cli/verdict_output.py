@@ -27,6 +27,7 @@ class ProgressBar:
         self._is_terminal = sys.stderr.isatty()
         self._began_s = self._shown_s = time.monotonic()
         self._before = 0
+        self._shown = -1
 
     def begin(self, done_before: int) -> None:
         self._before, self._began_s = done_before, time.monotonic()
@@ -34,9 +35,11 @@ class ProgressBar:
     def show(self, progress: RunProgress) -> None:
         now_s = time.monotonic()
         is_over = progress.done == progress.total
+        if progress.done == self._shown:
+            return
         if not self._is_terminal and now_s - self._shown_s < PLAIN_LINE_S and not is_over:
             return
-        self._shown_s = now_s
+        self._shown_s, self._shown = now_s, progress.done
         line = f"{progress.done}/{progress.total} pairs, ${_rounded(progress.spent_nano)} of {self._budget}"
         if not is_over:
             line += f", {self._left(progress, now_s)} left"

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from cadenza.core.classes import ClassVersion, ConfiguredClass
 from cadenza.core.money import Price
 from cadenza.core.records import Route
 
@@ -228,6 +229,15 @@ class Settings(msgspec.Struct, frozen=True):
     payments: StripeSettings | None = None
     fault_point: str | None = None
     missing_secrets: tuple[str, ...] = ()
+
+    def configured_classes(self) -> dict[str, ConfiguredClass]:
+        """The classes as versions that are not recorded yet."""
+        return {
+            class_id: ConfiguredClass(
+                ClassVersion(class_id=class_id, routes=one.routes, character=one.character), one.pinned_at is not None
+            )
+            for class_id, one in self.classes.items()
+        }
 
     def require_secrets(self) -> None:
         """ConfigError if a secret that the file names is not in the environment."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
-from cadenza.core.classes import ClassState, ClassVersion
+from cadenza.core.classes import ClassState, ConfiguredClass
 from cadenza.core.errors import ControlError
 from cadenza.core.records import CLASSES
 from cadenza.store.store import Store, StoreBusy, StoreRefused, Transaction
@@ -20,13 +20,6 @@ from cadenza.store.tables.audit_events import AuditEvent
 
 CONFIG = "config"  # the actor of a version that the config names
 TRIES = 5  # processes that start together wait for each other
-
-
-class ConfiguredClass(msgspec.Struct, frozen=True):
-    """A class as the config has it. The built-in default pins nothing."""
-
-    version: ClassVersion  # without a number
-    is_pinned: bool
 
 
 async def resolve(

@@ -53,6 +53,13 @@ class ClassVersion(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class ConfiguredClass(msgspec.Struct, frozen=True):
+    """A class as the config has it. The built-in default pins nothing."""
+
+    version: ClassVersion  # without a number
+    is_pinned: bool
+
+
 class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     """Which version of a class is served, and which candidate a canary tries. `revision` grows with every change."""
 

@@ -31,9 +31,9 @@ class TriedRoute(msgspec.Struct, frozen=True):
     dialect: str | None
 
 
-def conformance_quote(price: Price) -> int:
-    """The most that the checks of one route cost."""
-    return COST_REQUESTS * price.quote(REQUEST_TOKENS, asks.CALL_LIMIT_TOKENS)
+def conformance_quote(price: Price, requests: int = COST_REQUESTS) -> int:
+    """The most that the checks of one route cost, or as many requests of them."""
+    return requests * price.quote(REQUEST_TOKENS, asks.CALL_LIMIT_TOKENS)
 
 
 async def check_conformance(

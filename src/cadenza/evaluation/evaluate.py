@@ -7,7 +7,6 @@ is asked: a wrong key would otherwise cost a whole run of faults.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import groupby
 
 import msgspec
 
@@ -23,6 +22,7 @@ from cadenza.evaluation.verdict import ConformanceCheck, Verdict, reach_verdict
 from cadenza.store.store import Store, StoreRefused
 from cadenza.store.tables import verdicts
 from cadenza.store.tables.verdicts import SIDES, AnswerScore, EvaluationRecord, Side
+from cadenza.upstreams.base import Ask, OpenReply, Upstream
 
 TRIAL_S = 60.0  # of one request of the conformance checks
 Conformance = tuple[tuple[ConformanceCheck, ...], tuple[ConformanceCheck, ...]]
@@ -74,10 +74,7 @@ async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, event
         raise ControlError("Every case of the suite needs a judge: name a class with --judge.")
     record, recorded = await _begin(store, order, events.now_ms())
     events.began(record, len(recorded) // len(SIDES))
-    conformance = await _check_sides(order)
-    checked_nano = sum(conformance_quote(run.sides[side].counted) for side in SIDES)
-    if checked_nano > run.budget_nano:
-        raise ControlError("The budget does not even pay for the checks of wire conformance: raise --budget.")
+    conformance, checked_nano = await _check_sides(order)
     answers, scores = list[GradedAnswer](), list(recorded)
 
     async def keep(graded: list[GradedAnswer], progress: RunProgress) -> None:
@@ -141,13 +138,28 @@ async def _write_scores(store: Store, id_: str, scores: list[AnswerScore], spent
         ) from None
 
 
-async def _check_sides(order: EvaluationOrder) -> Conformance:
-    """The checks of both sides; of one route only once. ControlError if one does not answer."""
-    tokenizer = Tokenizer()
+class _CountedUpstream:
+    """An upstream that counts the requests which it is sent."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self.requests = 0
+        self.start, self.stop, self.probe = upstream.start, upstream.stop, upstream.probe
+
+    async def open(self, route: Route, ask: Ask) -> OpenReply:
+        self.requests += 1
+        return await self._upstream.open(route, ask)
+
+
+async def _check_sides(order: EvaluationOrder) -> tuple[Conformance, int]:
+    """The checks of both sides, of one route only once, and what they cost. ControlError if a side does not answer."""
+    run, tokenizer = order.run, Tokenizer()
+    if sum(conformance_quote(run.sides[side].counted) for side in SIDES) > run.budget_nano:
+        raise ControlError("The budget does not even pay for the checks of wire conformance: raise --budget.")
+    counted = {side: _CountedUpstream(run.upstreams[order.tried[side].route.provider]) for side in SIDES}
 
     def check(side: Side) -> Awaitable[tuple[ConformanceCheck, ...]]:
-        tried = order.tried[side]
-        return check_conformance(order.run.upstreams[tried.route.provider], tried, TRIAL_S, tokenizer)
+        return check_conformance(counted[side], order.tried[side], TRIAL_S, tokenizer)
 
     if order.tried["incumbent"] == order.tried["candidate"]:
         both = await check("candidate")
@@ -159,16 +171,10 @@ async def _check_sides(order: EvaluationOrder) -> Conformance:
             route = order.tried[side].route
             raise ControlError(
                 f"The {side}, {route.provider}/{route.model}, does not answer a plain request, so no case was asked. "
-                f"'cadenza doctor --deep' says why, if it is a route of the config."
+                "'cadenza doctor --deep' says why, if it is a route of the config."
             )
-    return found
+    return found, sum(conformance_quote(run.sides[side].counted, counted[side].requests) for side in SIDES)
 
 
 def _answers_nano(run: SuiteRun, scores: Sequence[AnswerScore]) -> int:
     return sum(run.counted_cost(one) for one in scores)
-
-
-def by_case(scores: Sequence[AnswerScore]) -> dict[tuple[int, Side], list[AnswerScore]]:
-    """The scores of each case and side, in the order of their runs."""
-    ordered = sorted(scores, key=lambda one: (one.case_number, one.side, one.run))
-    return {key: list(group) for key, group in groupby(ordered, key=lambda one: (one.case_number, one.side))}

@@ -234,7 +234,7 @@ def compare_logs(logs: Mapping[Side, _TaskLog], costs: Mapping[Side, Price | Non
                 scores.append(_answer(sample, numbers[str(sample.id)], side, score, costs[side]))
     name = logs["incumbent"].eval.task
     return InspectResult(
-        name=f"inspect:{name.rpartition('/')[2]}",
+        name=name.rpartition("/")[2],
         digest=hashed.digest(),
         cases=[CaseFacts(number, ()) for number in numbers.values()],
         scores=scores,

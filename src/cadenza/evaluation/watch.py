@@ -9,14 +9,17 @@ Stance on failure: nothing here disturbs the service. What could not be done is 
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
+from cadenza.evaluation.conformance import TriedRoute
 from cadenza.evaluation.drift import MEASURES, WatchResult, changed_checks, conformance_drift, find_drift
+from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.suite import Suite, SuiteError, load_suite
 from cadenza.evaluation.verdict import CaseFacts, ConformanceCheck, summarize_side
 from cadenza.observe import Log, Metrics
@@ -28,7 +31,7 @@ from cadenza.store.tables.verdicts import AnswerScore, EvaluationRecord, Verdict
 LOOK_S_MAX = 60.0  # how often a process looks whether a watch is due
 LOOK_S_MIN = 1.0
 LOOKS_PER_PERIOD = 10
-RUN_S_MAX = 1800.0  # a watch that takes longer is stopped
+RUN_S_MAX = 1800.0
 ANSWERED_SHARE_MIN = 0.5  # with fewer answers, the upstream is down, and the watch says nothing about the model
 ACTOR = "watch"
 
@@ -40,10 +43,17 @@ class WatchedClass(msgspec.Struct, frozen=True, kw_only=True):
     suite: Path | None
     every_s: float | None  # None: only by hand
     budget_nano: int
+    side: AskedSide  # the main routes of the version
+    tried: tuple[TriedRoute, ...]  # the same, for the checks of the wire
 
     @property
     def class_id(self) -> str:
         return self.version.class_id
+
+    @property
+    def limit_s(self) -> float:
+        """How long a watch may take. It ends before the next one is due."""
+        return RUN_S_MAX if self.every_s is None else min(RUN_S_MAX, self.every_s)
 
 
 class WatchAnswers(msgspec.Struct, frozen=True):
@@ -54,11 +64,14 @@ class WatchAnswers(msgspec.Struct, frozen=True):
     is_complete: bool
 
 
-class WatchAsker(msgspec.Struct, frozen=True):
-    """How a version is asked: its answers to a suite, and the checks of its wire."""
+class WatchAsker(Protocol):
+    """How a version is asked."""
 
-    answer: Callable[[WatchedClass, Suite], Awaitable[WatchAnswers]]
-    check_wire: Callable[[WatchedClass], Awaitable[tuple[ConformanceCheck, ...]]]
+    async def answer(self, watched: WatchedClass, suite: Suite, /) -> WatchAnswers:
+        """Its answers to a suite. ControlError if they cannot be graded here."""
+
+    async def check_wire(self, watched: WatchedClass, left_nano: int, /) -> tuple[ConformanceCheck, ...]:
+        """The checks of its wire; none if they may cost more than is left of the budget."""
 
 
 class WatchDone(msgspec.Struct, frozen=True):
@@ -129,7 +142,7 @@ class Watches:
             suite_digest=suite.digest,
             runs=1,
         )
-        due_ms, abandoned_ms = now_ms if due_ms is None else due_ms, now_ms - round(RUN_S_MAX * 1000)
+        due_ms, abandoned_ms = now_ms if due_ms is None else due_ms, now_ms - round(watched.limit_s * 1000)
         if not await self._store.transact(lambda tx: watches.claim(tx, record, due_ms, abandoned_ms)):
             return None
         try:
@@ -143,7 +156,7 @@ class Watches:
     ) -> WatchDone:
         before = await watches.last_finished(self._store, watched.class_id, watched.version.number)
         try:
-            async with asyncio.timeout(RUN_S_MAX):
+            async with asyncio.timeout(watched.limit_s):
                 answers = await self._asker.answer(watched, suite)
                 if reason := _why_not_comparable(answers, suite):
                     ended = await self._end(record, "stopped", answers.spent_nano)
@@ -151,7 +164,7 @@ class Watches:
                     return WatchDone(ended, None, reason)
                 result = await self._compare(watched, suite, answers, reference, _read_result(before, record))
         except TimeoutError:
-            reason = f"it took longer than {RUN_S_MAX:.0f} seconds"
+            reason = f"it took longer than {watched.limit_s:.0f} seconds"
             self._log.warning("a watch was stopped", class_id=watched.class_id, reason=reason)
             return WatchDone(await self._end(record, "stopped", 0), None, reason)
         ended = await self._end(record, "finished", answers.spent_nano, result, answers.scores, _read_result(before))
@@ -168,14 +181,15 @@ class Watches:
     ) -> WatchResult:
         """The result of a watch; without a reference, it is one itself."""
         facts = [CaseFacts(one, ()) for one in range(1, len(suite.cases) + 1)]
-        checks = await self._asker.check_wire(watched)
+        left_nano = watched.budget_nano - answers.spent_nano
+        checks = await self._asker.check_wire(watched, left_nano)
         summary = summarize_side(facts, answers.scores, checks)
         if reference is None or (then := _read_result(reference)) is None:
             return WatchResult(summary=summary)
         old = await verdicts.list_scores(self._store, reference.id)
         drifts, suspected = find_drift(old, answers.scores, before.suspected if before else ())
         if changed_checks(then.summary.conformance, checks):
-            again = await self._asker.check_wire(watched)
+            again = await self._asker.check_wire(watched, left_nano)
             if found := conformance_drift(changed_checks(then.summary.conformance, checks, again)):
                 drifts.append(found)
         return WatchResult(summary=summary, reference_id=reference.id, drifts=tuple(drifts), suspected=tuple(suspected))

@@ -7,7 +7,8 @@ from cadenza.evaluation.verdict import Verdict
 def describe_decision(verdict: Verdict, candidate: str) -> str:
     low, high = verdict.interval.low, verdict.interval.high
     span = f"{low:+.3f} to {high:+.3f}"
-    counts = f"{verdict.wins} wins, {verdict.losses} losses and {verdict.ties} ties in {verdict.cases} cases"
+    wins, losses, ties = _count(verdict.wins, "win"), _count(verdict.losses, "loss"), _count(verdict.ties, "tie")
+    counts = f"{wins}, {losses} and {ties} in {_count(verdict.cases, 'case')}"
     match verdict.decision:
         case "better":
             said = f"{candidate} is better: its score is {verdict.difference:.3f} higher (95% interval {span})"
@@ -22,3 +23,9 @@ def describe_decision(verdict: Verdict, candidate: str) -> str:
             )
     partial = "" if verdict.is_complete else " The evaluation was stopped early, so this is a part of the suite."
     return f"{said}, with {counts}.{partial}"
+
+
+def _count(number: int, noun: str) -> str:
+    """'1 loss', '2 losses'."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{ending}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from cadenza.app import build_upstreams, configured_classes
+from cadenza.app import build_upstreams
 from cadenza.cli.doctor.installation import Check, check_installation
 from cadenza.config import Settings
 from cadenza.config.checks import suggest
@@ -104,7 +104,7 @@ async def read_classes(settings: Settings) -> tuple[dict[str, ClassState], list[
 
     Without a usable store, which has a check of its own, it is what the config says.
     """
-    configured, checks = configured_classes(settings), list[Check]()
+    configured, checks = settings.configured_classes(), list[Check]()
     store = open_store(settings.store.url)
     try:
         await require_store(store)
