@@ -116,15 +116,11 @@ class Metrics:
             "kind",
             "status",
         )
-        self.canary_share = gauge(
-            "cadenza_canary_share", "Percent of accounts that the candidate of a canary serves.", "class_id"
-        )
+        self.canary_share = gauge("cadenza_canary_share", "Percent of accounts that a candidate serves.", "class_id")
         self.canary_requests = LabelledCounter(
             "cadenza_canary_requests", "Requests that the test of a canary counted.", ("class_id", "side"), registry
         )
-        self.canary_rollbacks = count(
-            "cadenza_canary_rollbacks", "Canaries that were rolled back by their test.", "class_id", "measure"
-        )
+        self.canary_rollbacks = count("cadenza_canary_rollbacks", "Canaries rolled back.", "class_id", "measure")
         self.holds = gauge("cadenza_holds", "Requests that hold credit.")
         self.ledger_commits = count("cadenza_ledger_commits", "Transactions of the ledger.")
         self.ledger_retries = count("cadenza_ledger_retries", "Batches of the ledger that the store did not accept.")
