@@ -23,6 +23,7 @@ from cadenza.cli.memory import memory
 from cadenza.cli.operator import audit
 from cadenza.cli.prices import price
 from cadenza.cli.serve import backup, migrate, serve
+from cadenza.cli.suites import suite
 from cadenza.cli.vouchers import vouchers
 from cadenza.cli.watch import watch
 
@@ -52,8 +53,9 @@ app.add_command(vouchers, "voucher")
 app.add_command(memory)
 classes.add_command(evaluate)
 classes.add_command(price)
-app.add_command(classes)
+classes.add_command(suite)
 classes.add_command(watch)
+app.add_command(classes)
 app.add_command(usage)
 app.add_command(ledger)
 app.add_command(audit)

@@ -166,7 +166,7 @@ class Suite(msgspec.Struct, frozen=True):
     digest: bytes
 
 
-class SuiteError(Exception):
+class SuiteError(ValueError):
     """A suite cannot be used. The message has one line for each mistake."""
 
     def __init__(self, mistakes: list[str]) -> None:
