@@ -116,9 +116,7 @@ class Metrics:
             "kind",
             "status",
         )
-        self.canary_share = gauge(
-            "cadenza_canary_share", "Percent of accounts that the candidate of a canary serves.", "class_id"
-        )
+        self.canary_share = gauge("cadenza_canary_share", "Percent of accounts that a candidate serves.", "class_id")
         self.canary_requests = LabelledCounter(
             "cadenza_canary_requests", "Requests that the test of a canary counted.", ("class_id", "side"), registry
         )
