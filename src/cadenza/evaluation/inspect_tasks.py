@@ -34,7 +34,7 @@ KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "HF_HOME", "H
 LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 OUT_OF_CREDIT = re.compile(r"\b402\b")
 INSTALL = (
-    "Inspect is not installed here. Install it into an environment of its own, then name its program: "
+    "Install Inspect into an environment of its own, then name its program: "
     "python3 -m venv inspect && inspect/bin/pip install inspect-ai openai, and --inspect-program inspect/bin/inspect."
 )
 
@@ -121,7 +121,7 @@ class _TaskLog(msgspec.Struct):
 def find_program(given: str | None) -> str:
     found = shutil.which(given or "inspect")
     if found is None:
-        raise InspectFailed(f"There is no program {given}. {INSTALL}" if given else INSTALL)
+        raise InspectFailed(f"There is no program {given or 'inspect on the PATH'}. {INSTALL}")
     return str(Path(found).absolute())
 
 
