@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tests.cli.program import Done, run_here
-from tests.loopback import ROLE, LoopbackUpstream, Request, Sse, Status, Step, chunk, said, usage_chunk, usage_of
+from tests.loopback import ROLE, Good, LoopbackUpstream, Request, Sse, Status, Step, chunk, said, usage_chunk, usage_of
 from tests.trial_upstream import Provider
 
 OLD, NEW = "acme/old", "acme/new"
@@ -25,18 +25,31 @@ class Models(msgspec.Struct, frozen=True):
     word: str = "right"
     broken: frozenset[int] = frozenset()  # cases that the new model answers with status 500
     answer_tokens: int = ANSWER_TOKENS
+    busy: list[Status] = []  # answers to the first requests for cases
 
     def steps(self, request: Request) -> Iterable[Step]:
         body = request.json if request.method == "POST" else {}
         asked = str(body["messages"][-1].get("content", "")) if body else ""
+        if body.get("model") == "judge":
+            return Good(judge(asked, self.word)).steps(request)
         if not asked.startswith("Case "):
             return Provider().steps(request)
+        if self.busy:
+            return self.busy.pop().steps(request)
         number = int(asked.split()[1])
         if body["model"] == "new" and number in self.broken:
             return Status(500).steps(request)
         said_word = "wrong" if number in self.fails.get(body["model"], ()) else f"{self.word}-{number}"
         counted = usage_chunk(usage_of(PROMPT_TOKENS, self.answer_tokens))
         return Sse([ROLE, said(said_word), chunk(finish="stop"), counted]).steps(request)
+
+
+def judge(asked: str, word: str) -> str:
+    """Prefers the answer that has the word."""
+    first = asked.partition("--- Answer A begins")[2].partition("--- Answer A ends")[0]
+    second = asked.partition("--- Answer B begins")[2].partition("--- Answer B ends")[0]
+    choice = "TIE" if (word in first) == (word in second) else "A" if word in first else "B"
+    return f"One answer has the word.\nVERDICT: {choice}"
 
 
 def write_suite(

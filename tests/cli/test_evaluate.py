@@ -5,14 +5,17 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.evaluated import CASES, NEW, Models, asked_cases, configure, evaluate, run_evaluate, stored, write_suite
 from tests.cli.program import PROGRAM, run_here
 from tests.environment import environment
-from tests.loopback import LoopbackUpstream, Pause, Request, Step
+from tests.loopback import LoopbackUpstream, Pause, Request, Status, Step
+from tests.service import refusing_address
 
 MARK = "zugzwang-content-77"
 
@@ -202,13 +205,11 @@ def test_mistakes(tmp_path: Path, upstream: LoopbackUpstream, options: tuple[str
 def test_a_candidate_that_does_not_answer(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """If a side refuses a plain request, no case is asked, and the command says which side it is."""
     upstream.always(Models({}))
-    configure(
-        tmp_path,
-        upstream.base_url,
-        '[providers.dead]\nkind = "openai"\nbase_url = "http://127.0.0.1:1/v1"\nretention = "zero"\n',
-    )
     write_suite(tmp_path, 2)
-    done = run_evaluate(tmp_path, "--candidate", "dead/x")
+    with refusing_address() as address:
+        dead = f'[providers.dead]\nkind = "openai"\nbase_url = "{address}"\nretention = "zero"\n'
+        configure(tmp_path, upstream.base_url, dead)
+        done = run_evaluate(tmp_path, "--candidate", "dead/x")
     assert done.returncode == 1
     assert "The candidate, dead/x, does not answer" in done.stderr
     assert asked_cases(upstream) == []
@@ -218,14 +219,84 @@ def test_rubrics_need_a_judge(tmp_path: Path, upstream: LoopbackUpstream) -> Non
     """Without a judge, cases with a rubric are left out and the command says so."""
     upstream.always(Models({}))
     configure(tmp_path, upstream.base_url)
-    rubric = {
-        "id": "poem",
-        "tags": ["style"],
-        "messages": [{"role": "user", "content": "Write a poem."}],
-        "graders": [{"kind": "rubric", "text": "The better poem wins."}],
-    }
-    write_suite(tmp_path, 2, more=[rubric])
+    write_suite(tmp_path, 2, more=[rubric_case(3)])
     done = run_evaluate(tmp_path, "--runs", "1")
     assert "1 cases have a rubric and are left out" in done.stderr
     assert "1 cases were not asked" in done.stdout
     assert run_here(tmp_path, "classes", "show", "forte").returncode == 0
+
+
+def rubric_case(number: int) -> dict[str, Any]:
+    return {
+        "id": f"judged-{number}",
+        "tags": ["style"],
+        "messages": [{"role": "user", "content": f"Case {number} : write"}],
+        "graders": [{"kind": "rubric", "text": "The answer with the word is better."}],
+        "max_tokens": 20,
+    }
+
+
+def test_a_judge_compares(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """A third class compares the answers of a case with a rubric, in both orders, and its cost is counted."""
+    upstream.always(Models({"old": (3,)}))
+    judge = '[[classes.mezzo.routes]]\nprovider = "acme"\nmodel = "judge"\ncost_input = "9.00"\ncost_output = "9.00"\n'
+    configure(tmp_path, upstream.base_url, judge)
+    write_suite(tmp_path, 2, more=[rubric_case(3), rubric_case(4)])
+    verdict = evaluate(tmp_path, "--runs", "1", "--judge", "mezzo")["verdict"]
+    assert (verdict["wins"], verdict["losses"], verdict["ties"], verdict["skipped"]) == (1, 0, 3, 0)
+    style = next(one for one in verdict["by_tag"] if one["tag"] == "style")
+    assert (style["incumbent"], style["candidate"], style["candidate_passes"]) == (0.25, 0.75, 2)
+    asked = [request.json for request in upstream.requests if b'"model":"judge"' in request.body]
+    assert len(asked) == 4
+
+
+def test_a_busy_upstream_is_asked_again(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """A 429 is not a fault of the model: the case is asked again."""
+    upstream.always(Models({}, busy=[Status(429, headers={"retry-after": "1"})]))
+    configure(tmp_path, upstream.base_url)
+    write_suite(tmp_path, 2)
+    verdict = evaluate(tmp_path, "--runs", "1")["verdict"]
+    assert (verdict["incumbent"]["faults"], verdict["candidate"]["faults"], verdict["ties"]) == (0, 0, 2)
+    assert len(asked_cases(upstream)) == 5
+
+
+class _Tags(HTMLParser):
+    """The tags of a page, and the attributes that could run something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = list[str]()
+        self.active = list[str]()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append(tag)
+        self.active += [name for name, _ in attrs if name.startswith("on") or name in ("src", "href", "style")]
+
+
+def test_a_hostile_answer_is_text(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """Markup in messages and answers stays text on the page of a report, which loads nothing and runs one script."""
+    hostile = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}\"' onclick='"
+    upstream.always(Models({"new": (1,)}, word=hostile))
+    configure(tmp_path, upstream.base_url)
+    write_suite(tmp_path, 3, word=hostile)
+    done = run_evaluate(tmp_path, "--runs", "1", "--report", "report.html")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "report.html").read_text()
+    tags = _Tags()
+    tags.feed(page)
+    assert (tags.found.count("script"), tags.found.count("img"), tags.active) == (1, 0, [])
+    assert "{{ 7 * 7 }}" in page
+    assert "default-src 'none'" in page
+
+
+def test_a_report_after_an_interruption(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """A report of a resumed evaluation says which texts it does not have."""
+    upstream.always(Models({}, answer_tokens=400))
+    configure(tmp_path, upstream.base_url, costs=("100.00", "200.00"))
+    write_suite(tmp_path, max_tokens=500)
+    first = evaluate(tmp_path, "--runs", "1", "--budget", "2.80", code=2)
+    done = run_evaluate(tmp_path, "--runs", "1", "--budget", "9.00", "--report", "report.html")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "report.html").read_text()
+    assert f"{2 * first['verdict']['cases']} answers were given before" in page
+    assert page.count("the text was not kept") == 2 * first["verdict"]["cases"]

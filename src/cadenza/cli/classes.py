@@ -252,7 +252,7 @@ def _situation_row(found: "ClassSituation") -> dict[str, object]:
         **to_row(state, "share", "changed_at"),
         "is_adopted": bool(state.is_adopted),
         "pin": found.pin or None,
-        "canary": found.canary,
+        "canary": dict(found.canary_numbers),
         "verdict": _verdict_row(found.verdict),
         "next_step": found.next_step,
     }

@@ -231,7 +231,7 @@ def _say_begin(order: "EvaluationOrder", record: "EvaluationRecord", done: int, 
     again = f", going on after {done} pairs" if done else ""
     say(
         f"{record.id}: {order.place} against version {record.incumbent} of '{record.class_id}', {len(run.asked)} cases "
-        f"of '{run.suite.name}', {run.runs} runs{again}"
+        f"of '{run.suite.name}', {run.runs} run{'s' if run.runs > 1 else ''}{again}"
     )
     bar.begin(done)
 

@@ -49,11 +49,6 @@ class ProgressBar:
         else:
             say(line)
 
-    def end(self) -> None:
-        """Leave the line of the bar."""
-        if self._is_terminal:
-            say("")
-
     def _left(self, progress: RunProgress, now_s: float) -> str:
         done = progress.done - self._before
         if not done:

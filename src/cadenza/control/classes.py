@@ -6,7 +6,6 @@ serve it are one transaction. What the config pins stays pinned until the class 
 """
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -15,6 +14,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import CLASSES, Route
 from cadenza.core.usage_report import DAY_MS
+from cadenza.evaluation import canary
 from cadenza.evaluation.gate import GateLimits, find_shortfalls
 from cadenza.evaluation.verdict import read_verdict
 from cadenza.fleet.changes import make_change
@@ -28,7 +28,6 @@ HISTORY_SHOWN = 50
 VERDICTS_SHOWN = 20
 VERDICTS_READ = 200  # of which one must be for the candidate
 WHOLE = 100  # percent of accounts
-NEW_CANARY = "{}"  # nothing is counted yet
 
 
 class UnknownClass(ControlError):
@@ -53,17 +52,17 @@ class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str
 
     @property
-    def canary(self) -> dict[str, Any]:
-        """What the canary has counted; empty without one."""
-        found = msgspec.json.decode(self.state.canary) if self.state.canary else {}
-        return found if isinstance(found, dict) else {}
-
-    @property
     def canary_numbers(self) -> list[tuple[str, str]]:
-        """The same for people: names and values."""
+        """What the canary has seen since its step began, and what it has compared: names and values."""
+        if self.state.candidate is None:
+            return []
+        seen = canary.decode(self.state.canary)
+        requests = f"{seen.step_requests} of the candidate, {seen.step_incumbents} of the version before"
+        compared = [(name, canary.describe(seen, name)) for name, bet in seen.bets.items() if bet.n_a]
         return [
-            (name.replace("_", " "), value if isinstance(value, str) else msgspec.json.encode(value).decode())
-            for name, value in self.canary.items()
+            ("requests", f"{requests}, since this share began"),
+            ("accounts", f"{seen.account_count} or more"),
+            *((name, text.removeprefix(f"{name}: ")) for name, text in compared),
         ]
 
     @property
@@ -206,7 +205,10 @@ async def promote(
             new, name = replace_state(current, version=version), "class.promote"
             detail = f"version {version.number} instead of {before}: {what}"
         else:
-            new, name = replace_state(current, candidate=version, share=order.share, canary=NEW_CANARY), "class.canary"
+            new, name = (
+                replace_state(current, candidate=version, share=order.share, canary=canary.new_canary()),
+                "class.canary",
+            )
             detail = f"version {version.number} for {order.share}% of accounts beside {before}: {what}"
         return _write(tx, new, AuditEvent(now_ms, by, name, subject=class_id, detail=detail))
 
