@@ -16,7 +16,18 @@ import rich.console
 from msgspec.structs import replace
 
 from cadenza.core.classes import SHARES
-from cadenza.evaluation.canary import ACCOUNT_BITS, Block, CanaryState, Side, StepRules, alarm_of, bin_of, decide
+from cadenza.evaluation.canary import (
+    ACCOUNT_BITS,
+    GROUPS,
+    Block,
+    Side,
+    StepRules,
+    alarm_of,
+    bin_of,
+    decide,
+    decode,
+    new_canary,
+)
 from cadenza.evaluation.canary_watch import ACCOUNT_REQUESTS
 
 RUNS = 10_000
@@ -81,18 +92,19 @@ def simulate(world: World, seed: int, *, stops: bool) -> Run:
     places = [dice.random() for _ in range(world.accounts)]
     accounts = [_account(world, dice, place < FIRST_SHARE / 100) for place in places]
     weights = list(accumulate(math.exp(dice.gauss(0, world.uneven)) for _ in accounts))
-    state, share, turn = CanaryState(), FIRST_SHARE, REQUESTS_PER_LONG_TURN if stops else REQUESTS_PER_TURN
+    state, share, turn = decode(new_canary()), FIRST_SHARE, REQUESTS_PER_LONG_TURN if stops else REQUESTS_PER_TURN
     for _ in range(TURNS_MAX):
-        block = Block()
+        blocks = [Block() for _ in range(GROUPS)]
         for number in dice.choices(range(world.accounts), cum_weights=weights, k=turn):
             account = accounts[number]
             if account.counted < world.cap:
+                block = blocks[number % GROUPS]
                 account.counted += 1
                 if account.last is None or not world.repeats or dice.random() >= world.repeats:
                     account.last = _result(world, dice, account)
                 _count(block.candidate if account.is_candidate else block.incumbent, account.last)
                 block.accounts |= account.is_candidate << number % ACCOUNT_BITS
-        state.add(block)
+        state.add_groups(blocks)
         if alarm := alarm_of(state):
             return Run(alarm, state.bets["errors"].n_a)
         if stops and (decision := decide(state, share, 0, RULES)):

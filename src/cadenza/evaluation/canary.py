@@ -9,6 +9,10 @@ canary together raise a false alarm with probability FALSE_ALARM at most, if req
 
 Times and lengths are counted in bins that grow by a tenth, and compared with the quartile of earlier blocks. The
 candidate has a tolerance: its event is "more than 1.5 times the quartile", the incumbent's is "more than the quartile".
+
+A client can steer its own results, with `max_tokens` for example. Therefore accounts are in GROUPS groups by hash, and
+the same bets are made again without each group. An alarm needs a capital of ALARM, and one of DOUBT without any one
+group. So one account alone turns a harmless canary back with probability len(MEASURES) / DOUBT, or 10%, at most.
 """
 
 import math
@@ -33,6 +37,7 @@ BIN_MAX = 160
 INCUMBENTS_PER_CANDIDATE = 2  # in a block
 CANDIDATES_MOST = 5  # in a block that waits for observations of the incumbent
 ACCOUNT_BITS = 64
+GROUPS = 8  # of accounts, so that no account decides alone
 HOUR_MS = 3_600_000
 
 Bins = dict[int, int]
@@ -119,7 +124,7 @@ class Bet(msgspec.Struct, kw_only=True):
 
 
 class CanaryState(msgspec.Struct, kw_only=True):
-    """Everything that a canary knows, as it is stored: counts, capital and bins. It stays below 16 KiB."""
+    """Everything that a canary knows, as it is stored: counts, capital and bins. It stays below 144 KiB."""
 
     step_requests: int = 0  # of the candidate, since the step began
     step_incumbents: int = 0
@@ -128,6 +133,7 @@ class CanaryState(msgspec.Struct, kw_only=True):
     past_first_token: Bins = msgspec.field(default_factory=dict)  # of the incumbent, of earlier blocks
     past_length: Bins = msgspec.field(default_factory=dict)
     bets: dict[str, Bet] = msgspec.field(default_factory=lambda: {measure: Bet() for measure in MEASURES})
+    without: list["CanaryState"] = msgspec.field(default_factory=list)  # the same without each group of accounts
 
     @property
     def account_count(self) -> int:
@@ -144,9 +150,26 @@ class CanaryState(msgspec.Struct, kw_only=True):
             self._compare(self.open)
             self.open = Block()
 
+    def add_groups(self, groups: list[Block]) -> None:
+        """Take observations by group of accounts."""
+        self.add(_join(groups))
+        for number, view in enumerate(self.without):
+            view.add(_join(groups[:number] + groups[number + 1 :]))
+
+    def capital(self, measure: str) -> float:
+        """The evidence for a measure that does not depend on one group of accounts.
+
+        Errors are those of an upstream: if all are of one group, and the candidate served no other, they count.
+        """
+        views = (view.bets[measure] for view in self.without)
+        others = [bet.capital for bet in views if bet.n_a or measure != "errors"]
+        return min([self.bets[measure].capital, *others])
+
     def begin_step(self) -> None:
         self.step_requests = self.step_incumbents = self.step_accounts = 0
         self.open = Block()
+        for view in self.without:
+            view.begin_step()
 
     def _compare(self, block: Block) -> None:
         ours, theirs, bets = block.candidate, block.incumbent, self.bets
@@ -167,7 +190,7 @@ class StepRules(msgspec.Struct, frozen=True, kw_only=True):
 
     Enough requests of enough accounts, and enough of the incumbent to compare them with, for a minimum time. A small
     service waits `wait_ms` at most: then the first step goes on in any case, since a larger share is how it gets more
-    requests, and the last one with `requests_least`.
+    requests, and the last one with `requests_least` of `accounts_least`.
     """
 
     requests: int = 250
@@ -176,6 +199,7 @@ class StepRules(msgspec.Struct, frozen=True, kw_only=True):
     least_ms: int = 600_000
     wait_ms: int = 24 * HOUR_MS
     requests_least: int = 20
+    accounts_least: int = 2
 
 
 class NextStep(msgspec.Struct, frozen=True):
@@ -197,9 +221,11 @@ def decide(state: CanaryState, share: int, waited_ms: int, rules: StepRules) -> 
         and state.step_incumbents >= rules.incumbents
         and waited_ms >= rules.least_ms
     )
-    has_waited = waited_ms >= rules.wait_ms and (
-        len(steps) > 1 or min(state.step_requests, state.step_incumbents) >= rules.requests_least
+    has_some = (
+        min(state.step_requests, state.step_incumbents) >= rules.requests_least
+        and state.account_count >= rules.accounts_least
     )
+    has_waited = waited_ms >= rules.wait_ms and (len(steps) > 1 or has_some)
     if has_doubt(state) or not (has_enough or has_waited):
         return None
     return NextStep(
@@ -230,7 +256,7 @@ def describe(state: CanaryState, measure: str) -> str:
 
 def new_canary() -> str:
     """The state of a canary that begins, as it is stored."""
-    return encode(CanaryState())
+    return encode(CanaryState(without=[CanaryState() for _ in range(GROUPS)]))
 
 
 def encode(state: CanaryState) -> str:
@@ -243,12 +269,13 @@ def decode(stored: str | None) -> CanaryState:
 
 def alarm_of(state: CanaryState) -> str | None:
     """The measure that raised the alarm."""
-    worst = max(MEASURES, key=lambda measure: state.bets[measure].capital)
-    return worst if state.bets[worst].capital >= ALARM else None
+    doubtful = [measure for measure in MEASURES if state.capital(measure) >= DOUBT]
+    worst = max(doubtful, key=lambda measure: state.bets[measure].capital, default=None)
+    return worst if worst and state.bets[worst].capital >= ALARM else None
 
 
 def has_doubt(state: CanaryState) -> bool:
-    return any(bet.capital >= DOUBT for bet in state.bets.values())
+    return any(state.capital(measure) >= DOUBT for measure in MEASURES)
 
 
 def e_value(seen: Counts, theta_a: float, theta_b: float) -> float:
@@ -300,6 +327,13 @@ def count_above(ours: Bins, theirs: Bins, limit: int) -> Counts:
 
 def count_below(ours: Bins, theirs: Bins, limit: int) -> Counts:
     return _count(ours, theirs, lambda place: place < limit - BINS_PER_TOLERANCE, lambda place: place < limit)
+
+
+def _join(blocks: list[Block]) -> Block:
+    joined = Block()
+    for block in blocks:
+        joined.add(block)
+    return joined
 
 
 def _count(ours: Bins, theirs: Bins, is_ours: Callable[[int], bool], is_theirs: Callable[[int], bool]) -> Counts:

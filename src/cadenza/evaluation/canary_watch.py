@@ -22,6 +22,7 @@ from cadenza.core.classes import ClassState
 from cadenza.core.records import Outcome
 from cadenza.evaluation.canary import (
     ACCOUNT_BITS,
+    GROUPS,
     HOUR_MS,
     Block,
     CanaryState,
@@ -68,7 +69,7 @@ class StepCounter:
         assert served.candidate
         self.class_id = served.plan.class_id
         self.step = (served.candidate.version, served.share)
-        self.block = Block()
+        self.blocks = new_blocks()  # by group of accounts
         self._rules = rules
         self._began_at = self._hour_at = now_ms
         self._versions = (served.version, served.candidate.version)
@@ -82,15 +83,17 @@ class StepCounter:
         seen = observe(outcome, self._main[outcome.version])
         if seen is None or not self._counts(outcome):
             return
+        place = crc32(outcome.account_id.encode()) % ACCOUNT_BITS
+        block = self.blocks[place % GROUPS]
         if outcome.version == self.step[0]:
-            self.block.candidate.add(seen)
-            self.block.accounts |= 1 << crc32(outcome.account_id.encode()) % ACCOUNT_BITS
+            block.candidate.add(seen)
+            block.accounts |= 1 << place
         else:
-            self.block.incumbent.add(seen)
+            block.incumbent.add(seen)
 
-    def take_block(self) -> Block:
-        block, self.block = self.block, Block()
-        return block
+    def take_blocks(self) -> list[Block]:
+        blocks, self.blocks = self.blocks, new_blocks()
+        return blocks
 
     def _counts(self, outcome: Outcome) -> bool:
         now_ms, account_id, rules = outcome.ended_at, outcome.account_id, self._rules
@@ -107,6 +110,10 @@ class StepCounter:
             self._refused.add(account_id)
         self._accounts[account_id] = (count + 1, now_ms + rules.account_every_ms)
         return True
+
+
+def new_blocks() -> list[Block]:
+    return [Block() for _ in range(GROUPS)]
 
 
 def main_routes(served: ServedClass) -> frozenset[tuple[str, str]]:
@@ -192,15 +199,15 @@ class CanaryWatch:
 
     async def _add(self, counter: StepCounter) -> NextStep | None:
         """Add the counts to the stored state. Counts of a step that has ended are dropped."""
-        block, now_ms = counter.take_block(), time.time_ns() // 1_000_000
+        blocks, now_ms = counter.take_blocks(), time.time_ns() // 1_000_000
 
         def add(tx: Transaction) -> NextStep | None:
             found = self._find(tx, counter)
             if found is None:
                 return None
             state, canary = found
-            if not block.is_empty:
-                canary.add(block)
+            if not all(block.is_empty for block in blocks):
+                canary.add_groups(blocks)
                 class_versions.set_canary(tx, counter.class_id, encode(canary))
                 self._observer.at("canary-added")
             return decide(canary, state.share, now_ms - state.changed_at, self._rules.steps)
@@ -208,10 +215,12 @@ class CanaryWatch:
         try:
             decision = await self._store.transact(add)
         except StoreUnavailable:
-            counter.block.add(block)
+            for mine, block in zip(counter.blocks, blocks, strict=True):
+                mine.add(block)
             raise
-        for side, count in (("candidate", block.candidate.requests), ("incumbent", block.incumbent.requests)):
-            self._observer.metrics.canary_requests.add(counter.class_id, side, amount=count)
+        for block in blocks:
+            for side, count in (("candidate", block.candidate.requests), ("incumbent", block.incumbent.requests)):
+                self._observer.metrics.canary_requests.add(counter.class_id, side, amount=count)
         return decision
 
     async def _change(self, counter: StepCounter) -> None:

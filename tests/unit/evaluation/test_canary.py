@@ -10,6 +10,7 @@ from bench.canary import World, simulate
 from cadenza.evaluation.canary import (
     ALARM,
     BINS_PER_TOLERANCE,
+    GROUPS,
     MEASURES,
     ODDS,
     TOLERANCE,
@@ -26,6 +27,7 @@ from cadenza.evaluation.canary import (
     decode,
     e_value,
     encode,
+    has_doubt,
     new_canary,
     shifted,
 )
@@ -94,11 +96,12 @@ def test_a_state_survives_its_encoding() -> None:
 
 
 def test_a_state_is_small() -> None:
-    """With every bin filled by millions of requests it has less than 16 KiB."""
+    """With every bin filled by millions of requests it has less than 144 KiB."""
     bins = dict.fromkeys(range(161), 10**7)
     side = Side(requests=10**9, errors=10**8, answers=10**9, cut=10**8, first_token=bins, length=bins)
     state = CanaryState(past_first_token=bins, past_length=bins, open=Block(candidate=side, incumbent=side))
-    assert len(encode(state)) < 16 * 1024
+    state.without = [decode(encode(state)) for _ in range(GROUPS)]
+    assert len(encode(state)) < 144 * 1024
 
 
 def failing(count: int) -> CanaryState:
@@ -153,7 +156,8 @@ ENOUGH = CanaryState(step_requests=10, step_incumbents=10, step_accounts=0b11)
         ({"step_accounts": 0b1}, 5, 999, None),
         ({"step_incumbents": 9}, 5, 999, None),
         ({"step_requests": 0, "step_accounts": 0}, 5, 1000, 25),
-        ({"step_requests": 3, "step_accounts": 1}, 25, 1000, 100),
+        ({"step_requests": 3}, 25, 1000, 100),
+        ({"step_requests": 3, "step_accounts": 1}, 25, 10**9, None),
         ({"step_requests": 2}, 25, 10**9, None),
         ({"step_incumbents": 2}, 25, 10**9, None),
     ],
@@ -171,6 +175,55 @@ def test_a_doubtful_canary_does_not_step_up() -> None:
     state.bets["errors"].kept = ALARM / 9
     assert decide(state, 5, 10**9, RULES) is None
     assert alarm_of(state) is None
+
+
+def steered(ours: Side, theirs: Side, others: Side | None = None) -> CanaryState:
+    """A canary in which one account has results like `ours`, and accounts of other groups like `others`."""
+    state = decode(new_canary())
+    for turn in range(400):
+        groups = [Block(incumbent=theirs) for _ in range(GROUPS)]
+        groups[0].candidate = ours
+        if others:
+            groups[1 + turn % (GROUPS - 1)].candidate = others
+        state.add_groups(groups)
+    return state
+
+
+GOOD = Side(requests=1, answers=1, first_token={70: 1}, length={50: 1})
+CLIENT_MADE = [
+    Side(requests=1, answers=1, cut=1, first_token={70: 1}, length={0: 1}),  # max_tokens is 1
+    Side(requests=1, answers=1, first_token={120: 1}, length={90: 1}),  # a huge prompt, a long answer
+]
+
+
+@pytest.mark.parametrize("ours", CLIENT_MADE)
+@pytest.mark.parametrize("others", [None, GOOD])
+def test_one_account_does_not_decide_by_its_own_requests(ours: Side, others: Side | None) -> None:
+    """However many of its answers are cut, short, long or late: the canary neither rolls back nor stays in doubt."""
+    state = steered(ours, GOOD, others)
+    assert max(bet.capital for bet in state.bets.values()) > ALARM
+    assert (alarm_of(state), has_doubt(state)) == (None, False)
+
+
+def test_one_account_that_fails_among_others_does_not_decide() -> None:
+    """Errors of one account do not roll back a candidate that answers the others."""
+    failed = Side(requests=1, errors=1)
+    assert alarm_of(steered(failed, GOOD, GOOD)) is None
+    assert alarm_of(steered(failed, GOOD, failed)) == "errors"
+    assert alarm_of(steered(failed, GOOD)) == "errors"  # nobody else is served by the candidate
+
+
+def test_one_account_of_the_incumbent_does_not_decide() -> None:
+    """Answers of one token to one account of the version before do not make those of the candidate long."""
+    state = decode(new_canary())
+    for turn in range(400):
+        groups = [Block() for _ in range(GROUPS)]
+        groups[0].incumbent = Side(requests=9, answers=9, length={0: 9})
+        groups[1].incumbent = groups[2].incumbent = GOOD
+        groups[turn % GROUPS].candidate = GOOD
+        state.add_groups(groups)
+    assert state.bets["longer answers"].capital > ALARM
+    assert (alarm_of(state), has_doubt(state)) == (None, False)
 
 
 def test_no_alarm_without_a_difference() -> None:
