@@ -141,7 +141,7 @@ def _provider_keys(raw: Table) -> Table:
 
 
 def _embedded_default(classes: Mapping[str, Table]) -> Table:
-    """A file without providers and routes has every class on the embedded model. What else it says of a class counts."""
+    """Every class is on the embedded model if the file has no providers and no routes. Its other settings count."""
     return {
         "providers": {"local": {"kind": "embedded", "retention": "zero"}},
         "classes": {class_id: classes.get(class_id, {}) | {"routes": [{"provider": "local"}]} for class_id in CLASSES},
