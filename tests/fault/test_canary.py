@@ -154,10 +154,10 @@ def test_a_flaky_candidate_is_rolled_back(rig: CanaryRig) -> None:
 def test_a_slow_candidate_is_rolled_back(rig: CanaryRig) -> None:
     """It answers many times slower: it is gone after 30 of its requests, and no request has failed."""
     process = rig.start()
-    rig.candidate.always(Delayed(Good(), 0.3))
+    rig.candidate.always(Delayed(Good(), 0.5))
     rig.begin_canary()
     rig.ask_until_decided(process)
-    assert rig.state()["candidate"] is None
+    assert rig.state()["candidate"] is None, rig.state()["canary"]
     ((event, detail),) = rig.history()
     assert (event, "first token" in detail) == ("class.rollback", True)
     assert rig.served[True] <= 30
