@@ -1,7 +1,6 @@
 """A canary in a running service: a bad candidate is rolled back by itself, and only its share of requests notices."""
 
 import re
-import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -27,6 +26,7 @@ from tests.service_config import RouteSpec, ServiceSpec
 ACCOUNTS = 120
 SHARE = 25
 GROUP = 12
+UNIQUE = "zephyr-quill-71934"  # in every request, and in the replies of a slow candidate
 CANDIDATE = Route("other", "loopback-other", 1_000_000, 131_072)
 WATCHED = f'cadenza_canary_share{{class_id="forte"}} {SHARE}.0'
 COUNTED = re.compile(r'^cadenza_canary_requests_total\{class_id="forte",side="\w+"\} (\S+)$', re.MULTILINE)
@@ -50,7 +50,7 @@ class CanaryRig:
         self.incumbent, self.candidate = (stack.enter_context(LoopbackUpstream()) for _ in range(2))
         urls = {"loopback": self.incumbent.base_url, "other": self.candidate.base_url}
         self.deployment = stack.enter_context(Deployment(ServiceSpec(urls, {"forte": [RouteSpec("loopback")]})))
-        self.accounts = [f"acct_{secrets.token_hex(12)}" for _ in range(ACCOUNTS)]
+        self.accounts = [f"acct_{number:024x}" for number in range(ACCOUNTS)]  # always on the same sides
         self._keys = self._create_accounts()
         self.failed = {True: 0, False: 0}  # requests, by whether their account is in the candidate's share
         self.served = {True: 0, False: 0}
@@ -73,7 +73,8 @@ class CanaryRig:
         return bucket_of(account_id, "forte", 2) < SHARE * 100
 
     def ask(self, process: ServiceProcess, account_id: str) -> int:
-        reply = RawClient(process.port, self._keys[account_id]).chat(model="forte")
+        asked = [{"role": "user", "content": f"Say it: {UNIQUE}."}]
+        reply = RawClient(process.port, self._keys[account_id]).chat(model="forte", messages=asked)
         is_in_share = self.is_in_share(account_id)
         self.served[is_in_share] += 1
         self.failed[is_in_share] += reply.status != 200
@@ -143,7 +144,7 @@ def test_a_flaky_candidate_is_rolled_back(rig: CanaryRig) -> None:
     assert (state["version"], state["candidate"], state["share"], state["canary"]) == (1, None, 0, None)
     assert (event, detail.partition(": ")[0]) == ("class.rollback", "the canary of version 2 ended, version 1 stays")
     assert "errors" in detail
-    assert "a canary was rolled back" in process.output
+    wait_until(lambda: "a canary was rolled back" in process.output, "the line of the log")  # it comes last
     assert 0 < rig.failed[True] <= 12
     assert rig.failed[False] == 0
     rig.failed[True] = 0
@@ -153,16 +154,19 @@ def test_a_flaky_candidate_is_rolled_back(rig: CanaryRig) -> None:
 
 @pytest.mark.slow(reason="a canary is looked at once a second")
 def test_a_slow_candidate_is_rolled_back(rig: CanaryRig) -> None:
-    """It answers many times slower: it is gone after 30 of its requests, and no request has failed."""
+    """It answers many times slower: it is gone after 30 of its requests, none has failed, and no text is kept."""
     process = rig.start()
-    rig.candidate.always(Delayed(Good(), 0.3))
+    rig.candidate.always(Delayed(Good(f"You said {UNIQUE}."), 0.5))
     rig.begin_canary()
     rig.ask_until_decided(process)
-    assert rig.state()["candidate"] is None
+    assert rig.state()["candidate"] is None, rig.state()["canary"]
     ((event, detail),) = rig.history()
     assert (event, "first token" in detail) == ("class.rollback", True)
     assert rig.served[True] <= 30
     assert rig.failed == {True: 0, False: 0}
+    kept = b"".join(path.read_bytes() for path in rig.deployment.store.parent.rglob("*") if path.is_file())
+    assert b"class.rollback" in kept
+    assert UNIQUE.encode() not in kept + (process.output + process.get("/metrics")[1]).encode()
 
 
 @pytest.mark.slow(reason="two processes, and a canary that is looked at once a second")

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from cadenza.control.class_versions import read_served, resolve
+from cadenza.control.classes import list_history
 from cadenza.core.classes import ClassState, ClassVersion, ConfiguredClass
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
@@ -64,6 +65,18 @@ async def test_a_changed_config_is_a_new_version(store: Store) -> None:
     assert (state.version.number, state.previous) == (2, 3)
 
 
+async def test_the_history_has_every_version_of_the_config(store: Store) -> None:
+    """Not only the first one: a file that was edited and reloaded is a change as well."""
+    for now_ms, given in enumerate((configured(), configured(LARGER), configured()), start=1):
+        await resolve_forte(store, given, now_ms)
+    found = [(one.at, one.actor, one.event, one.detail) for one in await list_history(store, "forte")]
+    assert found == [
+        (3, "config", "class.config", "version 1 again, instead of 2"),
+        (2, "config", "class.config", "version 2: acme/larger"),
+        (1, "config", "class.config", "version 1: acme/large"),
+    ]
+
+
 async def test_a_class_that_was_adopted_is_the_stores(store: Store) -> None:
     """The routes of the config are not used, and a class that the config no longer has is still served."""
     await resolve_forte(store)
@@ -77,6 +90,18 @@ async def test_a_class_that_the_config_dropped_is_not_served(store: Store) -> No
     await resolve_forte(store)
     assert await resolve(store, {}, PROVIDERS, 2) == {}
     assert await read_served(store, {}) == {}
+
+
+async def test_a_class_with_settings_but_no_routes_must_be_adopted(store: Store) -> None:
+    """Until then its name stops the start, and nothing is recorded. Then the store has its routes."""
+    await resolve_forte(store)
+    before = await class_versions.read_states(store)
+    with pytest.raises(ControlError, match="The class 'forte' has no routes"):
+        await resolve(store, {}, PROVIDERS, 2, named=["forte"])
+    assert await class_versions.read_states(store) == before
+    await adopt(store)
+    served = await resolve(store, {}, PROVIDERS, 3, named=["forte"])
+    assert served["forte"].version.routes == (LARGE,)
 
 
 async def test_a_class_that_is_not_pinned_is_the_stores_after_a_promotion(store: Store) -> None:

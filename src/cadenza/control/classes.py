@@ -121,7 +121,7 @@ async def list_history(store: Store, class_id: str, count: int = HISTORY_SHOWN) 
     recorded = [
         HistoryEntry(one.created_at, one.actor, "class.config", f"version {one.number}: {name_routes(one)}")
         for one in made
-        if one.number == 1  # later ones have an event
+        if one.origin == "config"  # a promotion has an event
     ]
     found = [HistoryEntry(one.at, one.actor, one.event, one.detail) for one in events]
     return sorted(found + recorded, key=lambda entry: -entry.at)[:count]

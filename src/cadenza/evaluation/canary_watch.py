@@ -130,8 +130,9 @@ def observe(outcome: Outcome, main: frozenset[tuple[str, str]]) -> Side | None:
     if outcome.status == 200 and (outcome.provider, outcome.model) in main:
         side.answers = 1
         side.cut = outcome.finish_reason in CUT
-        if outcome.first_byte_ms is not None:
-            side.first_token = {bin_of(outcome.first_byte_ms): 1}
+        # A reply that is not streamed is charged before its first byte is sent.
+        first_ms = outcome.duration_ms if outcome.first_byte_ms is None else outcome.first_byte_ms
+        side.first_token = {bin_of(first_ms): 1}
         if outcome.usage:
             side.length = {bin_of(outcome.usage.completion_tokens): 1}
         return side
