@@ -152,7 +152,7 @@ async def test_a_pinned_class_is_adopted_first(seeded: Store) -> None:
             await roll_back(seeded, "forte", PINNED, RollbackOrder(), "ann", NOW_MS)
     assert (await get_situation(seeded, "forte", PINNED)).pin == PINNED.pin
     state = await adopt(seeded, "forte", PINNED, "ann", NOW_MS)
-    assert (bool(state.is_adopted), numbers(state)) == (True, (1, None, 0))
+    assert (state.is_adopted, numbers(state)) == (True, (1, None, 0))
     with pytest.raises(ControlError, match="adopted already"):
         await adopt(seeded, "forte", PINNED, "ann", NOW_MS)
     assert (await promote(seeded, "forte", PINNED, forced(), "ann", NOW_MS)).version.number == 2
