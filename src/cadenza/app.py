@@ -413,8 +413,9 @@ def build_limits(settings: Settings) -> Limits:
 
 
 async def resolve_classes(store: Store, settings: Settings) -> dict[str, ClassState]:
-    """Which version of each class is served. ControlError if a provider is missing."""
-    return await resolve(store, settings.configured_classes(), settings.providers, time.time_ns() // 1_000_000)
+    """Which version of each class is served. ControlError if a provider or the routes of a class are missing."""
+    configured, now_ms = settings.configured_classes(), time.time_ns() // 1_000_000
+    return await resolve(store, configured, settings.providers, now_ms, named=settings.classes)
 
 
 def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVersion:

@@ -92,6 +92,18 @@ async def test_a_class_that_the_config_dropped_is_not_served(store: Store) -> No
     assert await read_served(store, {}) == {}
 
 
+async def test_a_class_with_settings_but_no_routes_must_be_adopted(store: Store) -> None:
+    """Until then its name stops the start, and nothing is recorded. Then the store has its routes."""
+    await resolve_forte(store)
+    before = await class_versions.read_states(store)
+    with pytest.raises(ControlError, match="The class 'forte' has no routes"):
+        await resolve(store, {}, PROVIDERS, 2, named=["forte"])
+    assert await class_versions.read_states(store) == before
+    await adopt(store)
+    served = await resolve(store, {}, PROVIDERS, 3, named=["forte"])
+    assert served["forte"].version.routes == (LARGE,)
+
+
 async def test_a_class_that_is_not_pinned_is_the_stores_after_a_promotion(store: Store) -> None:
     """Until then it follows the config, so that its character can be edited."""
     assert (await resolve_forte(store, configured(is_pinned=False))).version.number == 1

@@ -105,8 +105,8 @@ def _parse(source_text: str, source: Path | None) -> Table:
 def _settings(raw: Table, reader: ConfigReader, source: Path | None) -> Settings:
     keys = {**SECTIONS, "providers": _provider_keys(raw)}
     values: Table = {name: {} for name in SECTIONS} | reader.table(raw, keys)
-    if not values["providers"] and not raw.get("classes"):
-        values |= _embedded_default()
+    if not values["providers"] and not any("routes" in one for one in values["classes"].values()):
+        values |= _embedded_default(values["classes"])
     elif not raw.get("classes"):
         example = _example_route(values["providers"])
         reader.problem(("classes",), f"no class has a route; add lines like these:\n{example}")
@@ -140,11 +140,11 @@ def _provider_keys(raw: Table) -> Table:
     return {name: PROVIDER_OF_KIND.get(str(kind), ANY_PROVIDER) for name, kind in kinds.items()}
 
 
-def _embedded_default() -> Table:
-    """A file without providers and classes has every class on the embedded model."""
+def _embedded_default(classes: Mapping[str, Table]) -> Table:
+    """Every class is on the embedded model if the file has no providers and no routes. Its other settings count."""
     return {
         "providers": {"local": {"kind": "embedded", "retention": "zero"}},
-        "classes": {class_id: {"routes": [{"provider": "local"}]} for class_id in CLASSES},
+        "classes": {class_id: classes.get(class_id, {}) | {"routes": [{"provider": "local"}]} for class_id in CLASSES},
     }
 
 
@@ -234,9 +234,12 @@ def _proxy(url: str | None, at: KeyPath, reader: ConfigReader) -> Secret | None:
 def _class(
     values: Table, class_id: str, providers: Mapping[str, ProviderSettings], general: str | None, reader: ConfigReader
 ) -> ClassSettings:
+    """The store has the routes of a class for which the file names none, and with them its character."""
     at = ("classes", class_id)
     given = values.get("routes", [])
-    if not given:
+    if "routes" not in values and "character" in values:
+        reader.problem((*at, "character"), f"it needs [[classes.{class_id}.routes]]: a character belongs to routes")
+    elif "routes" in values and not given:
         reader.problem((*at, "routes"), f"missing; a class needs at least one [[classes.{class_id}.routes]]")
     routes = [_route(one, (*at, "routes", index), providers, reader) for index, one in enumerate(given)]
     usable = sorted(filter(None, routes), key=lambda route: route.order)

@@ -132,6 +132,7 @@ class ClassSettings(msgspec.Struct, frozen=True):
     """The routes of a class, sorted by order, its character, and whether rules or its model decide to search.
 
     `pinned_at` is the line of the config that names the routes; None for the built-in default, which pins nothing.
+    A class without routes here has them in the store: it must be adopted.
     `candidates` describe routes that `--candidate PROVIDER/MODEL` can name.
     """
 
@@ -231,12 +232,13 @@ class Settings(msgspec.Struct, frozen=True):
     missing_secrets: tuple[str, ...] = ()
 
     def configured_classes(self) -> dict[str, ConfiguredClass]:
-        """The classes as versions that are not recorded yet."""
+        """The classes with routes, as versions that are not recorded yet."""
         return {
             class_id: ConfiguredClass(
                 ClassVersion(class_id=class_id, routes=one.routes, character=one.character), one.pinned_at is not None
             )
             for class_id, one in self.classes.items()
+            if one.routes
         }
 
     def require_secrets(self) -> None:

@@ -23,11 +23,17 @@ TRIES = 5  # processes that start together wait for each other
 
 
 async def resolve(
-    store: Store, configured: Mapping[str, ConfiguredClass], providers: Collection[str], now_ms: int
+    store: Store,
+    configured: Mapping[str, ConfiguredClass],
+    providers: Collection[str],
+    now_ms: int,
+    *,
+    named: Collection[str] = (),
 ) -> dict[str, ClassState]:
     """The state of each class that is served, once it is recorded.
 
-    ControlError, and nothing is recorded, if a version names a provider that is not among `providers`.
+    ControlError, and nothing is recorded, if a version names a provider that is not among `providers`, or if nobody has
+    routes for one of the classes that the config has `named`.
     """
 
     def work(tx: Transaction) -> dict[str, ClassState]:
@@ -41,6 +47,8 @@ async def resolve(
                 served[class_id] = _record(tx, given, state, now_ms)
         for state in served.values():
             require_providers(state, providers)
+        for class_id in named:
+            require_routes(class_id, served)
         return served
 
     for _ in range(TRIES - 1):
@@ -99,6 +107,15 @@ def _is_current(state: ClassState, given: ConfiguredClass) -> bool:
     served, wanted = state.version, given.version
     same = (served.routes, served.character) == (wanted.routes, wanted.character)
     return same and state.candidate is None
+
+
+def require_routes(class_id: str, served: Collection[str]) -> None:
+    """ControlError if a class of which the config has settings is not among those that are served."""
+    if class_id not in served:
+        raise ControlError(
+            f"The class '{class_id}' has no routes: the config has settings for it and names no routes, and the store "
+            f"has not adopted it. Add [[classes.{class_id}.routes]] to the config, or remove what it says of the class."
+        )
 
 
 def require_providers(state: ClassState, providers: Collection[str]) -> None:

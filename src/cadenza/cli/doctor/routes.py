@@ -18,7 +18,7 @@ from cadenza.cli.doctor.installation import Check, check_installation
 from cadenza.config import Settings
 from cadenza.config.checks import suggest
 from cadenza.config.settings import ServerSettings
-from cadenza.control.class_versions import is_decided_by_store, read_served, require_providers
+from cadenza.control.class_versions import is_decided_by_store, read_served, require_providers, require_routes
 from cadenza.control.store.prepare import require_store
 from cadenza.core.classes import ClassState
 from cadenza.core.errors import ControlError
@@ -113,6 +113,11 @@ async def read_classes(settings: Settings) -> tuple[dict[str, ClassState], list[
         return {class_id: ClassState(version=one.version) for class_id, one in configured.items()}, []
     finally:
         await store.close()
+    for class_id in settings.classes:
+        try:
+            require_routes(class_id, classes)
+        except ControlError as error:
+            checks.append(Check("class", "fault", error.message))
     for class_id, state in list(classes.items()):
         given = configured.get(class_id)
         try:
