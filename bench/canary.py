@@ -20,7 +20,7 @@ from cadenza.evaluation.canary import (
     ACCOUNT_BITS,
     GROUPS,
     Block,
-    Side,
+    SideCounts,
     StepRules,
     alarm_of,
     bin_of,
@@ -148,7 +148,7 @@ def _draw(world: World, dice: random.Random, account: Account) -> Result:
     return Result(False, dice.random() < cuts, bin_of(first_ms), bin_of(tokens))
 
 
-def _count(side: Side, result: Result) -> None:
+def _count(side: SideCounts, result: Result) -> None:
     side.requests += 1
     if result.is_error:
         side.errors += 1

@@ -17,7 +17,7 @@ from cadenza.evaluation.canary import (
     Block,
     CanaryState,
     Counts,
-    Side,
+    SideCounts,
     StepRules,
     alarm_of,
     bin_of,
@@ -90,7 +90,11 @@ def test_the_candidate_has_a_tolerance() -> None:
 def test_a_state_survives_its_encoding() -> None:
     """What is stored is what was known; an empty object is a canary that begins."""
     state = decode(new_canary())
-    state.add(Block(candidate=Side(requests=2, errors=1, first_token={7: 2}), incumbent=Side(requests=3), accounts=5))
+    state.add(
+        Block(
+            candidate=SideCounts(requests=2, errors=1, first_token={7: 2}), incumbent=SideCounts(requests=3), accounts=5
+        )
+    )
     assert decode(encode(state)) == state
     assert decode("{}") == decode(None) == CanaryState()
 
@@ -98,7 +102,7 @@ def test_a_state_survives_its_encoding() -> None:
 def test_a_state_is_small() -> None:
     """With every bin filled by millions of requests it has less than 144 KiB."""
     bins = dict.fromkeys(range(161), 10**7)
-    side = Side(requests=10**9, errors=10**8, answers=10**9, cut=10**8, first_token=bins, length=bins)
+    side = SideCounts(requests=10**9, errors=10**8, answers=10**9, cut=10**8, first_token=bins, length=bins)
     state = CanaryState(past_first_token=bins, past_length=bins, open=Block(candidate=side, incumbent=side))
     state.without = [decode(encode(state)) for _ in range(GROUPS)]
     assert len(encode(state)) < 144 * 1024
@@ -107,7 +111,7 @@ def test_a_state_is_small() -> None:
 def failing(count: int) -> CanaryState:
     state = CanaryState()
     for _ in range(count):
-        state.add(Block(candidate=Side(requests=1, errors=1), incumbent=Side(requests=19), accounts=1))
+        state.add(Block(candidate=SideCounts(requests=1, errors=1), incumbent=SideCounts(requests=19), accounts=1))
     return state
 
 
@@ -177,7 +181,7 @@ def test_a_doubtful_canary_does_not_step_up() -> None:
     assert alarm_of(state) is None
 
 
-def steered(ours: Side, theirs: Side, others: Side | None = None) -> CanaryState:
+def steered(ours: SideCounts, theirs: SideCounts, others: SideCounts | None = None) -> CanaryState:
     """A canary in which one account has results like `ours`, and accounts of other groups like `others`."""
     state = decode(new_canary())
     for turn in range(400):
@@ -189,16 +193,16 @@ def steered(ours: Side, theirs: Side, others: Side | None = None) -> CanaryState
     return state
 
 
-GOOD = Side(requests=1, answers=1, first_token={70: 1}, length={50: 1})
+GOOD = SideCounts(requests=1, answers=1, first_token={70: 1}, length={50: 1})
 CLIENT_MADE = [
-    Side(requests=1, answers=1, cut=1, first_token={70: 1}, length={0: 1}),  # max_tokens is 1
-    Side(requests=1, answers=1, first_token={120: 1}, length={90: 1}),  # a huge prompt, a long answer
+    SideCounts(requests=1, answers=1, cut=1, first_token={70: 1}, length={0: 1}),  # max_tokens is 1
+    SideCounts(requests=1, answers=1, first_token={120: 1}, length={90: 1}),  # a huge prompt, a long answer
 ]
 
 
 @pytest.mark.parametrize("ours", CLIENT_MADE)
 @pytest.mark.parametrize("others", [None, GOOD])
-def test_one_account_does_not_decide_by_its_own_requests(ours: Side, others: Side | None) -> None:
+def test_one_account_does_not_decide_by_its_own_requests(ours: SideCounts, others: SideCounts | None) -> None:
     """However many of its answers are cut, short, long or late: the canary neither rolls back nor stays in doubt."""
     state = steered(ours, GOOD, others)
     assert max(bet.capital for bet in state.bets.values()) > ALARM
@@ -207,7 +211,7 @@ def test_one_account_does_not_decide_by_its_own_requests(ours: Side, others: Sid
 
 def test_one_account_that_fails_among_others_does_not_decide() -> None:
     """Errors of one account do not roll back a candidate that answers the others."""
-    failed = Side(requests=1, errors=1)
+    failed = SideCounts(requests=1, errors=1)
     assert alarm_of(steered(failed, GOOD, GOOD)) is None
     assert alarm_of(steered(failed, GOOD, failed)) == "errors"
     assert alarm_of(steered(failed, GOOD)) == "errors"  # nobody else is served by the candidate
@@ -218,7 +222,7 @@ def test_one_account_of_the_incumbent_does_not_decide() -> None:
     state = decode(new_canary())
     for turn in range(400):
         groups = [Block() for _ in range(GROUPS)]
-        groups[0].incumbent = Side(requests=9, answers=9, length={0: 9})
+        groups[0].incumbent = SideCounts(requests=9, answers=9, length={0: 9})
         groups[1].incumbent = groups[2].incumbent = GOOD
         groups[turn % GROUPS].candidate = GOOD
         state.add_groups(groups)
