@@ -16,7 +16,7 @@ import rich.console
 from msgspec.structs import replace
 
 from cadenza.core.classes import SHARES
-from cadenza.evaluation.canary import ACCOUNT_BITS, Block, CanaryState, Side, StepRules, alarm_of, bin_of, decide
+from cadenza.evaluation.canary import ACCOUNT_BITS, Block, CanaryState, SideCounts, StepRules, alarm_of, bin_of, decide
 from cadenza.evaluation.canary_watch import ACCOUNT_REQUESTS
 
 RUNS = 10_000
@@ -136,7 +136,7 @@ def _draw(world: World, dice: random.Random, account: Account) -> Result:
     return Result(False, dice.random() < cuts, bin_of(first_ms), bin_of(tokens))
 
 
-def _count(side: Side, result: Result) -> None:
+def _count(side: SideCounts, result: Result) -> None:
     side.requests += 1
     if result.is_error:
         side.errors += 1

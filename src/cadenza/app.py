@@ -11,14 +11,15 @@ import asyncio
 import gc
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from cadenza.config import ConfigError, Settings, load_settings
+from cadenza.config.checks import suggest
 from cadenza.config.settings import (
     DEFAULT_PRICES,
     GroundingSettings,
@@ -45,7 +46,7 @@ from cadenza.evaluation.conformance import TriedRoute
 from cadenza.evaluation.gate import GateLimits
 from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.watch import WatchedClass, Watches
-from cadenza.evaluation.watch_asker import UpstreamAsker
+from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
@@ -234,8 +235,8 @@ class App:
 
     async def _watch_classes(self) -> None:
         """Run the watches of classes that are due, until the service drains."""
-        asker = UpstreamAsker(lambda: self.gateway.snapshot.upstreams)
-        await Watches(self._store, asker, self._log, self._observer.metrics).run(self._list_watched)
+        model = UpstreamModel(lambda: self.gateway.snapshot.upstreams)
+        await Watches(self._store, model, self._log, self._observer.metrics).run(self._list_watched)
 
     def _list_watched(self) -> list[WatchedClass]:
         """The classes that have a watch, and whose model can be expected to answer."""
@@ -417,6 +418,13 @@ async def resolve_classes(store: Store, settings: Settings) -> dict[str, ClassSt
     return await resolve(store, configured, settings.providers, now_ms, named=settings.classes)
 
 
+def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVersion:
+    """The version of the class that a command names. ValueError if no such class is served."""
+    if class_id not in states:
+        raise ValueError(f"there is no class '{class_id}'; {suggest(class_id, states)}")
+    return states[class_id].version
+
+
 def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
     """What a watch of this version needs to know. A class that only the store has is asked the starter suite."""
     one, routes = settings.classes.get(version.class_id), version.main_routes
@@ -426,9 +434,13 @@ def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
         suite=suite,
         every_s=watch.every_hours * 3600 if watch.every_hours is not None else None,
         budget_nano=watch.budget_nano,
-        side=AskedSide(routes, known_cost(settings, routes), settings.prices[version.class_id]),
+        side=asked_side(settings, routes, version.class_id),
         tried=tuple(tried_route(settings, route) for route in routes),
     )
+
+
+def asked_side(settings: Settings, routes: tuple[Route, ...], class_id: str) -> AskedSide:
+    return AskedSide(routes, known_cost(settings, routes), settings.prices[class_id])
 
 
 def tried_route(settings: Settings, route: Route) -> TriedRoute:
@@ -439,9 +451,7 @@ def tried_route(settings: Settings, route: Route) -> TriedRoute:
 def known_cost(settings: Settings, routes: Iterable[Route]) -> Price | None:
     """What a token costs at the dearest of these routes; None if that of one is not known."""
     costs = [
-        Price(0, 0)
-        if settings.providers[route.provider].kind == "embedded"
-        else settings.costs.get(f"{route.provider}/{route.model}")
+        Price(0, 0) if settings.providers[route.provider].kind == "embedded" else settings.costs.get(route.name)
         for route in routes
     ]
     known = [one for one in costs if one is not None]
@@ -538,6 +548,18 @@ def build_upstreams(settings: Settings, log: Log, routes: Iterable[Route] | None
     if routes is None:
         routes = [route for one in settings.classes.values() for route in one.routes]
     return {name: build_upstream(spec, log) for name, spec in upstream_specs(settings, routes).items()}
+
+
+@asynccontextmanager
+async def running(upstreams: Mapping[str, Upstream]) -> AsyncIterator[None]:
+    """Upstreams that run while a command asks them."""
+    try:
+        for upstream in upstreams.values():
+            await upstream.start()
+        yield
+    finally:
+        for upstream in upstreams.values():
+            await upstream.stop()
 
 
 def upstream_specs(settings: Settings, routes: Iterable[Route]) -> dict[str, UpstreamSpec]:

@@ -1,5 +1,6 @@
 """Changes of a class in a process that kills itself in the middle of the transaction."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -76,6 +77,23 @@ class DyingStore:
 
     async def transact(self, work: Callable[[Transaction], T], **options: Any) -> T:
         return await self._store.transact(lambda tx: work(DyingTransaction(tx, self._at)), **options)
+
+
+class PatientStore:
+    """A real store whose first transaction begins when all parties of the barrier have read what they decide on."""
+
+    def __init__(self, store: Store, barrier: asyncio.Barrier) -> None:
+        self._store = store
+        self._barrier: asyncio.Barrier | None = barrier
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def transact(self, work: Callable[[Transaction], T], **options: Any) -> T:
+        if barrier := self._barrier:
+            self._barrier = None
+            await barrier.wait()
+        return await self._store.transact(work, **options)
 
 
 async def main(line: Connection, url: str, step: str, at: str) -> None:

@@ -14,7 +14,7 @@ from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import Outcome, Plan, Principal, Route, Usage
 from cadenza.evaluation.canary import StepRules, new_canary
-from cadenza.evaluation.canary_watch import CanaryWatch, WatchRules
+from cadenza.evaluation.canary_watch import CanaryRules, CanaryWatch
 from cadenza.observe import Observer, make_log
 from cadenza.routing.catalogue import Catalogue, ServedClass
 from cadenza.routing.prompt import Character
@@ -28,7 +28,7 @@ OLD, NEW, FALLBACK = (
     Route("b", "b", 1000, 100, order=1),
 )
 STEPS = StepRules(requests=20, accounts=5, incumbents=20, least_ms=0)
-RULES = WatchRules(account_every_ms=0, account_requests=10**6, steps=STEPS)
+RULES = CanaryRules(account_every_ms=0, account_requests=10**6, steps=STEPS)
 
 
 async def begin(store: Store, share: int = 5) -> ClassState:
@@ -50,7 +50,7 @@ async def begin(store: Store, share: int = 5) -> ClassState:
 class WatchingProcess:
     """A process that serves what the store says, records outcomes and watches the canary."""
 
-    def __init__(self, store: Store, rules: WatchRules = RULES) -> None:
+    def __init__(self, store: Store, rules: CanaryRules = RULES) -> None:
         self.state: ClassState | None = None
         self.log = io.StringIO()
         self.observer = Observer(make_log(self.log))
@@ -221,7 +221,7 @@ async def test_counts_of_two_processes_add_up(store: Store) -> None:
 async def test_one_account_counts_little(sqlite_store: Store) -> None:
     """A hundred failures of one account count once in ten seconds; invalid requests count once an hour."""
     await begin(sqlite_store, 25)
-    process = WatchingProcess(sqlite_store, WatchRules())
+    process = WatchingProcess(sqlite_store, CanaryRules())
     await process.look()
     for name in ("acct_x", "acct_y", *(f"acct_{number}" for number in range(40))):
         for _ in range(100):

@@ -1,7 +1,7 @@
 """Adoption, promotion and rollback of classes, over SQLite and Postgres."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -29,7 +29,7 @@ from cadenza.evaluation.verdict import Verdict
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import class_versions, epochs, verdicts
 from cadenza.store.tables.verdicts import EvaluationRecord
-from tests.store.class_changes import NEW, NOW_MS, PINNED, RULES, VERSION, forced, main
+from tests.store.class_changes import NEW, NOW_MS, PINNED, RULES, VERSION, PatientStore, forced, main
 from tests.store.forked import forked
 from tests.unit.evaluation.verdicts import make_side, make_verdict
 
@@ -152,7 +152,7 @@ async def test_a_pinned_class_is_adopted_first(seeded: Store) -> None:
             await roll_back(seeded, "forte", PINNED, RollbackOrder(), "ann", NOW_MS)
     assert (await get_situation(seeded, "forte", PINNED)).pin == PINNED.pin
     state = await adopt(seeded, "forte", PINNED, "ann", NOW_MS)
-    assert (bool(state.is_adopted), numbers(state)) == (True, (1, None, 0))
+    assert (state.is_adopted, numbers(state)) == (True, (1, None, 0))
     with pytest.raises(ControlError, match="adopted already"):
         await adopt(seeded, "forte", PINNED, "ann", NOW_MS)
     assert (await promote(seeded, "forte", PINNED, forced(), "ann", NOW_MS)).version.number == 2
@@ -221,7 +221,9 @@ async def test_nothing_to_roll_back_to(seeded: Store) -> None:
 
 async def test_of_two_operators_one_wins(seeded: Store) -> None:
     """Both promote at once: one version is served, and the other operator is told who did what."""
-    ended = await asyncio.gather(force(seeded, by="ann"), force(seeded, THIRD, by="bob"), return_exceptions=True)
+    barrier = asyncio.Barrier(2)
+    ann, bob = (cast("Store", PatientStore(seeded, barrier)) for _ in range(2))
+    ended = await asyncio.gather(force(ann, by="ann"), force(bob, THIRD, by="bob"), return_exceptions=True)
     [lost] = [one for one in ended if isinstance(one, ControlError)]
     [won] = [one for one in ended if isinstance(one, ClassState)]
     assert str(lost).startswith(f"'forte' has changed meanwhile, so nothing was done. {won.version.actor}, 2027-")

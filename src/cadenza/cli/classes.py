@@ -158,17 +158,14 @@ def promote(class_id: str, candidate: str, share: int, force: bool, reason: str,
     from cadenza.app import class_rules  # noqa: PLC0415 import time
     from cadenza.config.load import find_candidate  # noqa: PLC0415 import time
     from cadenza.control import classes as control  # noqa: PLC0415 import time
-    from cadenza.evaluation.suite import SuiteError, load_suite  # noqa: PLC0415 import time
+    from cadenza.evaluation.suite import load_suite  # noqa: PLC0415 import time
 
     if reason and not force:
         raise ValueError("--reason belongs to --force: the reason of a gated promotion is its verdict")
     settings = load_config(config)
     settings.require_secrets()
     rules, route = class_rules(settings, class_id), find_candidate(settings, class_id, candidate)
-    try:
-        suite = load_suite(rules.suite)
-    except SuiteError as error:
-        raise ValueError(str(error)) from None
+    suite = load_suite(rules.suite)
     order = control.PromotionOrder(
         candidate=route,
         suite=suite.name,
@@ -249,8 +246,7 @@ def _situation_row(found: "ClassSituation") -> dict[str, object]:
         "version": _version_row(state.version),
         "previous": state.previous,
         "candidate": _version_row(state.candidate),
-        **to_row(state, "share", "changed_at"),
-        "is_adopted": bool(state.is_adopted),
+        **to_row(state, "share", "changed_at", "is_adopted"),
         "pin": found.pin or None,
         "canary": dict(found.canary_numbers),
         "verdict": _verdict_row(found.verdict),

@@ -3,7 +3,6 @@
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +17,11 @@ if TYPE_CHECKING:
     from cadenza.cli.verdict_output import ProgressBar
     from cadenza.config import Settings
     from cadenza.control.classes import ClassRules
-    from cadenza.core.classes import ClassState, ClassVersion
-    from cadenza.core.records import Route
+    from cadenza.core.classes import ClassVersion
     from cadenza.evaluation.evaluate import Evaluated, EvaluationOrder
     from cadenza.evaluation.suite import Suite
     from cadenza.store.store import Store
     from cadenza.store.tables.verdicts import EvaluationRecord
-    from cadenza.upstreams.base import Upstream
 
 RUNS_MAX = 20
 CONCURRENCY_MAX = 64
@@ -114,28 +111,23 @@ def evaluate(config: str | None, **given: object) -> None:
 
 
 async def _evaluate(store: "Store", settings: "Settings", options: EvaluateOptions, budget_nano: int) -> int:
-    from cadenza.app import class_rules, resolve_classes  # noqa: PLC0415 import time
+    from cadenza.app import class_rules, resolve_classes, running, served_version  # noqa: PLC0415 import time
     from cadenza.cli.verdict_output import ProgressBar  # noqa: PLC0415 import time
     from cadenza.evaluation.evaluate import EvaluationEvents, evaluate  # noqa: PLC0415 import time
     from cadenza.evaluation.graders import Graders  # noqa: PLC0415 import time
+    from cadenza.evaluation.suite import load_suite  # noqa: PLC0415 import time
 
     rules = class_rules(settings, options.class_id)
-    suite = _load(options.suite or rules.suite)
+    suite = load_suite(options.suite or rules.suite)
     states = await resolve_classes(store, settings)
-    incumbent = _find_class(states, options.class_id)
-    judge = _find_class(states, options.judge) if options.judge else None
+    incumbent = served_version(states, options.class_id)
+    judge = served_version(states, options.judge) if options.judge else None
     order = _build_order(settings, options, suite, incumbent, judge, budget_nano)
     _say_what_is_not_known(order, options)
     bar = ProgressBar(budget_nano)
     events = EvaluationEvents(lambda record, done: _say_begin(order, record, done, bar), bar.show, now_ms)
-    try:
-        for upstream in order.run.upstreams.values():
-            await upstream.start()
-        async with Graders() as graders:
-            found = await evaluate(store, order, graders, events)
-    finally:
-        for upstream in order.run.upstreams.values():
-            await upstream.stop()
+    async with running(order.run.upstreams), Graders() as graders:
+        found = await evaluate(store, order, graders, events)
     if options.report:
         _write_report(options.report, order, found)
     _print(options, rules, order, found)
@@ -153,29 +145,28 @@ def _build_order(
     judge: "ClassVersion | None",
     budget_nano: int,
 ) -> "EvaluationOrder":
-    from cadenza.app import known_cost, tried_route  # noqa: PLC0415 import time
+    from cadenza.app import asked_side, build_upstreams, tried_route  # noqa: PLC0415 import time
     from cadenza.config.load import find_candidate  # noqa: PLC0415 import time
     from cadenza.evaluation.evaluate import EvaluationOrder  # noqa: PLC0415 import time
-    from cadenza.evaluation.runner import AskedSide, SuiteRun  # noqa: PLC0415 import time
+    from cadenza.evaluation.runner import SuiteRun  # noqa: PLC0415 import time
+    from cadenza.observe import make_log  # noqa: PLC0415 import time
 
     candidate = find_candidate(settings, options.class_id, options.candidate)
     judges = judge.main_routes[:1] if judge else ()
 
-    def asked(routes: "Sequence[Route]", class_id: str) -> AskedSide:
-        return AskedSide(tuple(routes), known_cost(settings, tuple(routes)), settings.prices[class_id])
-
+    silent = make_log(io.StringIO())  # a log would run into the progress bar
     run = SuiteRun(
         suite=suite,
         character=incumbent.character,
         sides={
-            "incumbent": asked(incumbent.main_routes, incumbent.class_id),
-            "candidate": asked((candidate,), incumbent.class_id),
+            "incumbent": asked_side(settings, incumbent.main_routes, incumbent.class_id),
+            "candidate": asked_side(settings, (candidate,), incumbent.class_id),
         },
-        upstreams=_build_upstreams(settings, (*incumbent.main_routes, candidate, *judges)),
+        upstreams=build_upstreams(settings, silent, (*incumbent.main_routes, candidate, *judges)),
         runs=options.runs,
         concurrency=options.concurrency,
         budget_nano=budget_nano,
-        judge=asked(judges, judge.class_id) if judge else None,
+        judge=asked_side(settings, judges, judge.class_id) if judge else None,
     )
     return EvaluationOrder(
         incumbent=incumbent,
@@ -189,30 +180,6 @@ def _build_order(
         restart=options.restart,
         keeps_answers=options.report is not None,
     )
-
-
-def _build_upstreams(settings: "Settings", routes: "Sequence[Route]") -> "dict[str, Upstream]":
-    from cadenza.app import build_upstreams  # noqa: PLC0415 import time
-    from cadenza.observe import make_log  # noqa: PLC0415 import time
-
-    return build_upstreams(settings, make_log(io.StringIO()), routes)  # a log would run into the progress bar
-
-
-def _find_class(states: "Mapping[str, ClassState]", class_id: str) -> "ClassVersion":
-    from cadenza.config.checks import suggest  # noqa: PLC0415 import time
-
-    if class_id not in states:
-        raise ValueError(f"there is no class '{class_id}'; {suggest(class_id, states)}")
-    return states[class_id].version
-
-
-def _load(path: Path | None) -> "Suite":
-    from cadenza.evaluation.suite import SuiteError, load_suite  # noqa: PLC0415 import time
-
-    try:
-        return load_suite(path)
-    except SuiteError as error:
-        raise ValueError(f"the suite has mistakes:\n{error}") from None
 
 
 def _say_what_is_not_known(order: "EvaluationOrder", options: EvaluateOptions) -> None:
@@ -230,8 +197,8 @@ def _say_begin(order: "EvaluationOrder", record: "EvaluationRecord", done: int, 
     run = order.run
     again = f", going on after {done} pairs" if done else ""
     say(
-        f"{record.id}: {order.place} against version {record.incumbent} of '{record.class_id}', {len(run.asked)} cases "
-        f"of '{run.suite.name}', {run.runs} run{'s' if run.runs > 1 else ''}{again}"
+        f"{record.id}: {order.candidate.name} against version {record.incumbent} of '{record.class_id}', "
+        f"{len(run.asked)} cases of '{run.suite.name}', {run.runs} run{'s' if run.runs > 1 else ''}{again}"
     )
     bar.begin(done)
 
@@ -240,6 +207,7 @@ def _print(options: EvaluateOptions, rules: "ClassRules", order: "EvaluationOrde
     from cadenza.cli.verdict_output import print_gate, print_verdict  # noqa: PLC0415 import time
     from cadenza.control.classes import name_routes  # noqa: PLC0415 import time
     from cadenza.evaluation.gate import find_shortfalls  # noqa: PLC0415 import time
+    from cadenza.evaluation.suite import load_suite  # noqa: PLC0415 import time
 
     shortfalls = find_shortfalls(found.verdict, rules.gate)
     if options.as_json:
@@ -249,10 +217,10 @@ def _print(options: EvaluateOptions, rules: "ClassRules", order: "EvaluationOrde
         ratios = to_row(found.verdict, "cost_ratio", "p95_ratio")
         print_json([{**fields, "verdict": msgspec.to_builtins(found.verdict), **ratios, "shortfalls": shortfalls}])
         return
-    print_verdict(found.verdict, name_routes(order.incumbent), order.place)
-    is_gates = _load(rules.suite).digest == order.run.suite.digest
+    print_verdict(found.verdict, name_routes(order.incumbent), order.candidate.name)
+    is_gates = load_suite(rules.suite).digest == order.run.suite.digest
     other = "" if is_gates else "The gate of this class asks for a verdict on another suite: this one opens no gate."
-    print_gate(options.class_id, order.place, shortfalls, other)
+    print_gate(options.class_id, order.candidate.name, shortfalls, other)
 
 
 def _check_report(path: Path) -> None:
@@ -275,7 +243,7 @@ def _write_report(path: Path, order: "EvaluationOrder", found: "Evaluated") -> N
 
 async def _inspect(store: "Store", settings: "Settings", options: EvaluateOptions, budget_nano: int) -> int:
     """The verdict on a task of Inspect, recorded under the task's name."""
-    from cadenza.app import resolve_classes  # noqa: PLC0415 import time
+    from cadenza.app import resolve_classes, served_version  # noqa: PLC0415 import time
     from cadenza.cli.inspect_run import evaluate_with_inspect  # noqa: PLC0415 import time
     from cadenza.cli.verdict_output import print_verdict  # noqa: PLC0415 import time
     from cadenza.config.load import find_candidate  # noqa: PLC0415 import time
@@ -287,7 +255,7 @@ async def _inspect(store: "Store", settings: "Settings", options: EvaluateOption
     if options.report or options.restart or options.judge or options.suite:
         raise ValueError("--inspect takes none of --suite, --judge, --report and --restart: see docs/evaluation.md")
     assert options.inspect
-    incumbent = _find_class(await resolve_classes(store, settings), options.class_id)
+    incumbent = served_version(await resolve_classes(store, settings), options.class_id)
     candidate = find_candidate(settings, options.class_id, options.candidate)
     wanted = InspectOrder(
         task=options.inspect,
@@ -298,7 +266,7 @@ async def _inspect(store: "Store", settings: "Settings", options: EvaluateOption
     )
     began_ms = now_ms()
     found = await evaluate_with_inspect(settings, incumbent, candidate, wanted, budget_nano)
-    place, verdict = f"{candidate.provider}/{candidate.model}", found.verdict
+    verdict = found.verdict
     record = verdicts.EvaluationRecord(
         id=f"eval_{random_id()}",
         class_id=incumbent.class_id,
@@ -307,7 +275,7 @@ async def _inspect(store: "Store", settings: "Settings", options: EvaluateOption
         ended_at=now_ms(),
         actor=COMMAND_LINE,
         incumbent=incumbent.number,
-        candidate=place,
+        candidate=candidate.name,
         candidate_digest=incumbent.with_candidate(candidate).digest,
         suite=f"inspect:{found.found.name}",
         suite_digest=found.found.digest,
@@ -319,5 +287,5 @@ async def _inspect(store: "Store", settings: "Settings", options: EvaluateOption
     if options.as_json:
         print_json([{**to_row(record, "id", "class_id", "state", "suite"), "verdict": msgspec.to_builtins(verdict)}])
     else:
-        print_verdict(verdict, name_routes(incumbent), place)
+        print_verdict(verdict, name_routes(incumbent), candidate.name)
     return 0

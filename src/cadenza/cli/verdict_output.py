@@ -14,7 +14,7 @@ from cadenza.evaluation.wording import describe_decision
 
 BAR_CHARS = 24
 PLAIN_LINE_S = 5.0  # between lines of progress that is not shown on a terminal
-NANO_PER_CENT_SHOWN = 10_000  # progress rounds to a thousandth of a cent
+NANO_STEP = 10_000  # amounts are shown in steps of a thousandth of a cent
 TAG_COLUMNS = ("tag", "cases", "wins", "losses", "ties", "incumbent", "candidate", "difference, 95% interval")
 SIDE_COLUMNS = ("", "incumbent", "candidate")
 
@@ -72,7 +72,7 @@ def print_verdict(verdict: Verdict, incumbent: str, candidate: str) -> None:
                 "ties": one.ties,
                 "incumbent": f"{one.incumbent:.3f}",
                 "candidate": f"{one.candidate:.3f}",
-                TAG_COLUMNS[-1]: f"{one.interval.low:+.3f} to {one.interval.high:+.3f}",
+                TAG_COLUMNS[-1]: str(one.interval),
             }
             for one in verdict.by_tag
         ],
@@ -146,4 +146,4 @@ def _conformance(side: SideSummary) -> str:
 
 def _rounded(nano: int) -> str:
     """Rounded up, so that nothing is shown as free that is not."""
-    return format_dollars(-(-nano // NANO_PER_CENT_SHOWN) * NANO_PER_CENT_SHOWN)
+    return format_dollars(-(-nano // NANO_STEP) * NANO_STEP)

@@ -1,5 +1,6 @@
 """cadenza classes watch: one watch of a class, now."""
 
+import io
 import sys
 from typing import TYPE_CHECKING
 
@@ -42,29 +43,25 @@ def watch(class_id: str, new_reference: bool, as_json: bool, config: str | None)
 
 
 async def _watch(store: "Store", settings: "Settings", class_id: str, *, as_reference: bool) -> "WatchDone":
-    import io  # noqa: PLC0415 import time
-
-    from cadenza.app import build_upstreams, resolve_classes, watched_class  # noqa: PLC0415 import time
+    from cadenza.app import (  # noqa: PLC0415 import time
+        build_upstreams,
+        resolve_classes,
+        running,
+        served_version,
+        watched_class,
+    )
     from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
     from cadenza.core.records import COMMAND_LINE  # noqa: PLC0415 import time
     from cadenza.evaluation.watch import Watches  # noqa: PLC0415 import time
-    from cadenza.evaluation.watch_asker import UpstreamAsker  # noqa: PLC0415 import time
+    from cadenza.evaluation.watched_model import UpstreamModel  # noqa: PLC0415 import time
     from cadenza.observe import make_log  # noqa: PLC0415 import time
 
-    states = await resolve_classes(store, settings)
-    if class_id not in states:
-        raise ControlError(f"There is no class {class_id!r}. Use one of: {', '.join(states)}.")
-    version, log = states[class_id].version, make_log(io.StringIO())
+    version = served_version(await resolve_classes(store, settings), class_id)
+    watched, log = watched_class(settings, version), make_log(io.StringIO())
     upstreams = build_upstreams(settings, log, version.main_routes)
-    try:
-        for upstream in upstreams.values():
-            await upstream.start()
-        done = await Watches(store, UpstreamAsker(lambda: upstreams), log).watch(
-            watched_class(settings, version), actor=COMMAND_LINE, as_reference=as_reference
-        )
-    finally:
-        for upstream in upstreams.values():
-            await upstream.stop()
+    async with running(upstreams):
+        watches = Watches(store, UpstreamModel(lambda: upstreams), log)
+        done = await watches.watch(watched, actor=COMMAND_LINE, as_reference=as_reference)
     if done is None:
         raise ControlError(f"Another process is watching {class_id}, or its version was replaced just now. Try again.")
     return done

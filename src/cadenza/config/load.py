@@ -343,7 +343,7 @@ def find_candidate(settings: Settings, class_id: str, text: str) -> Route:
     if provider.kind == "embedded" and model not in ("", default.model):
         raise ValueError(f"--candidate {text}: the provider '{name}' has one model: use '{name}/{default.model}'")
     if not model and provider.kind == "openai":
-        names = ", ".join(dict.fromkeys(f"{route.provider}/{route.model}" for route in known))
+        names = ", ".join(dict.fromkeys(route.name for route in known))
         raise ValueError(
             f"--candidate {text}: name a model too, PROVIDER/MODEL; the config has {names or 'none there'}"
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from cadenza.core.classes import ClassState, ClassVersion
+from cadenza.core.classes import WHOLE, ClassState, ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import CLASSES, Route
@@ -27,7 +27,6 @@ REASON_CHARS_MAX = 500
 HISTORY_SHOWN = 50
 VERDICTS_SHOWN = 20
 VERDICTS_READ = 200  # of which one must be for the candidate
-WHOLE = 100  # percent of accounts
 
 
 class UnknownClass(ControlError):
@@ -193,13 +192,13 @@ async def promote(
     _refuse_canary(state)
     made = state.version.with_candidate(order.candidate)
     if made.digest == state.version.digest:
-        raise ControlError(f"{place_of(order.candidate)} serves '{class_id}' already: there is nothing to promote.")
+        raise ControlError(f"{order.candidate.name} serves '{class_id}' already: there is nothing to promote.")
     if order.forced is None:
         record = await _find_verdict(store, state, made, rules, order, now_ms)
         verdict_id, why = record.id, f"verdict {record.id}"
     else:
         verdict_id, why = None, f"FORCED past the gate: {_check_reason(order.forced, is_required=True)}"
-    what = f"{place_of(order.candidate)}; {why}"
+    what = f"{order.candidate.name}; {why}"
     before = state.version.number
 
     def change(tx: Transaction) -> ClassState:
@@ -250,20 +249,16 @@ def describe_verdict(record: EvaluationRecord) -> str:
     found = read_verdict(record.result)
     return (
         f"{head}: {found.decision}, score {found.incumbent.score:.3f} -> {found.candidate.score:.3f} "
-        f"({found.interval.low:+.3f} to {found.interval.high:+.3f}), "
+        f"({found.interval}), "
         f"{found.wins} wins, {found.losses} losses, {found.ties} ties"
     )
-
-
-def place_of(route: Route) -> str:
-    return f"{route.provider}/{route.model}"
 
 
 def name_routes(version: ClassVersion) -> str:
     """The main routes, and how many fallbacks there are."""
     main = version.main_routes
     others = len(version.routes) - len(main)
-    names = ", ".join(place_of(route) for route in main)
+    names = ", ".join(route.name for route in main)
     return f"{names} and {others} fallback{'s' if others > 1 else ''}" if others else names
 
 
@@ -364,7 +359,7 @@ def can_return_to(state: ClassState, number: int) -> bool:
 
 def _refuse_newer(state: ClassState, version: ClassVersion) -> None:
     if not can_return_to(state, version.number):
-        class_id, place = version.class_id, place_of(version.main_routes[0])
+        class_id, place = version.class_id, version.main_routes[0].name
         raise ControlError(
             f"Version {version.number} of '{class_id}' is newer than version {state.version.number}, which is served: "
             f"promote it, with 'cadenza classes promote {class_id} --candidate {place}'."
@@ -410,7 +405,7 @@ async def _find_verdict(
     store: Store, state: ClassState, made: ClassVersion, rules: ClassRules, order: PromotionOrder, now_ms: int
 ) -> EvaluationRecord:
     """The newest verdict on exactly this candidate, incumbent and suite, if it passes the gate. ControlError if not."""
-    class_id, place = state.version.class_id, place_of(order.candidate)
+    class_id, place = state.version.class_id, order.candidate.name
     suite = f" --suite {rules.suite}" if rules.suite else ""
     advice = f"Run 'cadenza classes evaluate {class_id} --candidate {place}{suite}'."
     all_found = await verdicts.list_newest(store, class_id, count=VERDICTS_READ)

@@ -12,7 +12,8 @@ import msgspec
 from cadenza.core.records import Route
 
 Origin = Literal["config", "promotion"]
-SHARES = (5, 25, 100)  # percent of accounts: the steps of a canary
+WHOLE = 100  # percent of accounts
+SHARES = (5, 25, WHOLE)  # the steps of a canary
 BUCKETS = 10_000
 
 

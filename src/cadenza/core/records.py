@@ -73,6 +73,11 @@ class Route(msgspec.Struct, frozen=True, omit_defaults=True):
     audio: bool = False  # `input_audio`
     files: bool = False  # `file`, on the tool path; on the plain path files are read here
 
+    @property
+    def name(self) -> str:
+        """PROVIDER/MODEL, as operators write it."""
+        return f"{self.provider}/{self.model}"
+
 
 class Plan(msgspec.Struct, frozen=True):
     """The class that serves a request and its routes, in the order in which they are tried."""

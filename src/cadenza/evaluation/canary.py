@@ -38,7 +38,7 @@ HOUR_MS = 3_600_000
 Bins = dict[int, int]
 
 
-class Side(msgspec.Struct, kw_only=True, omit_defaults=True):
+class SideCounts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Observations of one side that belong to one block."""
 
     requests: int = 0
@@ -48,7 +48,7 @@ class Side(msgspec.Struct, kw_only=True, omit_defaults=True):
     first_token: Bins = msgspec.field(default_factory=dict)  # by bin of milliseconds
     length: Bins = msgspec.field(default_factory=dict)  # by bin of tokens
 
-    def add(self, other: "Side") -> None:
+    def add(self, other: "SideCounts") -> None:
         self.requests += other.requests
         self.errors += other.errors
         self.answers += other.answers
@@ -60,8 +60,8 @@ class Side(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Block(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Observations of both sides, and a bit for each account that the candidate served."""
 
-    candidate: Side = msgspec.field(default_factory=Side)
-    incumbent: Side = msgspec.field(default_factory=Side)
+    candidate: SideCounts = msgspec.field(default_factory=SideCounts)
+    incumbent: SideCounts = msgspec.field(default_factory=SideCounts)
     accounts: int = 0
 
     @property

@@ -18,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 
-from cadenza.core.classes import ClassState
+from cadenza.core.classes import WHOLE, ClassState
 from cadenza.core.records import Outcome
 from cadenza.evaluation.canary import (
     ACCOUNT_BITS,
@@ -26,7 +26,7 @@ from cadenza.evaluation.canary import (
     Block,
     CanaryState,
     NextStep,
-    Side,
+    SideCounts,
     StepRules,
     bin_of,
     decide,
@@ -46,10 +46,9 @@ ACCOUNTS_MAX = 20_000  # that a process remembers; then it begins anew
 STOP_S = 2.0
 REFUSED = "refused"  # the fault of an upstream that calls a request invalid
 CUT = frozenset({"length", "content_filter"})
-WHOLE = 100
 
 
-class WatchRules(msgspec.Struct, frozen=True, kw_only=True):
+class CanaryRules(msgspec.Struct, frozen=True, kw_only=True):
     """How often a process adds its counts, how much one account counts, and when a canary steps up."""
 
     every_s: float = 1.0
@@ -58,13 +57,13 @@ class WatchRules(msgspec.Struct, frozen=True, kw_only=True):
     steps: StepRules = StepRules()
 
 
-USUAL_RULES = WatchRules()
+USUAL_RULES = CanaryRules()
 
 
 class StepCounter:
     """Counts the requests of one class during one step of its canary."""
 
-    def __init__(self, served: ServedClass, rules: WatchRules, now_ms: int) -> None:
+    def __init__(self, served: ServedClass, rules: CanaryRules, now_ms: int) -> None:
         assert served.candidate
         self.class_id = served.plan.class_id
         self.step = (served.candidate.version, served.share)
@@ -114,12 +113,12 @@ def main_routes(served: ServedClass) -> frozenset[tuple[str, str]]:
     return frozenset((route.provider, route.model) for route in routes if route.order == routes[0].order)
 
 
-def observe(outcome: Outcome, main: frozenset[tuple[str, str]]) -> Side | None:
+def observe(outcome: Outcome, main: frozenset[tuple[str, str]]) -> SideCounts | None:
     """What a request says about its version. None: nothing, as its client or this service ended it.
 
     An error is a request that the main routes did not answer, even if a fallback did.
     """
-    side = Side(requests=1)
+    side = SideCounts(requests=1)
     if outcome.status == 200 and (outcome.provider, outcome.model) in main:
         side.answers = 1
         side.cut = outcome.finish_reason in CUT
@@ -144,7 +143,7 @@ class CanaryWatch:
         store: Store,
         observer: Observer,
         catalogue: Callable[[], Catalogue],
-        rules: WatchRules = USUAL_RULES,
+        rules: CanaryRules = USUAL_RULES,
     ) -> None:
         self._store = store
         self._observer = observer

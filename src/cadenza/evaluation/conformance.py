@@ -4,6 +4,8 @@ The two are whether a stop sequence ends the answer, and whether the token count
 only asked for those and for a plain reply: what it is sent is ours to decide.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from cadenza.core.money import Price
@@ -46,8 +48,8 @@ async def check_conformance(
         findings = await try_model(upstream, tried.dialect, tried.route, limit_s)
     checks = [_named(finding) for finding in findings if finding.tried not in NOT_CHECKS]
     if not any(check.state == "fault" for check in checks):
-        checks = _merge(checks, await _check_stop(upstream, tried.route, tokenizer))
-    return tuple(checks)
+        checks += await _check_stop(upstream, tried.route, tokenizer)
+    return worst_checks(checks)
 
 
 def _named(finding: TrialFinding) -> ConformanceCheck:
@@ -78,12 +80,11 @@ async def _check_stop(upstream: Upstream, route: Route, tokenizer: Tokenizer) ->
     return checks
 
 
-def _merge(checks: list[ConformanceCheck], more: list[ConformanceCheck]) -> list[ConformanceCheck]:
-    """One check for each name: the worse of two."""
-    order: dict[CheckState, int] = {"ok": 0, "warning": 1, "fault": 2}
-    merged = dict[str, ConformanceCheck]()
-    for check in (*checks, *more):
-        known = merged.get(check.name)
-        if known is None or order[check.state] > order[known.state]:
-            merged[check.name] = check
-    return list(merged.values())
+def worst_checks(checks: Iterable[ConformanceCheck]) -> tuple[ConformanceCheck, ...]:
+    """One check for each name: the worst of several."""
+    states: tuple[CheckState, ...] = ("ok", "warning", "fault")
+    worst = dict[str, ConformanceCheck]()
+    for check in checks:
+        known = worst.get(check.name, check)
+        worst[check.name] = max(known, check, key=lambda one: states.index(one.state))
+    return tuple(worst.values())

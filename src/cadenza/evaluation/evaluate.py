@@ -40,10 +40,6 @@ class EvaluationOrder(msgspec.Struct, frozen=True, kw_only=True):
     keeps_answers: bool = False
 
     @property
-    def place(self) -> str:
-        return f"{self.candidate.provider}/{self.candidate.model}"
-
-    @property
     def candidate_digest(self) -> bytes:
         return self.incumbent.with_candidate(self.candidate).digest
 
@@ -119,7 +115,7 @@ async def _begin(store: Store, order: EvaluationOrder, now_ms: int) -> tuple[Eva
         created_at=now_ms,
         actor=order.actor,
         incumbent=incumbent.number,
-        candidate=order.place,
+        candidate=order.candidate.name,
         candidate_digest=order.candidate_digest,
         suite=run.suite.name,
         suite_digest=run.suite.digest,
@@ -168,9 +164,8 @@ async def _check_sides(order: EvaluationOrder) -> tuple[Conformance, int]:
         found = await asyncio.gather(check("incumbent"), check("candidate"))
     for side, checks in zip(SIDES, found, strict=True):
         if any(one.name == "answers" and one.state == "fault" for one in checks):
-            route = order.tried[side].route
             raise ControlError(
-                f"The {side}, {route.provider}/{route.model}, does not answer a plain request, so no case was asked. "
+                f"The {side}, {order.tried[side].route.name}, does not answer a plain request, so no case was asked. "
                 "'cadenza doctor --deep' says why, if it is a route of the config."
             )
     return found, sum(conformance_quote(run.sides[side].counted, counted[side].requests) for side in SIDES)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cadenza.evaluation.suite import CASES_MAX, FILE_BYTES_MAX, SuiteError, read_suite
+from cadenza.evaluation.suite import CASES_MAX, SuiteError, read_file, read_suite
 
 Source = Literal["promptfoo", "openai-evals", "lm-eval"]
 NODES_MAX = 500_000  # of a YAML file with its references followed: an alias may stand for a huge tree
@@ -43,22 +43,16 @@ class _Unfit(Exception):
 
 def import_suite(path: Path, source: Source | None = None) -> Imported:
     """SuiteError if the file cannot be read at all, or nothing in it can be converted."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise SuiteError([f"{path}: cannot be read: {error.strerror}"]) from None
-    if len(data) > FILE_BYTES_MAX:
-        raise SuiteError([f"{path}: is larger than {FILE_BYTES_MAX // 1024**2} MiB; split it"])
+    data = read_file(path)
     source = source or _guess(path, data)
     tag = TAG_CHARS.sub("-", path.name.partition(".")[0].lower()).strip("-")[:40] or "imported"
-    readers: dict[Source, Callable[[str, bytes, str], Iterator[dict[str, Any] | LeftOut]]] = {
+    readers: dict[Source, Callable[[str, bytes], Iterator[dict[str, Any] | LeftOut]]] = {
         "promptfoo": _read_promptfoo,
         "openai-evals": _read_openai_evals,
         "lm-eval": _read_lm_eval,
     }
     lines, left_out = list[bytes](), list[LeftOut]()
-    for found in readers[source](path.name, data, tag):
+    for found in readers[source](path.name, data):
         if len(lines) + len(left_out) >= CASES_MAX:
             raise SuiteError([f"{path.name}: has more than {CASES_MAX} cases; split it"])
         if isinstance(found, LeftOut):
@@ -96,7 +90,7 @@ def _case(place: str, messages: list[Any], graders: list[dict[str, Any]], **fiel
     return {"place": place, "messages": messages, "graders": graders, **fields}
 
 
-def _read_promptfoo(name: str, data: bytes, tag: str) -> Iterator[dict[str, Any] | LeftOut]:  # noqa: ARG001 all alike
+def _read_promptfoo(name: str, data: bytes) -> Iterator[dict[str, Any] | LeftOut]:
     config = _load_yaml(name, data)
     defaults = config.get("defaultTest")
     defaults = defaults if isinstance(defaults, dict) else {}
@@ -275,7 +269,7 @@ def _json_lines(name: str, data: bytes) -> Iterator[tuple[str, dict[str, Any] | 
             yield place, LeftOut(place, "not a JSON object")
 
 
-def _read_openai_evals(name: str, data: bytes, tag: str) -> Iterator[dict[str, Any] | LeftOut]:  # noqa: ARG001 all alike
+def _read_openai_evals(name: str, data: bytes) -> Iterator[dict[str, Any] | LeftOut]:
     """`ideal` is one text or several. As the eval `Match` does, an answer passes that begins with one of them."""
     for place, sample in _json_lines(name, data):
         if isinstance(sample, LeftOut):
@@ -299,7 +293,7 @@ def _openai_message(message: object) -> object:
     return message if isinstance(message, dict) else {"role": "user", "content": str(message)}
 
 
-def _read_lm_eval(name: str, data: bytes, tag: str) -> Iterator[dict[str, Any] | LeftOut]:  # noqa: ARG001 all alike
+def _read_lm_eval(name: str, data: bytes) -> Iterator[dict[str, Any] | LeftOut]:
     seen = set[str]()
     for place, sample in _json_lines(name, data):
         if isinstance(sample, LeftOut):

@@ -72,12 +72,12 @@ def render_report(order: EvaluationOrder, found: Evaluated) -> str:
     cases = _cases(order, found)
     return ENVIRONMENT.get_template("report.html").render(
         nonce=secrets.token_urlsafe(16),
-        sentence=describe_decision(verdict, order.place),
+        sentence=describe_decision(verdict, order.candidate.name),
         verdict=verdict,
         record=found.record,
         created=rfc3339(found.record.created_at),
-        incumbents=[f"{route.provider}/{route.model}" for route in order.incumbent.main_routes],
-        candidate=order.place,
+        incumbents=[route.name for route in order.incumbent.main_routes],
+        candidate=order.candidate.name,
         measures=_measures(found),
         checks=_checks(found),
         cases=cases,

@@ -14,8 +14,7 @@ import msgspec
 
 RESAMPLES = 10_000
 SEED = 23
-CONFIDENCE = 0.95
-Z_CONFIDENCE = 1.959964  # two-sided
+Z_CONFIDENCE = 1.959964  # two-sided, 95 %
 Z_POWER = 0.841621  # 80 %
 TIE_MARGIN = 0.02  # differences of the mean score below it do not matter
 # If no side is better, n cases that differ all favour the same side with a probability of 2 / 2**n: below 5 % from six.
@@ -29,6 +28,9 @@ class Interval(msgspec.Struct, frozen=True, array_like=True):
 
     low: float
     high: float
+
+    def __str__(self) -> str:
+        return f"{self.low:+.3f} to {self.high:+.3f}"
 
 
 def mean(values: Sequence[float]) -> float:

@@ -184,6 +184,11 @@ def load_suite(path: Path | None) -> Suite:
     """The suite of a file, or the starter suite. SuiteError with all mistakes of the file."""
     if path is None:
         return read_suite(STARTER, read_starter())
+    return read_suite(path.name, read_file(path))
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file. SuiteError if it cannot be read, or is too large."""
     try:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
@@ -191,7 +196,7 @@ def load_suite(path: Path | None) -> Suite:
         raise SuiteError([f"{path}: cannot be read: {error.strerror}"]) from None
     if len(data) > FILE_BYTES_MAX:
         raise SuiteError([f"{path}: is larger than {FILE_BYTES_MAX // 1024**2} MiB; split it"])
-    return read_suite(path.name, data)
+    return data
 
 
 def read_starter() -> bytes:

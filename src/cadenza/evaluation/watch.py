@@ -64,8 +64,8 @@ class WatchAnswers(msgspec.Struct, frozen=True):
     is_complete: bool
 
 
-class WatchAsker(Protocol):
-    """How a version is asked."""
+class WatchedModel(Protocol):
+    """The model behind a version, as a watch asks it."""
 
     async def answer(self, watched: WatchedClass, suite: Suite, /) -> WatchAnswers:
         """Its answers to a suite. ControlError if they cannot be graded here."""
@@ -85,9 +85,9 @@ class WatchDone(msgspec.Struct, frozen=True):
 class Watches:
     """The watches that this process runs."""
 
-    def __init__(self, store: Store, asker: WatchAsker, log: Log, metrics: Metrics | None = None) -> None:
+    def __init__(self, store: Store, model: WatchedModel, log: Log, metrics: Metrics | None = None) -> None:
         self._store = store
-        self._asker = asker
+        self._model = model
         self._log = log
         self._metrics = metrics
         self._said = dict[str, str]()  # class -> the problem that was logged last
@@ -157,7 +157,7 @@ class Watches:
         before = await watches.last_finished(self._store, watched.class_id, watched.version.number)
         try:
             async with asyncio.timeout(watched.limit_s):
-                answers = await self._asker.answer(watched, suite)
+                answers = await self._model.answer(watched, suite)
                 if reason := _why_not_comparable(answers, suite):
                     ended = await self._end(record, "stopped", answers.spent_nano)
                     self._log.warning("a watch was stopped", class_id=watched.class_id, reason=reason)
@@ -182,14 +182,14 @@ class Watches:
         """The result of a watch; without a reference, it is one itself."""
         facts = [CaseFacts(one, ()) for one in range(1, len(suite.cases) + 1)]
         left_nano = watched.budget_nano - answers.spent_nano
-        checks = await self._asker.check_wire(watched, left_nano)
+        checks = await self._model.check_wire(watched, left_nano)
         summary = summarize_side(facts, answers.scores, checks)
         if reference is None or (then := _read_result(reference)) is None:
             return WatchResult(summary=summary)
         old = await verdicts.list_scores(self._store, reference.id)
         drifts, suspected = find_drift(old, answers.scores, before.suspected if before else ())
         if changed_checks(then.summary.conformance, checks):
-            again = await self._asker.check_wire(watched, left_nano)
+            again = await self._model.check_wire(watched, left_nano)
             if found := conformance_drift(changed_checks(then.summary.conformance, checks, again)):
                 drifts.append(found)
         return WatchResult(summary=summary, reference_id=reference.id, drifts=tuple(drifts), suspected=tuple(suspected))

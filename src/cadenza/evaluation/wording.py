@@ -5,8 +5,7 @@ from cadenza.evaluation.verdict import Verdict
 
 
 def describe_decision(verdict: Verdict, candidate: str) -> str:
-    low, high = verdict.interval.low, verdict.interval.high
-    span = f"{low:+.3f} to {high:+.3f}"
+    span = str(verdict.interval)
     wins, losses, ties = _count(verdict.wins, "win"), _count(verdict.losses, "loss"), _count(verdict.ties, "tie")
     counts = f"{wins}, {losses} and {ties} in {_count(verdict.cases, 'case')}"
     needed = ""

@@ -16,7 +16,7 @@ from cadenza.evaluation.canary import (
     Block,
     CanaryState,
     Counts,
-    Side,
+    SideCounts,
     StepRules,
     alarm_of,
     bin_of,
@@ -88,7 +88,11 @@ def test_the_candidate_has_a_tolerance() -> None:
 def test_a_state_survives_its_encoding() -> None:
     """What is stored is what was known; an empty object is a canary that begins."""
     state = decode(new_canary())
-    state.add(Block(candidate=Side(requests=2, errors=1, first_token={7: 2}), incumbent=Side(requests=3), accounts=5))
+    state.add(
+        Block(
+            candidate=SideCounts(requests=2, errors=1, first_token={7: 2}), incumbent=SideCounts(requests=3), accounts=5
+        )
+    )
     assert decode(encode(state)) == state
     assert decode("{}") == decode(None) == CanaryState()
 
@@ -96,7 +100,7 @@ def test_a_state_survives_its_encoding() -> None:
 def test_a_state_is_small() -> None:
     """With every bin filled by millions of requests it has less than 16 KiB."""
     bins = dict.fromkeys(range(161), 10**7)
-    side = Side(requests=10**9, errors=10**8, answers=10**9, cut=10**8, first_token=bins, length=bins)
+    side = SideCounts(requests=10**9, errors=10**8, answers=10**9, cut=10**8, first_token=bins, length=bins)
     state = CanaryState(past_first_token=bins, past_length=bins, open=Block(candidate=side, incumbent=side))
     assert len(encode(state)) < 16 * 1024
 
@@ -104,7 +108,7 @@ def test_a_state_is_small() -> None:
 def failing(count: int) -> CanaryState:
     state = CanaryState()
     for _ in range(count):
-        state.add(Block(candidate=Side(requests=1, errors=1), incumbent=Side(requests=19), accounts=1))
+        state.add(Block(candidate=SideCounts(requests=1, errors=1), incumbent=SideCounts(requests=19), accounts=1))
     return state
 
 

@@ -158,4 +158,5 @@ def _make_state(row: Row, version: ClassVersion | None, candidate: ClassVersion 
     assert version, "a state names a version that exists"
     *others, was_promoted = row[3:]
     fields = dict(zip(_STATE[3:], others, strict=True))
-    return ClassState(version=version, candidate=candidate, was_promoted=bool(was_promoted), **fields)
+    fields |= {"is_adopted": bool(fields["is_adopted"]), "was_promoted": bool(was_promoted)}  # SQLite has 0 and 1
+    return ClassState(version=version, candidate=candidate, **fields)

@@ -60,7 +60,6 @@ _RECORDS = select(*(verdicts.c[name] for name in _RECORD))
 _OF_CLASS = verdicts.c.class_id == bindparam("of")
 _NEWEST_FIRST = (verdicts.c.created_at.desc(), verdicts.c.id.desc())
 ADD = Statement(insert(verdicts), *_RECORD)
-GET = Statement(_RECORDS.where(verdicts.c.id == bindparam("of")))
 LIST = Statement(
     _RECORDS.where(_OF_CLASS, verdicts.c.kind == bindparam("of_kind"))
     .order_by(*_NEWEST_FIRST)
@@ -93,11 +92,6 @@ SCORES = Statement(
 
 def add(tx: Transaction, record: EvaluationRecord) -> None:
     tx.change(ADD, msgspec.structs.asdict(record))
-
-
-async def get(store: Store, id_: str) -> EvaluationRecord | None:
-    row = await store.row(GET, {"of": id_})
-    return _read(row) if row else None
 
 
 async def list_newest(

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from cadenza.control import classes as control
 from cadenza.control.class_diff import VersionDiff, compare_versions
-from cadenza.control.classes import ClassRules, ClassSituation, RollbackOrder, Seen, UnknownClass, place_of
+from cadenza.control.classes import ClassRules, ClassSituation, RollbackOrder, Seen, UnknownClass
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339, rfc3339_or_none
@@ -168,7 +168,6 @@ async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Re
         diff=diff,
         verdicts=await _verdicts(visit, class_id),
         history=await control.list_history(visit.store, class_id),
-        place_of=place_of,
         error=error,
     )
 
@@ -184,7 +183,7 @@ async def get_class(visit: Visit) -> OperatorClass:
         candidate=_view_version(state.candidate) if state.candidate else None,
         share=state.share,
         canary=[CanaryFact(name, value) for name, value in found.canary_numbers],
-        is_adopted=bool(state.is_adopted),
+        is_adopted=state.is_adopted,
         pin=found.pin or None,
         next_step=found.next_step,
         versions=[one.number for one in await control.list_versions(visit.store, class_id)],

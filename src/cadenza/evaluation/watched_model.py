@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from cadenza.core.errors import ControlError
 from cadenza.core.tokens import Tokenizer
-from cadenza.evaluation.conformance import check_conformance, conformance_quote
+from cadenza.evaluation.conformance import check_conformance, conformance_quote, worst_checks
 from cadenza.evaluation.graders import Graders, GradingUnavailable
 from cadenza.evaluation.runner import GradedAnswer, RunProgress, SuiteRun, run_suite
 from cadenza.evaluation.suite import Suite
@@ -17,8 +17,8 @@ CONCURRENCY = 2
 CHECK_S = 60.0  # how long each request of a check may take
 
 
-class UpstreamAsker:
-    """Asks the upstreams that run when a watch begins."""
+class UpstreamModel:
+    """The model behind the upstreams that run when a watch begins."""
 
     def __init__(self, upstreams: Callable[[], Mapping[str, Upstream]]) -> None:
         self._upstreams = upstreams
@@ -50,11 +50,8 @@ class UpstreamAsker:
         """The worse state of each check, if there are several routes."""
         if len(watched.tried) * conformance_quote(watched.side.counted) > left_nano:
             return ()
-        worst = dict[str, ConformanceCheck]()
-        states = ("ok", "warning", "fault")
+        found = list[ConformanceCheck]()
         for tried in watched.tried:
             upstream = self._upstreams()[tried.route.provider]
-            for check in await check_conformance(upstream, tried, CHECK_S, self._tokenizer):
-                known = worst.get(check.name, check)
-                worst[check.name] = max(known, check, key=lambda one: states.index(one.state))
-        return tuple(worst.values())
+            found += await check_conformance(upstream, tried, CHECK_S, self._tokenizer)
+        return worst_checks(found)
