@@ -8,9 +8,11 @@ from cadenza.evaluation.verdict import ConformanceCheck
 from cadenza.evaluation.wording import describe_decision
 from tests.unit.evaluation.verdicts import make_side, make_verdict
 
-MIXED = tuple(
-    ConformanceCheck(name, state)
-    for name, state in (("stream", "warning"), ("stop", "fault"), ("tools", "warning"), ("counts", "ok"))
+MIXED = (
+    ConformanceCheck("stream", "warning"),
+    ConformanceCheck("stop", "fault"),
+    ConformanceCheck("tools", "warning"),
+    ConformanceCheck("counts", "ok"),
 )
 
 
