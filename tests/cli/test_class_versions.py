@@ -106,7 +106,7 @@ def test_versions_are_shown_and_compared(account: Account) -> None:
         ("added", "acme/two"),
     ]
     assert "+ route acme/two" in classes(account, "diff", "forte", "1", "2").stdout
-    assert "The same routes" in classes(account, "diff", "forte", "1", "1").stdout
+    assert "Name two versions" in classes(account, "diff", "forte", "1", "1").stdout
     assert [(one["class"], one["version"], one["model"]) for one in read(account, "list")] == [("forte", 1, "one")]
     assert "runs at 5%" in refusal(account, "adopt", "forte", "--undo")
     change(account, "rollback", "forte")

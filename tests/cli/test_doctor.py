@@ -66,7 +66,7 @@ def test_a_class_that_the_store_decides_about(tmp_path: Path, upstream: Loopback
         f"forte: version 2 of the store is served; the routes in line {settings.classes['forte'].pinned_at}"
     ]
     [route] = [check["found"] for check in checks if check["check"] == "route"]
-    assert route.startswith("forte, version 2 -> acme: candidate")
+    assert route.startswith("forte -> acme: candidate")
     config = tmp_path / "cadenza.toml"
     config.write_text(config.read_text().replace("acme", "other"))
     [fault] = _unwell(_json(run_here(tmp_path, "doctor", "--json"), code=1))

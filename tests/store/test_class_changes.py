@@ -191,6 +191,24 @@ async def test_a_rollback_goes_to_what_was_served(seeded: Store) -> None:
     assert (await roll_back(seeded, "forte", RULES, RollbackOrder(to=3), "ann", NOW_MS)).version.routes == (THIRD,)
 
 
+async def test_a_rollback_does_not_serve_the_candidate_of_a_canary_that_failed(seeded: Store) -> None:
+    """A newer version needs a promotion, and so its gate, unless it is the one from before."""
+    await force(seeded, share=5)
+    await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+    with pytest.raises(ControlError, match=r"newer than version 1.*promote forte --candidate acme/huge"):
+        await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), "ann", NOW_MS)
+
+
+async def test_the_built_in_default_decides_until_a_promotion(seeded: Store) -> None:
+    """A class that the config does not pin, and that is not adopted, is the store's only after that."""
+    assert (await get_situation(seeded, "forte", RULES)).is_built_in
+    await force(seeded, share=5)
+    assert ("accounts", "none yet") in (await get_situation(seeded, "forte", RULES)).canary_numbers
+    await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+    await force(seeded)
+    assert not (await get_situation(seeded, "forte", RULES)).is_built_in
+
+
 async def test_nothing_to_roll_back_to(seeded: Store) -> None:
     """The first version has none before it; an unknown class and one without a version say what to do."""
     with pytest.raises(ControlError, match="is the first that was served"):

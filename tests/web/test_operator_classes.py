@@ -49,7 +49,7 @@ def test_the_page_shows_what_is_served(operator: Visitor) -> None:
     """Version, routes, differences and history; text of operators is escaped."""
     seen = operator.get(PAGE)
     assert seen.status == 200
-    for words in ("Version 2 is served", "acme/two", "From version 1 to 2", "class.promote", "class.adopt"):
+    for words in ("Version 2 is served", "acme/two", "Compare versions", "class.promote", "class.adopt"):
         assert words in seen.words
     assert "<b>bold" not in seen.text
     assert "/operator/classes/forte" in operator.get("/operator/classes").text
@@ -80,6 +80,8 @@ def test_a_canary_is_ended_on_the_page(running: Service, operator: Visitor) -> N
     found = operator.api("GET", PAGE).json
     assert (found["candidate"], found["share"], found["history"][0]["event"]) == (None, 0, "class.rollback")
     assert found["history"][0]["detail"].endswith("stays: too slow")
+    seen = operator.get(PAGE).text
+    assert (f'<option value="{tried}"' in seen, '<option value="1"' in seen) == (False, True)
 
 
 def test_a_rollback_by_the_endpoint(running: Service, operator: Visitor) -> None:

@@ -271,7 +271,8 @@ def _print_situation(found: "ClassSituation") -> None:
     state, version = found.state, found.state.version
     click.secho(f"{version.class_id}: version {version.number}", bold=True, nl=False)
     click.echo(f", recorded {rfc3339(version.created_at)} by {version.actor}")
-    decides = f"the config ({found.pin})" if found.pin else "the store"
+    by_store = "the built-in default, until a candidate is promoted" if found.is_built_in else "the store"
+    decides = f"the config ({found.pin})" if found.pin else by_store
     click.echo(f"decided by  {decides}")
     character = version.character.replace("\n", " ")
     more = "…" if len(character) > CHARACTER_CHARS_SHOWN else ""
@@ -294,6 +295,9 @@ def _print_routes(routes: "Iterable[Route]") -> None:
 
 
 def _print_diff(found: "VersionDiff") -> None:
+    if found.before == found.after:
+        click.echo(f"Name two versions: cadenza classes diff {found.class_id} FROM TO")
+        return
     click.secho(f"{found.class_id}: version {found.before} -> {found.after}", bold=True)
     if not found.routes and not found.character:
         click.echo("The same routes and the same character.")

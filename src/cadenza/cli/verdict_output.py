@@ -137,8 +137,11 @@ def _times(first: float | None, second: float | None) -> str:
 
 
 def _conformance(side: SideSummary) -> str:
-    bad = [f"{check.name} ({check.state})" for check in side.conformance if check.state != "ok"]
-    return ", ".join(bad) or (f"all {len(side.conformance)} ok" if side.conformance else "not tried")
+    """The checks by state, like 'warning: stream, tools'."""
+    states = dict.fromkeys(check.state for check in side.conformance if check.state != "ok")
+    names = {state: ", ".join(one.name for one in side.conformance if one.state == state) for state in states}
+    bad = "; ".join(f"{state}: {checks}" for state, checks in sorted(names.items()))
+    return bad or (f"all {len(side.conformance)} ok" if side.conformance else "not tried")
 
 
 def _rounded(nano: int) -> str:

@@ -60,9 +60,14 @@ class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
         compared = [(name, canary.describe(seen, name)) for name, bet in seen.bets.items() if bet.n_a]
         return [
             ("requests", f"{requests}, since this share began"),
-            ("accounts", f"{seen.account_count} or more"),
+            ("accounts", f"at least {seen.account_count}" if seen.account_count else "none yet"),
             *((name, text.removeprefix(f"{name}: ")) for name, text in compared),
         ]
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether the built-in default decides what is served, until a candidate is promoted."""
+        return not (self.pin or self.state.is_adopted or self.state.was_promoted)
 
     @property
     def verdict_line(self) -> str:
@@ -228,6 +233,7 @@ async def roll_back(
         detail = f"the canary of version {state.candidate.number} ended, version {served} stays{reason}"
     else:
         version = await _read_version(store, class_id, _rollback_target(state, order.to))
+        _refuse_newer(state, version)
         _refuse_unknown_providers(version, rules)
         new = state.serving(version)
         detail = f"version {version.number} instead of {served}{reason}"
@@ -323,6 +329,20 @@ def _rollback_target(state: ClassState, to: int | None) -> int:
     if state.previous > served:
         raise ControlError(f"'{class_id}' was rolled back to version {served} already. {advice}")
     return state.previous
+
+
+def can_return_to(state: ClassState, number: int) -> bool:
+    """Whether a rollback may serve this version: an older one, or the one from before. A newer one is promoted."""
+    return number < state.version.number or number == state.previous
+
+
+def _refuse_newer(state: ClassState, version: ClassVersion) -> None:
+    if not can_return_to(state, version.number):
+        class_id, place = version.class_id, version.main_routes[0].name
+        raise ControlError(
+            f"Version {version.number} of '{class_id}' is newer than version {state.version.number}, which is served: "
+            f"promote it, with 'cadenza classes promote {class_id} --candidate {place}'."
+        )
 
 
 def _refuse_pinned(state: ClassState, rules: ClassRules) -> None:

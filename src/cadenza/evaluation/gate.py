@@ -85,4 +85,5 @@ def _check_conformance(verdict: Verdict) -> Iterator[str]:
     known = {check.name for check in verdict.incumbent.conformance if check.state == "fault"}
     faults = [check.name for check in verdict.candidate.conformance if check.state == "fault"]
     if faults := [name for name in faults if name not in known]:
-        yield f"Its wire conformance has {len(faults)} faults that the incumbent does not have: {', '.join(faults)}."
+        noun = "fault" if len(faults) == 1 else "faults"
+        yield f"Its wire conformance has {len(faults)} {noun} that the incumbent does not have: {', '.join(faults)}."

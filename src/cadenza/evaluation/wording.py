@@ -8,6 +8,7 @@ def describe_decision(verdict: Verdict, candidate: str) -> str:
     span = str(verdict.interval)
     wins, losses, ties = _count(verdict.wins, "win"), _count(verdict.losses, "loss"), _count(verdict.ties, "tie")
     counts = f"{wins}, {losses} and {ties} in {_count(verdict.cases, 'case')}"
+    needed = ""
     match verdict.decision:
         case "better":
             said = f"{candidate} is better: its score is {verdict.difference:.3f} higher (95% interval {span})"
@@ -16,12 +17,10 @@ def describe_decision(verdict: Verdict, candidate: str) -> str:
         case "tie":
             said = f"A tie: the scores differ by less than {TIE_MARGIN} (95% interval {span})"
         case "undecided":
-            said = (
-                f"Undecided: the scores differ by {verdict.difference:+.3f}, and the 95% interval is {span}; about "
-                f"{verdict.cases_needed} cases like these would decide"
-            )
+            said = f"Undecided: the scores differ by {verdict.difference:+.3f} (95% interval {span})"
+            needed = f" About {verdict.cases_needed} cases like these would decide."
     partial = "" if verdict.is_complete else " The evaluation was stopped early, so this is a part of the suite."
-    return f"{said}, with {counts}.{partial}"
+    return f"{said}, with {counts}.{needed}{partial}"
 
 
 def _count(number: int, noun: str) -> str:

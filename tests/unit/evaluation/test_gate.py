@@ -61,7 +61,7 @@ def test_a_limit_on_scores_replaces_the_comparison() -> None:
             make_side(),
             "has the tag 'tolos'; the tags are tools.",
         ),
-        (GateLimits(), make_side(conformance=FAULT), "1 faults that the incumbent does not have: stream."),
+        (GateLimits(), make_side(conformance=FAULT), "1 fault that the incumbent does not have: stream."),
         (GateLimits(), make_side(conformance=()), "conformance was not tried"),
     ],
 )

@@ -90,7 +90,7 @@ async def examine(settings: Settings) -> list[Check]:
             await upstream.stop()
         for class_id, state in classes.items():
             for version in filter(None, (state.version, state.candidate)):
-                label = f"{class_id}, version {version.number}" if version.number else class_id
+                label = f"{class_id} (candidate)" if version is state.candidate else class_id
                 checks += [
                     _check_route(f"{label} -> {name}: {it.model}", it.model, probe, faults.get((name, it.model)))
                     for it in version.routes

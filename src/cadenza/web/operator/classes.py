@@ -164,6 +164,7 @@ async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Re
         "operator/class.html",
         found=found,
         versions=versions,
+        earlier=[one for one in versions if control.can_return_to(found.state, one.number)],
         diff=diff,
         verdicts=await _verdicts(visit, class_id),
         history=await control.list_history(visit.store, class_id),
