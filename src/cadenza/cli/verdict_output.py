@@ -81,7 +81,7 @@ def print_verdict(verdict: Verdict, incumbent: str, candidate: str) -> None:
     click.echo()
     if verdict.skipped:
         click.echo(f"{verdict.skipped} cases were not asked: they need a judge (--judge CLASS).")
-    spent = f"This evaluation has cost ${_rounded(verdict.spent_nano)}"
+    spent = f"This evaluation has cost at most ${_rounded(verdict.spent_nano)}"
     if verdict.is_cost_known:
         click.echo(f"{spent}.")
     else:

@@ -91,8 +91,7 @@ def _record(tx: Transaction, given: ConfiguredClass, state: ClassState | None, n
         return state
     found = class_versions.find(tx, new)
     version = found or class_versions.add(tx, new)
-    changed = msgspec.structs.replace(state, version=version, candidate=None, share=0, canary=None)
-    is_changed = class_versions.change_state(tx, changed, now_ms)
+    is_changed = class_versions.change_state(tx, state.serving(version), now_ms)
     assert is_changed, "the state is locked"
     if found:  # a new version is a record of its own
         detail = f"version {version.number} again, instead of {state.version.number}"

@@ -167,7 +167,8 @@ async def adopt(store: Store, class_id: str, rules: ClassRules, by: str, now_ms:
         raise ControlError(f"The config names no routes for '{class_id}', so the store decides already.")
     detail = f"version {state.version.number} stays; {rules.pin} no longer counts"
     event = AuditEvent(now_ms, by, "class.adopt", subject=class_id, detail=detail)
-    return await _change(store, state, replace_state(state, is_adopted=True), event)
+    new = msgspec.structs.replace(state.serving(state.version), is_adopted=True)
+    return await _change(store, state, new, event)
 
 
 async def hand_back(store: Store, class_id: str, rules: ClassRules, by: str, now_ms: int) -> ClassState:
@@ -180,7 +181,7 @@ async def hand_back(store: Store, class_id: str, rules: ClassRules, by: str, now
     _refuse_canary(state)
     detail = f"the routes of {rules.pin} count again, instead of version {state.version.number}"
     event = AuditEvent(now_ms, by, "class.adopt", subject=class_id, detail=detail)
-    return await _change(store, state, replace_state(state, is_adopted=False), event)
+    return await _change(store, state, msgspec.structs.replace(state, is_adopted=False), event)
 
 
 async def promote(
@@ -206,13 +207,11 @@ async def promote(
         stamped = msgspec.structs.replace(made, created_at=now_ms, actor=by, verdict_id=verdict_id)
         version = class_versions.add(tx, stamped)
         if order.share == WHOLE:
-            new, name = replace_state(current, version=version), "class.promote"
+            new, name = current.serving(version), "class.promote"
             detail = f"version {version.number} instead of {before}: {what}"
         else:
-            new, name = (
-                replace_state(current, candidate=version, share=order.share, canary=canary.new_canary()),
-                "class.canary",
-            )
+            begun = {"candidate": version, "share": order.share, "canary": canary.new_canary()}
+            new, name = msgspec.structs.replace(current, **begun), "class.canary"
             detail = f"version {version.number} for {order.share}% of accounts beside {before}: {what}"
         return _write(tx, new, AuditEvent(now_ms, by, name, subject=class_id, detail=detail))
 
@@ -230,13 +229,13 @@ async def roll_back(
     if seen != _seen(state):
         await store.transact(lambda tx: _lock(tx, class_id, seen))  # says who came first
     if state.candidate and order.to in (None, served):
-        new = replace_state(state)
+        new = state.serving(state.version)
         detail = f"the canary of version {state.candidate.number} ended, version {served} stays{reason}"
     else:
         version = await _read_version(store, class_id, _rollback_target(state, order.to))
         _refuse_newer(state, version)
         _refuse_unknown_providers(version, rules)
-        new = replace_state(state, version=version)
+        new = state.serving(version)
         detail = f"version {version.number} instead of {served}{reason}"
     event = AuditEvent(now_ms, by, "class.rollback", subject=class_id, detail=detail)
     return await _change(store, state, new, event)
@@ -260,26 +259,6 @@ def name_routes(version: ClassVersion) -> str:
     others = len(version.routes) - len(main)
     names = ", ".join(route.name for route in main)
     return f"{names} and {others} fallback{'s' if others > 1 else ''}" if others else names
-
-
-def replace_state(
-    state: ClassState,
-    *,
-    version: ClassVersion | None = None,
-    candidate: ClassVersion | None = None,
-    share: int = 0,
-    canary: str | None = None,
-    is_adopted: bool | None = None,
-) -> ClassState:
-    """The state with what is given; a canary that is not given has ended."""
-    return msgspec.structs.replace(
-        state,
-        version=version or state.version,
-        candidate=candidate,
-        share=share,
-        canary=canary,
-        is_adopted=state.is_adopted if is_adopted is None else is_adopted,
-    )
 
 
 async def _change(store: Store, seen: ClassState, new: ClassState, event: AuditEvent) -> ClassState:

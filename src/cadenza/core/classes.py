@@ -74,6 +74,10 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 1
     changed_at: int = 0
 
+    def serving(self, version: ClassVersion) -> "ClassState":
+        """The state in which this version serves every account, and no canary runs."""
+        return msgspec.structs.replace(self, version=version, candidate=None, share=0, canary=None)
+
 
 def _without_defaults(record: msgspec.Struct) -> dict[str, object]:
     fields = {field.name: (getattr(record, field.name), field.default) for field in msgspec.structs.fields(record)}

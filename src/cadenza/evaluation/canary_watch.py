@@ -264,8 +264,7 @@ def next_state(state: ClassState, canary: CanaryState, decision: NextStep) -> Cl
     if 0 < decision.share < WHOLE:
         canary.begin_step()
         return msgspec.structs.replace(state, share=decision.share, canary=encode(canary))
-    version = state.candidate if decision.share and state.candidate else state.version
-    return msgspec.structs.replace(state, version=version, candidate=None, share=0, canary=None)
+    return state.serving(state.candidate if decision.share and state.candidate else state.version)
 
 
 def say(state: ClassState, decision: NextStep) -> tuple[str, str]:

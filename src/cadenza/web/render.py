@@ -20,6 +20,7 @@ from cadenza.control.money.payments import describe_payment
 from cadenza.control.money.statement import describe_entry
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars
+from cadenza.core.prices import describe_price
 from cadenza.web.charts import about_dollars, compact, count
 
 MEDIA_TYPES = {
@@ -173,6 +174,7 @@ FILTERS = {
     "per_million": lambda price_nano: price_nano * TOKENS_PER_PRICE,  # from the price of a token
     "dollars": dollars,
     "exact_dollars": format_dollars,
+    "price": describe_price,
     "signed_dollars": signed_dollars,
     "about_dollars": about_dollars,
     "count": count,

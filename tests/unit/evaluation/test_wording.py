@@ -26,6 +26,8 @@ def test_an_undecided_verdict_says_what_was_counted_and_then_what_is_missing() -
 
 
 def test_checks_of_the_wire_are_listed_by_state(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each state is named once, and checks that are ok are not."""
-    print_verdict(make_verdict(make_side(conformance=MIXED)), "acme/one", "acme/two")
-    assert "fault: stop; warning: stream, tools" in capsys.readouterr().out
+    """Each state is named once, and checks that are ok are not. The total cost is an upper limit."""
+    print_verdict(make_verdict(make_side(conformance=MIXED), spent_nano=740_000), "acme/one", "acme/two")
+    printed = capsys.readouterr().out
+    assert "fault: stop; warning: stream, tools" in printed
+    assert "This evaluation has cost at most $0.00074." in printed

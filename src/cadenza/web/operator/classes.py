@@ -14,7 +14,7 @@ from cadenza.control.class_diff import VersionDiff, compare_versions
 from cadenza.control.classes import ClassRules, ClassSituation, RollbackOrder, Seen, UnknownClass
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
-from cadenza.core.formats import rfc3339, rfc3339_or_none
+from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.records import CLASSES
 from cadenza.evaluation.verdict import read_verdict
 from cadenza.store.tables.verdicts import EvaluationRecord
@@ -238,31 +238,14 @@ def _view_version(version: ClassVersion) -> VersionFacts:
 
 
 def _view_verdict(record: EvaluationRecord) -> VerdictFacts:
-    ended_at = rfc3339_or_none(record.ended_at)
-    if record.result is None:
-        return to_record(VerdictFacts, record, ended_at=ended_at)
-    found = read_verdict(record.result)
-    return VerdictFacts(
-        id=record.id,
-        state=record.state,
-        created_at=rfc3339(record.created_at),
-        ended_at=ended_at,
-        actor=record.actor,
-        candidate=record.candidate,
-        incumbent=record.incumbent,
-        suite=record.suite,
-        runs=record.runs,
-        decision=found.decision,
-        incumbent_score=found.incumbent.score,
-        candidate_score=found.candidate.score,
-        difference_low=found.interval.low,
-        difference_high=found.interval.high,
-        wins=found.wins,
-        losses=found.losses,
-        ties=found.ties,
-        cost_ratio=found.cost_ratio,
-        p95_ratio=found.p95_ratio,
-    )
+    found = read_verdict(record.result) if record.result else None
+    numbers: dict[str, object] = {}
+    if found:
+        numbers = {name: getattr(found, name) for name in ("decision", "wins", "losses", "ties")}
+        numbers |= {"incumbent_score": found.incumbent.score, "candidate_score": found.candidate.score}
+        numbers |= {"difference_low": found.interval.low, "difference_high": found.interval.high}
+        numbers |= {"cost_ratio": found.cost_ratio, "p95_ratio": found.p95_ratio}
+    return to_record(VerdictFacts, record, ended_at=rfc3339_or_none(record.ended_at), **numbers)
 
 
 ONE = "/operator/classes/{class_id}"
