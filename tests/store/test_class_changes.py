@@ -125,6 +125,14 @@ async def test_the_gate_stops_a_candidate_with_every_reason(seeded: Store) -> No
     assert "min_score" in (await get_situation(seeded, "forte", rules)).next_step
 
 
+async def test_a_verdict_by_another_suite_is_not_said_to_pass_the_gate(seeded: Store) -> None:
+    """The next step is an evaluation with the suite that the gate wants; after it, the promotion."""
+    await add_verdict(seeded, suite="mine.jsonl")
+    assert "the gate wants 'starter'" in (await get_situation(seeded, "forte", RULES)).next_step
+    await add_verdict(seeded, created_at=NOW_MS)
+    assert "passes the gate" in (await get_situation(seeded, "forte", RULES)).next_step
+
+
 async def test_a_forced_promotion_needs_a_reason_and_shows_it(seeded: Store) -> None:
     """The reason is in the history; without one nothing is promoted."""
     for reason in ("", "two\nlines", "x" * 501):

@@ -16,6 +16,7 @@ from cadenza.core.records import CLASSES, Route
 from cadenza.core.usage_report import DAY_MS
 from cadenza.evaluation import canary
 from cadenza.evaluation.gate import GateLimits, find_shortfalls
+from cadenza.evaluation.suite import STARTER
 from cadenza.evaluation.verdict import read_verdict
 from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store, Transaction
@@ -439,6 +440,12 @@ def _next_step(state: ClassState, pin: str, verdict: EvaluationRecord | None, ru
         return f"To try another model, run 'cadenza classes evaluate {class_id} --candidate PROVIDER/MODEL'."
     if verdict.result is None:
         return f"The evaluation {verdict.id} of {verdict.candidate} has not ended: its command goes on with it."
+    wanted = rules.suite.name if rules.suite else STARTER
+    if verdict.suite != wanted:
+        return (
+            f"The newest verdict, on {verdict.candidate}, is by the suite '{verdict.suite}', and the gate wants "
+            f"'{wanted}': run 'cadenza classes evaluate {class_id} --candidate {verdict.candidate}'."
+        )
     if shortfalls := find_shortfalls(read_verdict(verdict.result), rules.gate):
         return f"{verdict.candidate} does not pass the gate: {shortfalls[0]}"
     return (
