@@ -438,6 +438,12 @@ def _next_step(state: ClassState, pin: str, verdict: EvaluationRecord | None, ru
     is_current = verdict is not None and verdict.incumbent == state.version.number
     if verdict is None or not is_current:
         return f"To try another model, run 'cadenza classes evaluate {class_id} --candidate PROVIDER/MODEL'."
+    return _step_after(verdict, rules)
+
+
+def _step_after(verdict: EvaluationRecord, rules: ClassRules) -> str:
+    """What to do after the newest evaluation, which was against the version that is served."""
+    class_id = verdict.class_id
     if verdict.result is None:
         return f"The evaluation {verdict.id} of {verdict.candidate} has not ended: its command goes on with it."
     wanted = rules.suite.name if rules.suite else STARTER
