@@ -442,6 +442,7 @@ def _next_step(state: ClassState, pin: str, verdict: EvaluationRecord | None, ru
     if shortfalls := find_shortfalls(read_verdict(verdict.result), rules.gate):
         return f"{verdict.candidate} does not pass the gate: {shortfalls[0]}"
     return (
-        f"{verdict.candidate} passes the gate: run 'cadenza classes promote {class_id} --candidate {verdict.candidate} "
-        "--share 5'."
+        f"{verdict.candidate} keeps the limits of the gate, by the suite '{verdict.suite}'. To serve it, run 'cadenza "
+        f"classes promote {class_id} --candidate {verdict.candidate} --share 5', which also checks that this is the "
+        "suite of the gate, and the age of the verdict."
     )
