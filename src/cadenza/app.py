@@ -412,10 +412,10 @@ def build_limits(settings: Settings) -> Limits:
     return Limits(rate, concurrency, given.revoked_streams)
 
 
-async def resolve_classes(store: Store, settings: Settings) -> dict[str, ClassState]:
+async def resolve_classes(store: Store, settings: Settings, *, serves: bool = True) -> dict[str, ClassState]:
     """Which version of each class is served. ControlError if a provider or the routes of a class are missing."""
     configured, now_ms = settings.configured_classes(), time.time_ns() // 1_000_000
-    return await resolve(store, configured, settings.providers, now_ms, named=settings.classes)
+    return await resolve(store, configured, settings.providers, now_ms, named=settings.classes, serves=serves)
 
 
 def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVersion:

@@ -124,6 +124,21 @@ async def test_a_class_that_is_not_pinned_is_the_stores_after_a_promotion(store:
     assert (await resolve_forte(store, configured())).version.number == 1, "routes in the config pin the class"
 
 
+async def test_a_command_with_another_config_changes_nothing_that_is_served(store: Store) -> None:
+    """An evaluation records the routes of its own config as a version; the service and its canary go on."""
+    await resolve_forte(store, configured(is_pinned=False))
+    await switch(store, route=OTHER, share=5)
+    [running] = await class_versions.read_states(store)
+    handed_back = msgspec.structs.replace(running, is_adopted=False)
+    assert await store.transact(lambda tx: class_versions.change_state(tx, handed_back, 2))
+    [before] = await class_versions.read_states(store)
+    given = configured()
+    other = msgspec.structs.replace(given["forte"].version, character="another")
+    found = await resolve(store, {"forte": ConfiguredClass(other, is_pinned=True)}, PROVIDERS, 3, serves=False)
+    assert (found["forte"].version.number, found["forte"].version.character) == (3, "another")
+    assert await class_versions.read_states(store) == [before]
+
+
 async def test_routes_in_the_config_end_a_canary(store: Store) -> None:
     """A class that the config pins and that nobody adopted has no candidate."""
     await resolve_forte(store, configured(is_pinned=False))

@@ -119,7 +119,7 @@ async def _evaluate(store: "Store", settings: "Settings", options: EvaluateOptio
 
     rules = class_rules(settings, options.class_id)
     suite = load_suite(options.suite or rules.suite)
-    states = await resolve_classes(store, settings)
+    states = await resolve_classes(store, settings, serves=False)
     incumbent = served_version(states, options.class_id)
     judge = served_version(states, options.judge) if options.judge else None
     order = _build_order(settings, options, suite, incumbent, judge, budget_nano)
@@ -255,7 +255,7 @@ async def _inspect(store: "Store", settings: "Settings", options: EvaluateOption
     if options.report or options.restart or options.judge or options.suite:
         raise ValueError("--inspect takes none of --suite, --judge, --report and --restart: see docs/evaluation.md")
     assert options.inspect
-    incumbent = served_version(await resolve_classes(store, settings), options.class_id)
+    incumbent = served_version(await resolve_classes(store, settings, serves=False), options.class_id)
     candidate = find_candidate(settings, options.class_id, options.candidate)
     wanted = InspectOrder(
         task=options.inspect,

@@ -56,7 +56,7 @@ async def _watch(store: "Store", settings: "Settings", class_id: str, *, as_refe
     from cadenza.evaluation.watched_model import UpstreamModel  # noqa: PLC0415 import time
     from cadenza.observe import make_log  # noqa: PLC0415 import time
 
-    version = served_version(await resolve_classes(store, settings), class_id)
+    version = served_version(await resolve_classes(store, settings, serves=False), class_id)
     watched, log = watched_class(settings, version), make_log(io.StringIO())
     upstreams = build_upstreams(settings, log, version.main_routes)
     async with running(upstreams):

@@ -29,11 +29,13 @@ async def resolve(
     now_ms: int,
     *,
     named: Collection[str] = (),
+    serves: bool = True,
 ) -> dict[str, ClassState]:
     """The state of each class that is served, once it is recorded.
 
     ControlError, and nothing is recorded, if a version names a provider that is not among `providers`, or if nobody has
-    routes for one of the classes that the config has `named`.
+    routes for one of the classes that the config has `named`. A command that does not serve (`serves` is false) records
+    versions, and leaves the state to the processes that do: its config may be another one than theirs.
     """
 
     def work(tx: Transaction) -> dict[str, ClassState]:
@@ -44,7 +46,7 @@ async def resolve(
             if state and is_decided_by_store(state, given):
                 served[class_id] = state
             elif given:
-                served[class_id] = _record(tx, given, state, now_ms)
+                served[class_id] = _record(tx, given, state, now_ms, serves=serves)
         for state in served.values():
             require_providers(state, providers)
         for class_id in named:
@@ -77,7 +79,9 @@ def is_decided_by_store(state: ClassState, given: ConfiguredClass | None) -> boo
     return state.was_promoted and not given.is_pinned
 
 
-def _record(tx: Transaction, given: ConfiguredClass, state: ClassState | None, now_ms: int) -> ClassState:
+def _record(
+    tx: Transaction, given: ConfiguredClass, state: ClassState | None, now_ms: int, *, serves: bool
+) -> ClassState:
     """Record what the config says, unless it is what the state says already."""
     if state and _is_current(state, given):
         return state
@@ -91,6 +95,8 @@ def _record(tx: Transaction, given: ConfiguredClass, state: ClassState | None, n
         return state
     found = class_versions.find(tx, new)
     version = found or class_versions.add(tx, new)
+    if not serves:
+        return ClassState(version=version)
     is_changed = class_versions.change_state(tx, state.serving(version), now_ms)
     assert is_changed, "the state is locked"
     if found:  # a new version is a record of its own
