@@ -130,7 +130,7 @@ async def test_a_verdict_by_another_suite_is_not_said_to_pass_the_gate(seeded: S
     await add_verdict(seeded, suite="mine.jsonl")
     assert "the gate wants 'starter'" in (await get_situation(seeded, "forte", RULES)).next_step
     await add_verdict(seeded, created_at=NOW_MS)
-    assert "passes the gate" in (await get_situation(seeded, "forte", RULES)).next_step
+    assert "keeps the limits of the gate" in (await get_situation(seeded, "forte", RULES)).next_step
 
 
 async def test_a_forced_promotion_needs_a_reason_and_shows_it(seeded: Store) -> None:
