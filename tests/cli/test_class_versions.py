@@ -80,10 +80,10 @@ def test_a_class_is_adopted_promoted_and_rolled_back(account: Account, upstream:
     change(account, "rollback", "forte", "--reason", "it is odd")
     assert model_of_next(account, upstream) == "one"
     assert [(one["event"], one["detail"].rpartition(": ")[2]) for one in read(account, "history", "forte")] == [
-        ("class.rollback", "it is odd"),
-        ("class.promote", "a trial"),
-        ("class.adopt", f"version 1 stays; {shown_pin(account)} no longer counts"),
         ("class.config", "acme/one"),
+        ("class.adopt", f"version 1 stays; {shown_pin(account)} no longer counts"),
+        ("class.promote", "a trial"),
+        ("class.rollback", "it is odd"),
     ]
 
 

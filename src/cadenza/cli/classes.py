@@ -91,11 +91,11 @@ def show(class_id: str, as_json: bool, config: str | None) -> None:
 @json_option
 @config_option
 def history(class_id: str, count: int, as_json: bool, config: str | None) -> None:
-    """List the changes of a class with their reasons, newest first: who did what, and when."""
+    """List the newest changes of a class with their reasons, oldest first: who did what, and when."""
     from cadenza.control.classes import list_history  # noqa: PLC0415 import time
 
     found = read_store(load_config(config), lambda store: list_history(store, class_id, count))
-    print_list([to_row(entry, *HISTORY_COLUMNS) for entry in found], HISTORY_COLUMNS, as_json=as_json)
+    print_list([to_row(entry, *HISTORY_COLUMNS) for entry in reversed(found)], HISTORY_COLUMNS, as_json=as_json)
 
 
 @classes.command()
@@ -116,7 +116,7 @@ def diff(class_id: str, before: int | None, after: int | None, as_json: bool, co
     old, new = read_store(load_config(config), lambda store: get_pair(store, class_id, before, after))
     found = compare_versions(old, new)
     if as_json:
-        print_json([to_row(found, "class_id", "before", "after", "routes", "character")])
+        print_json([{"class": class_id, **to_row(found, "before", "after", "routes", "character")}])
     else:
         _print_diff(found)
 
