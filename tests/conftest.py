@@ -66,8 +66,8 @@ def _is_whole_run(config: pytest.Config) -> bool:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Twice as many as there are cores, because many tests wait for another process; the slow ones wait longer."""
-    return (3 if config.option.markexpr == "slow" else 2) * (os.cpu_count() or 1)
+    """Five for two cores, because many tests wait for another process; eight for the slow ones, which wait longer."""
+    return (8 if config.option.markexpr == "slow" else 5) * (os.cpu_count() or 1) // 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

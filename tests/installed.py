@@ -2,7 +2,8 @@
 
 Python: the pins of requirements/clients, one environment for each major version of the OpenAI SDK that clients need.
 Node: the pins of tests/node/package-lock.json; npm itself comes from Debian's packages if the tests run as root.
-Test processes install one at a time. If an environment cannot be made, `give_up` skips the test, or fails it in CI.
+One test process fills an environment, and others that need it wait; several are filled at the same time. If one cannot
+be made, `give_up` skips the test, or fails it in CI.
 """
 
 import fcntl
@@ -86,16 +87,17 @@ def node_environment() -> Path:
 def _install_once(folder: Path, pins: Path, fill: Callable[[], None]) -> None:
     """Fill the folder unless its stamp says that it was filled from these pins."""
     stamp = folder / "stamp"
-    with _one_at_a_time():
+    with _alone(folder):
         if not stamp.exists() or stamp.read_bytes() != pins.read_bytes():
             fill()
             shutil.copy(pins, stamp)
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def _alone(folder: Path) -> Iterator[None]:
+    """No other test process is in such a block for this folder."""
     PLACE.mkdir(exist_ok=True)
-    with (PLACE / "lock").open("w") as lock:
+    with (PLACE / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

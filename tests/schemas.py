@@ -117,14 +117,24 @@ CHUNK_CHOICE = closed(
 )
 CHUNK = closed({**CHUNK_HEAD, "choices": {"type": "array", "items": CHUNK_CHOICE, "minItems": 1, "maxItems": 1}})
 USAGE_CHUNK = closed({**CHUNK_HEAD, "choices": {"type": "array", "maxItems": 0}, "usage": USAGE})
-MODEL = closed(
+DOLLARS: Schema = {"type": "string", "pattern": r"^\d+\.\d{2,}$"}
+PRICE = {"input": DOLLARS, "output": DOLLARS, "cached_input": {"anyOf": [DOLLARS, {"type": "null"}]}}
+PRICE_CHANGE = closed({"from": {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"}, **PRICE})
+MODEL_FIELDS: Schema = {
+    "object": {"const": "model"},
+    "created": {"type": "integer", "minimum": 1_700_000_000},
+    "owned_by": {"const": "cadenza"},
+}
+AUTO_MODEL = closed({"id": {"const": "auto"}, **MODEL_FIELDS})  # it has no price of its own
+CLASS_MODEL = closed(
     {
-        "id": {"enum": ["auto", *CLASS_IDS]},
-        "object": {"const": "model"},
-        "created": {"type": "integer", "minimum": 1_700_000_000},
-        "owned_by": {"const": "cadenza"},
+        "id": {"enum": CLASS_IDS},
+        **MODEL_FIELDS,
+        "pricing": closed({**PRICE, "unit": {"const": "1M tokens"}, "currency": {"const": "USD"}}),
+        "pricing_changes": {"type": "array", "items": PRICE_CHANGE},
     }
 )
+MODEL = {"anyOf": [AUTO_MODEL, CLASS_MODEL]}
 MODEL_LIST = closed({"object": {"const": "list"}, "data": {"type": "array", "items": MODEL}})
 ERROR_TYPES = [
     "invalid_request_error",

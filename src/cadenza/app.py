@@ -1,29 +1,52 @@
 """The composition root: builds the object graph from the settings, and routes each request to the gateway or the site.
 
-Start: the store (SQLite is migrated), the shared state, presence, the gateway with its ledger, then the upstreams. A
-model may still be loading afterwards. Stop: the same in reverse order.
-Reload: classes, routes, providers, characters, prices, limits and grounding are read again; requests in flight keep the
-old ones. The other sections need a restart, and a warning names those that changed.
+Start: the store (SQLite is migrated), the versions of classes, the shared state, presence, the gateway with its ledger,
+then the upstreams. A model may still be loading afterwards. Stop: the same in reverse order.
+Reload: classes, routes, providers, characters, prices, limits and grounding are read again, and the versions of classes
+from the store; requests in flight keep the old ones. The other sections need a restart, and a warning names those that
+changed. A config with mistakes is not used: versions that were promoted meanwhile are served with the last good one.
 """
 
 import asyncio
 import gc
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from cadenza.config import ConfigError, Settings, load_settings
-from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSettings, SearchSettings
+from cadenza.config.checks import suggest
+from cadenza.config.settings import (
+    DEFAULT_PRICES,
+    GroundingSettings,
+    MailSettings,
+    ProviderSettings,
+    SearchSettings,
+    WatchSettings,
+)
+from cadenza.control.class_versions import resolve
+from cadenza.control.classes import ClassRules
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
+from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import WriteCheck, prepare_store
+from cadenza.core.classes import ClassState, ClassVersion
+from cadenza.core.errors import ControlError
+from cadenza.core.money import Price
+from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
-from cadenza.core.records import Plan
+from cadenza.core.records import Plan, Route
+from cadenza.evaluation.canary_watch import CanaryWatch
+from cadenza.evaluation.conformance import TriedRoute
+from cadenza.evaluation.gate import GateLimits
+from cadenza.evaluation.runner import AskedSide
+from cadenza.evaluation.watch import WatchedClass, Watches
+from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
@@ -57,11 +80,22 @@ from cadenza.web.settings import SiteParts, SiteSettings
 
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # names the folder of metrics to worker processes
 GC_THRESHOLDS = (100_000, 20, 20)
+RETRY_S = 0.25
 FIXED_SECTIONS = ("server", "store", "shared_state", "platform", "mail", "payments")  # a reload does not change them
 
 
+class UpstreamSpec(msgspec.Struct, frozen=True):
+    """What an upstream is built from: one that keeps its spec keeps running. Only the embedded model has a window."""
+
+    provider: ProviderSettings
+    context_tokens: int
+
+
 class App:
-    """The whole service, as the server runs it."""
+    """The whole service, as the server runs it. The gateway is built by the start, with what the store says."""
+
+    gateway: Gateway
+    _watching: asyncio.Task[None]
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
         self._settings = settings
@@ -69,21 +103,16 @@ class App:
         self._store = open_store(settings.store.url)
         self._write_check = WriteCheck(self._store, log)
         self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
-        snapshot = build_snapshot(settings, build_upstreams(settings, log))
-        body_bytes = body_bytes_max(memory_room(settings.server.workers))
+        self._states: dict[str, ClassState] = {}  # of the classes that are served
         self._shared = open_shared_state(settings, observer)
         self._presence = Presence(self._store)
-        grounder = build_grounder(settings.grounding, self._store, observer)
-        state = State(self._store, self._presence, self._shared, grounder)
-        self.gateway = Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
         token = settings.server.metrics_token
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
         names = HostNames(settings.platform.base_url)
         self._probes = Probes(self._why_not_ready, observer, token, render, names)
         self._chat = WebChat(log, settings.platform.base_url)
-        self._send = build_send(settings.mail) if settings.mail else None
-        self._outbox = Outbox(self._send, log) if self._send else None
+        self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -129,6 +158,7 @@ class App:
                 rates=self._shared.rates,
                 log=self._log,
                 settings=site_settings(self._settings),
+                class_rules=lambda class_id: class_rules(self._settings, class_id),
                 read_metrics=self._read_metrics,
                 markdown=self._chat.markdown,
                 outbox=self._outbox,
@@ -143,7 +173,7 @@ class App:
         asyncio.get_running_loop().set_exception_handler(loop_errors(self._log))
         try:
             await self._start(self._started)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, ControlError) as error:
             self._log.error("cannot start", reason=str(error))
             await self._started.aclose()
             return False
@@ -156,6 +186,7 @@ class App:
     def drain(self) -> None:
         self._log.info("draining", limit_s=self.drain_s)
         self.gateway.is_draining = True
+        self._watching.cancel()
 
     def interrupt(self) -> None:
         self.gateway.in_flight.interrupt()
@@ -164,57 +195,164 @@ class App:
         await self.gateway.in_flight.until_idle()
 
     async def reload(self) -> None:
-        await self.gateway.reloader.reload()
+        try:
+            await self.gateway.reloader.reload()
+        except StoreUnavailable as error:
+            self._log.error("the config was not reloaded", reason=str(error))
 
     async def _start(self, stack: AsyncExitStack) -> None:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
         await prepare_store(self._store, self._log_backup)
+        epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
+        self.gateway = await self._build_gateway()
         await self._shared.start()
         stack.push_async_callback(self._shared.stop)
         stack.push_async_callback(self._chat.markdown.stop)
         await self._presence.start()
         stack.push_async_callback(self._presence.stop)
-        await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
+        await self.gateway.start(epoch)
         stack.push_async_callback(self.gateway.stop)
-        if self._send and self._outbox:
+        if self._settings.mail and self._outbox:
             stack.push_async_callback(self._outbox.stop)
-            notices = LowBalanceNotices(self._store, self._send, self._log, self._settings.platform.base_url)
+            send, base_url = build_send(self._settings.mail), self._settings.platform.base_url
+            notices = LowBalanceNotices(self._store, send, self._log, base_url)
             stack.push_async_callback(stop_task, asyncio.create_task(notices.run()))
         gateway = self.gateway
         revocations = RevocationWatch(
             gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
         )
         stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
+        stack.push_async_callback(stop_task, asyncio.create_task(self._follow_changes()))
+        canaries = CanaryWatch(self._store, self._observer, lambda: gateway.snapshot.catalogue)
+        stack.push_async_callback(stop_task, asyncio.create_task(canaries.run()))
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
+        self._watching = asyncio.create_task(self._watch_classes())
+        stack.push_async_callback(stop_task, self._watching)
+
+    async def _watch_classes(self) -> None:
+        """Run the watches of classes that are due, until the service drains."""
+        model = UpstreamModel(lambda: self.gateway.snapshot.upstreams)
+        await Watches(self._store, model, self._log, self._observer.metrics).run(self._list_watched)
+
+    def _list_watched(self) -> list[WatchedClass]:
+        """The classes that have a watch, and whose model can be expected to answer."""
+        health = self.gateway.dispatcher.health
+        return [
+            watched_class(self._settings, state.version)
+            for class_id, state in self._states.items()
+            if class_id in self._settings.classes
+            and self._settings.classes[class_id].watch.every_hours is not None
+            and not all(health.of(route).is_failing for route in state.version.main_routes)
+        ]
+
+    async def _build_gateway(self) -> Gateway:
+        settings, observer = self._settings, self._observer
+        self._states = await resolve_classes(self._store, settings)
+        catalogue = build_catalogue(settings, self._states, await self._read_prices(settings))
+        upstreams = build_upstreams(settings, self._log, catalogue.routes())
+        grounder = build_grounder(settings.grounding, self._store, observer)
+        state = State(self._store, self._presence, self._shared, grounder)
+        snapshot = Snapshot(catalogue, upstreams, build_limits(settings))
+        body_bytes = body_bytes_max(memory_room(settings.server.workers))
+        return Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
+
+    async def _follow_changes(self) -> None:
+        """Load what was changed even if no request comes that would: the pages show it."""
+        changed = asyncio.Event()
+        self._presence.on_change(changed.set)
+        while True:
+            await changed.wait()
+            changed.clear()
+            try:
+                await self.gateway.reloader.catch_up(await epochs.current(self._store, epochs.CLASSES))
+            except StoreUnavailable:
+                changed.set()
+                await asyncio.sleep(RETRY_S)
 
     async def _load_snapshot(self) -> Snapshot | None:
-        """Read the config file again. None, and a log line, if it has mistakes."""
-        before = self._settings
+        """Read the config and the versions of classes again. None if nothing has changed, or nothing can be used."""
+        for settings in filter(None, (self._read_settings(), self._settings)):
+            try:
+                states = await resolve_classes(self._store, settings)
+            except ControlError as error:
+                self._log.error("the config was not reloaded: it has mistakes", problems=[error.message])
+            else:
+                break
+        else:
+            return None
+        prices = await self._read_prices(settings)
+        is_same = all(one.prices == prices[one.plan.class_id] for one in self.gateway.snapshot.catalogue.served())
+        if settings is self._settings and states == self._states and is_same:
+            return None
+        catalogue = build_catalogue(settings, states, prices)
+        upstreams = await self._change_upstreams(upstream_specs(settings, catalogue.routes()))
+        if settings.grounding != self._settings.grounding:
+            self._retire(self.gateway.grounder.stop)
+            self.gateway.grounder = build_grounder(settings.grounding, self._store, self._observer)
+        if settings is not self._settings:
+            providers = list(settings.providers)
+            self._log.info("the config was reloaded", classes=list(settings.classes), providers=providers)
+        self._log_versions(states)
+        self._settings, self._states = settings, states
+        return Snapshot(catalogue, upstreams, build_limits(settings))
+
+    async def _read_prices(self, settings: Settings) -> dict[str, PriceSchedule]:
+        """The prices of classes, with their changes to come. A price of the config that is not used is logged."""
+        found = await read_schedules(self._store, settings.prices, time.time_ns() // 1_000_000)
+        for class_id, schedule in found.items():
+            if unused := say_unused(class_id, settings.prices[class_id], DEFAULT_PRICES[class_id], schedule):
+                self._log.warning("a price of the config is not used", class_id=class_id, reason=unused)
+        return found
+
+    def _read_settings(self) -> Settings | None:
+        """The config file as it is now. None, and a log line, if it has mistakes."""
+        source = self._settings.source
         try:
-            settings = load_settings(str(before.source) if before.source else None, os.environ, Path.cwd())
+            settings = load_settings(str(source) if source else None, os.environ, Path.cwd())
             settings.require_secrets()
         except ConfigError as error:
             self._log.error("the config was not reloaded: it has mistakes", problems=error.problems)
             return None
-        settings = self._keep_fixed_sections(settings)
+        return self._keep_fixed_sections(settings)
+
+    async def _change_upstreams(self, specs: dict[str, UpstreamSpec]) -> dict[str, Upstream]:
+        """Start the upstreams that are new. Those that are no longer wanted stop after their last request."""
         running = self.gateway.snapshot.upstreams
-        upstreams = build_upstreams(settings, self._log, before, running)
+        before = upstream_specs(self._settings, self.gateway.snapshot.catalogue.routes())
+        upstreams = {
+            name: running[name] if before.get(name) == spec else build_upstream(spec, self._log)
+            for name, spec in specs.items()
+        }
         for name, upstream in upstreams.items():
             if running.get(name) is not upstream:
                 await upstream.start()
         for name, upstream in running.items():
             if upstreams.get(name) is not upstream:
                 self._retire(upstream.stop)
-        if settings.grounding != before.grounding:
-            self._retire(self.gateway.grounder.stop)
-            self.gateway.grounder = build_grounder(settings.grounding, self._store, self._observer)
-        self._settings = settings
-        self._log.info("the config was reloaded", classes=list(settings.classes), providers=list(settings.providers))
-        return build_snapshot(settings, upstreams)
+        return upstreams
+
+    def _log_versions(self, states: Mapping[str, ClassState]) -> None:
+        """One line for each class that is served otherwise than before."""
+        for class_id, state in states.items():
+            before, candidate = self._states.get(class_id), state.candidate.number if state.candidate else None
+            if before and (before.version.number, before.candidate, before.share) == (
+                state.version.number,
+                state.candidate,
+                state.share,
+            ):
+                continue
+            self._log.info(
+                "a class has changed",
+                class_id=class_id,
+                version=state.version.number,
+                before=before.version.number if before else None,
+                candidate=candidate,
+                share=state.share,
+            )
 
     def _keep_fixed_sections(self, loaded: Settings) -> Settings:
         kept = {name: getattr(self._settings, name) for name in FIXED_SECTIONS}
@@ -267,21 +405,80 @@ def tune_garbage_collector() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Snapshot:
+def build_limits(settings: Settings) -> Limits:
     """Without shared state, each worker process gets an equal share of the slots."""
     given, processes = settings.limits, settings.server.workers if settings.shared_state.url == MEMORY else 1
     rate, concurrency = Rate(given.requests_per_second, given.burst), -(-given.concurrency // processes)
-    limits = Limits(rate, concurrency, given.revoked_streams)
-    classes = {
-        class_id: ServedClass(
-            Plan.of(class_id, one.routes),
-            Character(one.character),
-            settings.prices[class_id],
-            decides_by_model=one.search_decision == "model",
+    return Limits(rate, concurrency, given.revoked_streams)
+
+
+async def resolve_classes(store: Store, settings: Settings, *, serves: bool = True) -> dict[str, ClassState]:
+    """Which version of each class is served. ControlError if a provider or the routes of a class are missing."""
+    configured, now_ms = settings.configured_classes(), time.time_ns() // 1_000_000
+    return await resolve(store, configured, settings.providers, now_ms, named=settings.classes, serves=serves)
+
+
+def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVersion:
+    """The version of the class that a command names. ValueError if no such class is served."""
+    if class_id not in states:
+        raise ValueError(f"there is no class '{class_id}'; {suggest(class_id, states)}")
+    return states[class_id].version
+
+
+def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
+    """What a watch of this version needs to know. A class that only the store has is asked the starter suite."""
+    one, routes = settings.classes.get(version.class_id), version.main_routes
+    watch, suite = (one.watch, one.gate.suite) if one else (WatchSettings(), None)
+    return WatchedClass(
+        version=version,
+        suite=suite,
+        every_s=watch.every_hours * 3600 if watch.every_hours is not None else None,
+        budget_nano=watch.budget_nano,
+        side=asked_side(settings, routes, version.class_id),
+        tried=tuple(tried_route(settings, route) for route in routes),
+    )
+
+
+def asked_side(settings: Settings, routes: tuple[Route, ...], class_id: str) -> AskedSide:
+    return AskedSide(routes, known_cost(settings, routes), settings.prices[class_id])
+
+
+def tried_route(settings: Settings, route: Route) -> TriedRoute:
+    provider = settings.providers[route.provider]
+    return TriedRoute(route, None if provider.kind == "embedded" else provider.dialect)
+
+
+def known_cost(settings: Settings, routes: Iterable[Route]) -> Price | None:
+    """What a token costs at the dearest of these routes; None if that of one is not known."""
+    costs = [
+        Price(0, 0) if settings.providers[route.provider].kind == "embedded" else settings.costs.get(route.name)
+        for route in routes
+    ]
+    known = [one for one in costs if one is not None]
+    return max(known, key=lambda one: (one.output_nano, one.input_nano)) if len(known) == len(costs) else None
+
+
+def build_catalogue(
+    settings: Settings, states: Mapping[str, ClassState], prices: Mapping[str, PriceSchedule]
+) -> Catalogue:
+    """Price and search decision are the class's: the same for every version."""
+
+    def served(version: ClassVersion) -> ServedClass:
+        one = settings.classes.get(version.class_id)
+        return ServedClass(
+            Plan.of(version.class_id, version.routes),
+            Character(version.character),
+            prices[version.class_id],
+            decides_by_model=one is not None and one.search_decision == "model",
+            version=version.number,
         )
-        for class_id, one in settings.classes.items()
-    }
-    return Snapshot(Catalogue(classes), upstreams, limits)
+
+    classes = {class_id: served(state.version) for class_id, state in states.items()}
+    for class_id, state in states.items():
+        if state.candidate:
+            candidate = served(state.candidate)
+            classes[class_id] = msgspec.structs.replace(classes[class_id], candidate=candidate, share=state.share)
+    return Catalogue(classes)
 
 
 def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
@@ -297,6 +494,20 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
 async def stop_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def class_rules(settings: Settings, class_id: str) -> ClassRules:
+    """What the config says about a class; one that only the store has is not pinned."""
+    providers = frozenset(settings.providers)
+    one = settings.classes.get(class_id)
+    if one is None:
+        return ClassRules(providers=providers)
+    return ClassRules(
+        pin=f"{settings.source}, line {one.pinned_at}" if one.pinned_at else "",
+        gate=msgspec.convert(one.gate, GateLimits, from_attributes=True),
+        suite=one.gate.suite,
+        providers=providers,
+    )
 
 
 def site_settings(settings: Settings) -> SiteSettings:
@@ -332,34 +543,38 @@ def build_send(mail: MailSettings) -> Send:
     return send
 
 
-def build_upstreams(
-    settings: Settings, log: Log, before: Settings | None = None, running: Mapping[str, Upstream] | None = None
-) -> dict[str, Upstream]:
-    """One upstream per provider that a route names. Those of unchanged providers keep running."""
-    windows = _windows(settings)
-    kept = {
-        name
-        for name, window in (_windows(before) if before else {}).items()
-        if before and before.providers[name] == settings.providers.get(name) and windows.get(name) == window
-    }
-    return {
-        name: running[name] if running and name in kept else _upstream(settings.providers[name], window, log)
-        for name, window in windows.items()
-    }
+def build_upstreams(settings: Settings, log: Log, routes: Iterable[Route] | None = None) -> dict[str, Upstream]:
+    """One upstream per provider that a route names, by default a route of the config."""
+    if routes is None:
+        routes = [route for one in settings.classes.values() for route in one.routes]
+    return {name: build_upstream(spec, log) for name, spec in upstream_specs(settings, routes).items()}
 
 
-def _windows(settings: Settings) -> dict[str, int]:
-    """The largest context window that a route wants from each provider."""
+@asynccontextmanager
+async def running(upstreams: Mapping[str, Upstream]) -> AsyncIterator[None]:
+    """Upstreams that run while a command asks them."""
+    try:
+        for upstream in upstreams.values():
+            await upstream.start()
+        yield
+    finally:
+        for upstream in upstreams.values():
+            await upstream.stop()
+
+
+def upstream_specs(settings: Settings, routes: Iterable[Route]) -> dict[str, UpstreamSpec]:
+    """One per provider. The embedded model gets the largest context window that a route wants of it."""
     windows: dict[str, int] = {}
-    for one in settings.classes.values():
-        for route in one.routes:
-            windows[route.provider] = max(windows.get(route.provider, 0), route.context_tokens)
-    return windows
+    for route in routes:
+        is_embedded = settings.providers[route.provider].kind == "embedded"
+        windows[route.provider] = max(windows.get(route.provider, 0), route.context_tokens if is_embedded else 0)
+    return {name: UpstreamSpec(settings.providers[name], window) for name, window in windows.items()}
 
 
-def _upstream(provider: ProviderSettings, context_tokens: int, log: Log) -> Upstream:
+def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
+    provider = spec.provider
     if provider.kind == "embedded":
-        return EmbeddedUpstream(log, context_tokens, provider.model_path)
+        return EmbeddedUpstream(log, spec.context_tokens, provider.model_path)
     assert provider.base_url
     dialect = DIALECTS[provider.dialect]
     return OpenAIUpstream(provider.base_url, provider.api_key, dialect, provider.proxy, provider.api_version)

@@ -9,7 +9,7 @@ from tests.raw_client import RawClient
 from tests.service import CREDIT_NANO, Service
 from tests.web.operators import make_operator
 
-PAGES = ["", "/accounts", "/keys", "/classes", "/ledger", "/audit-log"]
+PAGES = ["", "/accounts", "/keys", "/classes", "/classes/forte", "/ledger", "/audit-log"]
 SERIOUS = ("serious", "critical")
 
 

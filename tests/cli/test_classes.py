@@ -1,4 +1,4 @@
-"""cadenza classes list | reload."""
+"""cadenza classes list | reload, without a store."""
 
 import json
 from pathlib import Path
@@ -29,6 +29,7 @@ def config_in(folder: Path, toml: str) -> str:
 def row(class_id: str, spec: RouteSpec) -> dict[str, Any]:
     return {
         "class": class_id,
+        "version": None,
         "order": spec.order,
         "weight": spec.weight,
         "provider": spec.provider,
@@ -56,7 +57,9 @@ def test_list_as_a_table(tmp_path: Path) -> None:
     names, *lines = done.stdout.splitlines()
     assert names.split() == list(row("forte", SPEC.routes["forte"][0]))
     assert len(lines) == 4
-    assert ["forte", "2", "1", "backup", "spare-large", "1000000", "131072", "True"] in [line.split() for line in lines]
+    assert ["forte", "–", "2", "1", "backup", "spare-large", "1000000", "131072", "True"] in [
+        line.split() for line in lines
+    ]
 
 
 def test_list_of_the_built_in_default(tmp_path: Path) -> None:

@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
+from cadenza.app import resolve_classes
+from cadenza.config import load_settings
+from cadenza.core.records import Route
+from cadenza.store.store import Store
+from tests.class_switch import switch
 from tests.cli.program import Done, run_here
 from tests.cli.test_store import age
 from tests.loopback import Json, LoopbackUpstream, Status
+from tests.migrated import copy_migrated_store, run_aside, with_store
 from tests.service import refusing_address
 from tests.valkey import running_valkey
 
@@ -39,6 +45,32 @@ def test_healthy(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     ]
     assert "forte -> acme: large" in done.stdout
     assert upstream.wait_for_request().path == "/v1/models"
+
+
+def test_a_class_that_the_store_decides_about(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """The version is shown, and that the routes of the config are not used; a provider that is gone is a fault."""
+    upstream.always(_models("large", "candidate"))
+    _configure(tmp_path, upstream.base_url)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    copy_migrated_store(folder / "cadenza.db")
+    settings = load_settings(str(tmp_path / "cadenza.toml"), {}, tmp_path)
+
+    async def promote(store: Store) -> None:
+        await resolve_classes(store, settings)
+        await switch(store, route=Route("acme", "candidate", 1000, 100))
+
+    run_aside(lambda: with_store(settings.store.url, promote))
+    checks = _json(run_here(tmp_path, "doctor", "--json"), code=0)
+    assert [check["found"].partition(" of the config")[0] for check in checks if check["check"] == "class"] == [
+        f"forte: version 2 of the store is served; the routes in line {settings.classes['forte'].pinned_at}"
+    ]
+    [route] = [check["found"] for check in checks if check["check"] == "route"]
+    assert route.startswith("forte -> acme: candidate")
+    config = tmp_path / "cadenza.toml"
+    config.write_text(config.read_text().replace("acme", "other"))
+    [fault] = _unwell(_json(run_here(tmp_path, "doctor", "--json"), code=1))
+    assert "needs the provider 'acme'" in fault["found"]
 
 
 def test_an_engine_without_its_key_is_not_asked(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_openapi_python_client(service: Service, upstream: LoopbackUpstream, doc
     (folder / "config.yaml").write_text(CONFIG)
     command = [str(programs / "openapi-python-client"), "generate", "--path", str(document), "--meta", "none"]
     printed = generate([*command, "--config", "config.yaml", "--output-path", PACKAGE], folder)
-    assert printed.split() == ["Generating", PACKAGE]
+    assert printed.split() == ["Generating", PACKAGE], printed
     program = shutil.copy(PROGRAMS / "generated.py", folder)
     _, told = run_client([str(programs / "python"), str(program)], service, folder, folder)
     assert told["models"] == ["auto", "mezzo", "forte", "fortissimo"]

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from tests.cli.program import COMMAND_S
 from tests.clients.clients import PYTHON_CLIENTS

@@ -6,7 +6,7 @@ import click
 from click.testing import CliRunner
 
 from cadenza.cli import app
-from cadenza.config.checks import ANY_PROVIDER, CHARACTER, PRICE, ROUTE, SEARCH, SECTIONS, Keys
+from cadenza.config.checks import ANY_PROVIDER, CHARACTER, GATE, PRICE, ROUTE, SEARCH, SECTIONS, WATCH, Keys
 from tests.docs.markdown import DOCS, PAGES, code, shown_commands
 
 TABLES: dict[str, Keys] = {
@@ -20,6 +20,8 @@ TABLES: dict[str, Keys] = {
     "providers": ANY_PROVIDER,
     "classes": SECTIONS["classes"]["forte"],
     "routes": ROUTE,
+    "gate": GATE,
+    "watch": WATCH,
     "timeouts": ROUTE["timeouts"],
 }
 SETTINGS = [f"{table}.{name}" for table, keys in TABLES.items() for name in keys if not isinstance(keys[name], str)]

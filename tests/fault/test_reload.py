@@ -22,7 +22,7 @@ from tests.migrated import STORE_WAIT_S
 from tests.raw_client import RawClient, Reply, read_all, read_until
 from tests.schemas import check_stream
 from tests.scripted_searxng import running_searxng
-from tests.service import Service, wait_until
+from tests.service import RELOADED, Service, wait_until
 from tests.service_config import CHARACTER, RouteSpec, ServiceSpec, ordinary_spec
 
 SLOTS = 4
@@ -197,8 +197,10 @@ def test_request_that_waits_for_the_store_is_served(reloads: Reloads, elsewhere:
         wait_until(lambda: slots_taken(reloads.api) == 1, "the request being planned")
         spec = ServiceSpec({"other": elsewhere.base_url}, {"forte": [RouteSpec("other", "two")]})
         reloads.write(spec.toml())
-        reloads.service.reload()
+        times = reloads.service.output.count(RELOADED)
+        reloads.service.process.send_signal(signal.SIGHUP)
         lock.execute("ROLLBACK")
+        wait_until(lambda: reloads.service.output.count(RELOADED) > times, "the config being read again")
         assert waiting.result().status == 200
 
 

@@ -24,6 +24,7 @@ REFUSALS = 20
 SLOTS = 12
 SMALL_BURST = 20
 LEASE_S = 60.0
+pytestmark = pytest.mark.slow(reason="a fleet, and leases that lapse")
 
 
 @pytest.fixture(scope="module")

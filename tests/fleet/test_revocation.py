@@ -31,6 +31,7 @@ AT_ONCE = 4
 SENT_S = 0.2  # for requests to arrive in the kernel's queue
 ENDED_S = 30.0  # within a second on an idle machine; without an end they go on
 ACCOUNT_ID = "SELECT id FROM accounts WHERE email = $1"
+pytestmark = pytest.mark.slow(reason="a fleet under load")
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 PROGRAMS = (
+    "tests.store.class_changes",
+    "tests.class_switch",
     "tests.store.paused",
     "tests.store.presences",
     "tests.store.processes",

@@ -43,7 +43,7 @@ REFUNDED = Refunded(TEN_NANO)
 DISPUTED = Disputed("dp_1", TEN_NANO)
 MARK = f"""
     INSERT INTO marks SELECT 'r1', 'req-r1', 'proc_a', id, 'key_a', 'forte', 30, 90, {CENT_NANO}, {3 * CENT_NANO}, NULL,
-    uses_search, created_at FROM accounts"""
+    uses_search, created_at, 3 FROM accounts"""
 
 
 def hold_of(name: str) -> Hold:

@@ -30,7 +30,7 @@ REPEATED = Repeated("r1", "req-r1")
 FIRST = make_hold("r1", key=KEY)
 MARK_R1 = """
     INSERT INTO marks SELECT completion_id, request_id, process, account_id, 'key_a', 'forte', 100, 7, 10, 30, 2,
-    stream, 0 FROM idempotency CROSS JOIN (SELECT TRUE AS stream) x WHERE completion_id = 'r1'"""
+    stream, 0, 3 FROM idempotency CROSS JOIN (SELECT TRUE AS stream) x WHERE completion_id = 'r1'"""
 
 
 async def keys_kept(store: Store) -> int:

@@ -44,7 +44,8 @@ MARKED_NANO = 100 * 10 + 7 * 30  # by the sweep: no token of the prompt is cache
 CACHED = Usage(100, 7, cached_tokens=90)
 CACHED_NANO = 10 * 10 + 90 * 2 + 7 * 30
 MARK = """
-    INSERT INTO marks SELECT 'r1', 'req-r1', 'proc_a', id, 'key_a', 'forte', 100, 7, 10, 30, 2, uses_search, created_at
+    INSERT INTO marks
+    SELECT 'r1', 'req-r1', 'proc_a', id, 'key_a', 'forte', 100, 7, 10, 30, 2, uses_search, created_at, 3
     FROM accounts"""
 
 

@@ -59,6 +59,7 @@ async def mark_all(store: Store, completion_ids: Iterable[str], account: str = "
         "account_id": f"acct_{account}",
         "key_id": f"key_{account}",
         "class_id": "forte",
+        "version": 1,
         "prompt_tokens": 100,
         "delivered_tokens": 7,
         "input_nano": 10,

@@ -38,7 +38,7 @@ from tests.store.spenders import process
 
 WHOLE_NANO = 2500
 MARK = """
-    INSERT INTO marks SELECT '{}', 'req-{}', '{}', 'acct_a', 'key_a', 'forte', 100, {}, 10, 30, 2, {}, {}
+    INSERT INTO marks SELECT '{}', 'req-{}', '{}', 'acct_a', 'key_a', 'forte', 100, {}, 10, 30, 2, {}, {}, 3
     FROM accounts WHERE id = 'acct_a'"""
 OLD_HOLD = """
     INSERT INTO holds SELECT '{}', 'acct_a', 'key_a', 'forte', '{}', 'open', 2500, 100, {}, 10, 30, 2, {}, {}, NULL,
@@ -71,6 +71,7 @@ def dead(completion_id: str, counted: Usage | None) -> Outcome:
         account_id="acct_a",
         key_id="key_a",
         class_id="forte",
+        version=3,
         endpoint="chat",
         status=500,
         usage=counted,

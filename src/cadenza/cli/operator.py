@@ -1,46 +1,11 @@
-"""cadenza classes list | reload, and cadenza audit list."""
+"""cadenza audit list."""
 
 import click
 
-from cadenza.cli.console import config_option, json_option, load_config, print_list, read_store, say, to_row, with_store
+from cadenza.cli.console import config_option, json_option, load_config, print_list, read_store, to_row
 
-ROUTE_COLUMNS = ("class", "order", "weight", "provider", "model", "context_tokens", "max_output_tokens", "continue")
 EVENT_COLUMNS = ("at", "actor", "act", "account", "subject", "detail")
 EVENTS_MAX = 10_000
-
-
-@click.group()
-def classes() -> None:
-    """Classes and their routes."""
-
-
-@classes.command("list")
-@json_option
-@config_option
-def list_routes(as_json: bool, config: str | None) -> None:
-    """List the routes of every class, in the order in which they are tried."""
-    rows = [
-        {
-            "class": class_id,
-            **to_row(route, "order", "weight", "provider", "model", "context_tokens", "max_output_tokens"),
-            "continue": route.continues,
-        }
-        for class_id, one in load_config(config).classes.items()
-        for route in one.routes
-    ]
-    print_list(rows, ROUTE_COLUMNS, as_json=as_json)
-
-
-@classes.command()
-@config_option
-def reload(config: str | None) -> None:
-    """Make running servers reload classes, routes, providers, prices, limits and grounding. No stream is dropped."""
-    from cadenza.control.operator import announce_reload  # noqa: PLC0415 import time
-
-    settings = load_config(config)
-    settings.require_secrets()
-    with_store(settings, announce_reload)
-    say("Every server on this store reloads its config before its next request. Its log shows any mistakes.")
 
 
 @click.group()

@@ -11,6 +11,7 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ import click
 import msgspec
 import uvloop
 
-from cadenza.app import WORKERS_FOLDER, App
+from cadenza.app import WORKERS_FOLDER, App, resolve_classes
 from cadenza.cli.console import now_ms, say_backup
 from cadenza.cli.index import index_problem
 from cadenza.config import Settings
@@ -27,6 +28,7 @@ from cadenza.control.account.accounts import create_account, list_accounts
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.sign_in.links import make_operator_link
 from cadenza.control.store.prepare import prepare_store
+from cadenza.core.classes import ClassState
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import make_log
@@ -50,6 +52,7 @@ class Prepared(msgspec.Struct, frozen=True):
     has_operator: bool
     demo: tuple[str, str] | None  # password and key of the demo account that a first start created
     operator_path: str | None  # of the link that makes the first operator
+    classes: dict[str, ClassState]  # what is served
 
 
 def run_service(settings: Settings, host: str, port: int) -> None:
@@ -110,8 +113,9 @@ async def _prepare(settings: Settings) -> Prepared:
         accounts = await list_accounts(store)
         emails = [account.email for account in accounts]
         demo = None if emails or settings.source else await _make_demo(store)
+        classes = await resolve_classes(store, settings)
         path = None if set(emails) - {DEMO_EMAIL} else await make_operator_link(store, now_ms())
-        return Prepared(bool(emails), any(account.is_operator for account in accounts), demo, path)
+        return Prepared(bool(emails), any(account.is_operator for account in accounts), demo, path, classes)
     finally:
         await store.close()
 
@@ -128,7 +132,7 @@ def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
     lines = [
         ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if found.demo else "")),
         ("API", base_url),
-        *_model_lines(settings),
+        *_model_lines(settings, found.classes),
         ("Grounding", describe_grounding(settings.grounding, _command())),
     ]
     if found.demo:
@@ -156,11 +160,11 @@ def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
     )
 
 
-def _model_lines(settings: Settings) -> list[tuple[str, str]]:
+def _model_lines(settings: Settings, classes: Mapping[str, ClassState]) -> list[tuple[str, str]]:
     """Which model answers: one line for each set of classes with the same first route."""
     served: dict[str, list[str]] = {}
-    for class_id, one in settings.classes.items():
-        route = one.routes[0]
+    for class_id, state in classes.items():
+        route = state.version.routes[0]
         where = "on this machine" if settings.providers[route.provider].kind == "embedded" else f"at {route.provider}"
         served.setdefault(f"{route.model} {where}", []).append(class_id)
     return [("Model", f"{model} answers for {', '.join(classes)}") for model, classes in served.items()]

@@ -37,6 +37,7 @@ NUMBER_MAX = 1_000_000_000
 PRIVATE_NAMES = (".localhost", ".local", ".internal")
 FIXED_FIELDS = frozenset({"model", "messages", "stream", "tools"})  # of a request; no route adds or leaves them out
 FIELD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+TAG = re.compile(r"[a-z0-9_-]{1,40}")
 # Fields of a request that no route passes on, by the reason.
 READ_HERE = {"model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", *SAMPLING}
 OTHER_NAMES = {"functions", "function_call", "input", "prompt"}  # of what the service reads
@@ -117,6 +118,12 @@ def exact(parse: Callable[[str], int]) -> Check:
         return parse(str(value) if type(value) is int else text(value))
 
     return check
+
+
+def tags(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(tag, str) and TAG.fullmatch(tag) for tag in value):
+        raise CheckError('must be an array of tags of a suite, like ["tools", "json"]')
+    return tuple(value)
 
 
 price = exact(parse_price)  # dollars per million tokens -> nano-dollars per token
@@ -282,6 +289,25 @@ ROUTE: Keys = {
     "pass": passed_names,
     "fields": json_fields,
     "timeouts": dict.fromkeys(Timeouts.__struct_fields__, positive),
+    **dict.fromkeys(("cost_input", "cost_output", "cost_cached"), price),
+}
+GATE: Keys = {
+    "min_score": must_be("a number from 0 to 1", lambda value: 0 <= value <= 1, int, float),
+    "max_losses": integer(0),
+    "max_cost_ratio": positive,
+    "max_p95_ratio": positive,
+    "must_pass": tags,
+    "max_age_days": positive,
+    "suite": text,
+}
+WATCH: Keys = {"every_hours": positive, "budget": dollars}
+CLASS: Keys = {
+    "routes": [ROUTE],
+    "candidates": [{name: check for name, check in ROUTE.items() if name not in ("order", "weight")}],
+    "character": CHARACTER,
+    "search_decision": one_of("rules", "model"),
+    "gate": GATE,
+    "watch": WATCH,
 }
 PROVIDER: Keys = {"kind": one_of("openai", "embedded"), "retention": matching("zero", RETENTION_RULE)}
 PROVIDER |= dict.fromkeys(("api_key", "key", "token"), LITERAL_KEY)
@@ -326,7 +352,7 @@ SECTIONS: Keys = {
     "character": CHARACTER,
     "prices": _by_class(PRICE),
     "providers": {},  # by name: the keys of each depend on its kind
-    "classes": _by_class({"routes": [ROUTE], "character": CHARACTER, "search_decision": one_of("rules", "model")}),
+    "classes": _by_class(CLASS),
     "grounding": GROUNDING,
     "platform": PLATFORM,
     "mail": MAIL,

@@ -30,6 +30,7 @@ from cadenza.config.settings import (
     EMBEDDED_CHARACTER,
     ClassSettings,
     ConfigError,
+    GateSettings,
     GroundingSettings,
     LimitSettings,
     MailSettings,
@@ -42,10 +43,11 @@ from cadenza.config.settings import (
     SharedStateSettings,
     StoreSettings,
     StripeSettings,
+    WatchSettings,
 )
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
-from cadenza.upstreams.dialects import DIALECTS, dialect_of
+from cadenza.upstreams.dialects import DIALECTS, Dialect, dialect_of
 
 CONFIG_VARIABLE = "CADENZA_CONFIG"
 CONFIG_NAME = "cadenza.toml"
@@ -56,6 +58,7 @@ EMBEDDED_MODEL = "smollm2-135m-instruct"
 OPENAI_TOKENS = {"context_tokens": 128_000, "max_output_tokens": 16_384}
 EMBEDDED_TOKENS = {"context_tokens": 8_192, "max_output_tokens": 4_096}
 EMBEDDED_TIMEOUTS = {"first_token_s": 300.0}  # a full window takes a minute or more on a busy machine
+COSTS = ("cost_input", "cost_output", "cost_cached")  # keys of a route
 IN_SEARCH = ("grounding", "search")
 DEFAULT_INDEX = "./data/index.db"
 OF_WEB_ENGINES = ("url", "api_key_env", "allow_networks", "price", "searches_per_day")
@@ -102,8 +105,8 @@ def _parse(source_text: str, source: Path | None) -> Table:
 def _settings(raw: Table, reader: ConfigReader, source: Path | None) -> Settings:
     keys = {**SECTIONS, "providers": _provider_keys(raw)}
     values: Table = {name: {} for name in SECTIONS} | reader.table(raw, keys)
-    if not values["providers"] and not raw.get("classes"):
-        values |= _embedded_default()
+    if not values["providers"] and not any("routes" in one for one in values["classes"].values()):
+        values |= _embedded_default(values["classes"])
     elif not raw.get("classes"):
         example = _example_route(values["providers"])
         reader.problem(("classes",), f"no class has a route; add lines like these:\n{example}")
@@ -119,6 +122,7 @@ def _settings(raw: Table, reader: ConfigReader, source: Path | None) -> Settings
         prices={id_: _price(values["prices"].get(id_, {}), id_, reader) for id_ in DEFAULT_PRICES},
         providers=providers,
         classes={id_: _class(given, id_, providers, general, reader) for id_, given in values["classes"].items()},
+        costs=_costs(values["classes"], reader),
         grounding=_grounding(values["grounding"], reader),
         platform=platform,
         mail=_mail(values["mail"], platform, reader),
@@ -136,11 +140,11 @@ def _provider_keys(raw: Table) -> Table:
     return {name: PROVIDER_OF_KIND.get(str(kind), ANY_PROVIDER) for name, kind in kinds.items()}
 
 
-def _embedded_default() -> Table:
-    """A file without providers and classes has every class on the embedded model."""
+def _embedded_default(classes: Mapping[str, Table]) -> Table:
+    """Every class is on the embedded model if the file has no providers and no routes. Its other settings count."""
     return {
         "providers": {"local": {"kind": "embedded", "retention": "zero"}},
-        "classes": {class_id: {"routes": [{"provider": "local"}]} for class_id in CLASSES},
+        "classes": {class_id: classes.get(class_id, {}) | {"routes": [{"provider": "local"}]} for class_id in CLASSES},
     }
 
 
@@ -230,16 +234,65 @@ def _proxy(url: str | None, at: KeyPath, reader: ConfigReader) -> Secret | None:
 def _class(
     values: Table, class_id: str, providers: Mapping[str, ProviderSettings], general: str | None, reader: ConfigReader
 ) -> ClassSettings:
+    """The store has the routes of a class for which the file names none, and with them its character."""
     at = ("classes", class_id)
     given = values.get("routes", [])
-    if not given:
+    if "routes" not in values and "character" in values:
+        reader.problem((*at, "character"), f"it needs [[classes.{class_id}.routes]]: a character belongs to routes")
+    elif "routes" in values and not given:
         reader.problem((*at, "routes"), f"missing; a class needs at least one [[classes.{class_id}.routes]]")
     routes = [_route(one, (*at, "routes", index), providers, reader) for index, one in enumerate(given)]
     usable = sorted(filter(None, routes), key=lambda route: route.order)
     is_embedded = all(providers[route.provider].kind == "embedded" for route in usable)
     default = general or (EMBEDDED_CHARACTER if is_embedded else DEFAULT_CHARACTER)
     own = _character(values.get("character", {}), (*at, "character"), reader)
-    return ClassSettings(tuple(usable), own or default, values.get("search_decision", "rules"))
+    others = values.get("candidates", [])
+    candidates = [_route(one, (*at, "candidates", index), providers, reader) for index, one in enumerate(others)]
+    return ClassSettings(
+        tuple(usable),
+        own or default,
+        values.get("search_decision", "rules"),
+        pinned_at=reader.line_of((*at, "routes")),
+        candidates=tuple(filter(None, candidates)),
+        gate=_gate(values.get("gate", {}), (*at, "gate"), reader),
+        watch=_watch(values.get("watch", {})),
+    )
+
+
+def _gate(values: Table, at: KeyPath, reader: ConfigReader) -> GateSettings:
+    given = dict(values)
+    if "suite" in given:
+        given["suite"] = reader.folder / given["suite"]
+        if not given["suite"].is_file():
+            reader.problem((*at, "suite"), f"there is no file at {given['suite']}")
+    return GateSettings(**given)
+
+
+def _watch(values: Table) -> WatchSettings:
+    given = dict(values)
+    if "budget" in given:
+        given["budget_nano"] = given.pop("budget")
+    return WatchSettings(**given)
+
+
+def _costs(classes: Mapping[str, Table], reader: ConfigReader) -> dict[str, Price]:
+    """What providers charge, by provider and model. A route that says it differently from another is a mistake."""
+    costs = dict[str, Price]()
+    for class_id, values in classes.items():
+        for name in ("routes", "candidates"):
+            for index, route in enumerate(values.get(name, [])):
+                given = {key: route[key] for key in COSTS if key in route}
+                if not given:
+                    continue
+                at = ("classes", class_id, name, index)
+                if "cost_input" not in given or "cost_output" not in given:
+                    reader.problem(at, "cost_input and cost_output belong together: give both or none")
+                    continue
+                cost = Price(given["cost_input"], given["cost_output"], given.get("cost_cached"))
+                place = f"{route.get('provider')}/{route.get('model', EMBEDDED_MODEL)}"
+                if costs.setdefault(place, cost) != cost:
+                    reader.problem(at, f"another route gives other costs for {place}")
+    return costs
 
 
 def _route(values: Table, at: KeyPath, providers: Mapping[str, ProviderSettings], reader: ConfigReader) -> Route | None:
@@ -251,18 +304,52 @@ def _route(values: Table, at: KeyPath, providers: Mapping[str, ProviderSettings]
         return None
     if provider.kind == "openai" and "model" not in values:
         reader.problem((*at, "model"), "missing; it must be the name of a model at that provider")
-    dialect = DIALECTS["llamacpp" if provider.kind == "embedded" else provider.dialect]
-    if values.get("continue") and not dialect.continues:
+    if values.get("continue") and not _dialect(provider).continues:
         reader.problem((*at, "continue"), f"a provider of the dialect {provider.dialect} cannot continue an answer")
+    return make_route(provider, values)
+
+
+def make_route(provider: ProviderSettings, values: Table) -> Route:
+    """A route with these keys of the config; the others are the defaults for this kind of provider."""
+    dialect = _dialect(provider)
     defaults: Table = {"model": provider.model_path.stem if provider.model_path else EMBEDDED_MODEL}
     defaults |= OPENAI_TOKENS if provider.kind == "openai" else EMBEDDED_TOKENS
     defaults["custom_tools"] = dialect.custom_tools
     defaults["passes"] = values.get("pass", ())
-    own = {name: value for name, value in values.items() if name not in ("continue", "pass", "timeouts")}
+    own = {name: value for name, value in values.items() if name not in ("continue", "pass", "timeouts", *COSTS)}
     own["drops"] = (*dialect.omits, *values.get("omit", ()))
     usual = EMBEDDED_TIMEOUTS if provider.kind == "embedded" else {}
     timeouts = Timeouts(**usual | values.get("timeouts", {}))
     return Route(**defaults | own, continues=values.get("continue", False), timeouts=timeouts)
+
+
+def _dialect(provider: ProviderSettings) -> Dialect:
+    return DIALECTS["llamacpp" if provider.kind == "embedded" else provider.dialect]
+
+
+def find_candidate(settings: Settings, class_id: str, text: str) -> Route:
+    """The route that `--candidate PROVIDER/MODEL` names. ValueError with what to do if there is none.
+
+    Its settings are those of a candidate of the class, else of a route or a candidate of any class, else the defaults.
+    """
+    name, _, model = text.partition("/")
+    provider = settings.providers.get(name)
+    if provider is None:
+        raise ValueError(f"--candidate {text}: no provider is named '{name}'; {suggest(name, settings.providers)}")
+    own = settings.classes.get(class_id)
+    others = [route for one in settings.classes.values() for route in (*one.routes, *one.candidates)]
+    known = [route for route in (*(own.candidates if own else ()), *others) if route.provider == name]
+    default = make_route(provider, {"provider": name})
+    if provider.kind == "embedded" and model not in ("", default.model):
+        raise ValueError(f"--candidate {text}: the provider '{name}' has one model: use '{name}/{default.model}'")
+    if not model and provider.kind == "openai":
+        names = ", ".join(dict.fromkeys(route.name for route in known))
+        raise ValueError(
+            f"--candidate {text}: name a model too, PROVIDER/MODEL; the config has {names or 'none there'}"
+        )
+    wanted = model or default.model
+    found = next((route for route in known if route.model == wanted), None)
+    return found or make_route(provider, {"provider": name, "model": wanted})
 
 
 def _platform(values: Table, reader: ConfigReader) -> PlatformSettings:

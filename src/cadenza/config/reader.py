@@ -97,6 +97,10 @@ class ConfigReader:
             raise CheckError(str(check))  # the reason why the key is refused
         return [self.table(item, check[0], (*at, index)) for index, item in enumerate(tables(value))]
 
+    def line_of(self, key: KeyPath) -> int | None:
+        """The line where this key first appears in the file; None if it does not."""
+        return self._lines.get(key)
+
     def _nearest_line(self, key: KeyPath) -> int | None:
         """The line of the key or, for a key inside an inline table, of the nearest key or table around it."""
         return next((self._lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self._lines), None)

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from cadenza.core.classes import ClassVersion, ConfiguredClass
 from cadenza.core.money import Price
 from cadenza.core.records import Route
 
@@ -108,12 +109,40 @@ class ProviderSettings(msgspec.Struct, frozen=True):
     proxy: str | None = None  # from the environment
 
 
+class GateSettings(msgspec.Struct, frozen=True):
+    """What a verdict must show before its candidate is promoted. A limit that is None is not checked."""
+
+    min_score: float | None = None  # of the candidate, from 0 to 1
+    max_losses: int | None = None  # cases that the incumbent answers better
+    max_cost_ratio: float | None = None  # candidate / incumbent, per case
+    max_p95_ratio: float | None = None  # of the time to the whole answer
+    must_pass: tuple[str, ...] = ()  # tags: the candidate passes every case that has one
+    max_age_days: float = 14.0  # of the verdict
+    suite: Path | None = None  # None: the starter suite
+
+
+class WatchSettings(msgspec.Struct, frozen=True):
+    """How often the cheap cases of the suite run against the version that is served; None: never."""
+
+    every_hours: float | None = None
+    budget_nano: int = 100_000_000  # of one run: ten cents
+
+
 class ClassSettings(msgspec.Struct, frozen=True):
-    """The routes of a class, sorted by order, its character, and whether rules or its model decide to search."""
+    """The routes of a class, sorted by order, its character, and whether rules or its model decide to search.
+
+    `pinned_at` is the line of the config that names the routes; None for the built-in default, which pins nothing.
+    A class without routes here has them in the store: it must be adopted.
+    `candidates` describe routes that `--candidate PROVIDER/MODEL` can name.
+    """
 
     routes: tuple[Route, ...]
     character: str
     search_decision: Literal["rules", "model"] = "rules"
+    pinned_at: int | None = None
+    candidates: tuple[Route, ...] = ()
+    gate: GateSettings = GateSettings()
+    watch: WatchSettings = WatchSettings()
 
 
 class PlatformSettings(msgspec.Struct, frozen=True):
@@ -195,11 +224,22 @@ class Settings(msgspec.Struct, frozen=True):
     providers: dict[str, ProviderSettings]
     classes: dict[str, ClassSettings]
     grounding: GroundingSettings
+    costs: dict[str, Price] = {}  # by provider/model: what the provider charges for a token, where a route says it
     platform: PlatformSettings = PlatformSettings()
     mail: MailSettings | None = None
     payments: StripeSettings | None = None
     fault_point: str | None = None
     missing_secrets: tuple[str, ...] = ()
+
+    def configured_classes(self) -> dict[str, ConfiguredClass]:
+        """The classes with routes, as versions that are not recorded yet."""
+        return {
+            class_id: ConfiguredClass(
+                ClassVersion(class_id=class_id, routes=one.routes, character=one.character), one.pinned_at is not None
+            )
+            for class_id, one in self.classes.items()
+            if one.routes
+        }
 
     def require_secrets(self) -> None:
         """ConfigError if a secret that the file names is not in the environment."""

@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from cadenza.core.codes import random_id
 from cadenza.core.message_json import find_words
+from cadenza.core.prices import Pricing, PricingChange
 from cadenza.core.records import Usage
 from cadenza.core.sent import counted_texts
 from cadenza.core.tool_calls import ToolCallDelta
@@ -68,12 +69,14 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A class, as the list of models shows it."""
+    """A class, as the list of models shows it. `auto` has no price of its own."""
 
     id: str
     object: str = "model"
     created: int
     owned_by: str = "cadenza"
+    pricing: Pricing | UnsetType = UNSET
+    pricing_changes: list[PricingChange] | UnsetType = UNSET  # those to come, by date
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

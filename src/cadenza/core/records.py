@@ -40,7 +40,7 @@ class Cap(msgspec.Struct, frozen=True):
     period: Period = "total"
 
 
-class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Timeouts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How long a route may stay silent, and how long a reply may take in all, in seconds."""
 
     connect_s: float = 5.0
@@ -49,7 +49,7 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_s: float = 3600.0
 
 
-class Route(msgspec.Struct, frozen=True):
+class Route(msgspec.Struct, frozen=True, omit_defaults=True):
     """One way to serve a class: a provider's model, its limits and its place in line."""
 
     provider: str
@@ -72,6 +72,11 @@ class Route(msgspec.Struct, frozen=True):
     vision: bool = False  # and parts of a message: `image_url`
     audio: bool = False  # `input_audio`
     files: bool = False  # `file`, on the tool path; on the plain path files are read here
+
+    @property
+    def name(self) -> str:
+        """PROVIDER/MODEL, as operators write it."""
+        return f"{self.provider}/{self.model}"
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -129,9 +134,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     account_id: str = ""
     completion_id: str = ""  # of a chat whose credit was held
     class_id: str = ""
+    version: int | None = None  # of the class; None where no credit was held
     provider: str = ""
     model: str = ""
     usage: Usage | None = None  # what is charged; None where nothing is
     first_byte_ms: int | None = None
     fault: str = ""  # the kind of upstream fault that broke off its stream, or that left it without an answer
     has_doubtful_usage: bool = False  # the upstream's counts could not be true
+    finish_reason: str = ""  # of a reply that is complete

@@ -83,7 +83,7 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
         record.principal = caller.principal
         answers.headers += rate_headers(caller.ticket)
         authorize(gateway, exchange, caller, endpoint.scope)  # 403 429
-        await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record))
+        await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record, gateway.snapshot))
     except CadenzaError as error:
         answers.fail(error)
     except StoreUnavailable:

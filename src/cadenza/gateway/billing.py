@@ -15,7 +15,6 @@ import msgspec
 
 from cadenza.core.chat import ChatRequest, new_completion_id
 from cadenza.core.errors import ChargeUnconfirmed, InsufficientCredit, NotCharged, RequestRepeated
-from cadenza.core.money import Price
 from cadenza.core.records import Plan, ReplyResult, Route
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.credit_errors import check_least_credit, idempotency_digest, say_insufficient, say_repeated
@@ -23,6 +22,7 @@ from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.ledger.rules import Ended, Held, Hold, Insufficient, Repeated
 from cadenza.ledger.writer import LedgerWriter
+from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import StoreUnavailable
 
@@ -62,11 +62,12 @@ class Quote(msgspec.Struct, frozen=True):
         return min(held.allowance_tokens + more_tokens, self.route_tokens)
 
 
-def size_hold(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest, prompt: PromptSize) -> Quote:
-    """Size the hold of a chat: the prompt, as far as it is counted, and the output allowance, at the class's price.
+def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRequest, prompt: PromptSize) -> Quote:
+    """Size the hold of a chat: the prompt, as far as it is counted, and the output allowance.
 
     `PromptSize.to_hold` says how many tokens a prompt is held for, and `allowance` how many of output. The ledger fits
-    the allowance to what account and cap can pay (`ledger.rules.take_hold`).
+    the allowance to what account and cap can pay (`ledger.rules.take_hold`). The price is the class's at this moment,
+    and stays the request's to its end.
     """
     now_ms, principal = time.time_ns() // 1_000_000, request.principal
     hold = Hold(
@@ -78,11 +79,12 @@ def size_hold(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest, 
         prompt_tokens=prompt.to_hold(plan.context_tokens),
         is_counted=prompt.is_exact,
         allowance_tokens=allowance(chat.max_tokens, plan.max_output_tokens),
-        price=price,
+        price=served.prices.at(now_ms),
         stream=chat.stream,
         started_at=now_ms,
         idempotency_digest=idempotency_digest(request.exchange.request.headers),
         is_capped=principal.is_capped,
+        version=served.version,
     )
     return Quote(hold, prompt, chat.max_tokens, plan.max_output_tokens, plan.context_tokens)
 
@@ -130,7 +132,7 @@ class Credit:
             raise InsufficientCredit(say_insufficient(answer, quote.hold.prompt_tokens))
         if isinstance(answer, Repeated):
             raise RequestRepeated(say_repeated(answer))
-        self._record.held(quote.hold.completion_id, quote.hold.class_id)
+        self._record.held(quote.hold.completion_id, quote.hold.class_id, quote.hold.version)
         try:
             self.output_limit = await quote.output_limit(answer)
         except BaseException as error:

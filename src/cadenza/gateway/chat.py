@@ -6,13 +6,14 @@ test can kill the process.
 """
 
 import asyncio
+import time
 from typing import Protocol
 
 import msgspec
 
 from cadenza.core.chat import ChatRequest, LargeTexts
 from cadenza.core.errors import BodyTimedOut, ContextOverflow, PayloadTooLarge, UnsupportedEncoding
-from cadenza.core.money import Price
+from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
@@ -48,7 +49,7 @@ MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it 
 
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
-    snapshot, grounder, principal, at = gateway.snapshot, gateway.grounder, request.principal, gateway.observer.at
+    snapshot, grounder, principal, at = request.snapshot, gateway.grounder, request.principal, gateway.observer.at
     tokenizer = gateway.dispatcher.tokenizer
     upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
     chat = await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 415 413 402 408 429 400
@@ -69,8 +70,8 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         wanted = find_wanted(chat, principal, request.exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
-        plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
-        quote = size_hold(request, plan, served.price, chat, prompt)
+        plan = await fit(served.plan, served.prices, prompt, chat, principal.balance_nano)  # 400 402
+        quote = size_hold(request, served, plan, chat, prompt)
         at("quoted")
         async with Credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
             at("held")
@@ -109,7 +110,7 @@ async def read_chat(
     return parse_chat(body)
 
 
-async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:
+async def fit(plan: Plan, prices: PriceSchedule, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:
     """The plan with the routes whose window is large enough; 400 if there is none.
 
     Before a long prompt is counted, the free credit must pay for the fewest tokens that it can have: 402.
@@ -120,6 +121,7 @@ async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, b
         if is_long or not has_ample_room(plan, prompt.at_most, room_tokens):
             if prompt.at_least > plan.context_tokens:
                 raise ContextOverflow(plan.context_tokens, prompt.at_least)
+            price = prices.at(time.time_ns() // 1_000_000)
             await check_least_credit(balance_nano, price, prompt, chat.max_tokens or OUTPUT_TOKENS_MIN)
         if is_long:
             check_context(await prompt.exact_of_client())

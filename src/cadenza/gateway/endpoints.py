@@ -53,12 +53,13 @@ async def get_usage(gateway: Gateway, request: ApiRequest) -> None:
 
 
 async def list_models(gateway: Gateway, request: ApiRequest) -> None:
-    request.answers.send_json(msgspec.json.encode(gateway.snapshot.catalogue.models()))
+    request.answers.send_json(msgspec.json.encode(gateway.snapshot.catalogue.models(time.time_ns() // 1_000_000)))
 
 
 async def get_model(gateway: Gateway, request: ApiRequest) -> None:
     class_id = single_slashes(request.exchange.request.path).rstrip("/").removeprefix(MODELS_PATH + "/")
-    request.answers.send_json(msgspec.json.encode(gateway.snapshot.catalogue.model(class_id)))
+    model = gateway.snapshot.catalogue.model(class_id, time.time_ns() // 1_000_000)
+    request.answers.send_json(msgspec.json.encode(model))
 
 
 def single_slashes(path: str) -> str:

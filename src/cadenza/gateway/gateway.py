@@ -22,7 +22,7 @@ from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Observer
 from cadenza.routing.catalogue import Snapshot
 from cadenza.routing.dispatch import Dispatcher
-from cadenza.store.store import Store
+from cadenza.store.store import Store, StoreUnavailable
 
 MIB = 1024 * 1024
 BODY_BYTES_MAX = 512 * MIB  # the bodies of all requests together
@@ -102,12 +102,13 @@ class Gateway:
 
 
 class Reloader:
-    """Reads the config again: on request, or when the store's epoch shows that it has changed. One reload at a time."""
+    """Reads config and classes again: on request, or when the store's epoch shows a change. One reload at a time."""
 
     def __init__(self, load: LoadSnapshot, use: Callable[[Snapshot], None]) -> None:
         self._load = load
         self._use = use
         self.epoch = 0  # of the classes that are served
+        self._failures = 0  # of reads of the store
         self._lock = asyncio.Lock()
 
     async def reload(self) -> None:
@@ -115,12 +116,23 @@ class Reloader:
             await self._reload()
 
     async def catch_up(self, epoch: int) -> None:
-        """Reload if a later epoch has begun. Every request that sees the later epoch waits for it."""
+        """Reload if a later epoch has begun. Every request that sees the later epoch waits for it.
+
+        StoreUnavailable, also for those that waited for the same try: no request is served by what was replaced.
+        """
         if epoch > self.epoch:
+            failures = self._failures
             async with self._lock:
-                if epoch > self.epoch:
+                if epoch <= self.epoch:
+                    return
+                if failures != self._failures:
+                    raise StoreUnavailable("The classes could not be read from the store.")
+                try:
                     await self._reload()
-                    self.epoch = epoch
+                except StoreUnavailable:
+                    self._failures += 1
+                    raise
+                self.epoch = epoch
 
     async def _reload(self) -> None:
         if snapshot := await self._load():

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from cadenza.core.chat import ChatRequest
-from cadenza.core.money import Price
+from cadenza.core.prices import PriceSchedule
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.gateway.auth import presented_key
 from cadenza.gateway.credit_errors import check_least_credit, check_not_repeated
@@ -41,10 +41,10 @@ async def ground(
 ) -> Grounding:
     """Gather the reference material that the request wants, charge what it costs, and add it to the prompt's size."""
     grounder, principal = gateway.grounder, request.principal
-    affordable = await find_affordable(grounder.store, request, served.price, prompt)
+    affordable = await find_affordable(grounder.store, request, served.prices, prompt)
     secret = charge_secret(request.exchange.request.headers)
     charges = Charges(gateway.ledger, principal, request.record.request_id, secret)
-    decide = ModelDecision(gateway.dispatcher, gateway.snapshot, served, charges) if served.decides_by_model else None
+    decide = ModelDecision(gateway.dispatcher, request.snapshot, served, charges) if served.decides_by_model else None
     terms = grounder.search_terms()
     charge = partial(charge_search, charges, gateway.rates, principal.account_id, terms) if terms else nullcontext
     to_ground = GroundingRequest(chat, served.plan, prompt, principal, affordable, charge, decide)
@@ -55,13 +55,14 @@ async def ground(
     return grounding
 
 
-async def find_affordable(store: Store, request: ApiRequest, price: Price, prompt: PromptSize) -> Affordable:
+async def find_affordable(store: Store, request: ApiRequest, prices: PriceSchedule, prompt: PromptSize) -> Affordable:
     """What reference material can be paid with. No work is done for a request that repeats another: 409.
 
     Account and cap must be able to pay for an answer without it: 402.
     """
     principal, headers = request.principal, request.exchange.request.headers
     now_ms, free_nano = time.time_ns() // 1_000_000, principal.balance_nano
+    price = prices.at(now_ms)
     await check_not_repeated(store, principal.account_id, headers, now_ms)
     await check_least_credit(free_nano, price, prompt, OUTPUT_TOKENS_MIN)
     if principal.is_capped and (cap := await find_cap(store, principal.key_id, now_ms)):

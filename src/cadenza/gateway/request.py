@@ -13,6 +13,7 @@ from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.exchange import Exchange, Interruption
 from cadenza.process import is_exhausted
+from cadenza.routing.catalogue import Snapshot
 from cadenza.upstreams.base import Fault
 
 SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
@@ -29,6 +30,7 @@ class RequestRecord:
         self.endpoint = "unknown"
         self.principal: Principal | None = None
         self._class_id = ""
+        self._version: int | None = None
         self._route: Route | None = None
         self._fault = ""  # of the last route that failed, until another one answers
 
@@ -46,8 +48,8 @@ class RequestRecord:
         """Whether the service stopped, and interrupted the request for that."""
         return self._exchange.interruption is Interruption.SHUTDOWN
 
-    def held(self, completion_id: str, class_id: str) -> None:
-        self.completion_id, self._class_id = completion_id, class_id
+    def held(self, completion_id: str, class_id: str, version: int | None) -> None:
+        self.completion_id, self._class_id, self._version = completion_id, class_id, version
 
     def routed(self, route: Route) -> None:
         """A route began to answer; the last one counts."""
@@ -71,20 +73,26 @@ class RequestRecord:
             account_id=principal.account_id if principal else "",
             completion_id=self.completion_id,
             class_id=self._class_id,
+            version=self._version,
             provider=route.provider if route else "",
             model=route.model if route else "",
             usage=result.usage if result and not result.is_free else None,
             first_byte_ms=None if first_s is None else round((first_s - exchange.started_s) * 1000),
             fault=(result.fault or "") if result else self._fault,
             has_doubtful_usage=result.is_doubtful if result else False,
+            finish_reason=(result.finish_reason or "") if result else "",
         )
 
 
 class ApiRequest(msgspec.Struct, frozen=True):
-    """A request whose key is live, has the scope and is within its rate, and what relays a stream."""
+    """A request whose key is live, has the scope and is within its rate, and what relays a stream.
+
+    It keeps the snapshot to its end, whatever is reloaded or promoted meanwhile.
+    """
 
     exchange: Exchange
     principal: Principal
     answers: Answers
     record: RequestRecord
+    snapshot: Snapshot
     make_stream_relay: Callable[[Exchange, Answers, ReplyHead, UsageMeter], StreamRelay] = StreamRelay

@@ -16,6 +16,7 @@ import msgspec
 from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import CadenzaError
 from cadenza.core.money import Price
+from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Rate
 from cadenza.core.records import DISCONNECTED_STATUS, SEARCH, Outcome, Principal, Usage
 from cadenza.fleet.shared import Rates
@@ -61,13 +62,16 @@ class Charges:
         self.charged_nano = 0
 
     @contextlib.asynccontextmanager
-    async def charge(self, class_id: str, price: Price, at_most: Usage, what: str) -> AsyncIterator[ChargedWork]:
+    async def charge(
+        self, class_id: str, prices: PriceSchedule, at_most: Usage, what: str, version: int | None = None
+    ) -> AsyncIterator[ChargedWork]:
         """Charge the block, unless it fails; NotAffordable or AlreadyCharged before it begins.
 
-        `what` identifies the work: the query of a search, or the prompt of a decision.
+        `what` identifies the work: the query of a search, or the prompt of a decision. `version` is that of the class.
         """
         now_ms, started_s = time.time_ns() // 1_000_000, time.perf_counter()
-        hold = self._hold(class_id, price, at_most, what, now_ms)
+        hold = self._hold(class_id, prices.at(now_ms), at_most, what, now_ms)
+        hold = msgspec.structs.replace(hold, version=version)
         answer = await self._ledger.hold(hold)
         if isinstance(answer, Repeated):
             raise AlreadyCharged
@@ -84,7 +88,7 @@ class Charges:
             raise
         finally:
             used = work.usage if is_charged else None
-            self.charged_nano += price.charge(used) if used else 0
+            self.charged_nano += hold.price.charge(used) if used else 0
             outcome = Outcome(
                 request_id=hold.request_id,
                 endpoint=SEARCH,
@@ -95,6 +99,7 @@ class Charges:
                 account_id=hold.account_id,
                 completion_id=hold.completion_id,
                 class_id=class_id,
+                version=version,
                 provider=work.provider,
                 model=work.model,
                 usage=used,
@@ -141,7 +146,7 @@ async def charge_search(
     if not terms.price_nano:
         yield
         return
-    charge = charges.charge(SEARCH, Price(terms.price_nano, 0), ONE_SEARCH, query)
+    charge = charges.charge(SEARCH, PriceSchedule(Price(terms.price_nano, 0)), ONE_SEARCH, query)
     async with contextlib.AsyncExitStack() as stack:
         try:
             (await stack.enter_async_context(charge)).provider = terms.engine

@@ -65,7 +65,7 @@ class ModelDecision:
         served, answer = self._served, Collector()
         at_most = Usage(await prompt.exact(), DECISION_TOKENS, estimated=True)
         what = messages[-1]["content"]
-        async with self._charges.charge(served.plan.class_id, served.price, at_most, what) as work:
+        async with self._charges.charge(served.plan.class_id, served.prices, at_most, what, served.version) as work:
             work.usage = None
 
             def note_asked(route: Route | None) -> None:

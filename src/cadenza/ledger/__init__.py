@@ -54,4 +54,5 @@ EXPORT_FIELDS = (  # of an entry, with the metering row of its request
     "cached_input_nano",
     "short_nano",
     "source",
+    "version",
 )

@@ -132,7 +132,7 @@ EXPORT = Statement(
     text("""
     SELECT e.id, e.created_at, a.email, e.kind, e.amount_nano, e.amount_nano, e.completion_id, u.request_id,
     u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated, e.note, u.provider, u.model,
-    u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano, COALESCE(e.source, u.source)
+    u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano, COALESCE(e.source, u.source), u.version
     FROM entries e JOIN accounts a ON a.id = e.account_id LEFT JOIN usage u ON u.completion_id = e.completion_id
     WHERE e.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email) ORDER BY e.id LIMIT :page""")
 )

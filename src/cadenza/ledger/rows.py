@@ -26,7 +26,7 @@ CORRECTED = "This reply was charged while it still ran, and cost less in the end
 ENTRY_COLUMNS = ("account_id", "kind", "amount_nano", "completion_id", "note", "created_at")
 USAGE_COLUMNS = tuple(usage.c.keys())
 RESERVE_COLUMNS = ("account_id", "process", "amount_nano", "has_spare")
-_IDENTITY = {"completion_id", "request_id", "account_id", "key_id", "class_id", "stream", "started_at"}
+_IDENTITY = {"completion_id", "request_id", "account_id", "key_id", "class_id", "version", "stream", "started_at"}
 CORRECTED_COLUMNS = [name for name in USAGE_COLUMNS if name not in {*_IDENTITY, "idempotency_digest"}]
 ADD_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS)
 ADD_SOURCED_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS, "source")
@@ -169,6 +169,7 @@ def usage_row(charge: Charge) -> dict[str, Any]:
         "account_id": hold.account_id,
         "key_id": hold.key_id,
         "class_id": hold.class_id,
+        "version": hold.version,
         "provider": outcome.provider,
         "model": outcome.model,
         "prompt_tokens": counted.prompt_tokens,

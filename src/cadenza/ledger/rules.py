@@ -48,6 +48,7 @@ class Hold(msgspec.Struct, frozen=True):
     request_id: str = ""
     idempotency_digest: bytes | None = None
     is_capped: bool = False  # its key has a spend cap
+    version: int | None = None  # of the class; None in marks of an earlier release
     is_final: bool = False  # take what is free now, instead of waiting for credit that other processes can spare
 
     @property
@@ -197,6 +198,7 @@ def broken_off(hold: Hold, status: int, now_ms: int, usage: Usage | None = None)
         account_id=hold.account_id,
         key_id=hold.key_id,
         class_id=hold.class_id,
+        version=hold.version,
         endpoint=ENDPOINT,
         status=status,
         usage=usage,

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, delete, literal_column, select, text, update
+from sqlalchemy import ColumnElement, bindparam, delete, literal_column, null, select, text, update
 
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
@@ -59,7 +59,7 @@ FREE_KEY = Statement(delete(idempotency).where(*_KEY))
 OPEN: ColumnElement[str] = literal_column("'open'")
 OLD_OWNERS = Statement(select(holds.c.owner).where(holds.c.state == OPEN).distinct())
 OLD_HOLDS = Statement(
-    select(holds.c.amount_nano, *[holds.c[name] for name in HOLD_COLUMNS])
+    select(holds.c.amount_nano, *[holds.c[name] if name in holds.c else null() for name in HOLD_COLUMNS])
     .where(holds.c.state == OPEN, holds.c.owner == bindparam("of"))
     .order_by(holds.c.account_id)
     .limit(BATCH_MAX)

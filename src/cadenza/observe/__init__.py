@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 
 from cadenza.core.records import Outcome
 from cadenza.observe.log import Log, loop_errors, make_log, places
@@ -35,6 +36,7 @@ class Observer:
     def __init__(self, log: Log, at: FaultPoint | None = None) -> None:
         self.log = log
         self.metrics = Metrics(lambda: log.dropped)
+        self.watched: dict[str, Callable[[Outcome], None]] = {}  # by class: takes the outcomes of its chats
         self.at = (at or FaultPoint()).reach  # a method is called in a quarter of the time of an object
 
     def record(self, outcome: Outcome) -> None:
@@ -54,9 +56,13 @@ class Observer:
         if outcome.completion_id:
             line["completion_id"] = outcome.completion_id
             line["class_id"] = outcome.class_id
+            if outcome.version is not None:
+                line["version"] = outcome.version
             line["provider"] = outcome.provider
             if outcome.first_byte_ms is not None:
                 metrics.first_byte.add(outcome.class_id, outcome.first_byte_ms / 1000)
+            if outcome.class_id in self.watched:
+                self.watched[outcome.class_id](outcome)
         if usage := outcome.usage:
             tokens, class_id = metrics.tokens, outcome.class_id
             tokens.add(class_id, "prompt", amount=usage.prompt_tokens)

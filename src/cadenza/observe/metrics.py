@@ -116,6 +116,11 @@ class Metrics:
             "kind",
             "status",
         )
+        self.canary_share = gauge("cadenza_canary_share", "Percent of accounts that a candidate serves.", "class_id")
+        self.canary_requests = LabelledCounter(
+            "cadenza_canary_requests", "Requests that the test of a canary counted.", ("class_id", "side"), registry
+        )
+        self.canary_rollbacks = count("cadenza_canary_rollbacks", "Canaries rolled back.", "class_id", "measure")
         self.holds = gauge("cadenza_holds", "Requests that hold credit.")
         self.ledger_commits = count("cadenza_ledger_commits", "Transactions of the ledger.")
         self.ledger_retries = count("cadenza_ledger_retries", "Batches of the ledger that the store did not accept.")
@@ -123,6 +128,12 @@ class Metrics:
         self.ledger_short = count("cadenza_ledger_short_nano", "Nano-dollars due that the accounts did not have.")
         self.ledger_lost = count(
             "cadenza_ledger_lost", "Replies ended with an error because they could not be charged."
+        )
+        self.watch_score = gauge(
+            "cadenza_watch_score", "The score of the last watch of a class, from 0 to 1.", "class_id"
+        )
+        self.watch_drift = gauge(
+            "cadenza_watch_drift", "1 if the last watch of a class found that this has changed.", "class_id", "measure"
         )
         self.doubtful_usage = count(
             "cadenza_doubtful_usage", "Replies whose upstream counts could not be true.", "provider"

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from cadenza.core.chat import Model, ModelList
+from cadenza.core.classes import BUCKETS, bucket_of
 from cadenza.core.errors import ContextOverflow, InvalidRequest, NotFound, NotTaken
-from cadenza.core.money import Price
+from cadenza.core.prices import PriceSchedule, show_changes, show_price
 from cadenza.core.rates import Limits
 from cadenza.core.records import AUTO, CLASSES, DEFAULT_CLASS, RESERVED_CLASS, Plan, Principal, Route
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, output_room
@@ -23,12 +24,23 @@ CREATED = 1_767_225_600  # 2026-01-01: class ids are stable, and so is their cre
 
 
 class ServedClass(msgspec.Struct, frozen=True):
-    """A class that has routes: its plan, its character and its price, and how it decides about web search."""
+    """A version of a class: its plan, its character and its prices, and how it decides about web search.
+
+    While a canary runs, `candidate` is the version that serves `share` percent of the accounts instead.
+    """
 
     plan: Plan
     character: Character
-    price: Price
+    prices: PriceSchedule
     decides_by_model: bool = False
+    version: int | None = None  # its number in the store
+    candidate: "ServedClass | None" = None
+    share: int = 0
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plan, and that of the candidate if there is one."""
+        return (self.plan, self.candidate.plan) if self.candidate else (self.plan,)
 
 
 class Catalogue:
@@ -38,13 +50,16 @@ class Catalogue:
         self._classes = {class_id: classes[class_id] for class_id in CLASSES if class_id in classes}
         assert self._classes, "a service without a single route must not start"
         self.ids = (AUTO, *self._classes)
-        self.least_nano = min(served.price.quote(1, 1) for served in self._classes.values())  # the cheapest answer
+        # The cheapest answer, now or after a change of price.
+        self.least_nano = min(served.prices.least_quote(1, 1) for served in self._classes.values())
 
     def find(self, asked: str | None, principal: Principal) -> ServedClass:
         """The class that a chat request names; without a name, or for `auto`, the one that the account prefers."""
         class_id = self._preferred(principal) if asked is None or asked == AUTO else asked
         if found := self._classes.get(class_id):
-            return found
+            if (candidate := found.candidate) is None:
+                return found
+            return candidate if _is_in_share(principal.account_id, found, candidate) else found
         if class_id == RESERVED_CLASS:
             raise InvalidRequest(f"The model '{RESERVED_CLASS}' is reserved and not available. {self._usable()}")
         raise InvalidRequest(f"This model does not exist. {self._usable()}")
@@ -54,23 +69,28 @@ class Catalogue:
         return tuple(self._classes.values())
 
     def routes(self) -> Iterator[Route]:
-        return (route for served in self._classes.values() for route in served.plan.routes)
+        """The routes of all classes, and of the candidates that canaries try."""
+        return (route for served in self._classes.values() for plan in served.plans for route in plan.routes)
 
     def able_classes(self, needs: frozenset[str]) -> tuple[str, ...]:
-        """The classes with a route that has all of these capabilities."""
+        """The classes with a route that has all of these capabilities, for every account."""
         return tuple(
             class_id
             for class_id, served in self._classes.items()
-            if any(all(getattr(route, need) for need in needs) for route in served.plan.routes)
+            if all(any(all(getattr(route, need) for need in needs) for route in one.routes) for one in served.plans)
         )
 
-    def models(self) -> ModelList:
-        return ModelList(data=[Model(id=class_id, created=CREATED) for class_id in self.ids])
+    def models(self, now_ms: int) -> ModelList:
+        return ModelList(data=[self.model(class_id, now_ms) for class_id in self.ids])
 
-    def model(self, class_id: str) -> Model:
-        if class_id not in self.ids:
+    def model(self, class_id: str, now_ms: int) -> Model:
+        if class_id == AUTO:
+            return Model(id=AUTO, created=CREATED)
+        if class_id not in self._classes:
             raise NotFound(f"This model does not exist. {self._usable()}")
-        return Model(id=class_id, created=CREATED)
+        prices = self._classes[class_id].prices
+        pricing, changes = show_price(prices.at(now_ms)), show_changes(prices.after(now_ms))
+        return Model(id=class_id, created=CREATED, pricing=pricing, pricing_changes=changes)
 
     def _preferred(self, principal: Principal) -> str:
         """The account's class. If it has no routes: the default class, else the first that has."""
@@ -79,6 +99,11 @@ class Catalogue:
 
     def _usable(self) -> str:
         return f"Use one of: {', '.join(self.ids)}."
+
+
+def _is_in_share(account_id: str, served: ServedClass, candidate: ServedClass) -> bool:
+    assert candidate.version is not None
+    return bucket_of(account_id, served.plan.class_id, candidate.version) < served.share * BUCKETS // 100
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ REVISIONS = (
     "0008",
     "0009",
     "0010",
+    "0011",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

@@ -6,7 +6,7 @@ under a URL that changes with their content.
 
 import gzip
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -20,6 +20,7 @@ from cadenza.control.money.payments import describe_payment
 from cadenza.control.money.statement import describe_entry
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars
+from cadenza.core.prices import describe_price
 from cadenza.web.charts import about_dollars, compact, count
 
 MEDIA_TYPES = {
@@ -47,6 +48,7 @@ NOTES = {
     "account-resumed": "The account is resumed.",
     "credit-added": "The credit is added.",
     "credit-taken-back": "The credit is taken back.",
+    "class-rolled-back": "Rolled back. It counts from the next request on.",
     "check-started": "The ledger check has begun. Its result appears below.",
     "check-runs": "A ledger check is running already.",
     "welcome": "Welcome. Your account is ready.",
@@ -156,6 +158,13 @@ def day(at_ms: int) -> str:
     return f"{at.day} {at:%b %Y}"
 
 
+def utc_date(at_ms: int) -> str:
+    """1 December 2026 (UTC); with the time of day, unless it is midnight."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    time_of_day = "" if at.time() == time() else f", {at:%H:%M}" if at.second == 0 else f", {at:%H:%M:%S}"
+    return f"{at.day} {at:%B %Y}{time_of_day} (UTC)"
+
+
 def _read(path: Traversable) -> Asset:
     content = path.read_bytes()
     return Asset(MEDIA_TYPES[path.name.rpartition(".")[2]], content, gzip.compress(content, 9, mtime=0))
@@ -165,12 +174,14 @@ FILTERS = {
     "per_million": lambda price_nano: price_nano * TOKENS_PER_PRICE,  # from the price of a token
     "dollars": dollars,
     "exact_dollars": format_dollars,
+    "price": describe_price,
     "signed_dollars": signed_dollars,
     "about_dollars": about_dollars,
     "count": count,
     "compact": compact,
     "moment": moment,
     "day": day,
+    "utc_date": utc_date,
     "entry_words": describe_entry,
     "payment_words": describe_payment,
 }

@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from cadenza.control.classes import ClassRules
 from cadenza.control.email.outbox import Outbox
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.fleet.shared import Rates
@@ -35,6 +36,7 @@ class SiteParts(msgspec.Struct, frozen=True, kw_only=True):
     rates: Rates
     log: Log
     settings: SiteSettings
+    class_rules: Callable[[str], ClassRules]  # what the config says about a class
     read_metrics: ReadMetrics  # of all worker processes
     markdown: MarkdownRenderer
     outbox: Outbox | None  # None: no e-mail is sent

@@ -219,6 +219,7 @@ async def test_a_process_that_stops_gives_back_its_slots(valkey: Valkey, make_va
     await enter_all(slots, "key_b", 10)
 
 
+@pytest.mark.slow(reason="waits until a lease lapses")
 async def test_a_lease_lapses_after_a_kill(valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
     """The slots of a killed process are free for others after the time of a lease, and not before it was killed."""
     async with holding(valkey.url, 10, 7, LEASE.lease_s) as process:

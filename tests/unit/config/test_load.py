@@ -630,7 +630,6 @@ def test_route_needs_a_provider_that_is_defined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[classes.forte]", "missing; a class needs at least one [[classes.forte.routes]]"),
         ("[classes.forte]\nroutes = []", "missing; a class needs at least one [[classes.forte.routes]]"),
         ("[classes.forte]\nroutes = [1]", "must be an array of tables"),
         (
@@ -640,9 +639,27 @@ def test_route_needs_a_provider_that_is_defined(tmp_path: Path) -> None:
     ],
 )
 def test_class_needs_an_array_of_routes(tmp_path: Path, text: str, sentence: str) -> None:
-    """A class without a route, or with a single-bracket header, is a problem that says what to write."""
+    """An empty list of routes, or a single-bracket header, is a problem that says what to write."""
     (problem,) = problems(tmp_path, LOCAL + text)
     assert problem.endswith(f"classes.forte.routes: {sentence}")
+
+
+def test_settings_of_a_class_without_routes_keep_the_built_in_default(tmp_path: Path) -> None:
+    """A gate or a watch alone pins nothing: every class stays on the embedded model, and the class has its gate."""
+    settings = load(tmp_path, "[classes.forte.gate]\nmin_score = 0.5\n[classes.forte.watch]\nevery_hours = 24")
+    forte, mezzo = settings.classes["forte"], settings.classes["mezzo"]
+    assert (forte.gate.min_score, forte.watch.every_hours) == (0.5, 24)
+    assert forte.routes == mezzo.routes == load(tmp_path, "").classes["forte"].routes
+    assert forte.pinned_at is None
+
+
+def test_settings_of_a_class_without_routes_leave_them_to_the_store(tmp_path: Path) -> None:
+    """Beside providers, such a class is not one that the config decides about. A character would never be used."""
+    settings = load(tmp_path, LOCAL + LOCAL_ROUTE + "\n[classes.mezzo.gate]\nmin_score = 0.5")
+    assert settings.classes["mezzo"].gate.min_score == 0.5
+    assert list(settings.configured_classes()) == ["forte"]
+    (problem,) = problems(tmp_path, LOCAL + LOCAL_ROUTE + '\n[classes.mezzo.character]\ntext = "Be brief."')
+    assert problem.endswith("classes.mezzo.character: it needs [[classes.mezzo.routes]]: a character belongs to routes")
 
 
 def test_providers_without_classes_show_the_lines_to_add(tmp_path: Path) -> None:

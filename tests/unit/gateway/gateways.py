@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
 from cadenza.fleet.presence import Presence
@@ -28,7 +29,7 @@ REQUEST_ID = "req-of-the-test"
 
 
 def snapshot_of(upstreams: Mapping[str, Upstream], limits: Limits = LIMITS, route: Route = ROUTE) -> Snapshot:
-    forte = ServedClass(Plan.of("forte", (route,)), Character("Be brief."), FORTE)
+    forte = ServedClass(Plan.of("forte", (route,)), Character("Be brief."), PriceSchedule(FORTE))
     return Snapshot(Catalogue({"forte": forte}), upstreams, limits)
 
 

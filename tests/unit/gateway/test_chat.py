@@ -13,6 +13,7 @@ from cadenza.children.turns import TurnLimits
 from cadenza.core.chat import ChatRequest
 from cadenza.core.errors import InsufficientCredit, InvalidRequest, RateLimited
 from cadenza.core.money import Price
+from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.gateway.chat import INLINE_BYTES, compose, fit, read_chat
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
@@ -28,7 +29,7 @@ from tests.unit.gateway.prompts import TOKENIZER, Paid, prompt_of
 
 SMALL, LARGE = Route("acme", "small", 2_000, 500), Route("acme", "large", 2_000_000, 1_000, 1)
 PLAN = Plan.of("forte", (SMALL, LARGE))
-PRICE, CREDIT_NANO = Price(1070, 3450), 10**12
+PRICES, CREDIT_NANO = PriceSchedule(Price(1070, 3450)), 10**12
 
 CHARACTER = Character('You are "Cadenza".\nBe brief. 音楽')
 ONE_ROUTE = Plan.of("forte", (Route("acme", "large", 10_000, 1_000),))
@@ -65,14 +66,14 @@ def read(large_bodies: LargeBodies) -> Read:
 async def test_a_long_body_with_few_tokens_is_accepted(read: Read) -> None:
     """A body may have more bytes than the context has tokens, as long as they make fewer tokens."""
     prompt, chat = await read("a" * (CONTEXT_TOKENS_MAX + 100_000))
-    assert (await fit(PLAN, PRICE, prompt, chat, CREDIT_NANO)).routes == (LARGE,)
+    assert (await fit(PLAN, PRICES, prompt, chat, CREDIT_NANO)).routes == (LARGE,)
 
 
 async def test_a_body_with_too_many_tokens_is_refused(read: Read) -> None:
     """A prompt larger than the context is a 400 with the count of the client's own tokens, without the character's."""
     prompt, chat = await read("é" * CONTEXT_TOKENS_MAX, "You are the character.")
     with pytest.raises(InvalidRequest, match="resulted in 1000004 tokens"):
-        await fit(PLAN, PRICE, prompt, chat, CREDIT_NANO)
+        await fit(PLAN, PRICES, prompt, chat, CREDIT_NANO)
 
 
 @pytest.mark.parametrize(("tokens", "routes"), [(1_984, (SMALL, LARGE)), (1_985, (LARGE,))])
@@ -80,7 +81,7 @@ async def test_a_prompt_is_fitted_by_its_count(read: Read, tokens: int, routes: 
     """A prompt with more bytes than a window has tokens is counted, and goes to the route if its tokens fit."""
     _, chat = await read("hi")
     prompt = prompt_of(tokens, 50_000)
-    assert await fit(PLAN, PRICE, prompt, chat, CREDIT_NANO) == Plan.of("forte", routes)
+    assert await fit(PLAN, PRICES, prompt, chat, CREDIT_NANO) == Plan.of("forte", routes)
     assert prompt.is_exact
 
 
@@ -88,7 +89,7 @@ async def test_a_long_prompt_is_not_counted_without_credit(read: Read) -> None:
     """If only a count could tell whether a long prompt fits, the account's credit is looked at first."""
     prompt, chat = await read("a " * CONTEXT_TOKENS_MAX)
     with pytest.raises(InsufficientCredit):
-        await fit(PLAN, PRICE, prompt, chat, 0)
+        await fit(PLAN, PRICES, prompt, chat, 0)
     assert not prompt.is_exact
 
 
@@ -97,7 +98,7 @@ async def test_a_prompt_that_no_window_can_take_is_refused_without_a_count(read:
     prompt, chat = await read("a" * 257_000)
     plan = Plan.of("forte", (SMALL,))
     with pytest.raises(InvalidRequest, match=r"length is 2000 tokens.* resulted in 2008 tokens"):
-        await fit(plan, PRICE, prompt, chat, 0)
+        await fit(plan, PRICES, prompt, chat, 0)
     assert not prompt.is_exact
 
 

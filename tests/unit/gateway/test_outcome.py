@@ -358,7 +358,7 @@ def test_a_record_knows_what_its_stages_reported() -> None:
     empty = record.outcome()
     record.endpoint = "chat"
     record.principal = PRINCIPAL
-    record.held("chatcmpl-one", "forte")
+    record.held("chatcmpl-one", "forte", 3)
     record.routed(ROUTE)
     outcome = record.outcome(502, ReplyResult(USAGE, None, "truncated", is_free=True))
     assert (empty.request_id, empty.endpoint, empty.status, empty.key_id) == (REQUEST_ID, "unknown", 499, "")

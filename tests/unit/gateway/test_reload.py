@@ -6,6 +6,7 @@ from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Route
 from cadenza.gateway.gateway import Reloader
 from cadenza.routing.catalogue import Snapshot
+from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables import epochs
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
@@ -110,10 +111,13 @@ class SlowLoader:
         self.may_load = asyncio.Event()
         self.loads = 0
         self.used: list[Snapshot] = []
+        self.is_store_away = False
 
     async def load(self) -> Snapshot:
         self.loads += 1
         await self.may_load.wait()
+        if self.is_store_away:
+            raise StoreUnavailable("It is away.")
         return snapshot_of({}, LIMITS)
 
 
@@ -132,6 +136,22 @@ async def test_requests_that_see_a_new_epoch_wait_for_one_load() -> None:
     loader.may_load.set()
     await asyncio.gather(*waiting)
     assert (loader.loads, len(loader.used)) == (1, 1)
+
+
+async def test_a_store_that_is_away_fails_all_who_wait() -> None:
+    """None of them is served by what was replaced, and none tries again itself; the next one does."""
+    loader = SlowLoader()
+    loader.is_store_away = True
+    reloader = Reloader(loader.load, loader.used.append)
+    waiting = [asyncio.create_task(reloader.catch_up(1)) for _ in range(3)]
+    await let_tasks_run()
+    loader.may_load.set()
+    failed = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(one) for one in failed] == [StoreUnavailable] * 3
+    assert (loader.loads, loader.used, reloader.epoch) == (1, [], 0)
+    loader.is_store_away = False
+    await reloader.catch_up(1)
+    assert (loader.loads, len(loader.used), reloader.epoch) == (2, 1, 1)
 
 
 async def test_a_reload_by_request_always_loads() -> None:

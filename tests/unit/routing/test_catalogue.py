@@ -5,10 +5,12 @@ import pytest
 
 from cadenza.core.errors import InvalidRequest, NotFound, NotTaken
 from cadenza.core.money import Price
+from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.routing.catalogue import Catalogue, ServedClass, routes_that_take
 from cadenza.routing.prompt import Character
 
+NOW_MS = 1_767_225_600_000
 SERVED = {
     class_id: ServedClass(
         Plan.of(
@@ -16,7 +18,7 @@ SERVED = {
             (Route("acme", f"{class_id}-a", 1000, 100), Route("acme", f"{class_id}-b", 1000, 100, order=1)),
         ),
         Character(f"You are {class_id}."),
-        Price(number, number),
+        PriceSchedule(Price(number, number)),
     )
     for number, class_id in enumerate(("fortissimo", "forte", "mezzo"))
 }
@@ -75,33 +77,33 @@ def test_piano_is_reserved() -> None:
 
 def test_models_are_listed_in_a_fixed_order() -> None:
     """`auto` first, then the classes from light to strong, in whatever order the config has them."""
-    listed = catalogue().models()
+    listed = catalogue().models(NOW_MS)
     assert [model.id for model in listed.data] == ["auto", "mezzo", "forte", "fortissimo"]
     assert {(model.object, model.owned_by) for model in listed.data} == {("model", "cadenza")}
 
 
 def test_a_class_without_routes_is_not_listed() -> None:
     """Only `auto` and the configured classes are offered."""
-    assert [model.id for model in catalogue("forte").models().data] == ["auto", "forte"]
+    assert [model.id for model in catalogue("forte").models(NOW_MS).data] == ["auto", "forte"]
 
 
 def test_the_time_of_creation_is_stable() -> None:
     """Two starts of the service show the same time."""
-    assert catalogue().models() == catalogue().models()
-    assert catalogue().model("forte").created == 1_767_225_600
+    assert catalogue().models(NOW_MS) == catalogue().models(NOW_MS)
+    assert catalogue().model("forte", NOW_MS).created == 1_767_225_600
 
 
 @pytest.mark.parametrize("class_id", ["auto", "mezzo", "forte", "fortissimo"])
 def test_a_listed_model_can_be_read_alone(class_id: str) -> None:
     """One model is the same object as in the list."""
-    assert catalogue().model(class_id) in catalogue().models().data
+    assert catalogue().model(class_id, NOW_MS) in catalogue().models(NOW_MS).data
 
 
 @pytest.mark.parametrize("class_id", ["piano", "gpt-4o", "", "forte/x"])
 def test_a_model_that_is_not_listed_is_not_found(class_id: str) -> None:
     """404 for unknown ids, also for the reserved one."""
     with pytest.raises(NotFound, match="Use one of: auto, mezzo, forte, fortissimo"):
-        catalogue().model(class_id)
+        catalogue().model(class_id, NOW_MS)
 
 
 def test_the_routes_of_all_classes_are_listed() -> None:
@@ -129,3 +131,32 @@ def test_a_refused_image_names_the_classes_that_take_it() -> None:
     with pytest.raises(NotTaken, match=r"'mezzo' takes no parts .* Classes that take them: forte\.$") as refused:
         routes_that_take(SERVED["mezzo"].plan, frozenset({"vision"}), ("forte",))
     assert (refused.value.class_id, refused.value.need) == ("mezzo", "vision")
+
+
+def with_canary(share: int, number: int = 2) -> Catalogue:
+    candidate = Plan.of("forte", (Route("other", "candidate", 1000, 100, vision=True),))
+    tried = msgspec.structs.replace(SERVED["forte"], plan=candidate, version=number)
+    served = msgspec.structs.replace(SERVED["forte"], version=1, candidate=tried, share=share)
+    return Catalogue({**SERVED, "forte": served})
+
+
+def versions_of(classes: Catalogue, accounts: int = 1000) -> list[int | None]:
+    """The version that serves each of so many accounts."""
+    asking = (Principal("key_a", f"acct_{number}", frozenset(), "forte") for number in range(accounts))
+    return [classes.find("auto", one).version for one in asking]
+
+
+def test_a_canary_is_sticky_by_account() -> None:
+    """The candidate serves its share of the accounts, always the same ones, and a larger share keeps them."""
+    small, again, large = (versions_of(with_canary(share)) for share in (5, 5, 25))
+    assert small == again
+    assert 20 < small.count(2) < 90
+    assert 180 < large.count(2) < 330
+    assert all(later == 2 for before, later in zip(small, large, strict=True) if before == 2)
+
+
+def test_the_routes_of_a_candidate_count() -> None:
+    """Health and the operator's pages see them, and a class takes images only if both of its versions do."""
+    classes = with_canary(5)
+    assert ("other", "candidate") in [(route.provider, route.model) for route in classes.routes()]
+    assert classes.able_classes(frozenset({"vision"})) == ()

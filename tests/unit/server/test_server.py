@@ -205,6 +205,7 @@ def test_a_running_reply_is_completed_before_the_end() -> None:
             assert (status_line, body) == (b"HTTP/1.1 200 OK", WHOLE)
             assert b"connection: close" in lines
             assert await busy.read_to_end() == b""
+            busy.abort()
             assert await server.exit_code() == 0
             assert service.events[-1] == "stop"
             assert service.paths == ["/whole", "/when-told"]
@@ -307,6 +308,7 @@ def test_the_settings_of_connections_are_the_services() -> None:
             client = await server.connect()
             await client.send(b"\x00 not HTTP\r\n\r\n")
             check_malformed(await client.read_to_end())
+            client.abort()
             signal.raise_signal(signal.SIGTERM)
             assert await server.exit_code() == 0
 

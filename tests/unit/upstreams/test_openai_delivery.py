@@ -325,11 +325,11 @@ async def test_a_broken_reply_closes_its_connection(clock: Clock, events: list[E
 
 @on_uvloop
 async def test_a_status_other_than_200_closes_its_connection() -> None:
-    """The body of an error response is not read: its connection is closed at once."""
+    """The body of an error whose status says all is not read: its connection is closed at once."""
 
     async def script(visit: Visit) -> None:
         await visit.request()
-        await visit.say(http_head(500, {"content-length": "1000"}))
+        await visit.say(http_head(401, {"content-length": "1000"}))
         await visit.until_left()
 
     async with asyncio.timeout(WAIT_S), Peer(script) as peer, running(peer.url) as openai:

@@ -5,6 +5,7 @@ The store is neither created nor migrated. The one write to it changes nothing.
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,8 @@ from cadenza.app import search_options
 from cadenza.cli.index import index_problem
 from cadenza.config import Settings
 from cadenza.config.load import SECRET_KEY_ENV
-from cadenza.config.settings import SearchSettings, ServerSettings
+from cadenza.config.settings import DEFAULT_PRICES, SearchSettings, ServerSettings
+from cadenza.control.prices import read_schedules, say_unused
 from cadenza.core.errors import ControlError
 from cadenza.fleet.shared import MEMORY
 from cadenza.grounding.index.local_index import index_exists, list_folders
@@ -59,6 +61,7 @@ async def check_installation(settings: Settings) -> list[Check]:
         check_site_key(settings),
         check_metrics(settings.server),
         await check_search(settings),
+        *await check_prices(settings),
     ]
 
 
@@ -127,6 +130,22 @@ async def check_shared_state(url: str) -> Check:
     if found.is_cluster:
         return Check("shared", "fault", f"{name} is a cluster", "Use a single server, with a replica if you like.")
     return Check("shared", "ok", f"{name} answers in {found.trip_s * 1000:.1f} ms")
+
+
+async def check_prices(settings: Settings) -> list[Check]:
+    """Prices of the config that are not used, because changes of the price have begun to count."""
+    store, now_ms = open_store(settings.store.url), time.time_ns() // 1_000_000
+    try:
+        is_there = store.path is None or store.path.exists()
+        if not is_there or not (await schema_state(store)).is_usable:
+            return []
+        found = await read_schedules(store, settings.prices, now_ms)
+    except (StoreUnavailable, OSError):
+        return []  # `check_store` reports it
+    finally:
+        await store.close()
+    unused = [say_unused(id_, settings.prices[id_], DEFAULT_PRICES[id_], prices) for id_, prices in found.items()]
+    return [Check("prices", "warning", sentence) for sentence in unused if sentence]
 
 
 def check_region(region: str | None) -> Check:

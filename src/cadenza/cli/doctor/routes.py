@@ -8,7 +8,7 @@ one token, with --deep it is sent some tiny requests, once for each model.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,10 +18,16 @@ from cadenza.cli.doctor.installation import Check, check_installation
 from cadenza.config import Settings
 from cadenza.config.checks import suggest
 from cadenza.config.settings import ServerSettings
+from cadenza.control.class_versions import is_decided_by_store, read_served, require_providers, require_routes
+from cadenza.control.store.prepare import require_store
+from cadenza.core.classes import ClassState
+from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import Broken, read_body
 from cadenza.observe import make_log
+from cadenza.store.address import open_store
+from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.base import Fault, FaultKind, Probe, Upstream
 from cadenza.upstreams.trial.session import TrialFinding, fault_advice
 from cadenza.upstreams.trial.trial import try_model, try_one_token, try_plain_reply
@@ -75,18 +81,65 @@ async def examine(settings: Settings) -> list[Check]:
         checks.append(Check("retention", "ok", f"{name}: zero, as configured{switch}"))
     service, faults = await ask_service(settings.server)
     checks.append(service)
-    for name, upstream in build_upstreams(settings, make_log()).items():
+    classes, problems = await read_classes(settings)
+    checks += problems
+    for name, upstream in build_upstreams(settings, make_log(), served_routes(classes)).items():
         try:
             probe = await upstream.probe()
         finally:
             await upstream.stop()
-        for class_id, one in settings.classes.items():
-            checks += [
-                _check_route(f"{class_id} -> {name}: {it.model}", it.model, probe, faults.get((name, it.model)))
-                for it in one.routes
-                if it.provider == name
-            ]
+        for class_id, state in classes.items():
+            for version in filter(None, (state.version, state.candidate)):
+                label = f"{class_id} (candidate)" if version is state.candidate else class_id
+                checks += [
+                    _check_route(f"{label} -> {name}: {it.model}", it.model, probe, faults.get((name, it.model)))
+                    for it in version.routes
+                    if it.provider == name
+                ]
     return checks
+
+
+async def read_classes(settings: Settings) -> tuple[dict[str, ClassState], list[Check]]:
+    """What is served, or what a start would serve, and a check of each class for which the config is not all.
+
+    Without a usable store, which has a check of its own, it is what the config says.
+    """
+    configured, checks = settings.configured_classes(), list[Check]()
+    store = open_store(settings.store.url)
+    try:
+        await require_store(store)
+        classes = await read_served(store, configured)
+    except StoreUnavailable:
+        return {class_id: ClassState(version=one.version) for class_id, one in configured.items()}, []
+    finally:
+        await store.close()
+    for class_id in settings.classes:
+        try:
+            require_routes(class_id, classes)
+        except ControlError as error:
+            checks.append(Check("class", "fault", error.message))
+    for class_id, state in list(classes.items()):
+        given = configured.get(class_id)
+        try:
+            require_providers(state, settings.providers)
+        except ControlError as error:
+            checks.append(Check("class", "fault", error.message))
+            del classes[class_id]
+            continue
+        if state.version.number and given and is_decided_by_store(state, given):
+            number, line = state.version.number, settings.classes[class_id].pinned_at
+            unused = f"the routes in line {line} of the config are not used" if line else "it was promoted"
+            checks.append(Check("class", "ok", f"{class_id}: version {number} of the store is served; {unused}"))
+    return classes, checks
+
+
+def served_routes(classes: Mapping[str, ClassState]) -> list[Route]:
+    return [
+        route
+        for state in classes.values()
+        for version in filter(None, (state.version, state.candidate))
+        for route in version.routes
+    ]
 
 
 async def ask_service(server: ServerSettings) -> tuple[Check, dict[Place, LiveFault]]:
@@ -161,9 +214,9 @@ async def try_models(
     A model is asked for one token, or sent every kind of request if the trial is deep.
     """
     routes = dict[tuple[str, str], Route]()
-    for one in settings.classes.values():
-        for route in one.routes:
-            routes.setdefault((route.provider, route.model), route)
+    classes, _ = await read_classes(settings)
+    for route in served_routes(classes):
+        routes.setdefault((route.provider, route.model), route)
     used = {route.provider: None for route in routes.values()}
     if provider is not None and provider not in used:
         raise ValueError(f"no route uses a provider named '{provider}'; {suggest(provider, used)}")
@@ -172,7 +225,7 @@ async def try_models(
     for route in wanted:
         what = "with tiny requests, one at a time" if is_deep else "with a request for one token"
         announce(f"Trying {route.provider}: {route.model} {what} …")
-        upstream = build_upstreams(settings, make_log())[route.provider]
+        upstream = build_upstreams(settings, make_log(), wanted)[route.provider]
         await upstream.start()
         try:
             checks += await _try_route(settings, upstream, route, limit_s, is_deep=is_deep)

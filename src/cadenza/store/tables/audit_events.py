@@ -35,6 +35,9 @@ LIST_OF_ACCOUNT = Statement(_NEWEST_FIRST.where(audit_events.c.account_id == bin
 LIST_OF_SERVICE = Statement(
     _NEWEST_FIRST.where(audit_events.c.account_id.is_(None), audit_events.c.act == bindparam("event"))
 )
+LIST_OF_SUBJECT = Statement(
+    _NEWEST_FIRST.where(audit_events.c.account_id.is_(None), audit_events.c.subject == bindparam("subject"))
+)
 NEWEST = 2**62
 
 
@@ -58,3 +61,14 @@ async def list_of_service(store: Store, event: str, count: int) -> list[AuditEve
     """The newest events of this name that concern no account, newest first."""
     rows = await store.rows(LIST_OF_SERVICE, {"before": NEWEST, "count": count, "event": event})
     return [AuditEvent(*row) for row in rows]
+
+
+async def list_of_subject(store: Store, subject: str, count: int) -> list[AuditEvent]:
+    """The newest events that concern no account but this subject, like a class, newest first."""
+    rows = await store.rows(LIST_OF_SUBJECT, {"before": NEWEST, "count": count, "subject": subject})
+    return [AuditEvent(*row) for row in rows]
+
+
+def newest_of_subject(tx: Transaction, subject: str) -> AuditEvent | None:
+    row = tx.row(LIST_OF_SUBJECT, {"before": NEWEST, "count": 1, "subject": subject})
+    return AuditEvent(*row) if row else None

@@ -110,12 +110,14 @@ def _describe(endpoints: list[ApiEndpoint], taken: dict[str, Any]) -> tuple[dict
 
 
 def _renamed(described: tuple[Any, Any], names: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The same with these schemas renamed, here and in all references to them."""
+    """The same with these schemas renamed, in all references to them, and in their titles, which generators use."""
     text = msgspec.json.encode(described).decode()
     for name in names:
         text = text.replace(f'"{SCHEMAS}{name}"', f'"{SCHEMAS}Platform{name}"')
     paths, schemas = msgspec.json.decode(text)
-    return paths, {f"Platform{name}" if name in names else name: schema for name, schema in schemas.items()}
+    for name in names:
+        schemas[f"Platform{name}"] = schemas.pop(name) | {"title": f"Platform{name}"}
+    return paths, schemas
 
 
 def _operation(one: ApiEndpoint, by_type: dict[Any, Any], schemas: dict[str, Any]) -> dict[str, Any]:

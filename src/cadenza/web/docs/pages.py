@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from starlette.responses import Response
 
-from cadenza.core.money import TOKENS_PER_PRICE, format_dollars
+from cadenza.core.prices import PricingChange, show_changes, show_price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from cadenza.gateway.gateway import Gateway
 from cadenza.routing.catalogue import ServedClass
@@ -32,6 +32,7 @@ class ClassStatus(msgspec.Struct, frozen=True):
     input: str
     output: str
     cached_input: str | None
+    price_changes: list[PricingChange]  # those to come, by date
     context_tokens: int
     max_output_tokens: int
 
@@ -90,6 +91,7 @@ async def docs_page(visit: Visit) -> Response:
     return visit.page(
         "docs/api.html",
         service=await get_status(visit),
+        classes=visit.context.gateway.snapshot.catalogue.served(),
         search=visit.context.gateway.grounder.search_terms(),
         errors=ERRORS,
         tags=reference.api_tags,
@@ -117,7 +119,7 @@ async def status_page(_visit: Visit) -> Response:
 
 async def get_status(visit: Visit) -> ServiceStatus:
     gateway = visit.context.gateway
-    classes = [_class_status(gateway, served) for served in gateway.snapshot.catalogue.served()]
+    classes = [_class_status(gateway, served, visit.now_ms) for served in gateway.snapshot.catalogue.served()]
     rate = gateway.snapshot.limits.rate
     return ServiceStatus(classes, ServiceLimits(rate.per_s, rate.burst))
 
@@ -127,14 +129,15 @@ def is_usable(gateway: Gateway, served: ServedClass) -> bool:
     return any(not gateway.dispatcher.health.of(route).is_failing for route in served.plan.routes)
 
 
-def _class_status(gateway: Gateway, served: ServedClass) -> ClassStatus:
-    price, cached_nano = served.price, served.price.cached_input_nano
+def _class_status(gateway: Gateway, served: ServedClass, now_ms: int) -> ClassStatus:
+    price = show_price(served.prices.at(now_ms))
     return ClassStatus(
         id=served.plan.class_id,
         state="usable" if is_usable(gateway, served) else "failing",
-        input=format_dollars(price.input_nano * TOKENS_PER_PRICE),
-        output=format_dollars(price.output_nano * TOKENS_PER_PRICE),
-        cached_input=None if cached_nano is None else format_dollars(cached_nano * TOKENS_PER_PRICE),
+        input=price.input,
+        output=price.output,
+        cached_input=price.cached_input,
+        price_changes=show_changes(served.prices.after(now_ms)),
         context_tokens=max(route.context_tokens for route in served.plan.routes),
         max_output_tokens=served.plan.max_output_tokens,
     )

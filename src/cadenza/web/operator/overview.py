@@ -52,7 +52,7 @@ class ModelLoad(msgspec.Struct, frozen=True):
 
 
 class RouteFacts(msgspec.Struct, frozen=True):
-    """A route of a class, as the config has it."""
+    """A route of the version that is served."""
 
     provider: str
     model: str
@@ -63,11 +63,17 @@ class RouteFacts(msgspec.Struct, frozen=True):
 
 
 class ClassLoad(msgspec.Struct, frozen=True):
-    """A class and its routes, in the order in which they are tried."""
+    """A class and its routes, in the order in which they are tried, and the number of the version that has them.
+
+    While a canary runs, `candidate` is the version that serves `share` percent of the accounts.
+    """
 
     id: str
     is_usable: bool
     routes: list[RouteFacts]
+    version: int | None
+    candidate: int | None
+    share: int
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -136,8 +142,9 @@ async def overview_page(visit: Visit) -> Response:
 
 async def classes_page(visit: Visit) -> Response:
     load = await get_load(visit)
-    prices = {one.plan.class_id: one.price for one in visit.context.gateway.snapshot.catalogue.served()}
-    return visit.page("operator/classes.html", prices=prices, load=load)
+    classes = visit.context.gateway.snapshot.catalogue.served()
+    prices = {one.plan.class_id: one.prices for one in classes}
+    return visit.page("operator/classes.html", prices=prices, classes=classes, load=load)
 
 
 async def get_totals(visit: Visit) -> OperatorOverview:
@@ -165,7 +172,8 @@ async def get_load(visit: Visit) -> Load:
 
 def _class_load(gateway: Gateway, served: ServedClass) -> ClassLoad:
     routes = [to_record(RouteFacts, one) for one in served.plan.routes]
-    return ClassLoad(served.plan.class_id, is_usable(gateway, served), routes)
+    candidate = served.candidate.version if served.candidate else None
+    return ClassLoad(served.plan.class_id, is_usable(gateway, served), routes, served.version, candidate, served.share)
 
 
 def _model_loads(gateway: Gateway, samples: Samples) -> list[ModelLoad]:
@@ -173,7 +181,7 @@ def _model_loads(gateway: Gateway, samples: Samples) -> list[ModelLoad]:
     classes = dict[tuple[str, str], list[str]]()
     routes = dict[tuple[str, str], Route]()
     for served in gateway.snapshot.catalogue.served():
-        for route in served.plan.routes:
+        for route in (route for plan in served.plans for route in plan.routes):
             place = (route.provider, route.model)
             routes.setdefault(place, route)
             used_by = classes.setdefault(place, [])

@@ -1,0 +1,322 @@
+"""cadenza classes list | show | history | diff | adopt | promote | rollback | reload."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from cadenza.cli.console import (
+    config_option,
+    json_option,
+    load_config,
+    now_ms,
+    print_json,
+    print_list,
+    print_table,
+    read_store,
+    say,
+    to_row,
+    with_store,
+)
+from cadenza.core.records import COMMAND_LINE
+
+if TYPE_CHECKING:
+    from cadenza.config import Settings
+    from cadenza.control.class_diff import RouteChange, VersionDiff
+    from cadenza.control.classes import ClassSituation
+    from cadenza.core.classes import ClassState, ClassVersion
+    from cadenza.core.records import Route
+    from cadenza.store.store import Store
+    from cadenza.store.tables.verdicts import EvaluationRecord
+
+ROUTE_FIELDS = ("order", "weight", "provider", "model", "context_tokens", "max_output_tokens")
+ROUTE_COLUMNS = (*ROUTE_FIELDS, "continue")
+LIST_COLUMNS = ("class", "version", *ROUTE_COLUMNS)
+HISTORY_COLUMNS = ("at", "actor", "event", "detail")
+CHARACTER_CHARS_SHOWN = 100
+EVENTS_MAX = 1_000
+
+class_argument = click.argument("class_id", metavar="CLASS")
+
+
+@click.group()
+def classes() -> None:
+    """Classes: what serves them, and its replacement after evaluation."""
+
+
+@classes.command("list")
+@json_option
+@config_option
+def list_routes(as_json: bool, config: str | None) -> None:
+    """List the routes that serve every class, in the order in which they are tried."""
+    settings = load_config(config)
+    states = _read_states(settings)
+    rows = list[dict[str, object]]()
+    for class_id in states or settings.classes:
+        state = states.get(class_id)
+        routes = state.version.routes if state else settings.classes[class_id].routes
+        number = state.version.number or None if state else None
+        rows += [{"class": class_id, "version": number, **_route_row(route)} for route in routes]
+    print_list(rows, LIST_COLUMNS, as_json=as_json)
+
+
+@classes.command()
+@class_argument
+@json_option
+@config_option
+def show(class_id: str, as_json: bool, config: str | None) -> None:
+    """Show what serves a class now: its version, routes and canary, the newest verdict, and what to do next."""
+    from cadenza.app import class_rules  # noqa: PLC0415 import time
+    from cadenza.control.classes import get_situation  # noqa: PLC0415 import time
+
+    settings = load_config(config)
+    rules = class_rules(settings, class_id)
+    found = read_store(settings, lambda store: get_situation(store, class_id, rules))
+    if as_json:
+        print_json([_situation_row(found)])
+    else:
+        _print_situation(found)
+
+
+@classes.command()
+@class_argument
+@click.option(
+    "--count",
+    metavar="NUMBER",
+    type=click.IntRange(1, EVENTS_MAX),
+    default=50,
+    show_default=True,
+    help="How many of the newest events.",
+)
+@json_option
+@config_option
+def history(class_id: str, count: int, as_json: bool, config: str | None) -> None:
+    """List the newest changes of a class with their reasons, oldest first: who did what, and when."""
+    from cadenza.control.classes import list_history  # noqa: PLC0415 import time
+
+    found = read_store(load_config(config), lambda store: list_history(store, class_id, count))
+    print_list([to_row(entry, *HISTORY_COLUMNS) for entry in reversed(found)], HISTORY_COLUMNS, as_json=as_json)
+
+
+@classes.command()
+@class_argument
+@click.argument("before", metavar="[FROM]", type=int, required=False)
+@click.argument("after", metavar="[TO]", type=int, required=False)
+@json_option
+@config_option
+def diff(class_id: str, before: int | None, after: int | None, as_json: bool, config: str | None) -> None:
+    """Show what differs between two versions of a class.
+
+    Without versions: between the one that was served before and the one that is served or, while a canary runs, between
+    the one that is served and the candidate.
+    """
+    from cadenza.control.class_diff import compare_versions  # noqa: PLC0415 import time
+    from cadenza.control.classes import get_pair  # noqa: PLC0415 import time
+
+    old, new = read_store(load_config(config), lambda store: get_pair(store, class_id, before, after))
+    found = compare_versions(old, new)
+    if as_json:
+        print_json([{"class": class_id, **to_row(found, "before", "after", "routes", "character")}])
+    else:
+        _print_diff(found)
+
+
+@classes.command()
+@class_argument
+@click.option("--undo", is_flag=True, help="Let the config decide again.")
+@config_option
+def adopt(class_id: str, undo: bool, config: str | None) -> None:
+    """Hand a class over from the config to the store: its routes in the config no longer count."""
+    from cadenza.app import class_rules  # noqa: PLC0415 import time
+    from cadenza.control import classes as control  # noqa: PLC0415 import time
+
+    settings = load_config(config)
+    rules, act = class_rules(settings, class_id), control.hand_back if undo else control.adopt
+    state = with_store(settings, lambda store: act(store, class_id, rules, COMMAND_LINE, now_ms()))
+    if undo:
+        say(f"'{class_id}' is served by the routes of the config again.")
+    else:
+        say(f"'{class_id}' is adopted: version {state.version.number} is served until you promote or roll back.")
+
+
+@classes.command()
+@class_argument
+@click.option("--candidate", metavar="PROVIDER/MODEL", required=True, help="The model to promote, as it was evaluated.")
+@click.option(
+    "--share",
+    metavar="PERCENT",
+    type=click.IntRange(1, 100),
+    default=100,
+    show_default=True,
+    help="Below 100: begin a canary with this share of the accounts.",
+)
+@click.option("--force", is_flag=True, help="Skip the gate. Needs --reason, and stays visible in the history.")
+@click.option("--reason", metavar="TEXT", default="", help="Why the gate is skipped.")
+@config_option
+def promote(class_id: str, candidate: str, share: int, force: bool, reason: str, config: str | None) -> None:
+    """Replace the main routes of a class by a candidate that has passed the gate. Prices and fallbacks stay."""
+    from cadenza.app import class_rules  # noqa: PLC0415 import time
+    from cadenza.config.load import find_candidate  # noqa: PLC0415 import time
+    from cadenza.control import classes as control  # noqa: PLC0415 import time
+    from cadenza.evaluation.suite import load_suite  # noqa: PLC0415 import time
+
+    if reason and not force:
+        raise ValueError("--reason belongs to --force: the reason of a gated promotion is its verdict")
+    settings = load_config(config)
+    settings.require_secrets()
+    rules, route = class_rules(settings, class_id), find_candidate(settings, class_id, candidate)
+    suite = load_suite(rules.suite)
+    order = control.PromotionOrder(
+        candidate=route,
+        suite=suite.name,
+        suite_digest=suite.digest,
+        share=share,
+        forced=reason if force else None,
+    )
+    state = with_store(settings, lambda store: control.promote(store, class_id, rules, order, COMMAND_LINE, now_ms()))
+    if state.candidate:
+        say(f"Version {state.candidate.number} of '{class_id}' serves {state.share}% of the accounts: a canary runs.")
+    else:
+        say(f"Version {state.version.number} of '{class_id}' serves every account. {_how_to_return(state)}")
+
+
+@classes.command()
+@class_argument
+@click.option("--to", metavar="NUMBER", type=click.IntRange(1), help="The version to serve, if not the one before.")
+@click.option("--reason", metavar="TEXT", default="", help="Why, for the history.")
+@config_option
+def rollback(class_id: str, to: int | None, reason: str, config: str | None) -> None:
+    """Serve an earlier version of a class again or, while a canary runs, end it and keep the incumbent."""
+    from cadenza.app import class_rules  # noqa: PLC0415 import time
+    from cadenza.control import classes as control  # noqa: PLC0415 import time
+
+    settings = load_config(config)
+    rules, order = class_rules(settings, class_id), control.RollbackOrder(to=to, reason=reason)
+    state = with_store(settings, lambda store: control.roll_back(store, class_id, rules, order, COMMAND_LINE, now_ms()))
+    say(f"Version {state.version.number} of '{class_id}' serves every account.")
+
+
+@classes.command()
+@config_option
+def reload(config: str | None) -> None:
+    """Make running servers reload classes, routes, providers, prices, limits and grounding. No stream is dropped."""
+    from cadenza.control.operator import announce_reload  # noqa: PLC0415 import time
+
+    settings = load_config(config)
+    settings.require_secrets()
+    with_store(settings, announce_reload)
+    say("Every server on this store reloads its config before its next request. Its log shows any mistakes.")
+
+
+def _read_states(settings: "Settings") -> "dict[str, ClassState]":
+    """What is served, by class. Without a store, nothing is recorded yet: then the config says it."""
+    from cadenza.control.class_versions import read_served  # noqa: PLC0415 import time
+    from cadenza.store.address import open_store  # noqa: PLC0415 import time
+
+    path = open_store(settings.store.url).path
+    if path is not None and not path.exists():
+        say("There is no store yet: these are the routes of the config.")
+        return {}
+
+    async def read(store: "Store") -> "dict[str, ClassState]":
+        return await read_served(store, settings.configured_classes())
+
+    return read_store(settings, read)
+
+
+def _how_to_return(state: "ClassState") -> str:
+    return f"To return to version {state.previous}: cadenza classes rollback {state.version.class_id}"
+
+
+def _route_row(route: "Route") -> dict[str, object]:
+    return {**to_row(route, *ROUTE_FIELDS), "continue": route.continues}
+
+
+def _version_row(version: "ClassVersion | None") -> dict[str, object] | None:
+    if version is None:
+        return None
+    fields = to_row(version, "number", "origin", "created_at", "actor", "verdict_id", "character")
+    return {**fields, "routes": [_route_row(route) for route in version.routes]}
+
+
+def _situation_row(found: "ClassSituation") -> dict[str, object]:
+    state = found.state
+    return {
+        "class": state.version.class_id,
+        "version": _version_row(state.version),
+        "previous": state.previous,
+        "candidate": _version_row(state.candidate),
+        **to_row(state, "share", "changed_at", "is_adopted"),
+        "pin": found.pin or None,
+        "canary": dict(found.canary_numbers),
+        "verdict": _verdict_row(found.verdict),
+        "next_step": found.next_step,
+    }
+
+
+def _verdict_row(verdict: "EvaluationRecord | None") -> dict[str, object] | None:
+    if verdict is None:
+        return None
+    import msgspec  # noqa: PLC0415 import time
+
+    fields = to_row(
+        verdict, "id", "state", "created_at", "ended_at", "actor", "incumbent", "candidate", "suite", "runs"
+    )
+    return {**fields, "result": msgspec.json.decode(verdict.result) if verdict.result else None}
+
+
+def _print_situation(found: "ClassSituation") -> None:
+    from cadenza.core.formats import rfc3339  # noqa: PLC0415 import time
+
+    state, version = found.state, found.state.version
+    click.secho(f"{version.class_id}: version {version.number}", bold=True, nl=False)
+    click.echo(f", recorded {rfc3339(version.created_at)} by {version.actor}")
+    by_store = "the built-in default, until a candidate is promoted" if found.is_built_in else "the store"
+    decides = f"the config ({found.pin})" if found.pin else by_store
+    click.echo(f"decided by  {decides}")
+    character = version.character.replace("\n", " ")
+    more = "…" if len(character) > CHARACTER_CHARS_SHOWN else ""
+    click.echo(f"character   {character[:CHARACTER_CHARS_SHOWN]}{more}")
+    if state.candidate:
+        since = rfc3339(state.candidate.created_at)
+        click.echo(f"canary      version {state.candidate.number} serves {state.share}% of accounts, begun {since}")
+        click.echo("".join(f"            {name}: {value}\n" for name, value in found.canary_numbers), nl=False)
+    if found.verdict:
+        click.echo(f"verdict     {found.verdict_line}")
+    click.echo(f"next        {found.next_step}\n")
+    _print_routes(version.routes)
+    if state.candidate:
+        click.echo(f"\nRoutes of the candidate, version {state.candidate.number}:")
+        _print_routes(state.candidate.routes)
+
+
+def _print_routes(routes: "Iterable[Route]") -> None:
+    print_table([_route_row(route) for route in routes], ROUTE_COLUMNS)
+
+
+def _print_diff(found: "VersionDiff") -> None:
+    if found.before == found.after:
+        click.echo(f"Name two versions: cadenza classes diff {found.class_id} FROM TO")
+        return
+    click.secho(f"{found.class_id}: version {found.before} -> {found.after}", bold=True)
+    if not found.routes and not found.character:
+        click.echo("The same routes and the same character.")
+    for change in found.routes:
+        _print_route_change(change)
+    if found.character:
+        click.echo("  character")
+        for line in found.character:
+            click.secho(f"    {line}", fg=_color(line[:1]))
+
+
+def _print_route_change(change: "RouteChange") -> None:
+    sign = {"added": "+", "removed": "-", "changed": "~"}[change.change]
+    click.secho(f"{sign} route {change.route}", fg=_color(sign))
+    for field in change.fields:
+        values = [value for value in (field.before, field.after) if value is not None]
+        click.echo(f"    {field.name}: {' -> '.join(values)}")
+
+
+def _color(sign: str) -> str | None:
+    colors: Mapping[str, str] = {"+": "green", "-": "red"}
+    return colors.get(sign)

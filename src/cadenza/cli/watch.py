@@ -1,0 +1,93 @@
+"""cadenza classes watch: one watch of a class, now."""
+
+import io
+import sys
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from cadenza.cli.console import config_option, json_option, load_config, print_json, say, with_store
+
+if TYPE_CHECKING:
+    from cadenza.config import Settings
+    from cadenza.evaluation.watch import WatchDone
+    from cadenza.store.store import Store
+
+DRIFT_EXIT = 2
+
+
+@click.command()
+@click.argument("class_id", metavar="CLASS")
+@click.option("--new-reference", is_flag=True, help="Accept what it finds: later watches are compared with this one.")
+@json_option
+@config_option
+def watch(class_id: str, new_reference: bool, as_json: bool, config: str | None) -> None:
+    """Ask the cheap cases of the class's suite now, and compare the answers with the first watch's.
+
+    The exit code is 2 if something has drifted. The budget is that of the config.
+    """
+    settings = load_config(config)
+    settings.require_secrets()
+    done = with_store(settings, lambda store: _watch(store, settings, class_id, as_reference=new_reference))
+    if as_json:
+        result = msgspec.to_builtins(done.result)
+        row = {"id": done.record.id, "state": done.record.state, "reason": done.reason, "result": result}
+        print_json([{**row, "spent_nano": done.record.spent_nano, "version": done.record.incumbent}])
+    else:
+        _print(done)
+    if done.result is None:
+        sys.exit(1)
+    if done.result.drifts:
+        sys.exit(DRIFT_EXIT)
+
+
+async def _watch(store: "Store", settings: "Settings", class_id: str, *, as_reference: bool) -> "WatchDone":
+    from cadenza.app import (  # noqa: PLC0415 import time
+        build_upstreams,
+        resolve_classes,
+        running,
+        served_version,
+        watched_class,
+    )
+    from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
+    from cadenza.core.records import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.evaluation.watch import Watches  # noqa: PLC0415 import time
+    from cadenza.evaluation.watched_model import UpstreamModel  # noqa: PLC0415 import time
+    from cadenza.observe import make_log  # noqa: PLC0415 import time
+
+    version = served_version(await resolve_classes(store, settings, serves=False), class_id)
+    watched, log = watched_class(settings, version), make_log(io.StringIO())
+    upstreams = build_upstreams(settings, log, version.main_routes)
+    async with running(upstreams):
+        watches = Watches(store, UpstreamModel(lambda: upstreams), log)
+        done = await watches.watch(watched, actor=COMMAND_LINE, as_reference=as_reference)
+    if done is None:
+        raise ControlError(f"Another process is watching {class_id}, or its version was replaced just now. Try again.")
+    return done
+
+
+def _print(done: "WatchDone") -> None:
+    from cadenza.core.money import format_dollars  # noqa: PLC0415 import time
+
+    record, result = done.record, done.result
+    head = f"{record.class_id}, version {record.incumbent}, suite {record.suite}"
+    if result is None:
+        say(f"The watch of {head} was stopped: {done.reason}.")
+        return
+    found = result.summary
+    first = "–" if found.first_p50_ms is None else f"{found.first_p50_ms:.0f} ms"
+    click.echo(f"{head}: score {found.score:.3f}, {found.passes} passed, {found.faults} without an answer")
+    spent = format_dollars(record.spent_nano)
+    click.echo(f"first token {first} (median), {found.tokens:.0f} tokens an answer, {spent} dollars")
+    for check in found.conformance:
+        if check.state != "ok":
+            click.echo(f"conformance: {check.name}: {check.state}")
+    if result.reference_id is None:
+        click.echo("Later watches of this version are compared with this one.")
+    elif not result.drifts:
+        click.echo("Nothing has drifted.")
+    for drift in result.drifts:
+        click.secho(f"drift of {drift.measure}: {drift.detail}", bold=True)
+    if "latency" in result.suspected and all(one.measure != "latency" for one in result.drifts):
+        click.echo("The first tokens come late. It is drift if the next watch finds the same.")

@@ -1,0 +1,138 @@
+"""Which version of each class is served: resolved by every process at its start and at each reload.
+
+The config decides about a class until an operator adopts it, or first promotes a candidate for a class that the config
+does not pin. From then on the store decides. What the config says is recorded as a version too, under the number that
+it had before, or else the next one. Everything happens in one transaction, and processes that start together agree: if
+two record the same version at once, the store refuses one of them, which tries again and finds it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from cadenza.core.classes import ClassState, ConfiguredClass
+from cadenza.core.errors import ControlError
+from cadenza.core.records import CLASSES
+from cadenza.store.store import Store, StoreBusy, StoreRefused, Transaction
+from cadenza.store.tables import audit_events, class_versions
+from cadenza.store.tables.audit_events import AuditEvent
+
+CONFIG = "config"  # the actor of a version that the config names
+TRIES = 5  # processes that start together wait for each other
+
+
+async def resolve(
+    store: Store,
+    configured: Mapping[str, ConfiguredClass],
+    providers: Collection[str],
+    now_ms: int,
+    *,
+    named: Collection[str] = (),
+    serves: bool = True,
+) -> dict[str, ClassState]:
+    """The state of each class that is served, once it is recorded.
+
+    ControlError, and nothing is recorded, if a version names a provider that is not among `providers`, or if nobody has
+    routes for one of the classes that the config has `named`. A command that does not serve (`serves` is false) records
+    versions, and leaves the state to the processes that do: its config may be another one than theirs.
+    """
+
+    def work(tx: Transaction) -> dict[str, ClassState]:
+        states = _by_class(class_versions.list_states(tx))
+        served = dict[str, ClassState]()
+        for class_id in CLASSES:
+            given, state = configured.get(class_id), states.get(class_id)
+            if state and is_decided_by_store(state, given):
+                served[class_id] = state
+            elif given:
+                served[class_id] = _record(tx, given, state, now_ms, serves=serves)
+        for state in served.values():
+            require_providers(state, providers)
+        for class_id in named:
+            require_routes(class_id, served)
+        return served
+
+    for _ in range(TRIES - 1):
+        with suppress(StoreBusy, StoreRefused):
+            return await store.transact(work)
+    return await store.transact(work)
+
+
+async def read_served(store: Store, configured: Mapping[str, ConfiguredClass]) -> dict[str, ClassState]:
+    """The same without writing. What the config says has the number 0 until a process has loaded it."""
+    states = _by_class(await class_versions.read_states(store))
+    served = dict[str, ClassState]()
+    for class_id in CLASSES:
+        given, state = configured.get(class_id), states.get(class_id)
+        if state and (is_decided_by_store(state, given) or (given and _is_current(state, given))):
+            served[class_id] = state
+        elif given:
+            served[class_id] = ClassState(version=given.version)
+    return served
+
+
+def is_decided_by_store(state: ClassState, given: ConfiguredClass | None) -> bool:
+    """Whether the store decides what is served, and not the config. A class that only the store has must be adopted."""
+    if state.is_adopted or given is None:
+        return state.is_adopted
+    return state.was_promoted and not given.is_pinned
+
+
+def _record(
+    tx: Transaction, given: ConfiguredClass, state: ClassState | None, now_ms: int, *, serves: bool
+) -> ClassState:
+    """Record what the config says, unless it is what the state says already."""
+    if state and _is_current(state, given):
+        return state
+    new = msgspec.structs.replace(given.version, created_at=now_ms, actor=CONFIG)
+    state = class_versions.get_state(tx, new.class_id)  # locked, and read again
+    if state is None:
+        first = class_versions.find(tx, new) or class_versions.add(tx, new)
+        class_versions.add_state(tx, first, now_ms)
+        return ClassState(version=first, changed_at=now_ms)
+    if is_decided_by_store(state, given) or _is_current(state, given):
+        return state
+    found = class_versions.find(tx, new)
+    version = found or class_versions.add(tx, new)
+    if not serves:
+        return ClassState(version=version)
+    is_changed = class_versions.change_state(tx, state.serving(version), now_ms)
+    assert is_changed, "the state is locked"
+    if found:  # a new version is a record of its own
+        detail = f"version {version.number} again, instead of {state.version.number}"
+        audit_events.add(tx, AuditEvent(now_ms, CONFIG, "class.config", subject=new.class_id, detail=detail))
+    written = class_versions.get_state(tx, new.class_id)
+    assert written
+    return written
+
+
+def _is_current(state: ClassState, given: ConfiguredClass) -> bool:
+    """Whether the state says what the config says."""
+    served, wanted = state.version, given.version
+    same = (served.routes, served.character) == (wanted.routes, wanted.character)
+    return same and state.candidate is None
+
+
+def require_routes(class_id: str, served: Collection[str]) -> None:
+    """ControlError if a class of which the config has settings is not among those that are served."""
+    if class_id not in served:
+        raise ControlError(
+            f"The class '{class_id}' has no routes: the config has settings for it and names no routes, and the store "
+            f"has not adopted it. Add [[classes.{class_id}.routes]] to the config, or remove what it says of the class."
+        )
+
+
+def require_providers(state: ClassState, providers: Collection[str]) -> None:
+    """ControlError if the version that is served, or the candidate, names a provider that is not among these."""
+    for version in filter(None, (state.version, state.candidate)):
+        if missing := {route.provider for route in version.routes}.difference(providers):
+            class_id, name = version.class_id, min(missing)
+            raise ControlError(
+                f"Version {version.number} of the class '{class_id}' needs the provider '{name}', which the config "
+                f"does not have. Define [providers.{name}], or run 'cadenza classes rollback {class_id}'."
+            )
+
+
+def _by_class(states: Iterable[ClassState]) -> dict[str, ClassState]:
+    return {state.version.class_id: state for state in states}

@@ -1,0 +1,461 @@
+"""Versions of classes for operators: what is served, its history, and adoption, promotion and rollback.
+
+A change is decided on the state that was read, and made only if that is still the state: of two operators who act at
+once, one wins, and the other is told what happened. A change, its audit event and the epoch that makes every process
+serve it are one transaction. What the config pins stays pinned until the class is adopted, forced or not.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from cadenza.core.classes import WHOLE, ClassState, ClassVersion
+from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339
+from cadenza.core.records import CLASSES, Route
+from cadenza.core.usage_report import DAY_MS
+from cadenza.evaluation import canary
+from cadenza.evaluation.gate import GateLimits, find_shortfalls
+from cadenza.evaluation.suite import STARTER
+from cadenza.evaluation.verdict import read_verdict
+from cadenza.fleet.changes import make_change
+from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import audit_events, class_versions, epochs, verdicts
+from cadenza.store.tables.audit_events import AuditEvent
+from cadenza.store.tables.verdicts import EvaluationRecord
+
+REASON_CHARS_MAX = 500
+HISTORY_SHOWN = 50
+VERDICTS_SHOWN = 20
+VERDICTS_READ = 200  # of which one must be for the candidate
+
+
+class UnknownClass(ControlError):
+    """There is no such class, or it has no version yet."""
+
+
+class ClassRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the config says about a class."""
+
+    pin: str = ""  # where it names the routes, like "cadenza.toml, line 12"; empty: it does not
+    gate: GateLimits = GateLimits()
+    suite: Path | None = None  # of the gate; None: the starter suite
+    providers: frozenset[str] = frozenset()  # all that a route can name
+
+
+class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
+    """What is served, whether the config pins it, the newest verdict on a candidate, and what to do next."""
+
+    state: ClassState
+    pin: str  # empty once the class is adopted
+    verdict: EvaluationRecord | None
+    next_step: str
+
+    @property
+    def canary_numbers(self) -> list[tuple[str, str]]:
+        """What the canary has seen since its step began, and what it has compared: names and values."""
+        if self.state.candidate is None:
+            return []
+        seen = canary.decode(self.state.canary)
+        requests = f"{seen.step_requests} of the candidate, {seen.step_incumbents} of the version before"
+        compared = [(name, canary.describe(seen, name)) for name, bet in seen.bets.items() if bet.n_a]
+        return [
+            ("requests", f"{requests}, since this share began"),
+            ("accounts", f"at least {seen.account_count}" if seen.account_count else "none yet"),
+            *((name, text.removeprefix(f"{name}: ")) for name, text in compared),
+        ]
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether the built-in default decides what is served, until a candidate is promoted."""
+        return not (self.pin or self.state.is_adopted or self.state.was_promoted)
+
+    @property
+    def verdict_line(self) -> str:
+        """The newest verdict in one line."""
+        return describe_verdict(self.verdict) if self.verdict else "none"
+
+
+class HistoryEntry(msgspec.Struct, frozen=True):
+    """A change of a class, or an observation about it."""
+
+    at: int
+    actor: str
+    event: str
+    detail: str
+
+
+class PromotionOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The candidate, the suite that the gate wants, and the share of accounts to begin with."""
+
+    candidate: Route
+    suite: str
+    suite_digest: bytes
+    share: int = WHOLE
+    forced: str | None = None  # the reason why the gate is skipped; None: it is not
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The versions that an operator saw before deciding."""
+
+    version: int
+    candidate: int | None = None
+
+
+class RollbackOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Without `to`, back to the version that was served before. `seen` is what a page showed."""
+
+    to: int | None = None
+    reason: str = ""
+    seen: Seen | None = None
+
+
+async def get_situation(store: Store, class_id: str, rules: ClassRules) -> ClassSituation:
+    state = await _read_state(store, class_id)
+    newest = await verdicts.list_newest(store, class_id, count=1)
+    verdict = newest[0] if newest else None
+    pin = "" if state.is_adopted else rules.pin
+    return ClassSituation(state=state, pin=pin, verdict=verdict, next_step=_next_step(state, pin, verdict, rules))
+
+
+async def list_history(store: Store, class_id: str, count: int = HISTORY_SHOWN) -> list[HistoryEntry]:
+    """The newest changes of a class and observations about it, newest first."""
+    await _read_state(store, class_id)
+    events = await audit_events.list_of_subject(store, class_id, count)
+    made = await class_versions.list_newest(store, class_id)
+    recorded = [
+        HistoryEntry(one.created_at, one.actor, "class.config", f"version {one.number}: {name_routes(one)}")
+        for one in made
+        if one.origin == "config"  # a promotion has an event
+    ]
+    found = [HistoryEntry(one.at, one.actor, one.event, one.detail) for one in events]
+    return sorted(found + recorded, key=lambda entry: -entry.at)[:count]
+
+
+async def list_versions(store: Store, class_id: str) -> list[ClassVersion]:
+    """All versions of a class, newest first."""
+    await _read_state(store, class_id)
+    return await class_versions.list_newest(store, class_id)
+
+
+async def list_verdicts(store: Store, class_id: str) -> list[EvaluationRecord]:
+    """The newest evaluations of candidates, newest first."""
+    return await verdicts.list_newest(store, class_id, count=VERDICTS_SHOWN)
+
+
+async def get_pair(
+    store: Store, class_id: str, before: int | None = None, after: int | None = None
+) -> tuple[ClassVersion, ClassVersion]:
+    """Two versions to compare.
+
+    Usually what is served and the candidate of the canary or, without one, what was served before and what is served.
+    """
+    state = await _read_state(store, class_id)
+    served = state.version
+    if after is None:
+        after = state.candidate.number if state.candidate and before in (None, served.number) else served.number
+    if before is None:
+        before = served.number if after != served.number else state.previous or served.number
+    return await _read_version(store, class_id, before), await _read_version(store, class_id, after)
+
+
+async def adopt(store: Store, class_id: str, rules: ClassRules, by: str, now_ms: int) -> ClassState:
+    """From now on the store decides what the class serves, and the routes in the config do not."""
+    state = await _read_state(store, class_id)
+    if state.is_adopted:
+        raise ControlError(f"'{class_id}' is adopted already: promote a candidate, or roll back.")
+    if not rules.pin:
+        raise ControlError(f"The config names no routes for '{class_id}', so the store decides already.")
+    detail = f"version {state.version.number} stays; {rules.pin} no longer counts"
+    event = AuditEvent(now_ms, by, "class.adopt", subject=class_id, detail=detail)
+    new = msgspec.structs.replace(state.serving(state.version), is_adopted=True)
+    return await _change(store, state, new, event)
+
+
+async def hand_back(store: Store, class_id: str, rules: ClassRules, by: str, now_ms: int) -> ClassState:
+    """Undo an adoption: the routes of the config are served again."""
+    state = await _read_state(store, class_id)
+    if not state.is_adopted:
+        raise ControlError(f"'{class_id}' is not adopted.")
+    if not rules.pin:
+        raise ControlError(f"The config names no routes for '{class_id}': write them there, and run this again.")
+    _refuse_canary(state)
+    detail = f"the routes of {rules.pin} count again, instead of version {state.version.number}"
+    event = AuditEvent(now_ms, by, "class.adopt", subject=class_id, detail=detail)
+    return await _change(store, state, msgspec.structs.replace(state, is_adopted=False), event)
+
+
+async def promote(
+    store: Store, class_id: str, rules: ClassRules, order: PromotionOrder, by: str, now_ms: int
+) -> ClassState:
+    """Serve the candidate to every account or, with a share below 100, begin a canary."""
+    state = await _read_state(store, class_id)
+    _refuse_pinned(state, rules)
+    _refuse_canary(state)
+    made = state.version.with_candidate(order.candidate)
+    if made.digest == state.version.digest:
+        raise ControlError(f"{order.candidate.name} serves '{class_id}' already: there is nothing to promote.")
+    if order.forced is None:
+        record = await _find_verdict(store, state, made, rules, order, now_ms)
+        verdict_id, why = record.id, f"verdict {record.id}"
+    else:
+        verdict_id, why = None, f"FORCED past the gate: {_check_reason(order.forced, is_required=True)}"
+    what = f"{order.candidate.name}; {why}"
+    before = state.version.number
+
+    def change(tx: Transaction) -> ClassState:
+        current = _lock(tx, class_id, _seen(state))
+        stamped = msgspec.structs.replace(made, created_at=now_ms, actor=by, verdict_id=verdict_id)
+        version = class_versions.add(tx, stamped)
+        if order.share == WHOLE:
+            new, name = current.serving(version), "class.promote"
+            detail = f"version {version.number} instead of {before}: {what}"
+        else:
+            begun = {"candidate": version, "share": order.share, "canary": canary.new_canary()}
+            new, name = msgspec.structs.replace(current, **begun), "class.canary"
+            detail = f"version {version.number} for {order.share}% of accounts beside {before}: {what}"
+        return _write(tx, new, AuditEvent(now_ms, by, name, subject=class_id, detail=detail))
+
+    return await make_change(store, change)
+
+
+async def roll_back(
+    store: Store, class_id: str, rules: ClassRules, order: RollbackOrder, by: str, now_ms: int
+) -> ClassState:
+    """End a canary and keep the incumbent or, without a canary, serve an earlier version again."""
+    state = await _read_state(store, class_id)
+    _refuse_pinned(state, rules)
+    reason = f": {given}" if (given := _check_reason(order.reason)) else ""
+    served, seen = state.version.number, order.seen or _seen(state)
+    if seen != _seen(state):
+        await store.transact(lambda tx: _lock(tx, class_id, seen))  # says who came first
+    if state.candidate and order.to in (None, served):
+        new = state.serving(state.version)
+        detail = f"the canary of version {state.candidate.number} ended, version {served} stays{reason}"
+    else:
+        version = await _read_version(store, class_id, _rollback_target(state, order.to))
+        _refuse_newer(state, version)
+        _refuse_unknown_providers(version, rules)
+        new = state.serving(version)
+        detail = f"version {version.number} instead of {served}{reason}"
+    event = AuditEvent(now_ms, by, "class.rollback", subject=class_id, detail=detail)
+    return await _change(store, state, new, event)
+
+
+def describe_verdict(record: EvaluationRecord) -> str:
+    head = f"{record.candidate} against version {record.incumbent}, {rfc3339(record.created_at)}, {record.id}"
+    if record.result is None:
+        return f"{head}: {record.state}"
+    found = read_verdict(record.result)
+    return (
+        f"{head}: {found.decision}, score {found.incumbent.score:.3f} -> {found.candidate.score:.3f} "
+        f"({found.interval}), "
+        f"{found.wins} wins, {found.losses} losses, {found.ties} ties"
+    )
+
+
+def name_routes(version: ClassVersion) -> str:
+    """The main routes, and how many fallbacks there are."""
+    main = version.main_routes
+    others = len(version.routes) - len(main)
+    names = ", ".join(route.name for route in main)
+    return f"{names} and {others} fallback{'s' if others > 1 else ''}" if others else names
+
+
+async def _change(store: Store, seen: ClassState, new: ClassState, event: AuditEvent) -> ClassState:
+    def change(tx: Transaction) -> ClassState:
+        current = _lock(tx, event.subject, _seen(seen))
+        return _write(tx, msgspec.structs.replace(new, revision=current.revision), event)
+
+    return await make_change(store, change)
+
+
+def _lock(tx: Transaction, class_id: str, seen: Seen) -> ClassState:
+    """The state, locked. ControlError if it is no longer what the operator saw."""
+    current = class_versions.get_state(tx, class_id)
+    assert current, "a state is never removed"
+    if _seen(current) != seen:
+        event = audit_events.newest_of_subject(tx, class_id)
+        who = f"{event.actor}, {rfc3339(event.at)}, {event.event}: {event.detail}. " if event else ""
+        raise ControlError(
+            f"'{class_id}' has changed meanwhile, so nothing was done. {who}Look at it with 'cadenza classes show "
+            f"{class_id}', and repeat what you did if you still want it."
+        )
+    return current
+
+
+def _write(tx: Transaction, new: ClassState, event: AuditEvent) -> ClassState:
+    is_written = class_versions.change_state(tx, new, event.at)
+    assert is_written, "the state was locked"
+    audit_events.add(tx, event)
+    epochs.begin_next(tx, epochs.CLASSES)
+    written = class_versions.get_state(tx, event.subject)
+    assert written
+    return written
+
+
+def _seen(state: ClassState) -> Seen:
+    return Seen(state.version.number, state.candidate.number if state.candidate else None)
+
+
+async def _read_state(store: Store, class_id: str) -> ClassState:
+    if class_id not in CLASSES:
+        raise UnknownClass(f"There is no class '{class_id}': the classes are {', '.join(CLASSES)}.")
+    state = await class_versions.read_state(store, class_id)
+    if state is None:
+        raise UnknownClass(
+            f"'{class_id}' has no version yet: the service records version 1 when it first starts with routes for it."
+        )
+    return state
+
+
+async def _read_version(store: Store, class_id: str, number: int) -> ClassVersion:
+    version = await class_versions.read(store, class_id, number)
+    if version is None:
+        raise ControlError(
+            f"'{class_id}' has no version {number}: 'cadenza classes history {class_id}' shows those that it has."
+        )
+    return version
+
+
+def _rollback_target(state: ClassState, to: int | None) -> int:
+    class_id, served = state.version.class_id, state.version.number
+    if to == served:
+        raise ControlError(f"Version {served} of '{class_id}' is served already.")
+    if to is not None:
+        return to
+    advice = f"'cadenza classes history {class_id}' shows the versions: name one with --to NUMBER."
+    if state.previous is None:
+        raise ControlError(f"Version {served} of '{class_id}' is the first that was served. {advice}")
+    if state.previous > served:
+        raise ControlError(f"'{class_id}' was rolled back to version {served} already. {advice}")
+    return state.previous
+
+
+def can_return_to(state: ClassState, number: int) -> bool:
+    """Whether a rollback may serve this version: an older one, or the one from before. A newer one is promoted."""
+    return number < state.version.number or number == state.previous
+
+
+def _refuse_newer(state: ClassState, version: ClassVersion) -> None:
+    if not can_return_to(state, version.number):
+        class_id, place = version.class_id, version.main_routes[0].name
+        raise ControlError(
+            f"Version {version.number} of '{class_id}' is newer than version {state.version.number}, which is served: "
+            f"promote it, with 'cadenza classes promote {class_id} --candidate {place}'."
+        )
+
+
+def _refuse_pinned(state: ClassState, rules: ClassRules) -> None:
+    if rules.pin and not state.is_adopted:
+        class_id = state.version.class_id
+        raise ControlError(
+            f"The config pins '{class_id}' ({rules.pin}): change its routes there, or hand the class over to the store "
+            f"with 'cadenza classes adopt {class_id}'."
+        )
+
+
+def _refuse_unknown_providers(version: ClassVersion, rules: ClassRules) -> None:
+    if missing := {route.provider for route in version.routes} - rules.providers:
+        names = ", ".join(f"'{name}'" for name in sorted(missing))
+        raise ControlError(
+            f"Version {version.number} needs the provider {names}, which the config does not have: add it there first."
+        )
+
+
+def _refuse_canary(state: ClassState) -> None:
+    if state.candidate:
+        class_id = state.version.class_id
+        raise ControlError(
+            f"A canary of version {state.candidate.number} ({name_routes(state.candidate)}) of '{class_id}' runs at "
+            f"{state.share}%: wait for its end, or end it with 'cadenza classes rollback {class_id}'."
+        )
+
+
+def _check_reason(reason: str, *, is_required: bool = False) -> str:
+    text = reason.strip()
+    if len(text) > REASON_CHARS_MAX or not text.isprintable():
+        raise ControlError(f"A reason is one line of at most {REASON_CHARS_MAX} characters.")
+    if is_required and not text:
+        raise ControlError("A promotion that skips the gate needs a reason: add --reason TEXT.")
+    return text
+
+
+async def _find_verdict(
+    store: Store, state: ClassState, made: ClassVersion, rules: ClassRules, order: PromotionOrder, now_ms: int
+) -> EvaluationRecord:
+    """The newest verdict on exactly this candidate, incumbent and suite, if it passes the gate. ControlError if not."""
+    class_id, place = state.version.class_id, order.candidate.name
+    suite = f" --suite {rules.suite}" if rules.suite else ""
+    advice = f"Run 'cadenza classes evaluate {class_id} --candidate {place}{suite}'."
+    all_found = await verdicts.list_newest(store, class_id, count=VERDICTS_READ)
+    found = [one for one in all_found if one.candidate == place]
+    if not found:
+        others = sorted({one.candidate for one in all_found})
+        known = f" There are verdicts for {', '.join(others)}." if others else ""
+        raise ControlError(f"There is no verdict on {place} for '{class_id}'.{known} {advice}")
+    against = [one for one in found if one.incumbent == state.version.number]
+    if not against:
+        raise ControlError(
+            f"The newest verdict on {place} is against version {found[0].incumbent} of '{class_id}', and version "
+            f"{state.version.number} is served. {advice}"
+        )
+    with_suite = [one for one in against if one.suite_digest == order.suite_digest]
+    if not with_suite:
+        raise ControlError(
+            f"The newest verdict on {place} is by the suite '{against[0].suite}' or by another state of it, and the "
+            f"gate wants '{order.suite}' as it is now. {advice}"
+        )
+    same = [one for one in with_suite if one.candidate_digest == made.digest]
+    if not same:
+        raise ControlError(f"The settings of the route {place} have changed since its newest verdict. {advice}")
+    newest = next((one for one in same if one.result is not None), None)
+    if newest is None or newest.result is None:
+        raise ControlError(f"The evaluation {same[0].id} of {place} has not ended. {advice}")
+    age_days = (now_ms - (newest.ended_at or newest.created_at)) / DAY_MS
+    if age_days > rules.gate.max_age_days:
+        over = age_days - rules.gate.max_age_days
+        raise ControlError(
+            f"The verdict {newest.id} on {place} is {age_days:.1f} days old, {over:.1f} more than max_age_days allows. "
+            f"{advice}"
+        )
+    if shortfalls := find_shortfalls(read_verdict(newest.result), rules.gate):
+        raise ControlError(
+            "\n  ".join([f"The verdict {newest.id} on {place} does not pass the gate of '{class_id}':", *shortfalls])
+        )
+    return newest
+
+
+def _next_step(state: ClassState, pin: str, verdict: EvaluationRecord | None, rules: ClassRules) -> str:
+    class_id = state.version.class_id
+    if pin:
+        return (
+            f"The config pins its routes ({pin}). Change them there, or run 'cadenza classes adopt {class_id}' to "
+            "promote candidates after evaluation."
+        )
+    if state.candidate:
+        return f"The canary steps up or rolls back by itself. To end it now, run 'cadenza classes rollback {class_id}'."
+    is_current = verdict is not None and verdict.incumbent == state.version.number
+    if verdict is None or not is_current:
+        return f"To try another model, run 'cadenza classes evaluate {class_id} --candidate PROVIDER/MODEL'."
+    return _step_after(verdict, rules)
+
+
+def _step_after(verdict: EvaluationRecord, rules: ClassRules) -> str:
+    """What to do after the newest evaluation, which was against the version that is served."""
+    class_id = verdict.class_id
+    if verdict.result is None:
+        return f"The evaluation {verdict.id} of {verdict.candidate} has not ended: its command goes on with it."
+    wanted = rules.suite.name if rules.suite else STARTER
+    if verdict.suite != wanted:
+        return (
+            f"The newest verdict, on {verdict.candidate}, is by the suite '{verdict.suite}', and the gate wants "
+            f"'{wanted}': run 'cadenza classes evaluate {class_id} --candidate {verdict.candidate}'."
+        )
+    if shortfalls := find_shortfalls(read_verdict(verdict.result), rules.gate):
+        return f"{verdict.candidate} does not pass the gate: {shortfalls[0]}"
+    return (
+        f"{verdict.candidate} keeps the limits of the gate, by the suite '{verdict.suite}'. To serve it, run 'cadenza "
+        f"classes promote {class_id} --candidate {verdict.candidate} --share 5', which also checks that this is the "
+        "suite of the gate, and the age of the verdict."
+    )

@@ -1,0 +1,94 @@
+"""What stands behind a class: numbered versions of routes and character, and which of them are served.
+
+A version never changes. The state of a class names the version that is served and, while a canary runs, the candidate
+and its share of the accounts. An account belongs to the share of one candidate for as long as the canary runs.
+"""
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from cadenza.core.records import Route
+
+Origin = Literal["config", "promotion"]
+WHOLE = 100  # percent of accounts
+SHARES = (5, 25, WHOLE)  # the steps of a canary
+BUCKETS = 10_000
+
+
+class ClassVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a class. `routes` are sorted by order."""
+
+    class_id: str
+    number: int = 0  # 0: not recorded yet
+    routes: tuple[Route, ...]
+    character: str
+    origin: Origin = "config"
+    created_at: int = 0
+    actor: str = ""
+    verdict_id: str | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """The same for versions of a class with the same routes and the same character.
+
+        Fields with their default value are left out, so that a new field changes no digest.
+        """
+        routes = msgspec.json.decode(msgspec.json.encode(self.routes), type=tuple[Route, ...])  # 60 becomes 60.0
+        plain = (self.class_id, [_without_defaults(route) for route in routes], self.character)
+        return hashlib.sha256(msgspec.json.encode(plain)).digest()
+
+    @property
+    def main_routes(self) -> tuple[Route, ...]:
+        """The routes that are tried first. The others are fallbacks."""
+        return tuple(route for route in self.routes if route.order == self.routes[0].order)
+
+    def with_candidate(self, candidate: Route) -> "ClassVersion":
+        """The version that a promotion records: the candidate instead of the main routes; fallbacks stay."""
+        place = (candidate.provider, candidate.model)
+        main, first = self.main_routes, msgspec.structs.replace(candidate, order=self.routes[0].order, weight=1)
+        fallbacks = [one for one in self.routes if one not in main and (one.provider, one.model) != place]
+        return msgspec.structs.replace(
+            self, number=0, routes=(first, *fallbacks), origin="promotion", created_at=0, actor="", verdict_id=None
+        )
+
+
+class ConfiguredClass(msgspec.Struct, frozen=True):
+    """A class as the config has it. The built-in default pins nothing."""
+
+    version: ClassVersion  # without a number
+    is_pinned: bool
+
+
+class ClassState(msgspec.Struct, frozen=True, kw_only=True):
+    """Which version of a class is served, and which candidate a canary tries. `revision` grows with every change."""
+
+    version: ClassVersion
+    previous: int | None = None  # the number of the version that was served before it
+    candidate: ClassVersion | None = None
+    share: int = 0  # percent of accounts that the candidate serves
+    is_adopted: bool = False  # the store decides, even where the config names routes
+    was_promoted: bool = False  # a candidate was promoted at any time
+    canary: str | None = None  # JSON: counts and test of the canary
+    revision: int = 1
+    changed_at: int = 0
+
+    def serving(self, version: ClassVersion) -> "ClassState":
+        """The state in which this version serves every account, and no canary runs."""
+        return msgspec.structs.replace(self, version=version, candidate=None, share=0, canary=None)
+
+
+def _without_defaults(record: msgspec.Struct) -> dict[str, object]:
+    fields = {field.name: (getattr(record, field.name), field.default) for field in msgspec.structs.fields(record)}
+    return {
+        name: _without_defaults(value) if isinstance(value, msgspec.Struct) else value
+        for name, (value, default) in fields.items()
+        if value != default
+    }
+
+
+def bucket_of(account_id: str, class_id: str, number: int) -> int:
+    """Where an account stands among BUCKETS: accounts below the share of a candidate are served by it."""
+    digest = hashlib.sha256(f"{class_id} {number} {account_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % BUCKETS

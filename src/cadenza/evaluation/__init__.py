@@ -1,0 +1,1 @@
+"""Evaluation of the models behind a class: suites, graders, verdicts, canary, watch."""

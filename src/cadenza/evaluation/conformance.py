@@ -1,0 +1,90 @@
+"""Wire conformance of a route: the findings of a trial (`cadenza doctor --deep`) as named checks, and two more.
+
+The two are whether a stop sequence ends the answer, and whether the token counts match its text. The embedded model is
+only asked for those and for a plain reply: what it is sent is ours to decide.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from cadenza.core.money import Price
+from cadenza.core.records import Route
+from cadenza.core.tokens import Tokenizer
+from cadenza.evaluation.verdict import CheckState, ConformanceCheck
+from cadenza.upstreams.base import Collector, Fault, Upstream
+from cadenza.upstreams.trial import asks
+from cadenza.upstreams.trial.session import TrialFinding
+from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
+
+NAMES = {"plain": "answers", "usage": "counts", "system": "character"}  # of findings, as a verdict calls them
+NOT_CHECKS = ("dialect", "window", "requests", "custom", "continue")
+STOP = "5"
+COUNT_FACTOR = 2.0  # tokenizers differ: counts may be twice ours, or half
+COUNT_SLACK = 8
+REQUEST_TOKENS = 400  # of the longest prompt of a trial, with some room
+COST_REQUESTS = REQUESTS_MAX + 1
+
+
+class TriedRoute(msgspec.Struct, frozen=True):
+    """A route and the dialect of its provider; None for the embedded model."""
+
+    route: Route
+    dialect: str | None
+
+
+def conformance_quote(price: Price, requests: int = COST_REQUESTS) -> int:
+    """The most that the checks of one route cost, or as many requests of them."""
+    return requests * price.quote(REQUEST_TOKENS, asks.CALL_LIMIT_TOKENS)
+
+
+async def check_conformance(
+    upstream: Upstream, tried: TriedRoute, limit_s: float, tokenizer: Tokenizer
+) -> tuple[ConformanceCheck, ...]:
+    """What the route does with each kind of request."""
+    if tried.dialect is None:
+        findings = await try_plain_reply(upstream, "llamacpp", tried.route, limit_s)
+    else:
+        findings = await try_model(upstream, tried.dialect, tried.route, limit_s)
+    checks = [_named(finding) for finding in findings if finding.tried not in NOT_CHECKS]
+    if not any(check.state == "fault" for check in checks):
+        checks += await _check_stop(upstream, tried.route, tokenizer)
+    return worst_checks(checks)
+
+
+def _named(finding: TrialFinding) -> ConformanceCheck:
+    return ConformanceCheck(NAMES.get(finding.tried, finding.tried), finding.state)
+
+
+async def _check_stop(upstream: Upstream, route: Route, tokenizer: Tokenizer) -> list[ConformanceCheck]:
+    """Count to 30, and stop before the first 5."""
+    ask = msgspec.structs.replace(
+        asks.counting(stream=True),
+        max_tokens=asks.CALL_LIMIT_TOKENS,
+        sampling={"stop": msgspec.Raw(msgspec.json.encode([STOP])), "temperature": msgspec.Raw(b"0")},
+    )
+    answer = Collector()
+    try:
+        opened = await upstream.open(route, ask)
+        try:
+            await opened.deliver(answer)
+        finally:
+            await opened.close()
+    except Fault:
+        return [ConformanceCheck("stop", "warning")]
+    checks = [ConformanceCheck("stop", "warning" if STOP in answer.text else "ok")]
+    if answer.usage and answer.text:
+        own, given = tokenizer.count(answer.text), answer.usage.completion_tokens
+        least, most = own / COUNT_FACTOR - COUNT_SLACK, own * COUNT_FACTOR + COUNT_SLACK
+        checks.append(ConformanceCheck("counts", "ok" if least <= given <= most else "warning"))
+    return checks
+
+
+def worst_checks(checks: Iterable[ConformanceCheck]) -> tuple[ConformanceCheck, ...]:
+    """One check for each name: the worst of several."""
+    states: tuple[CheckState, ...] = ("ok", "warning", "fault")
+    worst = dict[str, ConformanceCheck]()
+    for check in checks:
+        known = worst.get(check.name, check)
+        worst[check.name] = max(known, check, key=lambda one: states.index(one.state))
+    return tuple(worst.values())

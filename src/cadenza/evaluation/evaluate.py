@@ -1,0 +1,175 @@
+"""One evaluation, from its row in the store to the verdict: resumed where an earlier command was interrupted.
+
+The row and the scores of each case are written as soon as they are known, so Ctrl-C and kill -9 lose only the cases in
+flight. Answers are kept in memory only if a report is wanted. Both sides must answer a plain request before any case
+is asked: a wrong key would otherwise cost a whole run of faults.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from cadenza.core.classes import ClassVersion
+from cadenza.core.codes import random_id
+from cadenza.core.errors import ControlError
+from cadenza.core.records import Route
+from cadenza.core.tokens import Tokenizer
+from cadenza.evaluation.conformance import TriedRoute, check_conformance, conformance_quote
+from cadenza.evaluation.graders import Graders
+from cadenza.evaluation.runner import GradedAnswer, RunProgress, SuiteRun, run_suite
+from cadenza.evaluation.verdict import ConformanceCheck, Verdict, reach_verdict
+from cadenza.store.store import Store, StoreRefused
+from cadenza.store.tables import verdicts
+from cadenza.store.tables.verdicts import SIDES, AnswerScore, EvaluationRecord, Side
+from cadenza.upstreams.base import Ask, OpenReply, Upstream
+
+TRIAL_S = 60.0  # of one request of the conformance checks
+Conformance = tuple[tuple[ConformanceCheck, ...], tuple[ConformanceCheck, ...]]
+
+
+class EvaluationOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What to compare, and how. `restart`: do not go on with an interrupted evaluation."""
+
+    incumbent: ClassVersion
+    candidate: Route
+    run: SuiteRun
+    tried: Mapping[Side, TriedRoute]
+    actor: str
+    restart: bool = False
+    keeps_answers: bool = False
+
+    @property
+    def candidate_digest(self) -> bytes:
+        return self.incumbent.with_candidate(self.candidate).digest
+
+
+class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
+    """How an evaluation ended. `answers` has those of this command, if they were kept."""
+
+    record: EvaluationRecord
+    verdict: Verdict
+    scores: Sequence[AnswerScore]
+    answers: Sequence[GradedAnswer]
+    is_out_of_budget: bool
+
+
+class EvaluationEvents(msgspec.Struct, frozen=True):
+    """What a command shows while an evaluation runs."""
+
+    began: Callable[[EvaluationRecord, int], None]  # the row, and how many pairs were asked before
+    progressed: Callable[[RunProgress], None]
+    now_ms: Callable[[], int]
+
+
+async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, events: EvaluationEvents) -> Evaluated:
+    """Ask, grade and judge. ControlError if a side does not answer, or if the budget is too small to begin."""
+    run = order.run
+    await graders.prepare(run.suite)
+    if not run.asked:
+        raise ControlError("Every case of the suite needs a judge: name a class with --judge.")
+    record, recorded = await _begin(store, order, events.now_ms())
+    events.began(record, len(recorded) // len(SIDES))
+    conformance, checked_nano = await _check_sides(order)
+    answers, scores = list[GradedAnswer](), list(recorded)
+
+    async def keep(graded: list[GradedAnswer], progress: RunProgress) -> None:
+        new = [one.score for one in graded]
+        await _write_scores(store, record.id, new, progress.spent_nano)
+        scores.extend(new)
+        if order.keeps_answers:
+            answers.extend(graded)
+        events.progressed(progress)
+
+    spent_before_nano = max(record.spent_nano - _answers_nano(run, recorded), 0)
+    progress = await run_suite(run, graders, keep, recorded, spent_before_nano + checked_nano)
+    verdict = reach_verdict(
+        run.facts,
+        scores,
+        run.runs,
+        skipped=len(run.suite.cases) - len(run.asked),
+        conformance=conformance,
+        spent_nano=progress.spent_nano,
+    )
+    state: verdicts.VerdictState = "finished" if verdict.is_complete else "stopped"
+    ended = msgspec.structs.replace(
+        record, state=state, ended_at=events.now_ms(), spent_nano=progress.spent_nano, result=verdict.to_json()
+    )
+    await store.transact(lambda tx: verdicts.end(tx, ended))
+    return Evaluated(
+        record=ended, verdict=verdict, scores=scores, answers=answers, is_out_of_budget=progress.is_out_of_budget
+    )
+
+
+async def _begin(store: Store, order: EvaluationOrder, now_ms: int) -> tuple[EvaluationRecord, list[AnswerScore]]:
+    """The evaluation that was interrupted, with its scores, or a new one."""
+    run, incumbent = order.run, order.incumbent
+    same = await verdicts.list_same(
+        store, incumbent.class_id, incumbent.number, order.candidate_digest, run.suite.digest
+    )
+    if same and same[0].state != "finished" and same[0].runs == run.runs and not order.restart:
+        return same[0], await verdicts.list_scores(store, same[0].id)
+    record = EvaluationRecord(
+        id=f"eval_{random_id()}",
+        class_id=incumbent.class_id,
+        created_at=now_ms,
+        actor=order.actor,
+        incumbent=incumbent.number,
+        candidate=order.candidate.name,
+        candidate_digest=order.candidate_digest,
+        suite=run.suite.name,
+        suite_digest=run.suite.digest,
+        runs=run.runs,
+    )
+    await store.transact(lambda tx: verdicts.add(tx, record))
+    return record, []
+
+
+async def _write_scores(store: Store, id_: str, scores: list[AnswerScore], spent_nano: int) -> None:
+    try:
+        await store.transact(lambda tx: verdicts.add_scores(tx, id_, scores, spent_nano))
+    except StoreRefused:
+        raise ControlError(
+            "Another command runs this evaluation: wait for it, or begin a new one: --restart."
+        ) from None
+
+
+class _CountedUpstream:
+    """An upstream that counts the requests which it is sent."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self.requests = 0
+        self.start, self.stop, self.probe = upstream.start, upstream.stop, upstream.probe
+
+    async def open(self, route: Route, ask: Ask) -> OpenReply:
+        self.requests += 1
+        return await self._upstream.open(route, ask)
+
+
+async def _check_sides(order: EvaluationOrder) -> tuple[Conformance, int]:
+    """The checks of both sides, of one route only once, and what they cost. ControlError if a side does not answer."""
+    run, tokenizer = order.run, Tokenizer()
+    if sum(conformance_quote(run.sides[side].counted) for side in SIDES) > run.budget_nano:
+        raise ControlError("The budget does not even pay for the checks of wire conformance: raise --budget.")
+    counted = {side: _CountedUpstream(run.upstreams[order.tried[side].route.provider]) for side in SIDES}
+
+    def check(side: Side) -> Awaitable[tuple[ConformanceCheck, ...]]:
+        return check_conformance(counted[side], order.tried[side], TRIAL_S, tokenizer)
+
+    if order.tried["incumbent"] == order.tried["candidate"]:
+        both = await check("candidate")
+        found = (both, both)
+    else:
+        found = await asyncio.gather(check("incumbent"), check("candidate"))
+    for side, checks in zip(SIDES, found, strict=True):
+        if any(one.name == "answers" and one.state == "fault" for one in checks):
+            raise ControlError(
+                f"The {side}, {order.tried[side].route.name}, does not answer a plain request, so no case was asked. "
+                "'cadenza doctor --deep' says why, if it is a route of the config."
+            )
+    return found, sum(conformance_quote(run.sides[side].counted, counted[side].requests) for side in SIDES)
+
+
+def _answers_nano(run: SuiteRun, scores: Sequence[AnswerScore]) -> int:
+    return sum(run.counted_cost(one) for one in scores)

@@ -1,0 +1,57 @@
+"""How a watch asks a version: the main routes only, two cases at a time, with what is left of its budget."""
+
+from collections.abc import Callable, Mapping
+
+from cadenza.core.errors import ControlError
+from cadenza.core.tokens import Tokenizer
+from cadenza.evaluation.conformance import check_conformance, conformance_quote, worst_checks
+from cadenza.evaluation.graders import Graders, GradingUnavailable
+from cadenza.evaluation.runner import GradedAnswer, RunProgress, SuiteRun, run_suite
+from cadenza.evaluation.suite import Suite
+from cadenza.evaluation.verdict import ConformanceCheck
+from cadenza.evaluation.watch import WatchAnswers, WatchedClass
+from cadenza.store.tables.verdicts import AnswerScore
+from cadenza.upstreams.base import Upstream
+
+CONCURRENCY = 2
+CHECK_S = 60.0  # how long each request of a check may take
+
+
+class UpstreamModel:
+    """The model behind the upstreams that run when a watch begins."""
+
+    def __init__(self, upstreams: Callable[[], Mapping[str, Upstream]]) -> None:
+        self._upstreams = upstreams
+        self._tokenizer = Tokenizer()
+
+    async def answer(self, watched: WatchedClass, suite: Suite) -> WatchAnswers:
+        scores = list[AnswerScore]()
+
+        async def keep(answers: list[GradedAnswer], _progress: RunProgress) -> None:
+            scores.extend(one.score for one in answers)
+
+        run = SuiteRun(
+            suite=suite,
+            character=watched.version.character,
+            sides={"incumbent": watched.side},
+            upstreams=self._upstreams(),
+            concurrency=CONCURRENCY,
+            budget_nano=watched.budget_nano,
+        )
+        async with Graders() as graders:
+            try:
+                await graders.prepare(suite)
+            except GradingUnavailable as error:
+                raise ControlError(str(error)) from None
+            progress = await run_suite(run, graders, keep)
+        return WatchAnswers(scores, progress.spent_nano, is_complete=not progress.is_out_of_budget)
+
+    async def check_wire(self, watched: WatchedClass, left_nano: int) -> tuple[ConformanceCheck, ...]:
+        """The worse state of each check, if there are several routes."""
+        if len(watched.tried) * conformance_quote(watched.side.counted) > left_nano:
+            return ()
+        found = list[ConformanceCheck]()
+        for tried in watched.tried:
+            upstream = self._upstreams()[tried.route.provider]
+            found += await check_conformance(upstream, tried, CHECK_S, self._tokenizer)
+        return worst_checks(found)

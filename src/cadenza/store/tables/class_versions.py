@@ -1,0 +1,162 @@
+"""The versions of classes, and the state of each class. Versions are append-only.
+
+A state is changed only if its revision is still the one that was read, so that of two operators one wins.
+"""
+
+import msgspec
+from sqlalchemy import Select, bindparam, case, insert, literal_column, select, update
+
+from cadenza.core.classes import ClassState, ClassVersion
+from cadenza.core.records import Route
+from cadenza.store.schema import class_states, class_versions
+from cadenza.store.statements import Statement
+from cadenza.store.store import Row, Store, Transaction
+
+_VERSION = ("class_id", "number", "routes", "character", "origin", "created_at", "actor", "verdict_id")
+_STATE = ("class_id", "version", "candidate", "previous", "share", "is_adopted", "canary", "revision", "changed_at")
+_OF_CLASS = class_versions.c.class_id == bindparam("of")
+
+
+def _select_versions() -> "Select[tuple[object, ...]]":
+    return select(*(class_versions.c[name] for name in _VERSION)).where(_OF_CLASS)
+
+
+ADD_VERSION = Statement(insert(class_versions), *_VERSION, "digest")
+NEWEST_FIRST = Statement(_select_versions().order_by(class_versions.c.number.desc()))
+BY_NUMBER = Statement(_select_versions().where(class_versions.c.number == bindparam("number")))
+BY_DIGEST = Statement(
+    _select_versions().where(class_versions.c.digest == bindparam("digest")).order_by(class_versions.c.number.desc())
+)
+_PROMOTED = select(class_versions.c.number).where(
+    class_versions.c.class_id == class_states.c.class_id, class_versions.c.origin == literal_column("'promotion'")
+)
+_STATES = select(*(class_states.c[name] for name in _STATE), _PROMOTED.exists())
+_STATE_OF_CLASS = _STATES.where(class_states.c.class_id == bindparam("of"))
+READ_STATE = Statement(_STATE_OF_CLASS)
+STATE = Statement(_STATE_OF_CLASS.with_for_update())
+STATES = Statement(_STATES.order_by(class_states.c.class_id))
+ADD_STATE = Statement(insert(class_states), "class_id", "version", "is_adopted", "changed_at")
+_CHANGED = ("version", "candidate", "share", "is_adopted", "canary", "changed_at")
+_PREVIOUS = case(
+    (class_states.c.version != bindparam("new_version"), class_states.c.version), else_=class_states.c.previous
+)
+CHANGE_STATE = Statement(
+    update(class_states)
+    .where(class_states.c.class_id == bindparam("of"), class_states.c.revision == bindparam("before"))
+    .values(
+        {name: bindparam(f"new_{name}") for name in _CHANGED}
+        | {"previous": _PREVIOUS, "revision": class_states.c.revision + 1}
+    )
+)
+
+SET_CANARY = Statement(
+    update(class_states).where(class_states.c.class_id == bindparam("of")).values(canary=bindparam("new_canary"))
+)
+
+
+def add(tx: Transaction, version: ClassVersion) -> ClassVersion:
+    """Record a version under the next number of its class, and return it with its number.
+
+    The caller has locked the state of the class, or is the first to record a version of it.
+    """
+    newest = tx.row(NEWEST_FIRST, {"of": version.class_id})
+    numbered = msgspec.structs.replace(version, number=(_read_version(newest).number if newest else 0) + 1)
+    routes = msgspec.json.encode(numbered.routes).decode()
+    tx.change(ADD_VERSION, {**msgspec.structs.asdict(numbered), "routes": routes, "digest": numbered.digest})
+    return numbered
+
+
+def find(tx: Transaction, version: ClassVersion) -> ClassVersion | None:
+    """The newest recorded version with the same routes and the same character."""
+    row = tx.row(BY_DIGEST, {"of": version.class_id, "digest": version.digest})
+    return _read_version(row) if row else None
+
+
+def get(tx: Transaction, class_id: str, number: int) -> ClassVersion | None:
+    row = tx.row(BY_NUMBER, {"of": class_id, "number": number})
+    return _read_version(row) if row else None
+
+
+async def read(store: Store, class_id: str, number: int) -> ClassVersion | None:
+    row = await store.row(BY_NUMBER, {"of": class_id, "number": number})
+    return _read_version(row) if row else None
+
+
+async def list_newest(store: Store, class_id: str) -> list[ClassVersion]:
+    return [_read_version(row) for row in await store.rows(NEWEST_FIRST, {"of": class_id})]
+
+
+def get_state(tx: Transaction, class_id: str) -> ClassState | None:
+    """The state of a class, locked until the transaction ends."""
+    row = tx.row(STATE, {"of": class_id})
+    return _get_state(tx, row) if row else None
+
+
+def list_states(tx: Transaction) -> list[ClassState]:
+    return [_get_state(tx, row) for row in tx.rows(STATES, {})]
+
+
+async def read_state(store: Store, class_id: str) -> ClassState | None:
+    """The state of a class. It may change at any time: `change_state` refuses what was decided on an older one."""
+    row = await store.row(READ_STATE, {"of": class_id})
+    return await _read_state(store, row) if row else None
+
+
+async def read_states(store: Store) -> list[ClassState]:
+    """The states of all classes, as `read_state` reads them."""
+    return [await _read_state(store, row) for row in await store.rows(STATES, {})]
+
+
+def add_state(tx: Transaction, version: ClassVersion, now_ms: int) -> None:
+    """The first state of a class."""
+    values = {"class_id": version.class_id, "version": version.number, "is_adopted": False, "changed_at": now_ms}
+    tx.change(ADD_STATE, values)
+
+
+def change_state(tx: Transaction, state: ClassState, now_ms: int) -> bool:
+    """Write a state whose `revision` is that of the row that was read. False if another change came first.
+
+    `previous` follows by itself: it is the version that was served until `version` changed.
+    """
+    values = {
+        "of": state.version.class_id,
+        "before": state.revision,
+        "new_version": state.version.number,
+        "new_candidate": state.candidate.number if state.candidate else None,
+        "new_share": state.share,
+        "new_is_adopted": state.is_adopted,
+        "new_canary": state.canary,
+        "new_changed_at": now_ms,
+    }
+    return tx.change(CHANGE_STATE, values) == 1
+
+
+def set_canary(tx: Transaction, class_id: str, canary: str) -> None:
+    """Write the counts of a canary. The caller has locked the state; its revision stays, as nothing else changes."""
+    tx.change(SET_CANARY, {"of": class_id, "new_canary": canary})
+
+
+def _read_version(row: Row) -> ClassVersion:
+    fields = dict(zip(_VERSION, row, strict=True))
+    routes = msgspec.json.decode(fields.pop("routes"), type=tuple[Route, ...])
+    return ClassVersion(routes=routes, **fields)
+
+
+def _get_state(tx: Transaction, row: Row) -> ClassState:
+    class_id, version, candidate, *_ = row
+    served = get(tx, class_id, version)
+    return _make_state(row, served, get(tx, class_id, candidate) if candidate is not None else None)
+
+
+async def _read_state(store: Store, row: Row) -> ClassState:
+    class_id, version, candidate, *_ = row
+    served = await read(store, class_id, version)
+    return _make_state(row, served, await read(store, class_id, candidate) if candidate is not None else None)
+
+
+def _make_state(row: Row, version: ClassVersion | None, candidate: ClassVersion | None) -> ClassState:
+    assert version, "a state names a version that exists"
+    *others, was_promoted = row[3:]
+    fields = dict(zip(_STATE[3:], others, strict=True))
+    fields |= {"is_adopted": bool(fields["is_adopted"]), "was_promoted": bool(was_promoted)}  # SQLite has 0 and 1
+    return ClassState(version=version, candidate=candidate, **fields)

@@ -1,0 +1,137 @@
+"""Evaluations and watches of classes: who compared what, and a row for each answer. Counts and scores, never content.
+
+A row of `verdict_scores` is written when its answer was graded, so an evaluation that was killed can go on. `result`
+is written once, when the evaluation has ended.
+"""
+
+from typing import Literal
+
+import msgspec
+from sqlalchemy import bindparam, insert, select, update
+
+from cadenza.store.schema import verdict_scores, verdicts
+from cadenza.store.statements import Statement
+from cadenza.store.store import Row, Store, Transaction
+
+Side = Literal["incumbent", "candidate"]
+SIDES: tuple[Side, Side] = ("incumbent", "candidate")
+VerdictKind = Literal["evaluation", "watch"]
+VerdictState = Literal["running", "finished", "stopped"]
+
+
+class AnswerScore(msgspec.Struct, frozen=True, kw_only=True):
+    """One graded answer of one side. `fault` is the kind of upstream fault that left it without an answer, or empty."""
+
+    case_number: int  # its place in the suite, from 1
+    run: int  # from 1
+    side: Side
+    score: float  # from 0 to 1
+    cost_nano: int | None = None  # None if the costs of the route are not known
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    first_token_ms: float | None = None
+    duration_ms: float | None = None
+    fault: str = ""
+
+
+class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An evaluation or a watch: the row of `verdicts`."""
+
+    id: str
+    class_id: str
+    kind: VerdictKind = "evaluation"
+    state: VerdictState = "running"  # stopped: at its budget, or by its operator
+    created_at: int
+    ended_at: int | None = None
+    actor: str
+    incumbent: int  # the version of the class
+    candidate: str = ""  # provider/model
+    candidate_digest: bytes | None = None  # of the version that it would become
+    suite: str  # its name
+    suite_digest: bytes
+    runs: int
+    spent_nano: int = 0
+    result: str | None = None  # JSON of evaluation/verdict.py
+
+
+_RECORD = EvaluationRecord.__struct_fields__
+_SCORE = AnswerScore.__struct_fields__
+_RECORDS = select(*(verdicts.c[name] for name in _RECORD))
+_OF_CLASS = verdicts.c.class_id == bindparam("of")
+_NEWEST_FIRST = (verdicts.c.created_at.desc(), verdicts.c.id.desc())
+ADD = Statement(insert(verdicts), *_RECORD)
+LIST = Statement(
+    _RECORDS.where(_OF_CLASS, verdicts.c.kind == bindparam("of_kind"))
+    .order_by(*_NEWEST_FIRST)
+    .limit(bindparam("count"))
+)
+SAME = Statement(
+    _RECORDS.where(
+        _OF_CLASS,
+        verdicts.c.kind == "evaluation",
+        verdicts.c.incumbent == bindparam("of_incumbent"),
+        verdicts.c.candidate_digest == bindparam("of_candidate"),
+        verdicts.c.suite_digest == bindparam("of_suite"),
+    ).order_by(*_NEWEST_FIRST)
+)
+END = Statement(
+    update(verdicts)
+    .where(verdicts.c.id == bindparam("of"))
+    .values({name: bindparam(f"new_{name}") for name in ("state", "ended_at", "spent_nano", "result")})
+)
+SPEND = Statement(
+    update(verdicts).where(verdicts.c.id == bindparam("of")).values(spent_nano=bindparam("new_spent_nano"))
+)
+ADD_SCORE = Statement(insert(verdict_scores), "verdict_id", *_SCORE)
+SCORES = Statement(
+    select(*(verdict_scores.c[name] for name in _SCORE))
+    .where(verdict_scores.c.verdict_id == bindparam("of"))
+    .order_by(verdict_scores.c.case_number, verdict_scores.c.run, verdict_scores.c.side.desc())
+)
+
+
+def add(tx: Transaction, record: EvaluationRecord) -> None:
+    tx.change(ADD, msgspec.structs.asdict(record))
+
+
+async def list_newest(
+    store: Store, class_id: str, kind: VerdictKind = "evaluation", count: int = 20
+) -> list[EvaluationRecord]:
+    return [_read(row) for row in await store.rows(LIST, {"of": class_id, "of_kind": kind, "count": count})]
+
+
+async def list_same(
+    store: Store, class_id: str, incumbent: int, candidate_digest: bytes, suite_digest: bytes
+) -> list[EvaluationRecord]:
+    """Evaluations of exactly this candidate against this incumbent with this suite, newest first."""
+    values = {"of": class_id, "of_incumbent": incumbent, "of_candidate": candidate_digest, "of_suite": suite_digest}
+    return [_read(row) for row in await store.rows(SAME, values)]
+
+
+def end(tx: Transaction, record: EvaluationRecord) -> None:
+    """Write how an evaluation ended: `state`, `ended_at`, `spent_nano` and `result`."""
+    tx.change(
+        END,
+        {
+            "of": record.id,
+            "new_state": record.state,
+            "new_ended_at": record.ended_at,
+            "new_spent_nano": record.spent_nano,
+            "new_result": record.result,
+        },
+    )
+
+
+def add_scores(tx: Transaction, id_: str, scores: list[AnswerScore], spent_nano: int | None = None) -> None:
+    """Add scores and, if given, what the whole evaluation has spent by now."""
+    if spent_nano is not None:
+        tx.change(SPEND, {"of": id_, "new_spent_nano": spent_nano})
+    tx.change_each(ADD_SCORE, [{"verdict_id": id_, **msgspec.structs.asdict(score)} for score in scores])
+
+
+async def list_scores(store: Store, id_: str) -> list[AnswerScore]:
+    return [AnswerScore(**dict(zip(_SCORE, row, strict=True))) for row in await store.rows(SCORES, {"of": id_})]
+
+
+def _read(row: Row) -> EvaluationRecord:
+    return EvaluationRecord(**dict(zip(_RECORD, row, strict=True)))

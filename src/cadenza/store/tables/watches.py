@@ -1,0 +1,82 @@
+"""Watches of classes: rows of `verdicts` whose kind is `watch`, and the lease that lets one process run the next one.
+
+The lease is `class_states.watched_at`, when the last watch began: it is set only if it is still old. A watch that was
+killed stays `running` in the store until the next one ends it. `candidate` of a watch is REFERENCE if later watches
+are compared with it, else empty.
+"""
+
+from sqlalchemy import bindparam, or_, select, update
+
+from cadenza.store.schema import class_states, verdicts
+from cadenza.store.statements import Statement
+from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.tables import class_versions
+from cadenza.store.tables.verdicts import EvaluationRecord
+from cadenza.store.tables.verdicts import add as add_record
+
+REFERENCE = "reference"
+_RECORD = EvaluationRecord.__struct_fields__
+_OF_CLASS = (verdicts.c.class_id == bindparam("of"), verdicts.c.kind == "watch")
+_FINISHED = (
+    select(*(verdicts.c[name] for name in _RECORD))
+    .where(
+        *_OF_CLASS,
+        verdicts.c.state == "finished",
+        verdicts.c.incumbent == bindparam("of_version"),
+    )
+    .order_by(verdicts.c.created_at.desc(), verdicts.c.id.desc())
+    .limit(1)
+)
+LAST = Statement(_FINISHED)
+LAST_REFERENCE = Statement(
+    _FINISHED.where(verdicts.c.candidate == REFERENCE, verdicts.c.suite_digest == bindparam("of_suite"))
+)
+WATCHED_AT = Statement(select(class_states.c.watched_at).where(class_states.c.class_id == bindparam("of")))
+RUNNING = Statement(
+    select(verdicts.c.id).where(*_OF_CLASS, verdicts.c.state == "running", verdicts.c.created_at > bindparam("after"))
+)
+END_ABANDONED = Statement(update(verdicts).where(*_OF_CLASS, verdicts.c.state == "running").values(state="stopped"))
+_IS_DUE = or_(class_states.c.watched_at.is_(None), class_states.c.watched_at <= bindparam("due"))
+CLAIM = Statement(
+    update(class_states)
+    .where(class_states.c.class_id == bindparam("of"), _IS_DUE)
+    .values(watched_at=bindparam("new_watched_at"))
+)
+
+
+async def watched_at(store: Store, class_id: str) -> int | None:
+    """When the last watch of a class began; None if there was none."""
+    row = await store.row(WATCHED_AT, {"of": class_id})
+    return row[0] if row else None
+
+
+def claim(tx: Transaction, record: EvaluationRecord, due_ms: int, abandoned_ms: int) -> bool:
+    """Begin a watch, if the last one began before `due_ms` and none runs that began after `abandoned_ms`.
+
+    False also if the version of the record is not the one that is served now.
+    """
+    of = {"of": record.class_id}
+    state = class_versions.get_state(tx, record.class_id)  # locks out every other claim of the class
+    if state is None or state.version.number != record.incumbent:
+        return False
+    if tx.row(RUNNING, {**of, "after": abandoned_ms}):
+        return False
+    if tx.change(CLAIM, {**of, "due": due_ms, "new_watched_at": record.created_at}) == 0:
+        return False
+    tx.change(END_ABANDONED, of)
+    add_record(tx, record)
+    return True
+
+
+async def last_finished(store: Store, class_id: str, version: int) -> EvaluationRecord | None:
+    """The last watch of this version that came to an end."""
+    return _read(await store.row(LAST, {"of": class_id, "of_version": version}))
+
+
+async def last_reference(store: Store, class_id: str, version: int, suite_digest: bytes) -> EvaluationRecord | None:
+    """What a watch of this version with this suite is compared with."""
+    return _read(await store.row(LAST_REFERENCE, {"of": class_id, "of_version": version, "of_suite": suite_digest}))
+
+
+def _read(row: Row | None) -> EvaluationRecord | None:
+    return EvaluationRecord(**dict(zip(_RECORD, row, strict=True))) if row else None

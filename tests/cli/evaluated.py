@@ -1,0 +1,110 @@
+"""Two models of known quality behind one loopback upstream, a suite that they can be asked, and the command."""
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.cli.program import Done, run_here
+from tests.loopback import ROLE, Good, LoopbackUpstream, Request, Sse, Status, Step, chunk, said, usage_chunk, usage_of
+from tests.trial_upstream import Provider
+
+OLD, NEW = "acme/old", "acme/new"
+CASES = 24
+TAGS = ("facts", "json", "tools")
+PROMPT_TOKENS, ANSWER_TOKENS = 40, 10
+
+
+class Models(msgspec.Struct, frozen=True):
+    """Answers each case with its own word, apart from the cases that a model fails; anything else like a provider."""
+
+    fails: Mapping[str, Collection[int]]
+    word: str = "right"
+    broken: frozenset[int] = frozenset()  # cases that the new model answers with status 500
+    answer_tokens: int = ANSWER_TOKENS
+    busy: list[Status] = []  # answers to the first requests for cases
+
+    def steps(self, request: Request) -> Iterable[Step]:
+        body = request.json if request.method == "POST" else {}
+        asked = str(body["messages"][-1].get("content", "")) if body else ""
+        if body.get("model") == "judge":
+            return Good(judge(asked, self.word)).steps(request)
+        if not asked.startswith("Case "):
+            return Provider().steps(request)
+        if self.busy:
+            return self.busy.pop().steps(request)
+        number = int(asked.split()[1])
+        if body["model"] == "new" and number in self.broken:
+            return Status(500).steps(request)
+        said_word = "wrong" if number in self.fails.get(body["model"], ()) else f"{self.word}-{number}"
+        counted = usage_chunk(usage_of(PROMPT_TOKENS, self.answer_tokens))
+        return Sse([ROLE, said(said_word), chunk(finish="stop"), counted]).steps(request)
+
+
+def judge(asked: str, word: str) -> str:
+    """Prefers the answer that has the word."""
+    first = asked.partition("--- Answer A begins")[2].partition("--- Answer A ends")[0]
+    second = asked.partition("--- Answer B begins")[2].partition("--- Answer B ends")[0]
+    choice = "TIE" if (word in first) == (word in second) else "A" if word in first else "B"
+    return f"One answer has the word.\nVERDICT: {choice}"
+
+
+def write_suite(
+    folder: Path, cases: int = CASES, word: str = "right", max_tokens: int = 20, more: Sequence[dict[str, Any]] = ()
+) -> Path:
+    path = folder / "suite.jsonl"
+    rows = [
+        {
+            "id": f"case-{number}",
+            "tags": [TAGS[number % len(TAGS)]],
+            "messages": [
+                {"role": "system", "content": "One word."},
+                {"role": "user", "content": f"Case {number} : say {word}-{number}"},
+            ],
+            "graders": [{"kind": "exact", "texts": [f"{word}-{number}"]}],
+            "max_tokens": max_tokens,
+        }
+        for number in range(1, cases + 1)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
+    return path
+
+
+def configure(folder: Path, base_url: str, more: str = "", costs: tuple[str, str] | None = ("1.00", "2.00")) -> None:
+    cost = f'cost_input = "{costs[0]}"\ncost_output = "{costs[1]}"\n' if costs else ""
+    (folder / "cadenza.toml").write_text(
+        f'[providers.acme]\nkind = "openai"\nbase_url = "{base_url}"\nretention = "zero"\n'
+        f'[character]\ntext = "You are brief."\n'
+        f'[[classes.forte.routes]]\nprovider = "acme"\nmodel = "old"\n{cost}'
+        f'[[classes.forte.candidates]]\nprovider = "acme"\nmodel = "new"\n{cost}{more}'
+    )
+
+
+def evaluate(folder: Path, *options: str, code: int = 0) -> dict[str, Any]:
+    """The verdict of the command, as JSON."""
+    done = run_evaluate(folder, "--json", *options)
+    assert done.returncode == code, done.stderr
+    (found,) = json.loads(done.stdout)
+    return dict(found)
+
+
+def run_evaluate(folder: Path, *options: str) -> Done:
+    given = ["--candidate", NEW, "--suite", "suite.jsonl", *options]
+    return run_here(folder, "classes", "evaluate", "forte", *given)
+
+
+def asked_cases(upstream: LoopbackUpstream) -> list[tuple[str, int]]:
+    """The model and the number of every case that was asked."""
+    bodies = [request.json for request in upstream.requests if request.method == "POST"]
+    texts = [(body["model"], str(body["messages"][-1]["content"])) for body in bodies]
+    return [(model, int(text.split()[1])) for model, text in texts if text.startswith("Case ")]
+
+
+def stored(folder: Path, query: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(folder / "data" / "cadenza.db") as database:
+        found = database.execute(query).fetchall()
+    database.close()
+    return found

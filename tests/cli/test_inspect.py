@@ -1,0 +1,159 @@
+"""A task of Inspect as a suite: real endpoints and loopback upstreams, and a stand-in for the program of Inspect."""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cadenza.cli.inspect_run import InspectOutcome, evaluate_with_inspect
+from cadenza.config import Settings, load_settings
+from cadenza.core.classes import ClassVersion
+from cadenza.evaluation.inspect_tasks import (
+    InspectEndpoint,
+    InspectFailed,
+    InspectOrder,
+    build_command,
+    child_environment,
+    find_program,
+    read_log,
+)
+from tests.loopback import Good, LoopbackUpstream, Status
+from tests.service_config import CHARACTER, RouteSpec, ServiceSpec
+
+SECRET = "zyxel-forty-two"
+CASES = [[f"s{number}", f"{SECRET} {number}?", "Paris"] for number in range(4)]
+COSTS = 'cost_input = "1.00"\ncost_output = "2.00"\n'
+
+
+@pytest.fixture
+def upstreams() -> Iterator[tuple[LoopbackUpstream, LoopbackUpstream]]:
+    with LoopbackUpstream() as incumbent, LoopbackUpstream() as candidate:
+        incumbent.always(Good("Paris"))
+        candidate.always(Good("London"))
+        yield incumbent, candidate
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are made."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def order(folder: Path, **task: Any) -> InspectOrder:
+    file, program = folder / "task.json", folder / "inspect"
+    file.write_text(json.dumps({"samples": CASES, "scorer": "match", "dies": False} | task))
+    script = Path(__file__).with_name("inspect_stand_in.py")
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
+    program.chmod(0o700)
+    return InspectOrder(task=str(file), program=str(program), epochs=2)
+
+
+def configured(folder: Path, upstreams: tuple[LoopbackUpstream, LoopbackUpstream], more: str = COSTS) -> Settings:
+    spec = ServiceSpec(
+        {"one": upstreams[0].base_url, "two": upstreams[1].base_url},
+        {"forte": [RouteSpec("one", more_toml=more)], "fortissimo": [RouteSpec("two", more_toml=more)]},
+    )
+    folder.joinpath("cadenza.toml").write_text(spec.toml())
+    return load_settings(str(folder / "cadenza.toml"), os.environ, folder)
+
+
+def evaluate(settings: Settings, asked: InspectOrder, budget_nano: int = 10**12) -> InspectOutcome:
+    one = settings.classes["forte"]
+    version = ClassVersion(class_id="forte", number=1, routes=one.routes, character=one.character)
+    candidate = settings.classes["fortissimo"].routes[0]
+    return asyncio.run(evaluate_with_inspect(settings, version, candidate, asked, budget_nano))
+
+
+def test_task(tmp_path: Path, temporary: Path, upstreams: tuple[LoopbackUpstream, LoopbackUpstream]) -> None:
+    """Both sides answer every sample with the class's character; scores, tokens and costs are compared in pairs."""
+    done = evaluate(configured(tmp_path, upstreams), order(tmp_path))
+    assert (done.found.name, len(done.found.cases), len(done.found.scores)) == ("capitals", 4, 16)
+    assert (done.verdict.losses, done.verdict.wins, done.verdict.is_complete) == (4, 0, True)
+    assert (done.verdict.incumbent.score, done.verdict.candidate.score) == (1.0, 0.0)
+    assert done.verdict.spent_nano == sum(one.cost_nano or 0 for one in done.found.scores) > 0
+    for upstream in upstreams:
+        sent = upstream.requests[0].json["messages"]
+        assert [message["role"] for message in sent] == ["system", "user"]
+        assert sent[0]["content"].startswith(CHARACTER)
+    assert list(temporary.iterdir()) == [], "all that has content is deleted"
+    assert SECRET not in repr(done)
+
+
+def test_faults_and_budget(
+    tmp_path: Path, temporary: Path, upstreams: tuple[LoopbackUpstream, LoopbackUpstream]
+) -> None:
+    """A sample that fails has a score of 0; one that the budget does not pay for does not count at all."""
+    upstreams[1].always(Status(500))
+    settings = configured(tmp_path, upstreams)
+    failed = evaluate(settings, order(tmp_path))
+    assert (failed.verdict.candidate.score, failed.verdict.candidate.faults) == (0.0, 8)
+    with pytest.raises(ValueError, match="no case was answered by both sides"):
+        evaluate(settings, order(tmp_path), budget_nano=1)
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ({"dies": True}, "exit code 1. Its last lines:\nthe task cannot be loaded"),
+        ({"scorer": "other"}, "The scorer other gives values that are not from 0 to 1"),
+    ],
+)
+def test_task_that_cannot_be_compared(
+    tmp_path: Path,
+    temporary: Path,
+    upstreams: tuple[LoopbackUpstream, LoopbackUpstream],
+    task: dict[str, Any],
+    message: str,
+) -> None:
+    """A task that does not run, or whose scores are of another kind, is an error with its reason."""
+    with pytest.raises(InspectFailed, match=message):
+        evaluate(configured(tmp_path, upstreams), order(tmp_path, **task))
+    assert list(temporary.iterdir()) == []
+
+
+def test_missing_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Inspect, the error says how to install it in an environment of its own."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InspectFailed, match="Install Inspect into an environment of its own"):
+        find_program(None)
+    with pytest.raises(InspectFailed, match="There is no program nowhere"):
+        find_program("nowhere")
+
+
+def test_child_gets_little(tmp_path: Path) -> None:
+    """The child's environment has its endpoint and no key of a provider; its home is the folder that is deleted."""
+    endpoint = InspectEndpoint(side="candidate", base_url="http://here", token="mine", model="mezzo", cost=None)
+    given = {"PATH": "/bin", "OPENAI_API_KEY": "sk-secret", "CADENZA_API_KEY": "other", "HOME": "/home/me"}
+    found = child_environment(given, endpoint, tmp_path)
+    assert "sk-secret" not in found.values()
+    assert {"PATH": "/bin", "HOME": str(tmp_path), "CADENZA_API_KEY": "mine"}.items() <= found.items()
+    limited = build_command("inspect", InspectOrder(task="a/b", limit=3), "mezzo", tmp_path)
+    assert limited[:3] == ["inspect", "eval", "a/b"]
+    assert limited[-2:] == ["--limit", "3"]
+
+
+@pytest.mark.parametrize(
+    ("logs", "message"),
+    [
+        ([], "wrote 0 logs"),
+        (["{}", "{}"], "wrote 2 logs"),
+        (["[1"], "cannot be read"),
+        (['{"status": "error", "eval": {"task": "x"}}'], "its status is 'error'"),
+    ],
+)
+def test_logs_that_are_refused(tmp_path: Path, logs: list[str], message: str) -> None:
+    """A log that is missing, broken, ambiguous or not of a finished task is an error."""
+    for number, text in enumerate(logs):
+        tmp_path.joinpath(f"{number}.json").write_text(text)
+    with pytest.raises(InspectFailed, match=message):
+        read_log(tmp_path)

@@ -1,0 +1,69 @@
+"""The starter suite: every case has a grader that passes a right answer and fails a wrong one."""
+
+from collections import Counter
+
+import pytest
+
+from cadenza.evaluation.graders import GradedReply, Graders, ReplyCall, grade
+from cadenza.evaluation.suite import Case, RunsCode, load_suite
+from tests.evaluation.known_quality import KnownQuality, WrittenAnswer, cases_by_key, references, starter
+
+TAGS = {
+    *("instructions", "reasoning", "arithmetic", "code", "json", "tools", "long_context", "languages", "refusals"),
+    "character",
+}
+
+
+async def score(case: Case, answer: WrittenAnswer, graders: Graders) -> float:
+    calls = tuple(ReplyCall(call.name, call.arguments) for call in answer.calls)
+    return (await grade(case, GradedReply(answer.text, calls), graders)).score
+
+
+async def check(cases: list[Case]) -> None:
+    async with Graders() as graders:
+        right = {case.id: await score(case, references()[case.id].answer(is_right=True), graders) for case in cases}
+        wrong = {case.id: await score(case, references()[case.id].answer(is_right=False), graders) for case in cases}
+    assert {name for name, one in right.items() if one != 1} == set()
+    assert {name for name, one in wrong.items() if one != 0} == set()
+
+
+def has_code(case: Case) -> bool:
+    return any(isinstance(grader, RunsCode) for grader in case.graders)
+
+
+async def test_every_right_answer_passes_and_every_wrong_one_fails() -> None:
+    """No grader of a case without code is too strict or too lenient for its references."""
+    await check([case for case in starter().cases if not has_code(case)])
+
+
+@pytest.mark.slow(reason="starts a process for each answer")
+async def test_every_right_code_passes_and_every_wrong_one_fails() -> None:
+    """No grader of a case with code is too strict or too lenient for its references."""
+    await check([case for case in starter().cases if has_code(case)])
+
+
+def test_the_starter_suite_has_what_the_docs_promise() -> None:
+    """Some 120 cases over ten tags, each with its references, 20 to 35 of them cheap; no two are confused."""
+    cases = starter().cases
+    counts = Counter(case.tags[0] for case in cases)
+    assert counts.keys() == TAGS
+    assert min(counts.values()) >= 9
+    assert 110 <= len(cases) <= 130
+    assert 20 <= sum(case.is_cheap for case in cases) <= 35
+    assert {case.id for case in cases} == references().keys()
+    assert len(cases_by_key()) == len(cases)
+
+
+def test_the_digest_is_of_what_is_asked_and_graded() -> None:
+    """Loaded twice, generated texts included, the suite has the same digest."""
+    assert load_suite(None).digest == load_suite(None).digest == starter().digest
+
+
+@pytest.mark.parametrize("quality", [0.95, 0.8, 0.5])
+def test_an_upstream_of_known_quality_knows_that_share(quality: float) -> None:
+    """The share of cases that the upstream answers rightly is what it was given, by tag and in all."""
+    model = KnownQuality(quality, {"json": 0.0})
+    known = Counter(case.tags[0] for case in starter().cases if model.knows(case))
+    assert known["json"] == 0
+    rest = [case for case in starter().cases if case.tags[0] != "json"]
+    assert abs(known.total() / len(rest) - quality) < 0.03

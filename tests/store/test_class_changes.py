@@ -1,0 +1,271 @@
+"""Adoption, promotion and rollback of classes, over SQLite and Postgres."""
+
+import asyncio
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from cadenza.control.class_diff import compare_versions
+from cadenza.control.classes import (
+    ClassRules,
+    PromotionOrder,
+    RollbackOrder,
+    Seen,
+    adopt,
+    get_pair,
+    get_situation,
+    hand_back,
+    list_history,
+    list_versions,
+    promote,
+    roll_back,
+)
+from cadenza.core.classes import ClassState
+from cadenza.core.errors import ControlError
+from cadenza.core.records import Route
+from cadenza.evaluation.gate import GateLimits
+from cadenza.evaluation.verdict import Verdict
+from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import class_versions, epochs, verdicts
+from cadenza.store.tables.verdicts import EvaluationRecord
+from tests.store.class_changes import NEW, NOW_MS, PINNED, RULES, VERSION, PatientStore, forced, main
+from tests.store.forked import forked
+from tests.unit.evaluation.verdicts import make_side, make_verdict
+
+DIGEST = b"s" * 32
+DAY_MS = 86_400_000
+ORDER = PromotionOrder(candidate=NEW, suite="starter", suite_digest=DIGEST)
+THIRD = Route("acme", "third", 3000, 300)
+
+
+@pytest.fixture
+async def seeded(store: Store) -> Store:
+    """The store after the first start: version 1 of forte."""
+
+    def seed(tx: Transaction) -> None:
+        class_versions.add_state(tx, class_versions.add(tx, VERSION), 1)
+
+    await store.transact(seed)
+    return store
+
+
+async def add_verdict(store: Store, verdict: Verdict | None = None, **fields: Any) -> None:
+    values: dict[str, Any] = {
+        "id": f"verdict-{len(await verdicts.list_newest(store, 'forte')) + 1}",
+        "class_id": "forte",
+        "state": "finished",
+        "created_at": NOW_MS - DAY_MS,
+        "ended_at": NOW_MS - DAY_MS,
+        "actor": "ann",
+        "incumbent": 1,
+        "candidate": "acme/huge",
+        "candidate_digest": VERSION.with_candidate(NEW).digest,
+        "suite": "starter",
+        "suite_digest": DIGEST,
+        "runs": 3,
+        "result": (verdict or make_verdict()).to_json(),
+    }
+    record = EvaluationRecord(**values | fields)
+    await store.transact(lambda tx: verdicts.add(tx, record))
+
+
+async def force(store: Store, route: Route = NEW, share: int = 100, by: str = "ann") -> ClassState:
+    return await promote(store, "forte", RULES, forced(route, share), by, NOW_MS)
+
+
+def numbers(state: ClassState) -> tuple[int, int | None, int]:
+    return state.version.number, state.candidate.number if state.candidate else None, state.share
+
+
+async def test_a_candidate_that_passes_is_promoted(seeded: Store) -> None:
+    """The version has the candidate, the verdict and who did it; every process is told, and the history says it."""
+    await add_verdict(seeded)
+    epoch = await epochs.current(seeded, epochs.CLASSES)
+    state = await promote(seeded, "forte", RULES, ORDER, "ann", NOW_MS)
+    assert numbers(state) == (2, None, 0)
+    assert (state.version.routes, state.version.verdict_id, state.version.actor) == ((NEW,), "verdict-1", "ann")
+    assert (state.previous, state.version.character) == (1, VERSION.character)
+    assert await epochs.current(seeded, epochs.CLASSES) == epoch + 1
+    newest, first = await list_history(seeded, "forte")
+    assert newest.detail == "version 2 instead of 1: acme/huge; verdict verdict-1"
+    assert (newest.event, newest.actor, first.detail) == ("class.promote", "ann", "version 1: acme/large")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"candidate": "acme/other"}, r"no verdict on acme/huge for 'forte'\. There are verdicts for acme/other\."),
+        ({"incumbent": 7}, "against version 7 of 'forte', and version 1 is served"),
+        ({"suite_digest": b"x" * 32, "suite": "mine"}, "by the suite 'mine' or by another state of it"),
+        ({"candidate_digest": b"x" * 32}, "settings of the route acme/huge have changed"),
+        ({"result": None, "state": "running"}, "verdict-1 of acme/huge has not ended"),
+        ({"ended_at": NOW_MS - 20 * DAY_MS}, "is 20.0 days old, 6.0 more than max_age_days allows"),
+    ],
+)
+async def test_another_verdict_is_not_enough(seeded: Store, fields: dict[str, Any], expected: str) -> None:
+    """A verdict on something else, or an old one, is refused with what differs and the command to run."""
+    await add_verdict(seeded, **fields)
+    with pytest.raises(ControlError, match=expected) as caught:
+        await promote(seeded, "forte", RULES, ORDER, "ann", NOW_MS)
+    assert "Run 'cadenza classes evaluate forte --candidate acme/huge'." in str(caught.value)
+    assert len(await list_versions(seeded, "forte")) == 1
+
+
+async def test_the_gate_stops_a_candidate_with_every_reason(seeded: Store) -> None:
+    """Each limit that is not kept is a line of the refusal, and nothing is recorded."""
+    await add_verdict(seeded, make_verdict(make_side(score=0.5, cost_nano=300.0)))
+    rules = msgspec.structs.replace(RULES, gate=GateLimits(min_score=0.8, max_cost_ratio=1.0))
+    with pytest.raises(ControlError) as caught:
+        await promote(seeded, "forte", rules, ORDER, "ann", NOW_MS)
+    assert [line.strip().partition(":")[0] for line in str(caught.value).splitlines()[1:]] == [
+        "min_score",
+        "max_cost_ratio",
+    ]
+    assert "min_score" in (await get_situation(seeded, "forte", rules)).next_step
+
+
+async def test_a_verdict_by_another_suite_is_not_said_to_pass_the_gate(seeded: Store) -> None:
+    """The next step is an evaluation with the suite that the gate wants; after it, the promotion."""
+    await add_verdict(seeded, suite="mine.jsonl")
+    assert "the gate wants 'starter'" in (await get_situation(seeded, "forte", RULES)).next_step
+    await add_verdict(seeded, created_at=NOW_MS)
+    assert "keeps the limits of the gate" in (await get_situation(seeded, "forte", RULES)).next_step
+
+
+async def test_a_forced_promotion_needs_a_reason_and_shows_it(seeded: Store) -> None:
+    """The reason is in the history; without one nothing is promoted."""
+    for reason in ("", "two\nlines", "x" * 501):
+        order = msgspec.structs.replace(ORDER, forced=reason)
+        with pytest.raises(ControlError, match="reason"):
+            await promote(seeded, "forte", RULES, order, "ann", NOW_MS)
+    assert numbers(await force(seeded)) == (2, None, 0)
+    assert (await list_history(seeded, "forte"))[0].detail == (
+        "version 2 instead of 1: acme/huge; FORCED past the gate: a test"
+    )
+
+
+async def test_the_incumbent_is_not_promoted(seeded: Store) -> None:
+    """A candidate with the settings of what is served is refused, forced or not."""
+    with pytest.raises(ControlError, match="nothing to promote"):
+        await force(seeded, VERSION.routes[0])
+
+
+async def test_a_pinned_class_is_adopted_first(seeded: Store) -> None:
+    """Promotion and rollback of what the config pins name its line, even with force; after adoption they work."""
+    for _ in range(2):
+        with pytest.raises(ControlError, match=r"cadenza\.toml, line 3.*cadenza classes adopt forte"):
+            await promote(seeded, "forte", PINNED, forced(), "ann", NOW_MS)
+        with pytest.raises(ControlError, match="pins"):
+            await roll_back(seeded, "forte", PINNED, RollbackOrder(), "ann", NOW_MS)
+    assert (await get_situation(seeded, "forte", PINNED)).pin == PINNED.pin
+    state = await adopt(seeded, "forte", PINNED, "ann", NOW_MS)
+    assert (state.is_adopted, numbers(state)) == (True, (1, None, 0))
+    with pytest.raises(ControlError, match="adopted already"):
+        await adopt(seeded, "forte", PINNED, "ann", NOW_MS)
+    assert (await promote(seeded, "forte", PINNED, forced(), "ann", NOW_MS)).version.number == 2
+    assert not (await hand_back(seeded, "forte", PINNED, "ann", NOW_MS)).is_adopted
+    with pytest.raises(ControlError, match="the store decides already"):
+        await adopt(seeded, "forte", ClassRules(), "ann", NOW_MS)
+
+
+async def test_a_canary_begins_and_is_rolled_back(seeded: Store) -> None:
+    """A share below 100 keeps the incumbent; a second promotion waits; a rollback ends the canary."""
+    assert numbers(await force(seeded, share=5)) == (1, 2, 5)
+    with pytest.raises(ControlError, match=r"canary of version 2 \(acme/huge\) of 'forte' runs at 5%"):
+        await force(seeded, THIRD)
+    before, after = await get_pair(seeded, "forte")
+    assert [one.route for one in compare_versions(before, after).routes] == ["acme/large", "acme/huge"]
+    state = await roll_back(seeded, "forte", RULES, RollbackOrder(reason="too slow"), "bob", NOW_MS)
+    assert (numbers(state), state.canary) == ((1, None, 0), None)
+    assert (await list_history(seeded, "forte"))[0].detail == (
+        "the canary of version 2 ended, version 1 stays: too slow"
+    )
+
+
+async def test_a_rollback_goes_to_what_was_served(seeded: Store) -> None:
+    """Not to the candidate of a canary that failed; a second rollback needs a number."""
+    await force(seeded, share=5)
+    await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+    await force(seeded, THIRD)
+    state = await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+    assert numbers(state) == (1, None, 0)
+    with pytest.raises(ControlError, match=r"rolled back to version 1 already.*--to NUMBER"):
+        await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+    with pytest.raises(ControlError, match="has no version 9"):
+        await roll_back(seeded, "forte", RULES, RollbackOrder(to=9), "ann", NOW_MS)
+    with pytest.raises(ControlError, match="provider 'acme'"):
+        await roll_back(seeded, "forte", ClassRules(), RollbackOrder(to=3), "ann", NOW_MS)
+    assert (await roll_back(seeded, "forte", RULES, RollbackOrder(to=3), "ann", NOW_MS)).version.routes == (THIRD,)
+
+
+async def test_a_rollback_does_not_serve_the_candidate_of_a_canary_that_failed(seeded: Store) -> None:
+    """A newer version needs a promotion, and so its gate, unless it is the one from before."""
+    await force(seeded, share=5)
+    await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+    with pytest.raises(ControlError, match=r"newer than version 1.*promote forte --candidate acme/huge"):
+        await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), "ann", NOW_MS)
+
+
+async def test_the_built_in_default_decides_until_a_promotion(seeded: Store) -> None:
+    """A class that the config does not pin, and that is not adopted, is the store's only after that."""
+    assert (await get_situation(seeded, "forte", RULES)).is_built_in
+    await force(seeded, share=5)
+    assert ("accounts", "none yet") in (await get_situation(seeded, "forte", RULES)).canary_numbers
+    await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+    await force(seeded)
+    assert not (await get_situation(seeded, "forte", RULES)).is_built_in
+
+
+async def test_nothing_to_roll_back_to(seeded: Store) -> None:
+    """The first version has none before it; an unknown class and one without a version say what to do."""
+    with pytest.raises(ControlError, match="is the first that was served"):
+        await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+    with pytest.raises(ControlError, match="the classes are mezzo, forte, fortissimo"):
+        await get_situation(seeded, "fort", RULES)
+    with pytest.raises(ControlError, match="records version 1"):
+        await get_situation(seeded, "mezzo", RULES)
+
+
+async def test_of_two_operators_one_wins(seeded: Store) -> None:
+    """Both promote at once: one version is served, and the other operator is told who did what."""
+    barrier = asyncio.Barrier(2)
+    ann, bob = (cast("Store", PatientStore(seeded, barrier)) for _ in range(2))
+    ended = await asyncio.gather(force(ann, by="ann"), force(bob, THIRD, by="bob"), return_exceptions=True)
+    [lost] = [one for one in ended if isinstance(one, ControlError)]
+    [won] = [one for one in ended if isinstance(one, ClassState)]
+    assert str(lost).startswith(f"'forte' has changed meanwhile, so nothing was done. {won.version.actor}, 2027-")
+    assert "cadenza classes show forte" in str(lost)
+    assert [one.number for one in await list_versions(seeded, "forte")] == [2, 1]
+
+
+async def test_a_page_that_is_out_of_date_changes_nothing(seeded: Store) -> None:
+    """A rollback that was decided on an older state is refused with what happened since."""
+    await force(seeded)
+    order = RollbackOrder(seen=Seen(1))
+    with pytest.raises(ControlError, match=r"class\.promote: version 2 instead of 1"):
+        await roll_back(seeded, "forte", RULES, order, "bob", NOW_MS)
+
+
+@pytest.mark.parametrize("step", ["adopt", "promote", "canary", "rollback"])
+async def test_kill_leaves_one_whole_version(seeded: Store, url: str, step: str) -> None:
+    """A process that is killed in the middle of a change leaves the state, the versions and the log as before."""
+    if step == "rollback":
+        await force(seeded)
+
+    async def all_of_it() -> tuple[ClassState, int, int]:
+        state = await class_versions.read_state(seeded, "forte")
+        assert state
+        return state, len(await list_versions(seeded, "forte")), len(await list_history(seeded, "forte"))
+
+    before, at = await all_of_it(), 1
+    while True:
+        async with forked(main, url, step, str(at)) as process:
+            if await process.wait() == 0:
+                break
+        assert await all_of_it() == before, at
+        at += 2
+    after, versions, events = await all_of_it()
+    assert (at > 5, events - before[2]) == (True, 1)
+    assert versions - before[1] == (step in ("promote", "canary"))
+    assert after.revision == before[0].revision + 1

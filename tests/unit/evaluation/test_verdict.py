@@ -1,0 +1,109 @@
+"""A verdict counts cases, not answers, and its JSON is read back as it was."""
+
+import msgspec
+import pytest
+
+from cadenza.evaluation.verdict import CaseFacts, Verdict, reach_verdict, read_verdict, summarize_side
+from cadenza.store.tables.verdicts import SIDES, AnswerScore, Side
+
+CASES = [
+    CaseFacts(1, ("json",)),
+    CaseFacts(2, ("json", "tools")),
+    CaseFacts(3, ("rubric",), 0.5),
+]
+
+
+def answer(number: int, run: int, side: Side, score: float, **fields: object) -> AnswerScore:
+    given = {"cost_nano": 1000, "completion_tokens": 10, "first_token_ms": 5.0, "duration_ms": 20.0} | fields
+    return msgspec.convert({"case_number": number, "run": run, "side": side, "score": score, **given}, AnswerScore)
+
+
+def answers(*by_case: tuple[float, float], runs: int = 2, **fields: object) -> list[AnswerScore]:
+    """The same scores of incumbent and candidate in every run."""
+    return [
+        answer(number, run, side, pair[place], **fields)
+        for number, pair in enumerate(by_case, 1)
+        for run in range(1, runs + 1)
+        for place, side in enumerate(SIDES)
+    ]
+
+
+def test_cases_are_counted_by_tag() -> None:
+    """Wins, losses and ties are of cases, in all and for each tag."""
+    verdict = reach_verdict(CASES, answers((0, 1), (1, 0), (0.5, 0.5)), 2)
+    assert (verdict.wins, verdict.losses, verdict.ties, verdict.cases) == (1, 1, 1, 3)
+    found = {one.tag: (one.wins, one.losses, one.ties) for one in verdict.by_tag}
+    assert found == {"json": (1, 1, 0), "rubric": (0, 0, 1), "tools": (0, 1, 0)}
+
+
+def test_a_case_is_passed_if_every_run_is() -> None:
+    """A case with one failed run is not passed; a judged case is passed if it is never judged worse."""
+    scores = answers((1, 1), (1, 1), (0.5, 0.5))
+    failed = [one for one in scores if (one.case_number, one.run, one.side) == (2, 2, "candidate")]
+    scores = [msgspec.structs.replace(one, score=0.0) if one in failed else one for one in scores]
+    verdict = reach_verdict(CASES, scores, 2)
+    assert (verdict.incumbent.passes, verdict.candidate.passes) == (3, 2)
+    tools = verdict.tag("tools")
+    assert tools
+    assert (tools.cases, tools.candidate_passes) == (1, 0)
+
+
+def test_only_pairs_count() -> None:
+    """An answer without the other side's is left out, and the verdict says that it is not complete."""
+    scores = [*answers((1, 1), (1, 1)), answer(3, 1, "incumbent", 0)]
+    verdict = reach_verdict(CASES, scores, 2)
+    assert (verdict.cases, verdict.incumbent.score, verdict.is_complete) == (2, 1.0, False)
+
+
+def test_equal_answers_are_a_tie() -> None:
+    """If both sides have the same scores, the verdict is a tie."""
+    verdict = reach_verdict(CASES, answers((1, 1), (0, 0), (0.5, 0.5)), 2)
+    assert (verdict.decision, verdict.interval.low, verdict.interval.high) == ("tie", 0.0, 0.0)
+    assert verdict.is_complete
+    assert verdict.cases_needed is None
+
+
+def test_an_unknown_cost_stays_unknown() -> None:
+    """If a side's costs are not known, it has no cost per answer, and there is no ratio."""
+    scores = [
+        msgspec.structs.replace(one, cost_nano=None) if one.side == "candidate" else one for one in answers((1, 1))
+    ]
+    verdict = reach_verdict(CASES[:1], scores, 2)
+    assert (verdict.incumbent.cost_nano, verdict.candidate.cost_nano, verdict.cost_ratio) == (1000, None, None)
+    assert not verdict.is_cost_known
+
+
+@pytest.mark.parametrize(("before", "after", "ratio"), [(2, 1, 0.5), (0, 0, 1.0), (0, 1, None)])
+def test_cost_ratio(before: int, after: int, ratio: float | None) -> None:
+    """The ratio is of the cost per answer; two free models are equal, and nothing is a multiple of free."""
+    scores = [
+        msgspec.structs.replace(one, cost_nano=after if one.side == "candidate" else before) for one in answers((1, 1))
+    ]
+    assert reach_verdict(CASES[:1], scores, 2).cost_ratio == ratio
+
+
+def test_faults_have_no_times() -> None:
+    """A fault counts as a fault, and the times are those of the other answers."""
+    scores = [*answers((1, 1), runs=1), *(answer(2, 1, side, 0, fault="timed_out", duration_ms=9e9) for side in SIDES)]
+    verdict = reach_verdict(CASES[:2], scores, 1)
+    assert (verdict.candidate.faults, verdict.candidate.whole_p95_ms, verdict.p95_ratio) == (1, 20.0, 1.0)
+
+
+def test_the_json_of_a_verdict_is_read_back() -> None:
+    """A verdict survives the way through the store."""
+    verdict = reach_verdict(CASES, answers((0, 1), (1, 0), (0.5, 0.5)), 2)
+    assert read_verdict(verdict.to_json()) == verdict
+    assert isinstance(verdict, Verdict)
+
+
+def test_nothing_to_compare_is_an_error() -> None:
+    """Without one case that both sides answered there is no verdict."""
+    with pytest.raises(ValueError, match="nothing to compare"):
+        reach_verdict(CASES, [answer(1, 1, "incumbent", 1)], 1)
+
+
+def test_a_side_alone_has_a_summary() -> None:
+    """A watch asks one side, and gets its score and passes."""
+    own = [one for one in answers((1, 0), (0, 0), (0.5, 0)) if one.side == "incumbent"]
+    summary = summarize_side(CASES, own)
+    assert (summary.score, summary.passes, summary.tokens) == (0.5, 2, 10)

@@ -1,0 +1,96 @@
+"""The operator's page of a class, and its endpoints: what they show, and a rollback."""
+
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from cadenza.cli import app
+from tests.loopback import LoopbackUpstream
+from tests.service import CREDIT_NANO, Service
+from tests.service_config import RouteSpec, ServiceSpec
+from tests.visitor import Visitor
+from tests.web.operators import make_operator
+
+PAGE = "/operator/classes/forte"
+
+
+@pytest.fixture(scope="module")
+def running(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
+    """A service with an adopted class at version 2, <b>bold</b> in its history."""
+    routes = {"forte": [RouteSpec("acme", "one")], "mezzo": [RouteSpec("acme", "small")]}
+    with Service(ServiceSpec({"acme": shared_upstream.base_url}, routes)) as service:
+        change(service, "adopt", "forte")
+        promote(service, "two", "<b>bold</b>")
+        yield service
+
+
+@pytest.fixture
+def operator(running: Service) -> Visitor:
+    email = running.create_account(CREDIT_NANO)
+    make_operator(running, email)
+    visitor = Visitor(running.port)
+    visitor.sign_in(email)
+    visitor.get(PAGE)
+    return visitor
+
+
+def change(service: Service, *words: str) -> None:
+    done = CliRunner().invoke(app, ["classes", *words, "--config", str(service.config)])
+    assert done.exit_code == 0, done.output
+
+
+def promote(service: Service, model: str, reason: str, share: str = "100") -> None:
+    words = ["--candidate", f"acme/{model}", "--share", share, "--force", "--reason", reason]
+    change(service, "promote", "forte", *words)
+
+
+def test_the_page_shows_what_is_served(operator: Visitor) -> None:
+    """Version, routes, differences and history; text of operators is escaped."""
+    seen = operator.get(PAGE)
+    assert seen.status == 200
+    for words in ("Version 2 is served", "acme/two", "Compare versions", "class.promote", "class.adopt"):
+        assert words in seen.words
+    assert "<b>bold" not in seen.text
+    assert "/operator/classes/forte" in operator.get("/operator/classes").text
+    assert "Version 1 is served" in operator.get("/operator/classes/mezzo").words
+    assert "The config pins" in operator.get("/operator/classes/mezzo").words
+    assert "has no version 7" in operator.get(f"{PAGE}?before=7").words
+
+
+def test_unknown_classes_are_not_found(operator: Visitor) -> None:
+    """A class that does not exist, or has no version, is 404."""
+    for class_id in ("fort", "fortissimo", "%00"):
+        assert operator.get(f"/operator/classes/{class_id}").status == 404
+        assert operator.api("GET", f"/operator/classes/{class_id}").status == 404
+    assert operator.api("POST", "/operator/classes/fort/rollback", {"version": 1}).status == 404
+
+
+def test_a_canary_is_ended_on_the_page(running: Service, operator: Visitor) -> None:
+    """The page shows the canary, and its button ends it with the reason and the operator in the history."""
+    promote(running, "three", "a trial", "5")
+    found = operator.api("GET", PAGE).json
+    served, tried = found["version"]["number"], found["candidate"]["number"]
+    assert (found["share"], found["candidate"]["routes"][0]["model"]) == (5, "three")
+    assert f"Canary: version {tried}" in operator.get(PAGE).words
+    late = operator.post(f"{PAGE}/rollback", {"version": str(served)})
+    assert (late.status, "has changed meanwhile" in late.words) == (400, True)
+    form = {"version": str(served), "candidate": str(tried), "reason": "too slow"}
+    assert operator.post(f"{PAGE}/rollback", form).location == f"{PAGE}?note=class-rolled-back"
+    found = operator.api("GET", PAGE).json
+    assert (found["candidate"], found["share"], found["history"][0]["event"]) == (None, 0, "class.rollback")
+    assert found["history"][0]["detail"].endswith("stays: too slow")
+    seen = operator.get(PAGE).text
+    assert (f'<option value="{tried}"' in seen, '<option value="1"' in seen) == (False, True)
+
+
+def test_a_rollback_by_the_endpoint(running: Service, operator: Visitor) -> None:
+    """It serves the version that is named; a pinned class is refused with its line."""
+    served = operator.api("GET", PAGE).json["version"]["number"]
+    reply = operator.api("POST", f"{PAGE}/rollback", {"version": served, "to": 1, "reason": "why"})
+    assert (reply.status, reply.json["version"]["number"], reply.json["previous"]) == (200, 1, served)
+    compared = operator.api("GET", f"{PAGE}/diff?before=1&after=2").json
+    assert [one["change"] for one in compared["routes"]] == ["removed", "added"]
+    refused = operator.api("POST", "/operator/classes/mezzo/rollback", {"version": 1})
+    assert (refused.status, "cadenza classes adopt mezzo" in refused.json["error"]["message"]) == (400, True)
+    change(running, "rollback", "forte", "--to", "2")
