@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import time
 from pathlib import Path
 
 import msgspec
@@ -165,7 +166,8 @@ async def test_one_of_many_runs_it(store: Store, watched: WatchedClass) -> None:
     model = ScriptedModel()
     model.hold.clear()
     processes = [Watches(store, model, make_log(io.StringIO())) for _ in range(4)]
-    running = [asyncio.create_task(one.watch(watched, due_ms=10**15)) for one in processes]
+    before_ms = time.time_ns() // 1_000_000 - 1
+    running = [asyncio.create_task(one.watch(watched, due_ms=before_ms)) for one in processes]
     await model.begun.wait()
     assert await processes[0].watch(watched) is None
     model.hold.set()
