@@ -27,7 +27,7 @@ from tests.store.moves import (
     reserves_of,
     take,
 )
-from tests.store.rows import DOLLAR_NANO, rows_of
+from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 
 WHOLE_NANO = 2500  # the amount of an ordinary hold
 EXAMPLES = 25
@@ -45,7 +45,7 @@ def moves(account: str, ends: list[End], names: list[str], *, kept_nano: int = 0
 
 async def apply(store: Store, *batch: AccountMoves) -> dict[str, Applied]:
     await register(store)
-    return await store.transact(lambda tx: transaction.apply_moves(tx, PROCESS, batch))
+    return await store.transact(lambda tx: transaction.apply_moves(tx, PROCESS, batch, NOW_MS))
 
 
 async def test_a_batch_moves_several_accounts(store: Store) -> None:

@@ -41,8 +41,6 @@ FENCE = Statement(
 NAMES = Statement(select(ROW.name))
 REMOVE = Statement(delete(schema.processes).where(NAMED))
 
-Clock = Callable[[], float]
-
 
 class HeartbeatBounds(msgspec.Struct, frozen=True):
     """How often a process writes a heartbeat, and what missing heartbeats mean, in seconds."""
@@ -61,6 +59,26 @@ def elapsed_s() -> float:
     return time.clock_gettime(CLOCK)
 
 
+def now_ms() -> int:
+    """The time of day, which can be set."""
+    return time.time_ns() // 1_000_000
+
+
+def new_name() -> str:
+    return "proc_" + secrets.token_urlsafe(12)
+
+
+class Host(msgspec.Struct, frozen=True):
+    """What presence and ledger take from the machine: its clocks, and new names for processes."""
+
+    elapsed_s: Callable[[], float] = elapsed_s
+    now_ms: Callable[[], int] = now_ms
+    new_name: Callable[[], str] = new_name
+
+
+THIS_HOST = Host()
+
+
 class Presence:
     """This process among those that serve from the store.
 
@@ -69,13 +87,14 @@ class Presence:
     because nothing is cached there.
     """
 
-    def __init__(self, store: Store, bounds: HeartbeatBounds = USUAL_BOUNDS, clock: Clock = elapsed_s) -> None:
-        self.name = _new_name()
+    def __init__(self, store: Store, bounds: HeartbeatBounds = USUAL_BOUNDS, host: Host = THIS_HOST) -> None:
+        self.host = host
+        self.name = host.new_name()
         self.epoch: int | None = None  # the newest epoch of changes that was seen; None while it is not known
         self.is_swept = False  # another process fenced this one: it must rejoin
         self._store = store
         self._bounds = bounds
-        self._clock = clock
+        self._clock = host.elapsed_s
         self._fresh_until_s = -math.inf
         self._reported: int | None = None  # the epoch in this process's row
         self._on_change: list[Callable[[], None]] = []
@@ -221,12 +240,12 @@ class Presence:
             await self._store.transact(lambda tx: remove(tx, self.name), is_brief=True)
 
     def _take_name(self) -> None:
-        self.name = _new_name()
+        self.name = self.host.new_name()
         if (locks := self._store.process_locks) is None:
             return
         try:
             while (lock := locks.lock(self.name)) is None:
-                self.name = _new_name()
+                self.name = self.host.new_name()
         except OSError as error:
             problem = f"The file that shows that this process is alive cannot be locked: {error.strerror}."
             raise StoreUnavailable(problem, f"Check the folder of {self._store.path}.") from None
@@ -282,7 +301,3 @@ def remove(tx: Transaction, name: str) -> None:
 async def _end(task: "asyncio.Task[None]") -> None:
     task.cancel()
     await asyncio.wait([task])
-
-
-def _new_name() -> str:
-    return "proc_" + secrets.token_urlsafe(12)

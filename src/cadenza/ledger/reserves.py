@@ -6,7 +6,6 @@ spend cap hold credit in the store; `CapHolds` is this process's copy of what th
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -130,7 +129,7 @@ class CapHolds:
 class Reserves:
     """One reserve for each recently used account."""
 
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock_s: Callable[[], float]) -> None:
         self.caps = CapHolds()
         self._clock_s = clock_s
         self._reserves: dict[str, Reserve] = {}
