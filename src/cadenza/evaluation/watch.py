@@ -93,7 +93,7 @@ class Watches:
         self._said = dict[str, str]()  # class -> the problem that was logged last
 
     async def run(self, list_watched: Callable[[], Sequence[WatchedClass]]) -> None:
-        """Watch what is due until cancelled. `list_watched` returns the classes that have a schedule."""
+        """Watch what is due until cancelled. Of what `list_watched` returns, classes with a schedule are watched."""
         while True:
             watched = [one for one in list_watched() if one.every_s is not None]
             shortest_s = min((one.every_s for one in watched if one.every_s), default=LOOK_S_MAX * LOOKS_PER_PERIOD)
