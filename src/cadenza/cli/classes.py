@@ -265,6 +265,7 @@ def _verdict_row(verdict: "EvaluationRecord | None") -> dict[str, object] | None
 
 
 def _print_situation(found: "ClassSituation") -> None:
+    from cadenza.control.classes import describe_verdict  # noqa: PLC0415 import time
     from cadenza.core.formats import rfc3339  # noqa: PLC0415 import time
 
     state, version = found.state, found.state.version
@@ -281,7 +282,7 @@ def _print_situation(found: "ClassSituation") -> None:
         click.echo(f"canary      version {state.candidate.number} serves {state.share}% of accounts, begun {since}")
         click.echo("".join(f"            {name}: {value}\n" for name, value in found.canary_numbers), nl=False)
     if found.verdict:
-        click.echo(f"verdict     {found.verdict_line}")
+        click.echo(f"verdict     {describe_verdict(found.verdict)}")
     click.echo(f"next        {found.next_step}\n")
     _print_routes(version.routes)
     if state.candidate:

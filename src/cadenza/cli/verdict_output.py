@@ -9,8 +9,7 @@ import click
 from cadenza.cli.console import print_table, say
 from cadenza.core.money import format_dollars
 from cadenza.evaluation.runner import RunProgress
-from cadenza.evaluation.verdict import SideSummary, Verdict
-from cadenza.evaluation.wording import describe_decision
+from cadenza.evaluation.verdict import SideSummary, Verdict, describe_decision
 
 BAR_CHARS = 24
 PLAIN_LINE_S = 5.0  # between lines of progress that is not shown on a terminal

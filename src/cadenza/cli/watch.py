@@ -70,7 +70,9 @@ def _print(done: "WatchDone") -> None:
         return
     found = result.summary
     first = "–" if found.first_p50_ms is None else f"{found.first_p50_ms:.0f} ms"
-    click.echo(f"{head}: score {found.score:.3f}, {found.passes} passed, {found.faults} without an answer")
+    click.echo(
+        f"{head}: score {found.score:.3f}, {found.passes} of {done.cases} passed, {found.faults} without an answer"
+    )
     spent = format_dollars(record.spent_nano)
     click.echo(f"first token {first} (median), {found.tokens:.0f} tokens an answer, {spent} dollars")
     for check in found.conformance:

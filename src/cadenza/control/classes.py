@@ -70,11 +70,6 @@ class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the built-in default decides what is served, until a candidate is promoted."""
         return not (self.pin or self.state.is_adopted or self.state.was_promoted)
 
-    @property
-    def verdict_line(self) -> str:
-        """The newest verdict in one line."""
-        return describe_verdict(self.verdict) if self.verdict else "none"
-
 
 class HistoryEntry(msgspec.Struct, frozen=True):
     """A change of a class, or an observation about it."""

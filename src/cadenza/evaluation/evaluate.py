@@ -77,8 +77,8 @@ async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, event
             answers.extend(graded)
         events.progressed(progress)
 
-    spent_before_nano = max(record.spent_nano - _answers_nano(run, recorded), 0)
-    progress = await run_suite(run, graders, keep, recorded, spent_before_nano + checked_nano)
+    other_nano = max(record.spent_nano - sum(run.counted_cost(one) for one in recorded), 0)
+    progress = await run_suite(run, graders, keep, recorded, other_nano + checked_nano)
     verdict = reach_verdict(
         run.facts,
         scores,
@@ -175,7 +175,3 @@ async def _check_sides(order: EvaluationOrder) -> tuple[Conformance, int]:
                 "'cadenza doctor --deep' says why, if it is a route of the config."
             )
     return found, sum(conformance_quote(run.sides[side].counted, counted[side].requests) for side in SIDES)
-
-
-def _answers_nano(run: SuiteRun, scores: Sequence[AnswerScore]) -> int:
-    return sum(run.counted_cost(one) for one in scores)
