@@ -346,17 +346,21 @@ def same_value(found: object, expected: object) -> bool:
     if isinstance(found, bool) or isinstance(expected, bool) or found is None or expected is None:
         return found is expected
     if isinstance(found, int | float) and isinstance(expected, int | float):
-        if isinstance(found, int) and isinstance(expected, int):
-            return found == expected
-        try:
-            return math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12)
-        except OverflowError:  # an integer beyond every float
-            return False
+        return _same_number(found, expected)
     if isinstance(found, list) and isinstance(expected, list):
         return len(found) == len(expected) and all(map(same_value, found, expected))
     if isinstance(found, dict) and isinstance(expected, dict):
         return found.keys() == expected.keys() and all(same_value(found[key], expected[key]) for key in expected)
     return type(found) is type(expected) and found == expected
+
+
+def _same_number(found: float, expected: float) -> bool:
+    if isinstance(found, int) and isinstance(expected, int):
+        return found == expected
+    try:
+        return math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12)
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def _folded(text: str, ignore_case: bool) -> str:
