@@ -139,7 +139,7 @@ async def test_code_cannot_read_what_is_expected(graders: Graders) -> None:
     assert (await grade_one(graders, grader, code)).score == 0
 
 
-ANSWERS_OF_ANY_LENGTH = {
+ANSWERS_OF_ANY_LENGTH: dict[str, tuple[Grader, str]] = {
     "fence": (JsonIs(equals=1), "```" + "a" * 2_000 + "\n" * 100_000),
     "code": (ADDS, "```" + " " * 2_000 + "\n" * 100_000),
     "marks": (Contains(texts=("b",)), "a" + "\u0301" * 50_000 + "\u0323" * 50_000),
