@@ -29,7 +29,10 @@ ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,79}")
 TAG = re.compile(r"[a-z0-9_-]{1,40}")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 STARTER = "starter"
-SCHEMA_DIALECTS = ("https://json-schema.org/", "http://json-schema.org/")
+SCHEMA_DIALECTS = (
+    *(f"http://json-schema.org/draft-{draft}/schema" for draft in ("04", "06", "07")),
+    *(f"https://json-schema.org/draft/{draft}/schema" for draft in ("2019-09", "2020-12")),
+)
 
 Texts = tuple[str, ...]
 
@@ -397,7 +400,7 @@ def check_schema(schema: object) -> None:
     if not isinstance(schema, dict | bool):
         raise Mistake("a JSON schema is an object")
     if outside := next((ref for ref in _references(schema) if not ref.startswith("#")), None):
-        raise Mistake(f"the schema refers to {outside!r}; only references within it (#/…) work")
+        raise Mistake(f"the schema refers to {outside!r}; only references within it (#/…) and known drafts work")
     try:
         jsonschema_rs.meta.validate(schema)
         jsonschema_rs.validator_for(schema)
@@ -409,7 +412,7 @@ def _references(value: object) -> Iterator[str]:
     if isinstance(value, dict):
         for key, inner in value.items():
             if key in ("$ref", "$dynamicRef", "$schema", "$id") and isinstance(inner, str):
-                if key != "$schema" or not inner.startswith(SCHEMA_DIALECTS):
+                if key != "$schema" or inner.removesuffix("#") not in SCHEMA_DIALECTS:
                     yield inner
             else:
                 yield from _references(inner)
