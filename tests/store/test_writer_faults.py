@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -255,7 +256,7 @@ async def test_a_lock_while_a_batch_is_written_one_by_one_loses_nothing(sqlite_s
 async def test_a_mistake_after_a_commit_fails_its_callers_only(store: Store) -> None:
     """An invariant that is broken in memory stops neither the writer nor later requests, and nothing stays held."""
     await fund(store, DOLLAR_NANO)
-    steps, log = Steps(ledger_committed=[lambda: {}["nothing"]]), io.StringIO()
+    steps, log = Steps(ledger_committed=[partial(dict[str, int]().__getitem__, "nothing")]), io.StringIO()
     async with writing(store, steps, log, timing=ALONE, bounds=QUIET) as (writer, _):
         with pytest.raises(KeyError):
             await writer.hold(make_hold("r1"))
