@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -134,10 +134,7 @@ class Rubric(GraderSpec, frozen=True, tag="rubric"):
 
 
 Grader = Exact | Contains | MustNotContain | Pattern | NumberIs | JsonIs | CallsTools | Refusal | RunsCode | Rubric
-KINDS: dict[str, type[GraderSpec]] = {
-    "exact": Exact, "contains": Contains, "must_not_contain": MustNotContain, "regex": Pattern, "number": NumberIs,
-    "json": JsonIs, "tool_call": CallsTools, "refusal": Refusal, "code": RunsCode, "rubric": Rubric,
-}  # fmt: skip
+KINDS: dict[str, type[GraderSpec]] = {str(one.__struct_config__.tag): one for one in get_args(Grader)}
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
