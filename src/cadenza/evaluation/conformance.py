@@ -58,9 +58,7 @@ def conformance_quote(price: Price, requests: int = COST_REQUESTS) -> int:
     return requests * price.quote(REQUEST_TOKENS, asks.CALL_LIMIT_TOKENS)
 
 
-async def check_conformance(
-    given: Upstream, tried: TriedRoute, limit_s: float, tokenizer: Tokenizer
-) -> WireChecks:
+async def check_conformance(given: Upstream, tried: TriedRoute, limit_s: float, tokenizer: Tokenizer) -> WireChecks:
     """What the route does with each kind of request."""
     upstream = CountedUpstream(given)
     if tried.dialect is None:
