@@ -39,10 +39,6 @@ class EvaluationOrder(msgspec.Struct, frozen=True, kw_only=True):
     restart: bool = False
     keeps_answers: bool = False
 
-    @property
-    def candidate_digest(self) -> bytes:
-        return self.incumbent.with_candidate(self.candidate).digest
-
 
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
     """How an evaluation ended. `answers` has those of this command, if they were kept."""
@@ -81,8 +77,8 @@ async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, event
             answers.extend(graded)
         events.progressed(progress)
 
-    spent_before_nano = max(record.spent_nano - _answers_nano(run, recorded), 0)
-    progress = await run_suite(run, graders, keep, recorded, spent_before_nano + checked_nano)
+    other_nano = max(record.spent_nano - sum(run.counted_cost(one) for one in recorded), 0)
+    progress = await run_suite(run, graders, keep, recorded, other_nano + checked_nano)
     verdict = reach_verdict(
         run.facts,
         scores,
@@ -91,38 +87,48 @@ async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, event
         conformance=conformance,
         spent_nano=progress.spent_nano,
     )
-    state: verdicts.VerdictState = "finished" if verdict.is_complete else "stopped"
-    ended = msgspec.structs.replace(
-        record, state=state, ended_at=events.now_ms(), spent_nano=progress.spent_nano, result=verdict.to_json()
-    )
+    ended = end_record(record, verdict, events.now_ms())
     await store.transact(lambda tx: verdicts.end(tx, ended))
     return Evaluated(
         record=ended, verdict=verdict, scores=scores, answers=answers, is_out_of_budget=progress.is_out_of_budget
     )
 
 
-async def _begin(store: Store, order: EvaluationOrder, now_ms: int) -> tuple[EvaluationRecord, list[AnswerScore]]:
-    """The evaluation that was interrupted, with its scores, or a new one."""
-    run, incumbent = order.run, order.incumbent
-    same = await verdicts.list_same(
-        store, incumbent.class_id, incumbent.number, order.candidate_digest, run.suite.digest
-    )
-    if same and same[0].state != "finished" and same[0].runs == run.runs and not order.restart:
-        return same[0], await verdicts.list_scores(store, same[0].id)
-    record = EvaluationRecord(
+def new_record(
+    incumbent: ClassVersion, candidate: Route, suite: tuple[str, bytes], runs: int, actor: str, now_ms: int
+) -> EvaluationRecord:
+    """The row of an evaluation that begins. `suite` is its name and digest."""
+    return EvaluationRecord(
         id=f"eval_{random_id()}",
         class_id=incumbent.class_id,
         created_at=now_ms,
-        actor=order.actor,
+        actor=actor,
         incumbent=incumbent.number,
-        candidate=order.candidate.name,
-        candidate_digest=order.candidate_digest,
-        suite=run.suite.name,
-        suite_digest=run.suite.digest,
-        runs=run.runs,
+        candidate=candidate.name,
+        candidate_digest=incumbent.with_candidate(candidate).digest,
+        suite=suite[0],
+        suite_digest=suite[1],
+        runs=runs,
     )
-    await store.transact(lambda tx: verdicts.add(tx, record))
-    return record, []
+
+
+def end_record(record: EvaluationRecord, verdict: Verdict, now_ms: int) -> EvaluationRecord:
+    """The row of an evaluation that has ended with this verdict."""
+    state: verdicts.VerdictState = "finished" if verdict.is_complete else "stopped"
+    return msgspec.structs.replace(
+        record, state=state, ended_at=now_ms, spent_nano=verdict.spent_nano, result=verdict.to_json()
+    )
+
+
+async def _begin(store: Store, order: EvaluationOrder, now_ms: int) -> tuple[EvaluationRecord, list[AnswerScore]]:
+    """The evaluation that was interrupted, with its scores, or a new one."""
+    suite, runs = order.run.suite, order.run.runs
+    new = new_record(order.incumbent, order.candidate, (suite.name, suite.digest), runs, order.actor, now_ms)
+    same = await verdicts.list_same(store, new)
+    if same and same[0].state != "finished" and same[0].runs == runs and not order.restart:
+        return same[0], await verdicts.list_scores(store, same[0].id)
+    await store.transact(lambda tx: verdicts.add(tx, new))
+    return new, []
 
 
 async def _write_scores(store: Store, id_: str, scores: list[AnswerScore], spent_nano: int) -> None:
@@ -169,7 +175,3 @@ async def _check_sides(order: EvaluationOrder) -> tuple[Conformance, int]:
                 "'cadenza doctor --deep' says why, if it is a route of the config."
             )
     return found, sum(conformance_quote(run.sides[side].counted, counted[side].requests) for side in SIDES)
-
-
-def _answers_nano(run: SuiteRun, scores: Sequence[AnswerScore]) -> int:
-    return sum(run.counted_cost(one) for one in scores)

@@ -75,10 +75,11 @@ class WatchedModel(Protocol):
 
 
 class WatchDone(msgspec.Struct, frozen=True):
-    """A watch that ended, and what it found; None if it was stopped before it could be compared."""
+    """A watch that ended, how many cases it has, and what it found; None if it was stopped before the comparison."""
 
     record: EvaluationRecord
-    result: WatchResult | None
+    cases: int
+    result: WatchResult | None = None
     reason: str = ""  # why it was stopped
 
 
@@ -93,7 +94,7 @@ class Watches:
         self._said = dict[str, str]()  # class -> the problem that was logged last
 
     async def run(self, list_watched: Callable[[], Sequence[WatchedClass]]) -> None:
-        """Watch what is due until cancelled. `list_watched` returns the classes that have a schedule."""
+        """Watch what is due until cancelled. Of what `list_watched` returns, classes with a schedule are watched."""
         while True:
             watched = [one for one in list_watched() if one.every_s is not None]
             shortest_s = min((one.every_s for one in watched if one.every_s), default=LOOK_S_MAX * LOOKS_PER_PERIOD)
@@ -159,17 +160,20 @@ class Watches:
             async with asyncio.timeout(watched.limit_s):
                 answers = await self._model.answer(watched, suite)
                 if reason := _why_not_comparable(answers, suite):
-                    ended = await self._end(record, "stopped", answers.spent_nano)
-                    self._log.warning("a watch was stopped", class_id=watched.class_id, reason=reason)
-                    return WatchDone(ended, None, reason)
+                    return await self._stop(record, suite, answers.spent_nano, reason)
                 result = await self._compare(watched, suite, answers, reference, _read_result(before, record))
         except TimeoutError:
-            reason = f"it took longer than {watched.limit_s:.0f} seconds"
-            self._log.warning("a watch was stopped", class_id=watched.class_id, reason=reason)
-            return WatchDone(await self._end(record, "stopped", 0), None, reason)
+            return await self._stop(record, suite, 0, f"it took longer than {watched.limit_s:.0f} seconds")
         ended = await self._end(record, "finished", answers.spent_nano, result, answers.scores, _read_result(before))
-        self._report(ended, result)
-        return WatchDone(ended, result)
+        facts = {"class_id": record.class_id, "version": record.incumbent, "watch": record.id}
+        self._log.info("a watch ended", **facts, score=round(result.summary.score, 4), spent_nano=ended.spent_nano)
+        for one in result.drifts:
+            self._log.warning("a model drifts", **facts, measure=one.measure, detail=one.detail)
+        return WatchDone(ended, len(suite.cases), result)
+
+    async def _stop(self, record: EvaluationRecord, suite: Suite, spent_nano: int, reason: str) -> WatchDone:
+        self._log.warning("a watch was stopped", class_id=record.class_id, reason=reason)
+        return WatchDone(await self._end(record, "stopped", spent_nano), len(suite.cases), reason=reason)
 
     async def _compare(
         self,
@@ -219,12 +223,6 @@ class Watches:
 
         await self._store.transact(write)
         return ended
-
-    def _report(self, record: EvaluationRecord, result: WatchResult) -> None:
-        facts = {"class_id": record.class_id, "version": record.incumbent, "watch": record.id}
-        self._log.info("a watch ended", **facts, score=round(result.summary.score, 4), spent_nano=record.spent_nano)
-        for one in result.drifts:
-            self._log.warning("a model drifts", **facts, measure=one.measure, detail=one.detail)
 
     async def _show(self, watched: Sequence[WatchedClass]) -> None:
         """Set the metrics to what the last watch of each class found, whichever process ran it."""

@@ -9,24 +9,15 @@ from sqlalchemy import bindparam, or_, select, update
 
 from cadenza.store.schema import class_states, verdicts
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import class_versions
-from cadenza.store.tables.verdicts import EvaluationRecord
+from cadenza.store.tables.verdicts import RECORDS, EvaluationRecord, read_record
 from cadenza.store.tables.verdicts import add as add_record
 
 REFERENCE = "reference"
-_RECORD = EvaluationRecord.__struct_fields__
 _OF_CLASS = (verdicts.c.class_id == bindparam("of"), verdicts.c.kind == "watch")
-_FINISHED = (
-    select(*(verdicts.c[name] for name in _RECORD))
-    .where(
-        *_OF_CLASS,
-        verdicts.c.state == "finished",
-        verdicts.c.incumbent == bindparam("of_version"),
-    )
-    .order_by(verdicts.c.created_at.desc(), verdicts.c.id.desc())
-    .limit(1)
-)
+_OF_VERSION = (verdicts.c.state == "finished", verdicts.c.incumbent == bindparam("of_version"))
+_FINISHED = RECORDS.where(*_OF_CLASS, *_OF_VERSION).limit(1)
 LAST = Statement(_FINISHED)
 LAST_REFERENCE = Statement(
     _FINISHED.where(verdicts.c.candidate == REFERENCE, verdicts.c.suite_digest == bindparam("of_suite"))
@@ -70,13 +61,11 @@ def claim(tx: Transaction, record: EvaluationRecord, due_ms: int, abandoned_ms: 
 
 async def last_finished(store: Store, class_id: str, version: int) -> EvaluationRecord | None:
     """The last watch of this version that came to an end."""
-    return _read(await store.row(LAST, {"of": class_id, "of_version": version}))
+    row = await store.row(LAST, {"of": class_id, "of_version": version})
+    return read_record(row) if row else None
 
 
 async def last_reference(store: Store, class_id: str, version: int, suite_digest: bytes) -> EvaluationRecord | None:
     """What a watch of this version with this suite is compared with."""
-    return _read(await store.row(LAST_REFERENCE, {"of": class_id, "of_version": version, "of_suite": suite_digest}))
-
-
-def _read(row: Row | None) -> EvaluationRecord | None:
-    return EvaluationRecord(**dict(zip(_RECORD, row, strict=True))) if row else None
+    row = await store.row(LAST_REFERENCE, {"of": class_id, "of_version": version, "of_suite": suite_digest})
+    return read_record(row) if row else None
