@@ -150,7 +150,7 @@ def match(evidence: Evidence) -> tuple[dict[int, list[int]], list[int]]:
     by_id |= {one.id: one.number for one in evidence.supplied}
     by_count = _only(_counts(evidence))
     found: dict[int, list[int]] = defaultdict(list)
-    unknown = []
+    unknown = list[int]()
     for charge in evidence.billed:
         number = by_id.get(charge.id) if charge.id else None
         if number is None:
