@@ -127,6 +127,7 @@ async def serve(world: "World", process: Process, chat: Chat, digest: bytes) -> 
     record = SimulatedRecord(chat, principal)
     text = "x" * request.prompt_chars
     prompt = PromptSize(TOKENIZER, CHARACTER, lambda: [text], request.prompt_chars)
+    allowance_tokens = allowance(request.max_tokens, OUTPUT_TOKENS)
     hold = Hold(
         completion_id=chat.completion_id,
         request_id=record.request_id,
@@ -135,15 +136,16 @@ async def serve(world: "World", process: Process, chat: Chat, digest: bytes) -> 
         class_id="forte",
         prompt_tokens=prompt.to_hold(WINDOW_TOKENS),
         is_counted=prompt.is_exact,
-        allowance_tokens=allowance(request.max_tokens, OUTPUT_TOKENS),
+        allowance_tokens=allowance_tokens,
         price=PRICE,
         stream=request.is_stream,
         started_at=now_ms,
         idempotency_digest=chat.idempotency.encode() if chat.idempotency else None,
         is_capped=principal.is_capped,
         version=1,
+        extra_tokens=0 if request.max_tokens else OUTPUT_TOKENS - allowance_tokens,
     )
-    quote = Quote(hold, prompt, request.max_tokens, OUTPUT_TOKENS, WINDOW_TOKENS)
+    quote = Quote(hold, prompt, WINDOW_TOKENS)
     began_s = process.loop.time()
     async with Credit(process.ledger, TOKENIZER, record, quote) as credit:
         chat.waited_s = process.loop.time() - began_s

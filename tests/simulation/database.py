@@ -24,8 +24,8 @@ from tests.simulation.sql import (
     InsertPlan,
     LockingPlan,
     SelectPlan,
-    UpdatePlan,
     StatementPlan,
+    UpdatePlan,
     compile_statement,
     compile_text,
 )

@@ -28,6 +28,7 @@ FaultKind = Literal[
 ]
 CommandKind = Literal["grant", "correct", "revoke", "cap"]
 POSTGRES_ONLY = ("lost machine", "sleep", "freeze", "cut", "slow", "reset", "failover", "lost tail")
+DATABASES: tuple[Database, ...] = ("postgres", "postgres", "sqlite")
 BUSY_S = 20.0  # requests and faults begin in this time
 MONTH_END_MS = 1_793_491_200_000  # 2026-11-01 00:00 UTC
 DOLLAR_NANO = 1_000_000_000
@@ -98,12 +99,12 @@ class RunPlan(msgspec.Struct, frozen=True):
     faults: tuple[PlannedFault, ...]
 
 
-def make_plan(seed: int, *, requests: int = 400, database: Database | None = None) -> RunPlan:
-    random = Random(f"plan {seed}")  # noqa: S311 a simulation
-    kind: Database = database or random.choice(("postgres", "postgres", "sqlite"))
+def make_plan(seed: int, *, requests: int = 1_000, database: Database | None = None) -> RunPlan:
+    random = Random(f"plan {seed}")
+    kind: Database = random.choice(DATABASES) if database is None else database
     processes = random.choice((1, 2, 3, 3, 4)) if kind == "postgres" else random.choice((1, 2))
     accounts = tuple(_account(Random(f"account {seed} {number}"), number) for number in range(random.randint(2, 6)))
-    calm = random.random() < 0.1
+    faults = random.choice((0, 1, 1, 1, 2, 2, 2, 3, 4, 6))
     return RunPlan(
         seed=seed,
         database=kind,
@@ -112,18 +113,18 @@ def make_plan(seed: int, *, requests: int = 400, database: Database | None = Non
         accounts=accounts,
         requests=tuple(_request(seed, number, processes, accounts) for number in range(requests)),
         commands=tuple(_command(seed, number, accounts) for number in range(random.randint(0, 12))),
-        faults=() if calm else tuple(_fault(seed, number, kind, processes, accounts) for number in range(random.choice((1, 1, 2, 2, 3, 4, 6)))),
+        faults=tuple(_fault(seed, number, kind, processes, accounts) for number in range(faults)),
     )
 
 
 def _account(random: Random, number: int) -> PlannedAccount:
-    credit_nano = random.choice((0, 2_000_000, 20_000_000, 200_000_000, *[10 * DOLLAR_NANO] * 3, *[1000 * DOLLAR_NANO] * 3))
+    dollars = random.choice((0, 0.002, 0.02, 0.2, 10, 10, 10, 1000, 1000, 1000))
     caps = tuple(random.choice((None, None, None, 0, 1_500_000, 30_000_000)) for _ in range(random.randint(1, 3)))
-    return PlannedAccount(f"acct_{number}", credit_nano, caps, random.random() < 0.5)
+    return PlannedAccount(f"acct_{number}", round(dollars * DOLLAR_NANO), caps, random.random() < 0.5)
 
 
 def _request(seed: int, number: int, processes: int, accounts: tuple[PlannedAccount, ...]) -> PlannedRequest:
-    random = Random(f"request {seed} {number}")  # noqa: S311
+    random = Random(f"request {seed} {number}")
     account = random.randrange(len(accounts))
     is_long = random.random() < 0.15
     has_key = random.random() < 0.2
@@ -139,14 +140,18 @@ def _request(seed: int, number: int, processes: int, accounts: tuple[PlannedAcco
         is_stream=random.random() < 0.6,
         takes_s=random.uniform(0.5, 12.0) if is_long else random.uniform(0.005, 0.2),
         upstream=random.choice(("answers",) * 10 + ("fails", "dies", "lies", "uncounted", "cached", "cached")),
-        leaves_after_s=random.uniform(0.0, 1.0) * random.choice((0.01, 0.1, 1.0, 5.0)) if random.random() < 0.15 else None,
+        leaves_after_s=_some_time(random) if random.random() < 0.15 else None,
         idempotency=random.randrange(40) if has_key else None,
         tries=random.choice((1, 2, 4)),
     )
 
 
+def _some_time(random: Random) -> float:
+    return random.random() * random.choice((0.01, 0.1, 1.0, 5.0))
+
+
 def _command(seed: int, number: int, accounts: tuple[PlannedAccount, ...]) -> PlannedCommand:
-    random = Random(f"command {seed} {number}")  # noqa: S311
+    random = Random(f"command {seed} {number}")
     account = random.randrange(len(accounts))
     return PlannedCommand(
         number=number,
@@ -162,7 +167,7 @@ def _command(seed: int, number: int, accounts: tuple[PlannedAccount, ...]) -> Pl
 def _fault(
     seed: int, number: int, database: Database, processes: int, accounts: tuple[PlannedAccount, ...]
 ) -> PlannedFault:
-    random = Random(f"fault {seed} {number}")  # noqa: S311
+    random = Random(f"fault {seed} {number}")
     kinds = [kind for kind in FaultKind.__args__ if database == "postgres" or kind not in POSTGRES_ONLY]  # type: ignore[attr-defined]
     by_count = random.random() < 0.4
     return PlannedFault(

@@ -130,7 +130,7 @@ class Backend:
             self._reply(answer, "NOTIFY")
         else:
             self._running = self._run(text, rows)
-            self._go_on(answer)
+            self._go_on(answer, self._commands)
 
     def _run(self, text: str, rows: Sequence[Sequence[Any]]) -> Generator[ModelSession, None, StatementResult]:
         """Run a statement for each row of values, in the open transaction or in one of its own."""
@@ -138,7 +138,7 @@ class Backend:
         result = StatementResult([], 0)
         try:
             for values in rows:
-                result = yield from session.run_text(text, values)
+                result = yield from session.run_text(text, tuple(values))
             if self._server.is_full and session.has_changes:
                 raise asyncpg.DiskFullError("could not extend file")
         except BaseException:
@@ -152,9 +152,9 @@ class Backend:
             self._server.committed(is_announced=is_announced)
         return result
 
-    def _go_on(self, answer: Answer) -> None:
+    def _go_on(self, answer: Answer, number: int) -> None:
         """Run the statement until it ends, fails or waits for a lock."""
-        if self._running is None or self._is_lost:
+        if self._running is None or self._is_lost or number != self._commands:
             return
         try:
             holder = next(self._running)
@@ -168,8 +168,7 @@ class Backend:
         except asyncpg.PostgresError as error:
             self._fail(answer, error)
         else:
-            number = self._commands
-            self._server.wait_for(holder, lambda: number == self._commands and self._go_on(answer))
+            self._server.wait_for(holder, lambda: self._go_on(answer, number))
             self._server.scheduler.after(self._lock_s, self._give_up_lock, number, holder, answer)
 
     def _give_up_lock(self, number: int, holder: ModelSession, answer: Answer) -> None:
@@ -264,7 +263,8 @@ class SimulatedConnection:
         return result.rows[0] if result.rows else None
 
     async def fetch(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
-        return (await self._ask(text, [values])).rows
+        rows: list[tuple[Any, ...]] = (await self._ask(text, [values])).rows
+        return rows
 
     async def execute(self, text: str, *values: Any, timeout: float | None = None) -> str:  # noqa: ASYNC109
         done = await self._ask(text, [values])

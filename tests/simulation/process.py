@@ -53,8 +53,8 @@ class Process:
     def __init__(self, machine: Machine, number: int, incarnation: int) -> None:
         scheduler = machine.scheduler
         self.name = f"process {number}.{incarnation}"
-        self.loop = VirtualLoop(scheduler, self.name)
-        self.link = Link(scheduler, self.loop, Random(f"{machine.random.random()} {self.name}"))  # noqa: S311
+        self.loop = VirtualLoop(scheduler, self.name)  # type: ignore[abstract]
+        self.link = Link(scheduler, self.loop, Random(f"{machine.random.random()} {self.name}"))
         self.state: State = "starting"
         self.clock_ms = 0  # how far its time of day is off
         self.thawed_s = -100.0  # when it last went on after a pause in which its clocks stood still
@@ -100,7 +100,7 @@ class Process:
         """Stop as the service does: wait for the running requests, then for the ledger."""
         self.state = "draining"
         until_s = self.loop.time() + 20
-        while not until_idle() and self.loop.time() < until_s:
+        while not until_idle() and self.loop.time() < until_s:  # noqa: ASYNC110 as the service does
             await asyncio.sleep(0.05)
         await self.ledger.stop()
         await self.presence.stop()

@@ -4,13 +4,13 @@ import gc
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
 
 from tests.simulation.checks import BrokenRule
-from tests.simulation.plan import RunPlan, make_plan
+from tests.simulation.plan import RunPlan
 from tests.simulation.world import World
 
 SHRINK_RUNS = 120
@@ -54,11 +54,6 @@ def run_plan(plan: RunPlan, *, is_traced: bool = False) -> SimulatedRun:
         sys.unraisablehook = before
         gc.enable()
     return done
-
-
-def run_seeds(seeds: Iterator[int], *, requests: int) -> Iterator[SimulatedRun]:
-    for seed in seeds:
-        yield run_plan(make_plan(seed, requests=requests))
 
 
 def shrink(plan: RunPlan, rule: str, say: Callable[[str], None]) -> RunPlan:

@@ -8,6 +8,8 @@ or without its clocks, and killed: then none of its callbacks runs again, not ev
 import asyncio
 import contextvars
 import heapq
+from asyncio.events import _get_running_loop as get_running_loop
+from asyncio.events import _set_running_loop as set_running_loop
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from random import Random
@@ -48,6 +50,20 @@ class Scheduler:
         self.now_s = max(self.now_s, until_s)
 
 
+class VirtualHandle(asyncio.Handle):
+    """A callback that an event loop will run."""
+
+    def run(self) -> None:
+        self._run()
+
+
+class VirtualTimer(asyncio.TimerHandle):
+    """The same, at a time of its loop's clock."""
+
+    def run(self) -> None:
+        self._run()
+
+
 class VirtualLoop(asyncio.AbstractEventLoop):
     """The event loop of one process. Its clock is the virtual time, less what it spent in pauses without clocks."""
 
@@ -57,8 +73,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.is_dead = False
         self.turns = 0
         self.errors: list[dict[str, Any]] = []
-        self._ready: deque[asyncio.Handle] = deque()
-        self._late: list[asyncio.TimerHandle] = []  # timers that became due in a pause
+        self._ready: deque[VirtualHandle | VirtualTimer] = deque()
+        self._late: list[VirtualTimer] = []  # timers that became due in a pause
         self._has_turn = False
         self._is_paused = False
         self._lag_s = 0.0  # how far the monotonic clock is behind the virtual time
@@ -88,33 +104,33 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def inside(self, call: Callable[[], T]) -> T:
         """Call a function as if this loop ran it."""
-        before = asyncio._get_running_loop()  # noqa: SLF001 as event loops do
-        asyncio._set_running_loop(self)  # noqa: SLF001
+        before = get_running_loop()
+        set_running_loop(self)
         try:
             return call()
         finally:
-            asyncio._set_running_loop(before)  # noqa: SLF001
+            set_running_loop(before)
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = VirtualHandle(callback, args, self, context)
         if not self.is_dead:
             self._ready.append(handle)
             self._need_turn()
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = VirtualTimer(when, callback, args, self, context)
         if not self.is_dead:
             self.scheduler.at(when + self._lag_s, self._fire, timer)
         return timer
@@ -125,7 +141,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro: Generator[Any, None, T], **options: Any) -> "asyncio.Task[T]":  # type: ignore[override]
         return asyncio.Task(coro, loop=self, **options)
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., T], *args: Any
+    ) -> "asyncio.Future[T]":
         """What a thread would do takes a moment, and happens at its end."""
         done = self.create_future()
 
@@ -156,7 +174,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """The timer does nothing when it fires."""
 
-    def _fire(self, timer: asyncio.TimerHandle) -> None:
+    def _fire(self, timer: "VirtualTimer") -> None:
         if self.is_dead or timer.cancelled():
             return
         if self._is_paused:
@@ -178,14 +196,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if self.is_dead or self._is_paused:
             return
         self.turns += 1
-        asyncio._set_running_loop(self)  # noqa: SLF001
+        set_running_loop(self)
         try:
             for _ in range(len(self._ready)):
                 handle = self._ready.popleft()
                 if not handle.cancelled():
-                    handle._run()  # noqa: SLF001 as event loops do
-                if self.is_dead:
-                    return
+                    handle.run()
+                if not self._ready:  # it was killed
+                    break
         finally:
-            asyncio._set_running_loop(None)  # noqa: SLF001
+            set_running_loop(None)
         self._need_turn()

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.statements import SelectByIds, Statement, Values

@@ -12,6 +12,7 @@ from cadenza.fleet.changes import make_change
 from cadenza.gateway.billing import Credit
 from cadenza.ledger import credit as ledger_credit
 from cadenza.ledger.cap_rows import set_cap
+from cadenza.observe import places
 from cadenza.store.store import Store, StoreUnavailable, Transaction
 from cadenza.store.tables import accounts, keys
 from cadenza.store.tables.accounts import Account
@@ -20,7 +21,15 @@ from tests.simulation.checks import Checks
 from tests.simulation.clients import CHARS_PER_TOKEN, Chat, Refusal, serve
 from tests.simulation.database import ModelDatabase
 from tests.simulation.network import Link
-from tests.simulation.plan import BUSY_S, PlannedAccount, PlannedCommand, PlannedFault, PlannedRequest, RunPlan
+from tests.simulation.plan import (
+    BUSY_S,
+    DOLLAR_NANO,
+    PlannedAccount,
+    PlannedCommand,
+    PlannedFault,
+    PlannedRequest,
+    RunPlan,
+)
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.process import Machine, Process
 from tests.simulation.scheduler import Scheduler, VirtualLoop
@@ -58,7 +67,7 @@ class World:
         self.revoked_s: dict[str, float] = {}  # when a revocation returned, by key
         self.locked: set[int] = set()
         self.last_fault_s = 0.0
-        self.operator = VirtualLoop(self.scheduler, "operator")
+        self.operator = VirtualLoop(self.scheduler, "operator")  # type: ignore[abstract]
         self.operator_link = Link(self.scheduler, self.operator, Random(f"operator {plan.seed}"))
         self.operator_store: Store = self.operator.inside(
             lambda: self.machine.open_store(self.operator, self.operator_link)
@@ -115,8 +124,8 @@ class World:
         new = NewKey(key_id, planned.name, "a key", key_id.ljust(12, "-"), frozenset(), self.plan.start_ms, None)
         keys.add(tx, new, key_id.encode().ljust(32, b"-"))
         if cap_nano is not None:
-            period = "month" if planned.is_monthly else "total"
-            set_cap(tx, planned.name, key_id, Cap(cap_nano, period), self.plan.start_ms)
+            cap = Cap(cap_nano, "month" if planned.is_monthly else "total")
+            set_cap(tx, planned.name, key_id, cap, self.plan.start_ms)
 
     # Processes
 
@@ -177,6 +186,9 @@ class World:
             chat.status = 429
         except asyncio.CancelledError:
             chat.status = 499
+        except Exception as error:  # noqa: BLE001 it is reported
+            chat.status = 500
+            self.checks.fail("no request meets an internal error", f"{chat.completion_id}: {places(error)} {error!r}")
         chat.ended_s = self.scheduler.now_s
         self.checks.ended(chat)
         self.note(lambda: f"{chat.completion_id} on {process.name} ends with {chat.status}")
@@ -207,6 +219,7 @@ class World:
         planned, now_ms = self.plan.accounts[command.account], self.plan.start_ms + round(self.scheduler.now_s * 1000)
         store, email = self.operator_store, f"{planned.name}@example.org"
         key_id, reference = key_name(command.account, command.key), f"command {command.number}"
+        cap = Cap(command.amount_nano, "total") if command.amount_nano < DOLLAR_NANO else None
         for _ in range(command.repeats + 1):
             try:
                 match command.kind:
@@ -216,13 +229,12 @@ class World:
                     case "correct":
                         await correct_credit(store, email, -command.amount_nano, "why", "operator", now_ms, reference)
                     case "cap":
-                        cap = Cap(command.amount_nano, "total") if command.amount_nano < 10**9 else None
                         await make_change(store, lambda tx: set_cap(tx, planned.name, key_id, cap, now_ms))
                     case "revoke":
                         await make_change(store, lambda tx: keys.revoke(tx, key_id, now_ms))
                         self.revoked_s.setdefault(key_id, self.scheduler.now_s)
-            except (StoreUnavailable, ControlError) as error:
-                self.note(lambda: f"{reference} failed: {error}")  # noqa: B023 it is called at once
+            except (StoreUnavailable, ControlError):
+                self.note(lambda: f"{reference} failed")
             else:
                 self.note(lambda: f"{reference}: {command.kind} of {planned.name} {key_id}")
 
@@ -251,7 +263,8 @@ class World:
         process, kind = self.processes[fault.process], fault.kind
         if process.state == "gone" and kind not in {"lock", "full", "failover", "lost tail"}:
             return
-        self.note(lambda: f"fault {fault.number}: {kind} of {process.name}, account {fault.account}, {fault.lasts_s:.2f} s")
+        where = f"{process.name}, account {fault.account}"
+        self.note(lambda: f"fault {fault.number}: {kind} of {where}, for {fault.lasts_s:.2f} s")
         now_s, lasts_s, after = self.scheduler.now_s, fault.lasts_s, self.scheduler.after
         self.last_fault_s = max(self.last_fault_s, now_s + lasts_s)
         self.checks.fault_began(fault)

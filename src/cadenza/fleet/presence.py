@@ -94,7 +94,6 @@ class Presence:
         self.is_swept = False  # another process fenced this one: it must rejoin
         self._store = store
         self._bounds = bounds
-        self._clock = host.elapsed_s
         self._fresh_until_s = -math.inf
         self._reported: int | None = None  # the epoch in this process's row
         self._on_change: list[Callable[[], None]] = []
@@ -109,7 +108,7 @@ class Presence:
     @property
     def is_fresh(self) -> bool:
         """Whether this process may rely on what it read under `epoch`."""
-        return self._store.process_locks is not None or self._clock() < self._fresh_until_s
+        return self._store.process_locks is not None or self.host.elapsed_s() < self._fresh_until_s
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever keys, accounts or classes have changed, or may have."""
@@ -150,12 +149,13 @@ class Presence:
     async def find_dead(self) -> list[str]:
         """The names of processes that are certainly dead. `fence` one before sweeping it."""
         if (locks := self._store.process_locks) is None:
-            self._dead = self._observation.dead(self._clock())
+            self._dead = self._observation.dead(self.host.elapsed_s())
         else:
             names = {name for (name,) in await self._store.rows(NAMES, {})} - {self.name}
             for left_behind in set(locks.names()) - names - {self.name}:
                 locks.remove_if_free(left_behind)
             self._dead = {name: 0 for name in names if locks.remove_if_free(name)}
+        assert self.name not in self._dead
         return sorted(self._dead)
 
     def fence(self, tx: Transaction, name: str) -> bool:
@@ -163,6 +163,7 @@ class Presence:
 
         False if it is alive after all, or was removed by another process.
         """
+        assert name != self.name
         return tx.change(FENCE, {"of": name, "last": self._dead[name], "fenced": FENCED}) == 1
 
     def _wake(self) -> None:
@@ -202,7 +203,7 @@ class Presence:
 
     async def _send_heartbeat(self) -> None:
         """Increment the counter of this process, and read those of all others and the newest epoch."""
-        sent_s = self._clock()
+        sent_s = self.host.elapsed_s()
         rows = await self._store.transact(
             lambda tx: tx.rows(READ_HEARTBEATS, {}) if tx.change(HEARTBEAT, {"of": self.name}) else [], is_brief=True
         )
@@ -210,7 +211,7 @@ class Presence:
             self._invalidate()
             self.is_swept = True
             return
-        self._observation.note({name: count for name, count, _ in rows}, sent_s, self._clock())
+        self._observation.note({name: count for name, count, _ in rows}, sent_s, self.host.elapsed_s())
         self._see(rows[0][2])
         self._fresh_until_s = sent_s + self._bounds.fresh_s
         await self._report_epoch()
@@ -267,6 +268,7 @@ class Observation:
 
     def note(self, counters: dict[str, int], sent_s: float, read_s: float) -> None:
         """Take the counters of all processes, read between these two times."""
+        assert self._sent_s <= sent_s <= read_s
         before = self._since if read_s - self._read_s <= self._bounds.gap_s else {}
         self._since = {
             name: before[name] if name in before and before[name][0] == count else (count, read_s)

@@ -65,6 +65,7 @@ class Marks:
         self._tracked: dict[str, Tracked] = {}
 
     def track(self, hold: Hold, delivery: Delivery) -> None:
+        assert hold.completion_id not in self._tracked
         self._tracked[hold.completion_id] = Tracked(hold, delivery, self._elapsed_s())
 
     def forget(self, completion_id: str) -> bool:
