@@ -21,10 +21,9 @@ from cadenza.control.classes import (
     promote,
     roll_back,
 )
-from cadenza.core.classes import ClassState
+from cadenza.core.classes import ClassState, GateLimits
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
-from cadenza.evaluation.gate import GateLimits
 from cadenza.evaluation.verdict import Verdict
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import class_versions, epochs, verdicts
@@ -52,7 +51,7 @@ async def seeded(store: Store) -> Store:
 
 async def add_verdict(store: Store, verdict: Verdict | None = None, **fields: Any) -> None:
     values: dict[str, Any] = {
-        "id": f"verdict-{len(await verdicts.list_newest(store, 'forte')) + 1}",
+        "id": f"verdict-{len(await verdicts.list_newest(store, 'forte', 100)) + 1}",
         "class_id": "forte",
         "state": "finished",
         "created_at": NOW_MS - DAY_MS,

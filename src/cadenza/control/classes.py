@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from cadenza.core.classes import WHOLE, ClassState, ClassVersion
+from cadenza.core.classes import WHOLE, ClassState, ClassVersion, GateLimits
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import CLASSES, Route
 from cadenza.core.usage_report import DAY_MS
 from cadenza.evaluation import canary
-from cadenza.evaluation.gate import GateLimits, find_shortfalls
+from cadenza.evaluation.gate import find_shortfalls
 from cadenza.evaluation.suite import STARTER
 from cadenza.evaluation.verdict import read_verdict
 from cadenza.fleet.changes import make_change
@@ -69,11 +69,6 @@ class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
     def is_built_in(self) -> bool:
         """Whether the built-in default decides what is served, until a candidate is promoted."""
         return not (self.pin or self.state.is_adopted or self.state.was_promoted)
-
-    @property
-    def verdict_line(self) -> str:
-        """The newest verdict in one line."""
-        return describe_verdict(self.verdict) if self.verdict else "none"
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
