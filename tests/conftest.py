@@ -23,7 +23,7 @@ StartService = Callable[[ServiceSpec], Service]
 
 # The files of these folders run for seconds, the rest for up to a minute.
 SHORT = ("tests/unit/", "tests/contract/")
-ALL_SLOW = re.compile(r"^pytestmark = .*pytest\.mark\.slow\(", re.MULTILINE)
+ALL_SLOW = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.slow\(", re.MULTILINE)
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/clients/")
 
 # How long an example takes says nothing on a busy machine.

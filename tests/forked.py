@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -105,7 +104,7 @@ def fork_on_demand(run: Callable[[list[str]], None]) -> None:
 
 def _end_without_clean_up(run: Callable[[list[str]], None]) -> None:
     """Run a command, and end with its exit code after all else: the interpreter's clean-up copies all shared memory."""
-    code = 1
+    code = 1  # that of an error that nobody expects
 
     def leave() -> None:
         sys.stdout.flush()
@@ -118,8 +117,6 @@ def _end_without_clean_up(run: Callable[[list[str]], None]) -> None:
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0
-    except BaseException:
-        traceback.print_exc()
 
 
 def _reap() -> None:
