@@ -75,8 +75,9 @@ async def resolve(
         return served
 
     served = await _try_again(store, work)
-    for before, after in replaced.values() if process else ():
-        process.replaced(before, after)
+    if process:
+        for before, after in replaced.values():
+            process.replaced(before, after)
     return served
 
 
