@@ -75,7 +75,7 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
     """Evaluate with a suite of cases, and return the exit code."""
     rules = class_rules(settings, options.class_id)
     suite = load_suite(options.suite or rules.suite)
-    states = await resolve_classes(store, settings, serves=False)
+    states = await resolve_classes(store, settings)
     incumbent = served_version(states, options.class_id)
     judge = served_version(states, options.judge) if options.judge else None
     candidate = find_candidate(settings, options.class_id, options.candidate)
@@ -183,7 +183,7 @@ async def run_task(store: Store, settings: Settings, options: EvaluateOptions) -
     """Evaluate with a task of Inspect. The verdict is recorded under the task's name, once it is reached."""
     assert options.inspect
     began_ms = now_ms()
-    incumbent = served_version(await resolve_classes(store, settings, serves=False), options.class_id)
+    incumbent = served_version(await resolve_classes(store, settings), options.class_id)
     candidate = find_candidate(settings, options.class_id, options.candidate)
     wanted = InspectOrder(
         task=options.inspect,
