@@ -11,25 +11,23 @@ import asyncio
 import gc
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from cadenza.config import ConfigError, Settings, load_settings
-from cadenza.config.checks import suggest
+from cadenza.config.classes import class_rules, resolve_classes, watched_class
 from cadenza.config.settings import (
     DEFAULT_PRICES,
     GroundingSettings,
     MailSettings,
     ProviderSettings,
     SearchSettings,
-    WatchSettings,
 )
-from cadenza.control.class_versions import resolve
-from cadenza.control.classes import ClassRules
+from cadenza.control.class_versions import ServingProcess
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
@@ -37,14 +35,10 @@ from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
-from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
 from cadenza.evaluation.canary_watch import Canaries
-from cadenza.evaluation.conformance import TriedRoute
-from cadenza.evaluation.gate import GateLimits
-from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.presence import Presence
@@ -239,19 +233,17 @@ class App:
         await Watches(self._store, model, self._log, self._observer.metrics).run(self._list_watched)
 
     def _list_watched(self) -> list[WatchedClass]:
-        """The classes that have a watch, and whose model can be expected to answer."""
-        health = self.gateway.dispatcher.health
+        """The classes whose model can be expected to answer."""
+        health, versions = self.gateway.dispatcher.health, [state.version for state in self._states.values()]
         return [
-            watched_class(self._settings, state.version)
-            for class_id, state in self._states.items()
-            if class_id in self._settings.classes
-            and self._settings.classes[class_id].watch.every_hours is not None
-            and not all(health.of(route).is_failing for route in state.version.main_routes)
+            watched_class(self._settings, version)
+            for version in versions
+            if not all(health.of(route).is_failing for route in version.main_routes)
         ]
 
     async def _build_gateway(self) -> Gateway:
         settings, observer = self._settings, self._observer
-        self._states = await resolve_classes(self._store, settings)
+        self._states = await self._resolve_classes(settings)
         catalogue = build_catalogue(settings, self._states, await self._read_prices(settings))
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
         grounder = build_grounder(settings.grounding, self._store, observer)
@@ -277,7 +269,7 @@ class App:
         """Read the config and the versions of classes again. None if nothing has changed, or nothing can be used."""
         for settings in filter(None, (self._read_settings(), self._settings)):
             try:
-                states = await resolve_classes(self._store, settings)
+                states = await self._resolve_classes(settings)
             except ControlError as error:
                 self._log.error("the config was not reloaded: it has mistakes", problems=[error.message])
             else:
@@ -334,6 +326,23 @@ class App:
             if upstreams.get(name) is not upstream:
                 self._retire(upstream.stop)
         return upstreams
+
+    async def _resolve_classes(self, settings: Settings) -> dict[str, ClassState]:
+        return await resolve_classes(self._store, settings, ServingProcess(self._states, self._log_replaced))
+
+    def _log_replaced(self, before: ClassState, after: ClassState) -> None:
+        """The config has replaced what was served. An edit does that, and so does a process with another config."""
+        class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
+        say = self._log.warning if is_odd else self._log.info
+        say(
+            "the config replaces what serves a class",
+            class_id=class_id,
+            version=after.version.number,
+            before=before.version.number,
+            ended_canary=before.candidate.number if before.candidate else None,
+            advice="If you did not change the config, processes on this store have different ones: give all the same, "
+            f"or let the store decide with 'cadenza classes adopt {class_id}'.",
+        )
 
     def _log_versions(self, states: Mapping[str, ClassState]) -> None:
         """One line for each class that is served otherwise than before."""
@@ -412,52 +421,6 @@ def build_limits(settings: Settings) -> Limits:
     return Limits(rate, concurrency, given.revoked_streams)
 
 
-async def resolve_classes(store: Store, settings: Settings, *, serves: bool = True) -> dict[str, ClassState]:
-    """Which version of each class is served. ControlError if a provider or the routes of a class are missing."""
-    configured, now_ms = settings.configured_classes(), time.time_ns() // 1_000_000
-    return await resolve(store, configured, settings.providers, now_ms, named=settings.classes, serves=serves)
-
-
-def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVersion:
-    """The version of the class that a command names. ValueError if no such class is served."""
-    if class_id not in states:
-        raise ValueError(f"there is no class '{class_id}'; {suggest(class_id, states)}")
-    return states[class_id].version
-
-
-def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
-    """What a watch of this version needs to know. A class that only the store has is asked the starter suite."""
-    one, routes = settings.classes.get(version.class_id), version.main_routes
-    watch, suite = (one.watch, one.gate.suite) if one else (WatchSettings(), None)
-    return WatchedClass(
-        version=version,
-        suite=suite,
-        every_s=watch.every_hours * 3600 if watch.every_hours is not None else None,
-        budget_nano=watch.budget_nano,
-        side=asked_side(settings, routes, version.class_id),
-        tried=tuple(tried_route(settings, route) for route in routes),
-    )
-
-
-def asked_side(settings: Settings, routes: tuple[Route, ...], class_id: str) -> AskedSide:
-    return AskedSide(routes, known_cost(settings, routes), settings.prices[class_id])
-
-
-def tried_route(settings: Settings, route: Route) -> TriedRoute:
-    provider = settings.providers[route.provider]
-    return TriedRoute(route, None if provider.kind == "embedded" else provider.dialect)
-
-
-def known_cost(settings: Settings, routes: Iterable[Route]) -> Price | None:
-    """What a token costs at the dearest of these routes; None if that of one is not known."""
-    costs = [
-        Price(0, 0) if settings.providers[route.provider].kind == "embedded" else settings.costs.get(route.name)
-        for route in routes
-    ]
-    known = [one for one in costs if one is not None]
-    return max(known, key=lambda one: (one.output_nano, one.input_nano)) if len(known) == len(costs) else None
-
-
 def build_catalogue(
     settings: Settings, states: Mapping[str, ClassState], prices: Mapping[str, PriceSchedule]
 ) -> Catalogue:
@@ -496,20 +459,6 @@ async def stop_task(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def class_rules(settings: Settings, class_id: str) -> ClassRules:
-    """What the config says about a class; one that only the store has is not pinned."""
-    providers = frozenset(settings.providers)
-    one = settings.classes.get(class_id)
-    if one is None:
-        return ClassRules(providers=providers)
-    return ClassRules(
-        pin=f"{settings.source}, line {one.pinned_at}" if one.pinned_at else "",
-        gate=msgspec.convert(one.gate, GateLimits, from_attributes=True),
-        suite=one.gate.suite,
-        providers=providers,
-    )
-
-
 def site_settings(settings: Settings) -> SiteSettings:
     site = settings.platform
     return SiteSettings(
@@ -543,23 +492,9 @@ def build_send(mail: MailSettings) -> Send:
     return send
 
 
-def build_upstreams(settings: Settings, log: Log, routes: Iterable[Route] | None = None) -> dict[str, Upstream]:
-    """One upstream per provider that a route names, by default a route of the config."""
-    if routes is None:
-        routes = [route for one in settings.classes.values() for route in one.routes]
+def build_upstreams(settings: Settings, log: Log, routes: Iterable[Route]) -> dict[str, Upstream]:
+    """One upstream per provider that a route names."""
     return {name: build_upstream(spec, log) for name, spec in upstream_specs(settings, routes).items()}
-
-
-@asynccontextmanager
-async def running(upstreams: Mapping[str, Upstream]) -> AsyncIterator[None]:
-    """Upstreams that run while a command asks them."""
-    try:
-        for upstream in upstreams.values():
-            await upstream.start()
-        yield
-    finally:
-        for upstream in upstreams.values():
-            await upstream.stop()
 
 
 def upstream_specs(settings: Settings, routes: Iterable[Route]) -> dict[str, UpstreamSpec]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cadenza.app import resolve_classes
 from cadenza.config import load_settings
+from cadenza.config.classes import resolve_classes
 from cadenza.core.records import Route
 from cadenza.store.store import Store
 from tests.class_switch import switch

@@ -56,6 +56,15 @@ def test_one_tag(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     assert any("must_pass" in one and "'json'" in one for one in found["shortfalls"])
 
 
+def test_impossible_counts(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """An upstream that claims more tokens than the store has room for ends the budget, and nothing else."""
+    upstream.always(Models({}, answer_tokens=2**39))
+    configure(tmp_path, upstream.base_url)
+    write_suite(tmp_path)
+    evaluate(tmp_path, "--runs", "1", code=2)
+    assert stored(tmp_path, "SELECT max(completion_tokens) FROM verdict_scores") == [(2**31 - 1,)]
+
+
 def test_output(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """The verdict is a sentence and tables; progress and what is not known are on standard error."""
     upstream.always(Models({"old": range(1, 13)}))

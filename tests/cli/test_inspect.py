@@ -11,18 +11,20 @@ from typing import Any
 
 import pytest
 
-from cadenza.cli.inspect_run import InspectOutcome, evaluate_with_inspect
+from cadenza.cli.evaluation_run import evaluate_with_inspect
 from cadenza.config import Settings, load_settings
 from cadenza.core.classes import ClassVersion
 from cadenza.evaluation.inspect_tasks import (
     InspectEndpoint,
     InspectFailed,
     InspectOrder,
+    InspectResult,
     build_command,
     child_environment,
     find_program,
     read_log,
 )
+from cadenza.evaluation.verdict import Verdict
 from tests.loopback import Good, LoopbackUpstream, Status
 from tests.service_config import CHARACTER, RouteSpec, ServiceSpec
 
@@ -66,7 +68,7 @@ def configured(folder: Path, upstreams: tuple[LoopbackUpstream, LoopbackUpstream
     return load_settings(str(folder / "cadenza.toml"), os.environ, folder)
 
 
-def evaluate(settings: Settings, asked: InspectOrder, budget_nano: int = 10**12) -> InspectOutcome:
+def evaluate(settings: Settings, asked: InspectOrder, budget_nano: int = 10**12) -> tuple[InspectResult, Verdict]:
     one = settings.classes["forte"]
     version = ClassVersion(class_id="forte", number=1, routes=one.routes, character=one.character)
     candidate = settings.classes["fortissimo"].routes[0]
@@ -75,17 +77,17 @@ def evaluate(settings: Settings, asked: InspectOrder, budget_nano: int = 10**12)
 
 def test_task(tmp_path: Path, temporary: Path, upstreams: tuple[LoopbackUpstream, LoopbackUpstream]) -> None:
     """Both sides answer every sample with the class's character; scores, tokens and costs are compared in pairs."""
-    done = evaluate(configured(tmp_path, upstreams), order(tmp_path))
-    assert (done.found.name, len(done.found.cases), len(done.found.scores)) == ("capitals", 4, 16)
-    assert (done.verdict.losses, done.verdict.wins, done.verdict.is_complete) == (4, 0, True)
-    assert (done.verdict.incumbent.score, done.verdict.candidate.score) == (1.0, 0.0)
-    assert done.verdict.spent_nano == sum(one.cost_nano or 0 for one in done.found.scores) > 0
+    found, verdict = evaluate(configured(tmp_path, upstreams), order(tmp_path))
+    assert (found.name, len(found.cases), len(found.scores)) == ("capitals", 4, 16)
+    assert (verdict.losses, verdict.wins, verdict.is_complete) == (4, 0, True)
+    assert (verdict.incumbent.score, verdict.candidate.score) == (1.0, 0.0)
+    assert verdict.spent_nano == sum(one.cost_nano or 0 for one in found.scores) > 0
     for upstream in upstreams:
         sent = upstream.requests[0].json["messages"]
         assert [message["role"] for message in sent] == ["system", "user"]
         assert sent[0]["content"].startswith(CHARACTER)
     assert list(temporary.iterdir()) == [], "all that has content is deleted"
-    assert SECRET not in repr(done)
+    assert SECRET not in repr((found, verdict))
 
 
 def test_faults_and_budget(
@@ -94,8 +96,8 @@ def test_faults_and_budget(
     """A sample that fails has a score of 0; one that the budget does not pay for does not count at all."""
     upstreams[1].always(Status(500))
     settings = configured(tmp_path, upstreams)
-    failed = evaluate(settings, order(tmp_path))
-    assert (failed.verdict.candidate.score, failed.verdict.candidate.faults) == (0.0, 8)
+    _, failed = evaluate(settings, order(tmp_path))
+    assert (failed.candidate.score, failed.candidate.faults) == (0.0, 8)
     with pytest.raises(ValueError, match="no case was answered by both sides"):
         evaluate(settings, order(tmp_path), budget_nano=1)
     assert list(temporary.iterdir()) == []

@@ -18,14 +18,14 @@ def test_prices_are_listed_with_their_changes(tmp_path: Path) -> None:
     assert "forte costs 1.20 input / 3.60 output from 2031-12-01T00:00:00Z (UTC) on." in done.stderr
     rows = json.loads(run_here(tmp_path, "classes", "price", "forte", "--json").stdout)
     amounts: list[dict[str, str | None]] = [
-        {"class": "forte", "state": "counts", "from": None, "input": "1.07", "output": "3.45"},
+        {"class": "forte", "state": "now", "from": None, "input": "1.07", "output": "3.45"},
         {"class": "forte", "state": "to come", "from": "2031-12-01T00:00:00Z", "input": "1.20", "output": "3.60"},
     ]
     assert rows == [{**one, "cached_input": None} for one in amounts]
     assert run_here(tmp_path, "classes", "price", "forte", "--cancel", "2031-12-01").returncode == 0
     table = run_here(tmp_path, "classes", "price").stdout
     assert [line.split()[:2] for line in table.splitlines()[1:]] == [
-        [class_id, "counts"] for class_id in ("mezzo", "forte", "fortissimo")
+        [class_id, "now"] for class_id in ("mezzo", "forte", "fortissimo")
     ]
 
 

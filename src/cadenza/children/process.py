@@ -44,7 +44,7 @@ class Died(Exception):
 class Child:
     """A running child process.
 
-    `is_sandboxed`: whether the system keeps it from the network, other programs and files, as it last reported.
+    `is_sandboxed`: whether the system keeps it from the network, other programs and files, as it reported.
     """
 
     def __init__(
@@ -122,15 +122,13 @@ class Child:
     async def _reply_size(self) -> int:
         while True:
             kind, number = FRAME.unpack(await self._reader.readexactly(FRAME.size))
-            if kind == SANDBOXED:
-                self.is_sandboxed = bool(number)
-                if not self._has_begun:
-                    self._has_begun = True
-                    self.start_cpu_s = self.take_cpu_s()
-            elif number > REPLY_BYTES_MAX:
-                raise EOFError
-            else:
+            if kind != SANDBOXED and number <= REPLY_BYTES_MAX:
                 return int(number)
+            if kind != SANDBOXED or self._has_begun:  # it says that once; a child that was taken over says anything
+                raise EOFError
+            self._has_begun = True
+            self.is_sandboxed = bool(number)
+            self.start_cpu_s = self.take_cpu_s()
 
     async def _receive(self, size_bytes: int) -> bytearray:
         received = bytearray()

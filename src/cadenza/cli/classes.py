@@ -66,7 +66,7 @@ def list_routes(as_json: bool, config: str | None) -> None:
 @config_option
 def show(class_id: str, as_json: bool, config: str | None) -> None:
     """Show what serves a class now: its version, routes and canary, the newest verdict, and what to do next."""
-    from cadenza.app import class_rules  # noqa: PLC0415 import time
+    from cadenza.config.classes import class_rules  # noqa: PLC0415 import time
     from cadenza.control.classes import get_situation  # noqa: PLC0415 import time
 
     settings = load_config(config)
@@ -127,7 +127,7 @@ def diff(class_id: str, before: int | None, after: int | None, as_json: bool, co
 @config_option
 def adopt(class_id: str, undo: bool, config: str | None) -> None:
     """Hand a class over from the config to the store: its routes in the config no longer count."""
-    from cadenza.app import class_rules  # noqa: PLC0415 import time
+    from cadenza.config.classes import class_rules  # noqa: PLC0415 import time
     from cadenza.control import classes as control  # noqa: PLC0415 import time
 
     settings = load_config(config)
@@ -155,8 +155,7 @@ def adopt(class_id: str, undo: bool, config: str | None) -> None:
 @config_option
 def promote(class_id: str, candidate: str, share: int, force: bool, reason: str, config: str | None) -> None:
     """Replace the main routes of a class by a candidate that has passed the gate. Prices and fallbacks stay."""
-    from cadenza.app import class_rules  # noqa: PLC0415 import time
-    from cadenza.config.load import find_candidate  # noqa: PLC0415 import time
+    from cadenza.config.classes import class_rules, find_candidate  # noqa: PLC0415 import time
     from cadenza.control import classes as control  # noqa: PLC0415 import time
     from cadenza.evaluation.suite import load_suite  # noqa: PLC0415 import time
 
@@ -187,7 +186,7 @@ def promote(class_id: str, candidate: str, share: int, force: bool, reason: str,
 @config_option
 def rollback(class_id: str, to: int | None, reason: str, config: str | None) -> None:
     """Serve an earlier version of a class again or, while a canary runs, end it and keep the incumbent."""
-    from cadenza.app import class_rules  # noqa: PLC0415 import time
+    from cadenza.config.classes import class_rules  # noqa: PLC0415 import time
     from cadenza.control import classes as control  # noqa: PLC0415 import time
 
     settings = load_config(config)
@@ -266,6 +265,7 @@ def _verdict_row(verdict: "EvaluationRecord | None") -> dict[str, object] | None
 
 
 def _print_situation(found: "ClassSituation") -> None:
+    from cadenza.control.classes import describe_verdict  # noqa: PLC0415 import time
     from cadenza.core.formats import rfc3339  # noqa: PLC0415 import time
 
     state, version = found.state, found.state.version
@@ -282,7 +282,7 @@ def _print_situation(found: "ClassSituation") -> None:
         click.echo(f"canary      version {state.candidate.number} serves {state.share}% of accounts, begun {since}")
         click.echo("".join(f"            {name}: {value}\n" for name, value in found.canary_numbers), nl=False)
     if found.verdict:
-        click.echo(f"verdict     {found.verdict_line}")
+        click.echo(f"verdict     {describe_verdict(found.verdict)}")
     click.echo(f"next        {found.next_step}\n")
     _print_routes(version.routes)
     if state.candidate:

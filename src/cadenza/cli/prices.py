@@ -91,7 +91,7 @@ def _list(class_id: str | None, config: str | None, *, as_json: bool) -> None:
 
 def _rows(class_id: str, schedule: PriceSchedule) -> list[dict[str, object]]:
     """What counts now, which comes from the config if it has no date, and what comes."""
-    dated = [("counts", schedule.since_at, schedule.first)]
+    dated = [("now", schedule.since_at, schedule.first)]
     dated += [("to come", change.from_at, change.price) for change in schedule.changes]
     rows = list[dict[str, object]]()
     for state, from_at, one in dated:

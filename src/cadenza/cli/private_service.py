@@ -28,8 +28,9 @@ from cadenza.config.settings import (
 from cadenza.control.account.accounts import create_account, get_account
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.store.prepare import prepare_store
-from cadenza.core.money import Price
-from cadenza.core.records import CLASSES, DEFAULT_CLASS, Route
+from cadenza.core.records import CLASSES, DEFAULT_CLASS
+from cadenza.evaluation.inspect_tasks import InspectEndpoint
+from cadenza.evaluation.runner import AskedSide
 from cadenza.http.connections import Connections
 from cadenza.observe import make_log
 from cadenza.server.acceptor import Acceptor
@@ -42,22 +43,9 @@ REQUESTS_PER_SECOND = 1000
 CLASS_IDS: Mapping[Side, str] = dict(zip(SIDES, CLASSES, strict=False))  # a class stands for each side
 
 
-class PrivateSide(msgspec.Struct, frozen=True):
-    """What stands behind one side: its routes, the character of the class, and what its tokens are charged at."""
-
-    routes: tuple[Route, ...]
-    character: str
-    price: Price
-
-
-class PrivateService(msgspec.Struct, frozen=True):
-    """Where it listens, and the key of each side."""
-
-    base_url: str
-    tokens: Mapping[Side, str]
-
-
-def private_settings(settings: Settings, sides: Mapping[Side, PrivateSide], folder: Path, concurrency: int) -> Settings:
+def private_settings(
+    settings: Settings, sides: Mapping[Side, AskedSide], character: str, folder: Path, concurrency: int
+) -> Settings:
     """The settings of the service: the providers of the config, and nothing else of it."""
     classes = {CLASS_IDS[side]: one for side, one in sides.items()}
     grounding = GroundingSettings(
@@ -70,8 +58,8 @@ def private_settings(settings: Settings, sides: Mapping[Side, PrivateSide], fold
         store=StoreSettings(_store_url(folder)),
         shared_state=SharedStateSettings(),
         limits=LimitSettings(REQUESTS_PER_SECOND, REQUESTS_PER_SECOND, concurrency),
-        prices={**settings.prices, **{class_id: one.price for class_id, one in classes.items()}},
-        classes={class_id: ClassSettings(one.routes, one.character) for class_id, one in classes.items()},
+        prices={**settings.prices, **{class_id: one.counted for class_id, one in classes.items()}},
+        classes={class_id: ClassSettings(one.routes, character) for class_id, one in classes.items()},
         grounding=grounding,
         platform=PlatformSettings(),
         mail=None,
@@ -82,10 +70,15 @@ def private_settings(settings: Settings, sides: Mapping[Side, PrivateSide], fold
 
 @asynccontextmanager
 async def private_service(
-    settings: Settings, sides: Mapping[Side, PrivateSide], budget_nano: int, folder: Path, concurrency: int
-) -> AsyncIterator[PrivateService]:
-    """Serve until the block ends. `folder` is private and deleted by the caller."""
-    given = private_settings(settings, sides, folder, concurrency)
+    settings: Settings,
+    sides: Mapping[Side, AskedSide],
+    character: str,
+    budget_nano: int,
+    folder: Path,
+    concurrency: int,
+) -> AsyncIterator[list[InspectEndpoint]]:
+    """Serve until the block ends: an endpoint for each side. `folder` is private and deleted by the caller."""
+    given = private_settings(settings, sides, character, folder, concurrency)
     tokens = await _open_account(given, budget_nano)
     listener = bind("127.0.0.1", 0)
     with Path(os.devnull).open("w", encoding="utf-8") as nothing:  # noqa: ASYNC230 never waits
@@ -96,7 +89,12 @@ async def private_service(
         acceptor = Acceptor(listener, app.serve, app.refuse, app.connection_settings, connections)
         try:
             base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-            yield PrivateService(base_url, tokens)
+            yield [
+                InspectEndpoint(
+                    side=side, base_url=base_url, token=tokens[side], model=CLASS_IDS[side], cost=asked.cost
+                )
+                for side, asked in sides.items()
+            ]
         finally:
             acceptor.close()
             for connection in connections:

@@ -19,10 +19,11 @@ import click
 import msgspec
 import uvloop
 
-from cadenza.app import WORKERS_FOLDER, App, resolve_classes
+from cadenza.app import WORKERS_FOLDER, App
 from cadenza.cli.console import now_ms, say_backup
 from cadenza.cli.index import index_problem
 from cadenza.config import Settings
+from cadenza.config.classes import resolve_classes
 from cadenza.config.settings import GroundingSettings
 from cadenza.control.account.accounts import create_account, list_accounts
 from cadenza.control.keys import KeyOrder, create_key

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 import click
 
-from cadenza.cli.console import print_table, say
+from cadenza.cli.console import print_table, say, to_row
 from cadenza.core.money import format_dollars
 from cadenza.evaluation.runner import RunProgress
-from cadenza.evaluation.verdict import SideSummary, Verdict
-from cadenza.evaluation.wording import describe_decision
+from cadenza.evaluation.verdict import SideSummary, TagSummary, Verdict, describe_decision
 
 BAR_CHARS = 24
 PLAIN_LINE_S = 5.0  # between lines of progress that is not shown on a terminal
@@ -62,22 +61,7 @@ def print_verdict(verdict: Verdict, incumbent: str, candidate: str) -> None:
     click.echo()
     print_table(_side_rows(verdict, incumbent, candidate), SIDE_COLUMNS)
     click.echo()
-    print_table(
-        [
-            {
-                "tag": one.tag,
-                "cases": one.cases,
-                "wins": one.wins,
-                "losses": one.losses,
-                "ties": one.ties,
-                "incumbent": f"{one.incumbent:.3f}",
-                "candidate": f"{one.candidate:.3f}",
-                TAG_COLUMNS[-1]: str(one.interval),
-            }
-            for one in verdict.by_tag
-        ],
-        TAG_COLUMNS,
-    )
+    print_table([_tag_row(one) for one in verdict.by_tag], TAG_COLUMNS)
     click.echo()
     if verdict.skipped:
         click.echo(f"{verdict.skipped} cases were not asked: they need a judge (--judge CLASS).")
@@ -100,36 +84,29 @@ def print_gate(class_id: str, candidate: str, shortfalls: list[str], suite_matte
         click.echo(f"\nIt passes the gate of '{class_id}': cadenza classes promote {class_id} --candidate {candidate}")
 
 
+def _tag_row(one: TagSummary) -> Mapping[str, object]:
+    scores = {"incumbent": f"{one.incumbent:.3f}", "candidate": f"{one.candidate:.3f}"}
+    return {**to_row(one, "tag", "cases", "wins", "losses", "ties"), **scores, TAG_COLUMNS[-1]: str(one.interval)}
+
+
 def _side_rows(verdict: Verdict, incumbent: str, candidate: str) -> list[Mapping[str, object]]:
-    before, after, count = verdict.incumbent, verdict.candidate, verdict.cases
+    def column(model: str, side: SideSummary, won: str) -> dict[str, str]:
+        return {
+            "model": model,
+            "score": f"{side.score:.3f}",
+            "cases won": won,
+            "cases passed": f"{side.passes} of {verdict.cases}",
+            "cost per answer": "not known" if side.cost_nano is None else f"${_rounded(round(side.cost_nano))}",
+            "first token p50, p95": _times(side.first_p50_ms, side.first_p95_ms),
+            "whole answer p50, p95": _times(side.whole_p50_ms, side.whole_p95_ms),
+            "tokens per answer": f"{side.tokens:.1f}",
+            "faults": str(side.faults),
+            "wire conformance": _conformance(side),
+        }
 
-    def row(name: str, first: str, second: str) -> Mapping[str, object]:
-        return dict(zip(SIDE_COLUMNS, (name, first, second), strict=True))
-
-    return [
-        row("model", incumbent, candidate),
-        row("score", f"{before.score:.3f}", f"{after.score:.3f}"),
-        row("cases won", str(verdict.losses), f"{verdict.wins}, and {verdict.ties} ties"),
-        row("cases passed", f"{before.passes} of {count}", f"{after.passes} of {count}"),
-        row("cost per answer", _cost(before), _cost(after)),
-        row(
-            "first token p50, p95",
-            _times(before.first_p50_ms, before.first_p95_ms),
-            _times(after.first_p50_ms, after.first_p95_ms),
-        ),
-        row(
-            "whole answer p50, p95",
-            _times(before.whole_p50_ms, before.whole_p95_ms),
-            _times(after.whole_p50_ms, after.whole_p95_ms),
-        ),
-        row("tokens per answer", f"{before.tokens:.1f}", f"{after.tokens:.1f}"),
-        row("faults", str(before.faults), str(after.faults)),
-        row("wire conformance", _conformance(before), _conformance(after)),
-    ]
-
-
-def _cost(side: SideSummary) -> str:
-    return "not known" if side.cost_nano is None else f"${_rounded(round(side.cost_nano))}"
+    before = column(incumbent, verdict.incumbent, str(verdict.losses))
+    after = column(candidate, verdict.candidate, f"{verdict.wins}, and {verdict.ties} ties")
+    return [dict(zip(SIDE_COLUMNS, (name, before[name], after[name]), strict=True)) for name in before]
 
 
 def _times(first: float | None, second: float | None) -> str:

@@ -43,25 +43,18 @@ def watch(class_id: str, new_reference: bool, as_json: bool, config: str | None)
 
 
 async def _watch(store: "Store", settings: "Settings", class_id: str, *, as_reference: bool) -> "WatchDone":
-    from cadenza.app import (  # noqa: PLC0415 import time
-        build_upstreams,
-        resolve_classes,
-        running,
-        served_version,
-        watched_class,
-    )
+    from cadenza.cli.evaluation_run import running  # noqa: PLC0415 import time
+    from cadenza.config.classes import resolve_classes, served_version, watched_class  # noqa: PLC0415 import time
     from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
     from cadenza.core.records import COMMAND_LINE  # noqa: PLC0415 import time
     from cadenza.evaluation.watch import Watches  # noqa: PLC0415 import time
     from cadenza.evaluation.watched_model import UpstreamModel  # noqa: PLC0415 import time
     from cadenza.observe import make_log  # noqa: PLC0415 import time
 
-    version = served_version(await resolve_classes(store, settings, serves=False), class_id)
-    watched, log = watched_class(settings, version), make_log(io.StringIO())
-    upstreams = build_upstreams(settings, log, version.main_routes)
-    async with running(upstreams):
-        watches = Watches(store, UpstreamModel(lambda: upstreams), log)
-        done = await watches.watch(watched, actor=COMMAND_LINE, as_reference=as_reference)
+    version = served_version(await resolve_classes(store, settings), class_id)
+    async with running(settings, version.main_routes) as upstreams:
+        watches = Watches(store, UpstreamModel(lambda: upstreams), make_log(io.StringIO()))
+        done = await watches.watch(watched_class(settings, version), actor=COMMAND_LINE, as_reference=as_reference)
     if done is None:
         raise ControlError(f"Another process is watching {class_id}, or its version was replaced just now. Try again.")
     return done
@@ -77,7 +70,9 @@ def _print(done: "WatchDone") -> None:
         return
     found = result.summary
     first = "–" if found.first_p50_ms is None else f"{found.first_p50_ms:.0f} ms"
-    click.echo(f"{head}: score {found.score:.3f}, {found.passes} passed, {found.faults} without an answer")
+    click.echo(
+        f"{head}: score {found.score:.3f}, {found.passes} of {done.cases} passed, {found.faults} without an answer"
+    )
     spent = format_dollars(record.spent_nano)
     click.echo(f"first token {first} (median), {found.tokens:.0f} tokens an answer, {spent} dollars")
     for check in found.conformance:

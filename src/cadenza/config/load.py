@@ -30,7 +30,6 @@ from cadenza.config.settings import (
     EMBEDDED_CHARACTER,
     ClassSettings,
     ConfigError,
-    GateSettings,
     GroundingSettings,
     LimitSettings,
     MailSettings,
@@ -45,6 +44,7 @@ from cadenza.config.settings import (
     StripeSettings,
     WatchSettings,
 )
+from cadenza.core.classes import GateLimits
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
 from cadenza.upstreams.dialects import DIALECTS, Dialect, dialect_of
@@ -246,6 +246,8 @@ def _class(
     is_embedded = all(providers[route.provider].kind == "embedded" for route in usable)
     default = general or (EMBEDDED_CHARACTER if is_embedded else DEFAULT_CHARACTER)
     own = _character(values.get("character", {}), (*at, "character"), reader)
+    gate = dict(values.get("gate", {}))
+    suite = gate.pop("suite", None)
     others = values.get("candidates", [])
     candidates = [_route(one, (*at, "candidates", index), providers, reader) for index, one in enumerate(others)]
     return ClassSettings(
@@ -254,18 +256,19 @@ def _class(
         values.get("search_decision", "rules"),
         pinned_at=reader.line_of((*at, "routes")),
         candidates=tuple(filter(None, candidates)),
-        gate=_gate(values.get("gate", {}), (*at, "gate"), reader),
+        gate=GateLimits(**gate),
+        suite=_suite(suite, (*at, "gate", "suite"), reader),
         watch=_watch(values.get("watch", {})),
     )
 
 
-def _gate(values: Table, at: KeyPath, reader: ConfigReader) -> GateSettings:
-    given = dict(values)
-    if "suite" in given:
-        given["suite"] = reader.folder / given["suite"]
-        if not given["suite"].is_file():
-            reader.problem((*at, "suite"), f"there is no file at {given['suite']}")
-    return GateSettings(**given)
+def _suite(name: str | None, at: KeyPath, reader: ConfigReader) -> Path | None:
+    if name is None:
+        return None
+    path = reader.folder / name
+    if not path.is_file():
+        reader.problem(at, f"there is no file at {path}")
+    return path
 
 
 def _watch(values: Table) -> WatchSettings:
@@ -325,31 +328,6 @@ def make_route(provider: ProviderSettings, values: Table) -> Route:
 
 def _dialect(provider: ProviderSettings) -> Dialect:
     return DIALECTS["llamacpp" if provider.kind == "embedded" else provider.dialect]
-
-
-def find_candidate(settings: Settings, class_id: str, text: str) -> Route:
-    """The route that `--candidate PROVIDER/MODEL` names. ValueError with what to do if there is none.
-
-    Its settings are those of a candidate of the class, else of a route or a candidate of any class, else the defaults.
-    """
-    name, _, model = text.partition("/")
-    provider = settings.providers.get(name)
-    if provider is None:
-        raise ValueError(f"--candidate {text}: no provider is named '{name}'; {suggest(name, settings.providers)}")
-    own = settings.classes.get(class_id)
-    others = [route for one in settings.classes.values() for route in (*one.routes, *one.candidates)]
-    known = [route for route in (*(own.candidates if own else ()), *others) if route.provider == name]
-    default = make_route(provider, {"provider": name})
-    if provider.kind == "embedded" and model not in ("", default.model):
-        raise ValueError(f"--candidate {text}: the provider '{name}' has one model: use '{name}/{default.model}'")
-    if not model and provider.kind == "openai":
-        names = ", ".join(dict.fromkeys(route.name for route in known))
-        raise ValueError(
-            f"--candidate {text}: name a model too, PROVIDER/MODEL; the config has {names or 'none there'}"
-        )
-    wanted = model or default.model
-    found = next((route for route in known if route.model == wanted), None)
-    return found or make_route(provider, {"provider": name, "model": wanted})
 
 
 def _platform(values: Table, reader: ConfigReader) -> PlatformSettings:

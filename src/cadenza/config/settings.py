@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.core.classes import ClassVersion, ConfiguredClass
+from cadenza.core.classes import ClassVersion, ConfiguredClass, GateLimits
 from cadenza.core.money import Price
 from cadenza.core.records import Route
 
@@ -109,18 +109,6 @@ class ProviderSettings(msgspec.Struct, frozen=True):
     proxy: str | None = None  # from the environment
 
 
-class GateSettings(msgspec.Struct, frozen=True):
-    """What a verdict must show before its candidate is promoted. A limit that is None is not checked."""
-
-    min_score: float | None = None  # of the candidate, from 0 to 1
-    max_losses: int | None = None  # cases that the incumbent answers better
-    max_cost_ratio: float | None = None  # candidate / incumbent, per case
-    max_p95_ratio: float | None = None  # of the time to the whole answer
-    must_pass: tuple[str, ...] = ()  # tags: the candidate passes every case that has one
-    max_age_days: float = 14.0  # of the verdict
-    suite: Path | None = None  # None: the starter suite
-
-
 class WatchSettings(msgspec.Struct, frozen=True):
     """How often the cheap cases of the suite run against the version that is served; None: never."""
 
@@ -141,7 +129,8 @@ class ClassSettings(msgspec.Struct, frozen=True):
     search_decision: Literal["rules", "model"] = "rules"
     pinned_at: int | None = None
     candidates: tuple[Route, ...] = ()
-    gate: GateSettings = GateSettings()
+    gate: GateLimits = GateLimits()
+    suite: Path | None = None  # of the gate; None: the starter suite
     watch: WatchSettings = WatchSettings()
 
 

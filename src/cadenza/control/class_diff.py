@@ -15,7 +15,7 @@ Place = tuple[str, str, int]  # provider, model, and which of the routes with bo
 
 
 class FieldChange(msgspec.Struct, frozen=True):
-    """A setting of a route. `before` and `after` are None where the route does not exist."""
+    """A setting of a route. `before` or `after` is null where the version does not have the route."""
 
     name: str
     before: str | None
@@ -23,7 +23,7 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 class RouteChange(msgspec.Struct, frozen=True):
-    """A route that one version has and the other has not, or has with other settings."""
+    """A route that differs between two versions."""
 
     change: Kind
     route: str  # provider/model
@@ -31,7 +31,7 @@ class RouteChange(msgspec.Struct, frozen=True):
 
 
 class VersionDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """From one version to another. `character` has the lines of a unified diff."""
+    """What differs between two versions of a class. `character` has the lines of a unified diff."""
 
     class_id: str
     before: int

@@ -58,6 +58,17 @@ class ClassVersion(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class GateLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verdict must show before its candidate is promoted. A limit that is None is not checked."""
+
+    min_score: float | None = None  # of the candidate, from 0 to 1
+    max_losses: int | None = None  # cases that the incumbent answers better
+    max_cost_ratio: float | None = None  # candidate / incumbent, per answer
+    max_p95_ratio: float | None = None  # of the time to the whole answer
+    must_pass: tuple[str, ...] = ()  # tags: the candidate passes every case that has one, in every run
+    max_age_days: float = 14.0  # of the verdict
+
+
 class ConfiguredClass(msgspec.Struct, frozen=True):
     """A class as the config has it. The built-in default pins nothing."""
 

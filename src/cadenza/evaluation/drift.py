@@ -13,7 +13,7 @@ is at most one false alarm of a measure in three years. Cases without an answer 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -52,12 +52,8 @@ def sign_test(more: int, fewer: int) -> float:
     return min(1.0, 2 * _tail(more + fewer, max(more, fewer)))
 
 
-def majority_test(more: int, count: int) -> float:
-    """How likely it is that `more` of `count` cases, or more, exceed a limit by chance if half of them would."""
-    return _tail(count, more)
-
-
 def _tail(count: int, at_least: int) -> float:
+    """How likely it is that so many of `count` cases, or more, do what half of them would do by chance."""
     ways: int = sum(math.comb(count, one) for one in range(at_least, count + 1))
     return ways / (1 << count)
 
@@ -67,14 +63,14 @@ def find_drift(
 ) -> tuple[list[Drift], list[Measure]]:
     """What has changed since the reference, and what is suspected. `suspected` is what the watch before suspected."""
     before, now = _by_case(reference), _by_case(scores)
-    common = sorted(before.keys() & now.keys())
-    pairs = [(before[number], now[number]) for number in common]
+    pairs = [(before[number], now[number]) for number in sorted(before.keys() & now.keys())]
+    longer = _compare_ratio([(_tokens(old), _tokens(new)) for old, new in pairs])
     slower = _compare_ratio([(_first_ms(old), _first_ms(new)) for old, new in pairs], both_ways=False)
-    found: list[Drift | None] = [
-        _compare_scores([(_score(old), _score(new)) for old, new in pairs]),
-        _described("tokens", _compare_ratio([(_tokens(old), _tokens(new)) for old, new in pairs]), "tokens"),
-        _described("latency", slower, "ms to the first token") if "latency" in suspected else None,
-    ]
+    found = [_compare_scores([(old.score, new.score) for old, new in pairs])]
+    if longer:
+        found.append(Drift("tokens", f"{longer} tokens"))
+    if slower and "latency" in suspected:
+        found.append(Drift("latency", f"{slower} ms to the first token"))
     return [one for one in found if one], ["latency"] if slower else []
 
 
@@ -96,26 +92,17 @@ def conformance_drift(changed: Sequence[tuple[str, str, str]]) -> Drift | None:
     return Drift("conformance", "; ".join(f"{name}: {before} -> {now}" for name, before, now in changed))
 
 
-def _by_case(scores: Iterable[AnswerScore]) -> Mapping[int, list[AnswerScore]]:
-    """The answers of each case. Faults are left out: they are about the upstream's hour, not about the model."""
-    found = dict[int, list[AnswerScore]]()
-    for one in scores:
-        if not one.fault:
-            found.setdefault(one.case_number, []).append(one)
-    return found
+def _by_case(scores: Iterable[AnswerScore]) -> dict[int, AnswerScore]:
+    """The answer to each case. Faults are left out: they are about the upstream at that time, not about the model."""
+    return {one.case_number: one for one in scores if not one.fault}
 
 
-def _score(answers: Sequence[AnswerScore]) -> float:
-    return mean([one.score for one in answers])
+def _tokens(answer: AnswerScore) -> float:
+    return max(TOKENS_MIN, answer.completion_tokens)
 
 
-def _tokens(answers: Sequence[AnswerScore]) -> float:
-    return max(TOKENS_MIN, mean([one.completion_tokens for one in answers]))
-
-
-def _first_ms(answers: Sequence[AnswerScore]) -> float:
-    known = [one.first_token_ms for one in answers if one.first_token_ms is not None]
-    return max(LATENCY_MS_MIN, mean(known)) if known else LATENCY_MS_MIN
+def _first_ms(answer: AnswerScore) -> float:
+    return max(LATENCY_MS_MIN, answer.first_token_ms or 0.0)
 
 
 def _compare_scores(pairs: Sequence[tuple[float, float]]) -> Drift | None:
@@ -129,21 +116,14 @@ def _compare_scores(pairs: Sequence[tuple[float, float]]) -> Drift | None:
     return Drift("score", f"{detail}, by chance with a probability of {chance:.1g}")
 
 
-def _compare_ratio(pairs: Sequence[tuple[float, float]], *, both_ways: bool = True) -> tuple[float, float] | None:
+def _compare_ratio(pairs: Sequence[tuple[float, float]], *, both_ways: bool = True) -> str:
     """The medians before and now, if most of the cases have changed by more than RATIO in one direction."""
     if not pairs:
-        return None
+        return ""
     ways = 2 if both_ways else 1
     more = sum(now > RATIO * before for before, now in pairs)
     less = sum(before > RATIO * now for before, now in pairs) if both_ways else 0
-    if ways * majority_test(max(more, less), len(pairs)) > FALSE_ALARM:
-        return None
-    return _median([before for before, _ in pairs]), _median([now for _, now in pairs])
-
-
-def _median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
-
-
-def _described(measure: Measure, medians: tuple[float, float] | None, unit: str) -> Drift | None:
-    return Drift(measure, f"median of {medians[0]:.0f} -> {medians[1]:.0f} {unit}") if medians else None
+    if ways * _tail(len(pairs), max(more, less)) > FALSE_ALARM:
+        return ""
+    medians = [sorted(values)[len(values) // 2] for values in zip(*pairs, strict=True)]
+    return f"median of {medians[0]:.0f} -> {medians[1]:.0f}"

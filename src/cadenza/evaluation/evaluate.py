@@ -15,14 +15,13 @@ from cadenza.core.codes import random_id
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
 from cadenza.core.tokens import Tokenizer
-from cadenza.evaluation.conformance import TriedRoute, check_conformance, conformance_quote
+from cadenza.evaluation.conformance import TriedRoute, WireChecks, check_conformance, conformance_quote
 from cadenza.evaluation.graders import Graders
 from cadenza.evaluation.runner import GradedAnswer, RunProgress, SuiteRun, run_suite
 from cadenza.evaluation.verdict import ConformanceCheck, Verdict, reach_verdict
 from cadenza.store.store import Store, StoreRefused
 from cadenza.store.tables import verdicts
 from cadenza.store.tables.verdicts import SIDES, AnswerScore, EvaluationRecord, Side
-from cadenza.upstreams.base import Ask, OpenReply, Upstream
 
 TRIAL_S = 60.0  # of one request of the conformance checks
 Conformance = tuple[tuple[ConformanceCheck, ...], tuple[ConformanceCheck, ...]]
@@ -38,10 +37,6 @@ class EvaluationOrder(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     restart: bool = False
     keeps_answers: bool = False
-
-    @property
-    def candidate_digest(self) -> bytes:
-        return self.incumbent.with_candidate(self.candidate).digest
 
 
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +76,8 @@ async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, event
             answers.extend(graded)
         events.progressed(progress)
 
-    spent_before_nano = max(record.spent_nano - _answers_nano(run, recorded), 0)
-    progress = await run_suite(run, graders, keep, recorded, spent_before_nano + checked_nano)
+    other_nano = max(record.spent_nano - sum(run.counted_cost(one) for one in recorded), 0)
+    progress = await run_suite(run, graders, keep, recorded, other_nano + checked_nano)
     verdict = reach_verdict(
         run.facts,
         scores,
@@ -91,38 +86,48 @@ async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, event
         conformance=conformance,
         spent_nano=progress.spent_nano,
     )
-    state: verdicts.VerdictState = "finished" if verdict.is_complete else "stopped"
-    ended = msgspec.structs.replace(
-        record, state=state, ended_at=events.now_ms(), spent_nano=progress.spent_nano, result=verdict.to_json()
-    )
+    ended = end_record(record, verdict, events.now_ms())
     await store.transact(lambda tx: verdicts.end(tx, ended))
     return Evaluated(
         record=ended, verdict=verdict, scores=scores, answers=answers, is_out_of_budget=progress.is_out_of_budget
     )
 
 
-async def _begin(store: Store, order: EvaluationOrder, now_ms: int) -> tuple[EvaluationRecord, list[AnswerScore]]:
-    """The evaluation that was interrupted, with its scores, or a new one."""
-    run, incumbent = order.run, order.incumbent
-    same = await verdicts.list_same(
-        store, incumbent.class_id, incumbent.number, order.candidate_digest, run.suite.digest
-    )
-    if same and same[0].state != "finished" and same[0].runs == run.runs and not order.restart:
-        return same[0], await verdicts.list_scores(store, same[0].id)
-    record = EvaluationRecord(
+def new_record(
+    incumbent: ClassVersion, candidate: Route, suite: tuple[str, bytes], runs: int, actor: str, now_ms: int
+) -> EvaluationRecord:
+    """The row of an evaluation that begins. `suite` is its name and digest."""
+    return EvaluationRecord(
         id=f"eval_{random_id()}",
         class_id=incumbent.class_id,
         created_at=now_ms,
-        actor=order.actor,
+        actor=actor,
         incumbent=incumbent.number,
-        candidate=order.candidate.name,
-        candidate_digest=order.candidate_digest,
-        suite=run.suite.name,
-        suite_digest=run.suite.digest,
-        runs=run.runs,
+        candidate=candidate.name,
+        candidate_digest=incumbent.with_candidate(candidate).digest,
+        suite=suite[0],
+        suite_digest=suite[1],
+        runs=runs,
     )
-    await store.transact(lambda tx: verdicts.add(tx, record))
-    return record, []
+
+
+def end_record(record: EvaluationRecord, verdict: Verdict, now_ms: int) -> EvaluationRecord:
+    """The row of an evaluation that has ended with this verdict."""
+    state: verdicts.VerdictState = "finished" if verdict.is_complete else "stopped"
+    return msgspec.structs.replace(
+        record, state=state, ended_at=now_ms, spent_nano=verdict.spent_nano, result=verdict.to_json()
+    )
+
+
+async def _begin(store: Store, order: EvaluationOrder, now_ms: int) -> tuple[EvaluationRecord, list[AnswerScore]]:
+    """The evaluation that was interrupted, with its scores, or a new one."""
+    suite, runs = order.run.suite, order.run.runs
+    new = new_record(order.incumbent, order.candidate, (suite.name, suite.digest), runs, order.actor, now_ms)
+    same = await verdicts.list_same(store, new)
+    if same and same[0].state != "finished" and same[0].runs == runs and not order.restart:
+        return same[0], await verdicts.list_scores(store, same[0].id)
+    await store.transact(lambda tx: verdicts.add(tx, new))
+    return new, []
 
 
 async def _write_scores(store: Store, id_: str, scores: list[AnswerScore], spent_nano: int) -> None:
@@ -134,42 +139,26 @@ async def _write_scores(store: Store, id_: str, scores: list[AnswerScore], spent
         ) from None
 
 
-class _CountedUpstream:
-    """An upstream that counts the requests which it is sent."""
-
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
-        self.requests = 0
-        self.start, self.stop, self.probe = upstream.start, upstream.stop, upstream.probe
-
-    async def open(self, route: Route, ask: Ask) -> OpenReply:
-        self.requests += 1
-        return await self._upstream.open(route, ask)
-
-
 async def _check_sides(order: EvaluationOrder) -> tuple[Conformance, int]:
     """The checks of both sides, of one route only once, and what they cost. ControlError if a side does not answer."""
     run, tokenizer = order.run, Tokenizer()
     if sum(conformance_quote(run.sides[side].counted) for side in SIDES) > run.budget_nano:
         raise ControlError("The budget does not even pay for the checks of wire conformance: raise --budget.")
-    counted = {side: _CountedUpstream(run.upstreams[order.tried[side].route.provider]) for side in SIDES}
 
-    def check(side: Side) -> Awaitable[tuple[ConformanceCheck, ...]]:
-        return check_conformance(counted[side], order.tried[side], TRIAL_S, tokenizer)
+    def check(side: Side) -> Awaitable[WireChecks]:
+        tried = order.tried[side]
+        return check_conformance(run.upstreams[tried.route.provider], tried, TRIAL_S, tokenizer)
 
     if order.tried["incumbent"] == order.tried["candidate"]:
         both = await check("candidate")
-        found = (both, both)
+        found = (WireChecks(both.checks, 0), both)
     else:
         found = await asyncio.gather(check("incumbent"), check("candidate"))
-    for side, checks in zip(SIDES, found, strict=True):
-        if any(one.name == "answers" and one.state == "fault" for one in checks):
+    for side, wire in zip(SIDES, found, strict=True):
+        if any(one.name == "answers" and one.state == "fault" for one in wire.checks):
             raise ControlError(
                 f"The {side}, {order.tried[side].route.name}, does not answer a plain request, so no case was asked. "
                 "'cadenza doctor --deep' says why, if it is a route of the config."
             )
-    return found, sum(conformance_quote(run.sides[side].counted, counted[side].requests) for side in SIDES)
-
-
-def _answers_nano(run: SuiteRun, scores: Sequence[AnswerScore]) -> int:
-    return sum(run.counted_cost(one) for one in scores)
+    costs = [conformance_quote(run.sides[side].counted, one.requests) for side, one in zip(SIDES, found, strict=True)]
+    return (found[0].checks, found[1].checks), sum(costs)

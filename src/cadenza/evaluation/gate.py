@@ -6,20 +6,8 @@ zero. Wire conformance always counts: a fault that the incumbent does not have s
 
 from collections.abc import Iterator
 
-import msgspec
-
+from cadenza.core.classes import GateLimits
 from cadenza.evaluation.verdict import Verdict
-
-
-class GateLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a class. One that is None is not checked."""
-
-    min_score: float | None = None  # of the candidate, from 0 to 1
-    max_losses: int | None = None  # cases that the incumbent answers better
-    max_cost_ratio: float | None = None  # candidate / incumbent, per answer
-    max_p95_ratio: float | None = None  # of the time to the whole answer
-    must_pass: tuple[str, ...] = ()  # tags: the candidate passes every case that has one, in every run
-    max_age_days: float = 14.0  # of the verdict
 
 
 def find_shortfalls(verdict: Verdict, limits: GateLimits) -> list[str]:

@@ -38,6 +38,7 @@ from cadenza.evaluation.suite import (
     Contains,
     Exact,
     ExpectedCall,
+    Grader,
     JsonIs,
     MustNotContain,
     NumberIs,
@@ -59,7 +60,8 @@ NO_SANDBOX = (
     "a container forbids it. Run the evaluation on a Linux host, or leave out the cases with a code grader."
 )
 AROUND = " \t\r\n.!\"'`*_“”„‘’«»()"
-FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
+MARKS_MAX = 30  # combining marks in a row that are normalized: the time for it grows with their square
+FENCE = re.compile(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)  # in linear time
 # A number: groups of three digits with a separator, or plain digits; then decimals, an exponent, a denominator.
 _GROUPED = r"\d{1,3}(?:[,\u00a0\u202f'’ ]\d{3})+(?!\d)"
 _NUMBER = re.compile(rf"(?:(?<![\w.,])[-−–+])?(?:(?:{_GROUPED}|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{{1,3}})?(?:/\d+)?")
@@ -164,22 +166,30 @@ async def grade(case: Case, reply: GradedReply, graders: Graders) -> Grade:
     if len(reply.text) > TEXT_CHARS_MAX:
         return Grade(0.0, f"the answer is longer than {TEXT_CHARS_MAX} characters")
     for grader in case.graders:
-        match grader:
-            case Pattern():
-                reason = await _grade_pattern(grader, reply.text, graders)
-            case JsonIs():
-                reason = await _grade_json(grader, reply.text, graders)
-            case CallsTools():
-                reason = await _grade_calls(grader, reply.calls, graders)
-            case RunsCode():
-                reason = await _grade_code(grader, reply.text, graders)
-            case Rubric():
-                reason = ""
-            case _:
-                reason = grade_text(grader, reply)
+        try:
+            reason = await _why_it_fails(grader, reply, graders)
+        except RecursionError:
+            reason = "the values are nested too deeply to compare them"
         if reason:
             return Grade(0.0, reason)
     return Grade(1.0)
+
+
+async def _why_it_fails(grader: Grader, reply: GradedReply, graders: Graders) -> str:
+    """Empty if the answer passes."""
+    match grader:
+        case Pattern():
+            return await _grade_pattern(grader, reply.text, graders)
+        case JsonIs():
+            return await _grade_json(grader, reply.text, graders)
+        case CallsTools():
+            return await _grade_calls(grader, reply.calls, graders)
+        case RunsCode():
+            return await _grade_code(grader, reply.text, graders)
+        case Rubric():
+            return ""
+        case _:
+            return grade_text(grader, reply)
 
 
 async def grade_pair(
@@ -206,9 +216,8 @@ def grade_text(grader: Exact | Contains | MustNotContain | NumberIs | Refusal, r
             found = _normal(reply.text, grader)
             return "" if found in {_normal(text, grader) for text in grader.texts} else f"found {_shown(reply.text)}"
         case Contains():
-            has = [
-                _folded(text, grader.ignore_case) in _folded(reply.text, grader.ignore_case) for text in grader.texts
-            ]
+            plain = _folded(reply.text, grader.ignore_case)
+            has = [_folded(text, grader.ignore_case) in plain for text in grader.texts]
             missing = [text for text, is_there in zip(grader.texts, has, strict=True) if not is_there]
             is_enough = any(has) if grader.match == "any" else all(has)
             return "" if is_enough else f"lacks {_shown(missing[0])}"
@@ -253,7 +262,7 @@ async def _grade_pattern(grader: Pattern, text: str, graders: Graders) -> str:
 async def _grade_json(grader: JsonIs, text: str, graders: Graders) -> str:
     body = text.strip()
     if grader.allow_fence and (fenced := FENCE.search(body + "\n")):
-        body = fenced[2].strip()
+        body = fenced[1].strip()
     data = body.encode(errors="replace")
     try:
         value = msgspec.json.decode(data)
@@ -327,7 +336,7 @@ def _wrong(check: CodeCheck, returned: Returned) -> str:
 
 def find_code(text: str, function: str) -> str:
     """The last code block that defines the function, else the first block, else the whole text."""
-    blocks = [block[2] for block in FENCE.finditer(text + "\n")]
+    blocks = [block[1] for block in FENCE.finditer(text + "\n")]
     defining = [block for block in blocks if function and re.search(rf"def\s+{function}\b", block)]
     return defining[-1] if defining else blocks[0] if blocks else text
 
@@ -337,8 +346,7 @@ def same_value(found: object, expected: object) -> bool:
     if isinstance(found, bool) or isinstance(expected, bool) or found is None or expected is None:
         return found is expected
     if isinstance(found, int | float) and isinstance(expected, int | float):
-        exact = isinstance(found, int) and isinstance(expected, int)
-        return found == expected if exact else math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12)
+        return _same_number(found, expected)
     if isinstance(found, list) and isinstance(expected, list):
         return len(found) == len(expected) and all(map(same_value, found, expected))
     if isinstance(found, dict) and isinstance(expected, dict):
@@ -346,9 +354,28 @@ def same_value(found: object, expected: object) -> bool:
     return type(found) is type(expected) and found == expected
 
 
+def _same_number(found: float, expected: float) -> bool:
+    if isinstance(found, int) and isinstance(expected, int):
+        return found == expected
+    try:
+        return math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
 def _folded(text: str, ignore_case: bool) -> str:
-    plain = unicodedata.normalize("NFC", text)
+    plain = text if text.isascii() or _has_many_marks(text) else unicodedata.normalize("NFC", text)
     return plain.casefold() if ignore_case else plain
+
+
+def _has_many_marks(text: str) -> bool:
+    """Whether so many combining marks are in a row as no language has."""
+    row = 0
+    for character in text:
+        row = row + 1 if unicodedata.combining(character) else 0
+        if row > MARKS_MAX:
+            return True
+    return False
 
 
 def _normal(text: str, grader: Exact) -> str:

@@ -8,10 +8,9 @@ harder; it does not make them impossible, so a rubric is the weakest of the grad
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any
 
 AskJudge = Callable[[list[dict[str, Any]]], Awaitable[str]]  # messages to the text of the judge's answer
-Choice = Literal["A", "B", "TIE"]
 ANSWER_CHARS_MAX = 20_000
 QUESTION_CHARS_MAX = 20_000
 ATTEMPTS = 2
@@ -29,14 +28,10 @@ async def compare(rubric: str, question: str, answers: tuple[str, str], ask: Ask
     """The score of the first answer: 1 if it is better, 0 if the second is, 0.5 for a tie. The second has the rest."""
     forward = await _choose(rubric, question, answers, ask)
     backward = await _choose(rubric, question, (answers[1], answers[0]), ask)
-    if forward == "A" and backward == "B":
-        return 1.0
-    if forward == "B" and backward == "A":
-        return 0.0
-    return 0.5
+    return {("A", "B"): 1.0, ("B", "A"): 0.0}.get((forward, backward), 0.5)
 
 
-async def _choose(rubric: str, question: str, answers: tuple[str, str], ask: AskJudge) -> Choice:
+async def _choose(rubric: str, question: str, answers: tuple[str, str], ask: AskJudge) -> str:
     """An answer of the judge that cannot be read is asked for once more, and then is a tie."""
     for _ in range(ATTEMPTS):
         if choice := read_choice(await ask(judge_messages(rubric, question, answers, secrets.token_hex(8)))):
@@ -59,16 +54,8 @@ def judge_messages(rubric: str, question: str, answers: tuple[str, str], marker:
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "\n\n".join(parts)}]
 
 
-def read_choice(text: str) -> Choice | None:
-    """The choice of the last line; None if it has none."""
+def read_choice(text: str) -> str | None:
+    """The choice of the last line, `A`, `B` or `TIE`; None if it has none."""
     lines = [line for line in text.splitlines() if line.strip()]
     found = _CHOICE.fullmatch(lines[-1]) if lines else None
-    if not found:
-        return None
-    match found[1].upper():
-        case "A":
-            return "A"
-        case "B":
-            return "B"
-        case _:
-            return "TIE"
+    return found[1].upper() if found else None

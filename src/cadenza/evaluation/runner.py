@@ -33,6 +33,7 @@ TEMPERATURE = 0.0  # of a case that sets none: the comparison is of models, not 
 BUSY_TRIES = 5
 BUSY_WAIT_S = 1.0  # doubled each time, unless the upstream says how long
 BUSY_WAIT_S_MAX = 30.0
+TOKENS_MAX = 2**31 - 1  # of a count that an upstream claims: as much as a column of the store has room for
 MESSAGE_TOKENS = 8  # of the form around a message, at most
 
 Messages = list[dict[str, Any]]
@@ -91,12 +92,11 @@ class GradedAnswer(msgspec.Struct, frozen=True):
 
 
 class RunProgress(msgspec.Struct):
-    """How far a run is. `other_nano`: judge and conformance, part of `spent_nano`."""
+    """How far a run is. What judge and conformance cost is part of `spent_nano`."""
 
     total: int  # pairs of case and run
     done: int = 0
     spent_nano: int = 0
-    other_nano: int = 0
     is_out_of_budget: bool = False
 
 
@@ -153,8 +153,8 @@ async def run_suite(
     done = {pair for pair, found in by_pair.items() if found >= sides}
     pairs = [(place, number, case) for place in range(1, run.runs + 1) for number, case in run.asked]
     waiting = [pair for pair in pairs if (pair[1], pair[0]) not in done]
-    progress = RunProgress(len(pairs), len(pairs) - len(waiting), other_nano=other_nano)
-    progress.spent_nano = sum(run.counted_cost(one) for one in recorded) + other_nano
+    spent_nano = sum(run.counted_cost(one) for one in recorded) + other_nano
+    progress = RunProgress(len(pairs), len(pairs) - len(waiting), spent_nano)
     await _Runner(run, graders, record, progress).run(waiting)
     return progress
 
@@ -237,9 +237,7 @@ class _Runner:
         assert judge, "cases with a rubric are left out without a judge"
         ask = Ask([_raw(one) for one in messages], {"temperature": _raw(0)}, JUDGE_TOKENS_MAX, stream=True)
         answer = await self._ask(judge.routes[0], ask)
-        cost_nano = judge.counted.charge(_usage(answer, _prompt_tokens(messages)))
-        self._progress.spent_nano += cost_nano
-        self._progress.other_nano += cost_nano
+        self._progress.spent_nano += judge.counted.charge(_usage(answer, _prompt_tokens(messages)))
         return answer.text
 
     async def _ask(self, route: Route, ask: Ask) -> _Answer:
@@ -312,15 +310,14 @@ def compose_ask(case: Case, character: str, route: Route) -> Ask:
 
 def _pick(routes: tuple[Route, ...], seed: str) -> Route:
     """One of the main routes, by weight: always the same one for a case and its run."""
-    if len(routes) == 1:
-        return routes[0]
     return Random(seed).choices(routes, [route.weight for route in routes])[0]  # noqa: S311 no secret
 
 
 def _usage(answer: _Answer, prompt_tokens: int) -> Usage:
     """The upstream's counts, or an estimate. An ask that failed before its answer began is not counted."""
-    if answer.usage:
-        return answer.usage
+    if counted := answer.usage:
+        prompt, output = min(counted.prompt_tokens, TOKENS_MAX), min(counted.completion_tokens, TOKENS_MAX)
+        return Usage(prompt, output, min(counted.cached_tokens, prompt))
     if answer.fault and not answer.pieces:
         return Usage(0, 0)
     reply = answer.reply

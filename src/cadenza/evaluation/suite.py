@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -29,7 +29,10 @@ ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,79}")
 TAG = re.compile(r"[a-z0-9_-]{1,40}")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 STARTER = "starter"
-SCHEMA_DIALECTS = ("https://json-schema.org/", "http://json-schema.org/")
+SCHEMA_DIALECTS = (
+    *(f"http://json-schema.org/draft-{draft}/schema" for draft in ("04", "06", "07")),
+    *(f"https://json-schema.org/draft/{draft}/schema" for draft in ("2019-09", "2020-12")),
+)
 
 Texts = tuple[str, ...]
 
@@ -131,10 +134,7 @@ class Rubric(GraderSpec, frozen=True, tag="rubric"):
 
 
 Grader = Exact | Contains | MustNotContain | Pattern | NumberIs | JsonIs | CallsTools | Refusal | RunsCode | Rubric
-KINDS: dict[str, type[GraderSpec]] = {
-    "exact": Exact, "contains": Contains, "must_not_contain": MustNotContain, "regex": Pattern, "number": NumberIs,
-    "json": JsonIs, "tool_call": CallsTools, "refusal": Refusal, "code": RunsCode, "rubric": Rubric,
-}  # fmt: skip
+KINDS: dict[str, type[GraderSpec]] = {str(one.__struct_config__.tag): one for one in get_args(Grader)}
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -400,7 +400,7 @@ def check_schema(schema: object) -> None:
     if not isinstance(schema, dict | bool):
         raise Mistake("a JSON schema is an object")
     if outside := next((ref for ref in _references(schema) if not ref.startswith("#")), None):
-        raise Mistake(f"the schema refers to {outside!r}; only references within it (#/…) work")
+        raise Mistake(f"the schema refers to {outside!r}; only references within it (#/…) and known drafts work")
     try:
         jsonschema_rs.meta.validate(schema)
         jsonschema_rs.validator_for(schema)
@@ -412,7 +412,7 @@ def _references(value: object) -> Iterator[str]:
     if isinstance(value, dict):
         for key, inner in value.items():
             if key in ("$ref", "$dynamicRef", "$schema", "$id") and isinstance(inner, str):
-                if key != "$schema" or not inner.startswith(SCHEMA_DIALECTS):
+                if key != "$schema" or inner.removesuffix("#") not in SCHEMA_DIALECTS:
                     yield inner
             else:
                 yield from _references(inner)

@@ -70,15 +70,16 @@ class WatchedModel(Protocol):
     async def answer(self, watched: WatchedClass, suite: Suite, /) -> WatchAnswers:
         """Its answers to a suite. ControlError if they cannot be graded here."""
 
-    async def check_wire(self, watched: WatchedClass, left_nano: int, /) -> tuple[ConformanceCheck, ...]:
-        """The checks of its wire; none if they may cost more than is left of the budget."""
+    async def check_wire(self, watched: WatchedClass, left_nano: int, /) -> tuple[tuple[ConformanceCheck, ...], int]:
+        """The checks of its wire, and what they cost at most; none if that may be more than is left of the budget."""
 
 
 class WatchDone(msgspec.Struct, frozen=True):
-    """A watch that ended, and what it found; None if it was stopped before it could be compared."""
+    """A watch that ended, how many cases it has, and what it found; None if it was stopped before the comparison."""
 
     record: EvaluationRecord
-    result: WatchResult | None
+    cases: int
+    result: WatchResult | None = None
     reason: str = ""  # why it was stopped
 
 
@@ -93,7 +94,7 @@ class Watches:
         self._said = dict[str, str]()  # class -> the problem that was logged last
 
     async def run(self, list_watched: Callable[[], Sequence[WatchedClass]]) -> None:
-        """Watch what is due until cancelled. `list_watched` returns the classes that have a schedule."""
+        """Watch what is due until cancelled. Of what `list_watched` returns, classes with a schedule are watched."""
         while True:
             watched = [one for one in list_watched() if one.every_s is not None]
             shortest_s = min((one.every_s for one in watched if one.every_s), default=LOOK_S_MAX * LOOKS_PER_PERIOD)
@@ -116,6 +117,10 @@ class Watches:
             await self.watch(watched, due_ms=due_ms)
         except ControlError as error:
             self._say(watched.class_id, str(error))
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 a fault of ours must not end all watches; its text may be content
+            self._say(watched.class_id, f"an internal error: {type(error).__name__}")
         else:
             self._said.pop(watched.class_id, None)
 
@@ -159,17 +164,23 @@ class Watches:
             async with asyncio.timeout(watched.limit_s):
                 answers = await self._model.answer(watched, suite)
                 if reason := _why_not_comparable(answers, suite):
-                    ended = await self._end(record, "stopped", answers.spent_nano)
-                    self._log.warning("a watch was stopped", class_id=watched.class_id, reason=reason)
-                    return WatchDone(ended, None, reason)
-                result = await self._compare(watched, suite, answers, reference, _read_result(before, record))
+                    return await self._stop(record, suite, answers.spent_nano, reason)
+                result, checked_nano = await self._compare(
+                    watched, suite, answers, reference, _read_result(before, record)
+                )
         except TimeoutError:
-            reason = f"it took longer than {watched.limit_s:.0f} seconds"
-            self._log.warning("a watch was stopped", class_id=watched.class_id, reason=reason)
-            return WatchDone(await self._end(record, "stopped", 0), None, reason)
-        ended = await self._end(record, "finished", answers.spent_nano, result, answers.scores, _read_result(before))
-        self._report(ended, result)
-        return WatchDone(ended, result)
+            return await self._stop(record, suite, 0, f"it took longer than {watched.limit_s:.0f} seconds")
+        spent_nano = answers.spent_nano + checked_nano
+        ended = await self._end(record, "finished", spent_nano, result, answers.scores, _read_result(before))
+        facts = {"class_id": record.class_id, "version": record.incumbent, "watch": record.id}
+        self._log.info("a watch ended", **facts, score=round(result.summary.score, 4), spent_nano=ended.spent_nano)
+        for one in result.drifts:
+            self._log.warning("a model drifts", **facts, measure=one.measure, detail=one.detail)
+        return WatchDone(ended, len(suite.cases), result)
+
+    async def _stop(self, record: EvaluationRecord, suite: Suite, spent_nano: int, reason: str) -> WatchDone:
+        self._log.warning("a watch was stopped", class_id=record.class_id, reason=reason)
+        return WatchDone(await self._end(record, "stopped", spent_nano), len(suite.cases), reason=reason)
 
     async def _compare(
         self,
@@ -178,21 +189,25 @@ class Watches:
         answers: WatchAnswers,
         reference: EvaluationRecord | None,
         before: WatchResult | None,
-    ) -> WatchResult:
-        """The result of a watch; without a reference, it is one itself."""
+    ) -> tuple[WatchResult, int]:
+        """The result of a watch, and what its checks of the wire cost. Without a reference, it is one itself."""
         facts = [CaseFacts(one, ()) for one in range(1, len(suite.cases) + 1)]
         left_nano = watched.budget_nano - answers.spent_nano
-        checks = await self._model.check_wire(watched, left_nano)
+        checks, cost_nano = await self._model.check_wire(watched, left_nano)
         summary = summarize_side(facts, answers.scores, checks)
         if reference is None or (then := _read_result(reference)) is None:
-            return WatchResult(summary=summary)
+            return WatchResult(summary=summary), cost_nano
         old = await verdicts.list_scores(self._store, reference.id)
         drifts, suspected = find_drift(old, answers.scores, before.suspected if before else ())
         if changed_checks(then.summary.conformance, checks):
-            again = await self._model.check_wire(watched, left_nano)
+            again, more_nano = await self._model.check_wire(watched, left_nano - cost_nano)
+            cost_nano += more_nano
             if found := conformance_drift(changed_checks(then.summary.conformance, checks, again)):
                 drifts.append(found)
-        return WatchResult(summary=summary, reference_id=reference.id, drifts=tuple(drifts), suspected=tuple(suspected))
+        result = WatchResult(
+            summary=summary, reference_id=reference.id, drifts=tuple(drifts), suspected=tuple(suspected)
+        )
+        return result, cost_nano
 
     async def _end(
         self,
@@ -219,12 +234,6 @@ class Watches:
 
         await self._store.transact(write)
         return ended
-
-    def _report(self, record: EvaluationRecord, result: WatchResult) -> None:
-        facts = {"class_id": record.class_id, "version": record.incumbent, "watch": record.id}
-        self._log.info("a watch ended", **facts, score=round(result.summary.score, 4), spent_nano=record.spent_nano)
-        for one in result.drifts:
-            self._log.warning("a model drifts", **facts, measure=one.measure, detail=one.detail)
 
     async def _show(self, watched: Sequence[WatchedClass]) -> None:
         """Set the metrics to what the last watch of each class found, whichever process ran it."""

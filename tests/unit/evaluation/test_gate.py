@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from cadenza.evaluation.gate import GateLimits, find_shortfalls
+from cadenza.core.classes import GateLimits
+from cadenza.evaluation.gate import find_shortfalls
 from cadenza.evaluation.statistics import Interval
 from cadenza.evaluation.verdict import ConformanceCheck, SideSummary
 from tests.unit.evaluation.verdicts import make_side, make_tag, make_verdict

@@ -9,9 +9,16 @@ import pytest_asyncio
 
 from cadenza.children.confine import ChildLimits
 from cadenza.evaluation.graders import Grade, GradedReply, Graders, GradingLimits, grade
-from cadenza.evaluation.suite import Case, CodeCheck, Grader, JsonIs, Pattern, RunsCode
+from cadenza.evaluation.suite import Case, CodeCheck, Contains, Grader, JsonIs, Pattern, RunsCode, read_suite
 
 ADDS = RunsCode(function="add", checks=(CodeCheck(args=(2, 3), equals=5), CodeCheck(args=(-1, 1), equals=0)))
+
+DEEP = (
+    '{"id": "a", "tags": ["x"], "messages": [{"role": "user", "content": "?"}], "graders": [{"kind": "json", "equals": '
+    + "[" * 900
+    + "]" * 900
+    + "}]}"
+)
 
 
 @pytest_asyncio.fixture
@@ -78,6 +85,10 @@ HOSTILE = {
         "import os, struct\nos.write(0, struct.pack('<BI', 0, 4) + b'\\xde\\xad\\xbe\\xef')",
         "in place of its process",
     ),
+    "flood of reports": (
+        "import os, struct\nreports = struct.pack('<BI', 1, 1) * 10**4\nwhile True: os.write(0, reports)",
+        "ends the process",
+    ),
     "endless reply": ("import os, struct\nos.write(0, struct.pack('<BI', 0, 2**31))", "ends the process"),
 }
 
@@ -126,6 +137,29 @@ async def test_code_cannot_read_what_is_expected(graders: Graders) -> None:
         f"    return {secret} if ({secret - 1} + 1) in ints - {{{secret}}} else 0\n"
     )
     assert (await grade_one(graders, grader, code)).score == 0
+
+
+ANSWERS_OF_ANY_LENGTH: dict[str, tuple[Grader, str]] = {
+    "fence": (JsonIs(equals=1), "```" + "a" * 2_000 + "\n" * 100_000),
+    "code": (ADDS, "```" + " " * 2_000 + "\n" * 100_000),
+    "marks": (Contains(texts=("b",)), "a" + "\u0301" * 50_000 + "\u0323" * 50_000),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS_OF_ANY_LENGTH)
+async def test_an_answer_is_searched_in_linear_time(graders: Graders, name: str) -> None:
+    """A fence without an end and a heap of combining marks are graded at once: the service's own loop does it."""
+    grader, text = ANSWERS_OF_ANY_LENGTH[name]
+    began_s = time.process_time()
+    assert (await grade_one(graders, grader, text)).score == 0
+    assert time.process_time() - began_s < 5
+
+
+async def test_values_that_cannot_be_compared_fail_their_case(graders: Graders) -> None:
+    """An integer beyond every float, and lists as deep as the suite's own, score 0 and end nothing."""
+    assert (await grade_one(graders, JsonIs(equals=1.5), "9" * 400)).score == 0
+    deep = read_suite("s", DEEP.encode()).cases[0]
+    assert "too deeply" in (await grade(deep, GradedReply("[" * 900 + "]" * 900), graders)).reason
 
 
 async def test_code_that_sleeps_is_ended_by_the_clock() -> None:

@@ -38,6 +38,9 @@ MISTAKES = {
     "does not compile": graded(kind="regex", pattern="(a"),
     "not a JSON schema": graded(kind="json", schema={"type": "objet"}),
     "only references within it": graded(kind="json", schema={"$ref": "http://127.0.0.1:1/x"}),
+    "'http://json-schema.org/x'; only references within it": graded(
+        kind="json", schema={"$schema": "http://json-schema.org/x"}
+    ),
     "which is not among the case's `tools`": graded(kind="tool_call", calls=[{"name": "see"}]),
     "matches a subset, so its `arguments` is an object": graded(
         kind="tool_call", calls=[{"name": "look", "arguments": 3, "match": "subset"}]

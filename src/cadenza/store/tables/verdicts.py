@@ -56,23 +56,16 @@ class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 _RECORD = EvaluationRecord.__struct_fields__
 _SCORE = AnswerScore.__struct_fields__
-_RECORDS = select(*(verdicts.c[name] for name in _RECORD))
-_OF_CLASS = verdicts.c.class_id == bindparam("of")
-_NEWEST_FIRST = (verdicts.c.created_at.desc(), verdicts.c.id.desc())
+RECORDS = select(*(verdicts.c[name] for name in _RECORD)).order_by(verdicts.c.created_at.desc(), verdicts.c.id.desc())
 ADD = Statement(insert(verdicts), *_RECORD)
-LIST = Statement(
-    _RECORDS.where(_OF_CLASS, verdicts.c.kind == bindparam("of_kind"))
-    .order_by(*_NEWEST_FIRST)
-    .limit(bindparam("count"))
-)
+_EVALUATIONS = RECORDS.where(verdicts.c.class_id == bindparam("of"), verdicts.c.kind == "evaluation")
+LIST = Statement(_EVALUATIONS.limit(bindparam("count")))
 SAME = Statement(
-    _RECORDS.where(
-        _OF_CLASS,
-        verdicts.c.kind == "evaluation",
+    _EVALUATIONS.where(
         verdicts.c.incumbent == bindparam("of_incumbent"),
         verdicts.c.candidate_digest == bindparam("of_candidate"),
         verdicts.c.suite_digest == bindparam("of_suite"),
-    ).order_by(*_NEWEST_FIRST)
+    )
 )
 END = Statement(
     update(verdicts)
@@ -94,18 +87,16 @@ def add(tx: Transaction, record: EvaluationRecord) -> None:
     tx.change(ADD, msgspec.structs.asdict(record))
 
 
-async def list_newest(
-    store: Store, class_id: str, kind: VerdictKind = "evaluation", count: int = 20
-) -> list[EvaluationRecord]:
-    return [_read(row) for row in await store.rows(LIST, {"of": class_id, "of_kind": kind, "count": count})]
+async def list_newest(store: Store, class_id: str, count: int) -> list[EvaluationRecord]:
+    """The newest evaluations of candidates, newest first."""
+    return [read_record(row) for row in await store.rows(LIST, {"of": class_id, "count": count})]
 
 
-async def list_same(
-    store: Store, class_id: str, incumbent: int, candidate_digest: bytes, suite_digest: bytes
-) -> list[EvaluationRecord]:
-    """Evaluations of exactly this candidate against this incumbent with this suite, newest first."""
-    values = {"of": class_id, "of_incumbent": incumbent, "of_candidate": candidate_digest, "of_suite": suite_digest}
-    return [_read(row) for row in await store.rows(SAME, values)]
+async def list_same(store: Store, like: EvaluationRecord) -> list[EvaluationRecord]:
+    """Evaluations of the same candidate against the same incumbent with the same suite, newest first."""
+    values = {"of": like.class_id, "of_incumbent": like.incumbent}
+    values |= {"of_candidate": like.candidate_digest, "of_suite": like.suite_digest}
+    return [read_record(row) for row in await store.rows(SAME, values)]
 
 
 def end(tx: Transaction, record: EvaluationRecord) -> None:
@@ -133,5 +124,5 @@ async def list_scores(store: Store, id_: str) -> list[AnswerScore]:
     return [AnswerScore(**dict(zip(_SCORE, row, strict=True))) for row in await store.rows(SCORES, {"of": id_})]
 
 
-def _read(row: Row) -> EvaluationRecord:
+def read_record(row: Row) -> EvaluationRecord:
     return EvaluationRecord(**dict(zip(_RECORD, row, strict=True)))

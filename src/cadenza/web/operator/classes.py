@@ -124,36 +124,11 @@ class OperatorClass(msgspec.Struct, frozen=True, kw_only=True):
     history: list[HistoryFacts]
 
 
-class ChangedField(msgspec.Struct, frozen=True):
-    """A setting of a route in both versions; null where the version does not have the route."""
-
-    name: str
-    before: str | None
-    after: str | None
-
-
-class ChangedRoute(msgspec.Struct, frozen=True):
-    """A route that differs between two versions."""
-
-    change: Literal["added", "removed", "changed"]
-    route: str
-    fields: list[ChangedField]
-
-
-class ClassDifference(msgspec.Struct, frozen=True):
-    """What differs between two versions of a class. `character` has the lines of a unified diff."""
-
-    class_id: str
-    before: int
-    after: int
-    routes: list[ChangedRoute]
-    character: list[str]
-
-
 async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Response:
     found, asked = await _situation(visit), visit.query(VersionPair)
     class_id = found.state.version.class_id
     versions = await control.list_versions(visit.store, class_id)
+    served = await control.list_served(visit.store, class_id)
     diff: VersionDiff | None = None
     try:
         pair = await control.get_pair(visit.store, class_id, asked.before, asked.after)
@@ -164,7 +139,7 @@ async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Re
         "operator/class.html",
         found=found,
         versions=versions,
-        earlier=[one for one in versions if control.can_return_to(found.state, one.number)],
+        earlier=[one for one in versions if control.can_return_to(found.state, one.number, served)],
         diff=diff,
         verdicts=await _verdicts(visit, class_id),
         history=await control.list_history(visit.store, class_id),
@@ -192,14 +167,9 @@ async def get_class(visit: Visit) -> OperatorClass:
     )
 
 
-async def get_difference(visit: Visit, asked: VersionPair) -> ClassDifference:
+async def get_difference(visit: Visit, asked: VersionPair) -> VersionDiff:
     class_id = (await _situation(visit)).state.version.class_id
-    found = compare_versions(*await control.get_pair(visit.store, class_id, asked.before, asked.after))
-    routes = [
-        to_record(ChangedRoute, one, fields=[to_record(ChangedField, field) for field in one.fields])
-        for one in found.routes
-    ]
-    return to_record(ClassDifference, found, routes=routes, character=list(found.character))
+    return compare_versions(*await control.get_pair(visit.store, class_id, asked.before, asked.after))
 
 
 async def roll_back(visit: Visit, given: Rollback) -> OperatorClass:

@@ -1,0 +1,101 @@
+"""What the config says about classes, as the records of the parts that do not read it; and which version is served."""
+
+import time
+from collections.abc import Iterable, Mapping
+
+from cadenza.config.checks import suggest
+from cadenza.config.load import make_route
+from cadenza.config.settings import ClassSettings, Settings
+from cadenza.control.class_versions import ServingProcess, resolve
+from cadenza.control.classes import ClassRules
+from cadenza.core.classes import ClassState, ClassVersion
+from cadenza.core.money import Price
+from cadenza.core.records import Route
+from cadenza.evaluation.conformance import TriedRoute
+from cadenza.evaluation.runner import AskedSide
+from cadenza.evaluation.watch import WatchedClass
+from cadenza.store.store import Store
+
+
+async def resolve_classes(
+    store: Store, settings: Settings, process: ServingProcess | None = None
+) -> dict[str, ClassState]:
+    """Which version of each class is served. ControlError if a provider or the routes of a class are missing."""
+    configured, now_ms = settings.configured_classes(), time.time_ns() // 1_000_000
+    return await resolve(store, configured, settings.providers, now_ms, named=settings.classes, process=process)
+
+
+def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVersion:
+    """The version of the class that a command names. ValueError if no such class is served."""
+    if class_id not in states:
+        raise ValueError(f"there is no class '{class_id}'; {suggest(class_id, states)}")
+    return states[class_id].version
+
+
+def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
+    """What a watch of this version needs to know."""
+    one, routes = _class_settings(settings, version.class_id), version.main_routes
+    return WatchedClass(
+        version=version,
+        suite=one.suite,
+        every_s=one.watch.every_hours * 3600 if one.watch.every_hours is not None else None,
+        budget_nano=one.watch.budget_nano,
+        side=asked_side(settings, routes, version.class_id),
+        tried=tuple(tried_route(settings, route) for route in routes),
+    )
+
+
+def asked_side(settings: Settings, routes: tuple[Route, ...], class_id: str) -> AskedSide:
+    return AskedSide(routes, known_cost(settings, routes), settings.prices[class_id])
+
+
+def tried_route(settings: Settings, route: Route) -> TriedRoute:
+    provider = settings.providers[route.provider]
+    return TriedRoute(route, None if provider.kind == "embedded" else provider.dialect)
+
+
+def known_cost(settings: Settings, routes: Iterable[Route]) -> Price | None:
+    """What a token costs at the dearest of these routes; None if that of one is not known."""
+    costs = [
+        Price(0, 0) if settings.providers[route.provider].kind == "embedded" else settings.costs.get(route.name)
+        for route in routes
+    ]
+    known = [one for one in costs if one is not None]
+    return max(known, key=lambda one: (one.output_nano, one.input_nano)) if len(known) == len(costs) else None
+
+
+def class_rules(settings: Settings, class_id: str) -> ClassRules:
+    """What the config says about a class; one that only the store has is not pinned."""
+    one = _class_settings(settings, class_id)
+    pin = f"{settings.source}, line {one.pinned_at}" if one.pinned_at else ""
+    return ClassRules(pin=pin, gate=one.gate, suite=one.suite, providers=frozenset(settings.providers))
+
+
+def find_candidate(settings: Settings, class_id: str, text: str) -> Route:
+    """The route that `--candidate PROVIDER/MODEL` names. ValueError with what to do if there is none.
+
+    Its settings are those of a candidate of the class, else of a route or a candidate of any class, else the defaults.
+    """
+    name, _, model = text.partition("/")
+    provider = settings.providers.get(name)
+    if provider is None:
+        raise ValueError(f"--candidate {text}: no provider is named '{name}'; {suggest(name, settings.providers)}")
+    own = _class_settings(settings, class_id).candidates
+    others = [route for one in settings.classes.values() for route in (*one.routes, *one.candidates)]
+    known = [route for route in (*own, *others) if route.provider == name]
+    default = make_route(provider, {"provider": name})
+    if provider.kind == "embedded" and model not in ("", default.model):
+        raise ValueError(f"--candidate {text}: the provider '{name}' has one model: use '{name}/{default.model}'")
+    if not model and provider.kind == "openai":
+        names = ", ".join(dict.fromkeys(route.name for route in known))
+        raise ValueError(
+            f"--candidate {text}: name a model too, PROVIDER/MODEL; the config has {names or 'none there'}"
+        )
+    wanted = model or default.model
+    found = next((route for route in known if route.model == wanted), None)
+    return found or make_route(provider, {"provider": name, "model": wanted})
+
+
+def _class_settings(settings: Settings, class_id: str) -> ClassSettings:
+    """Of a class that only the store has: the defaults, which pin nothing."""
+    return settings.classes.get(class_id) or ClassSettings((), "")
