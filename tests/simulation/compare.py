@@ -1,6 +1,5 @@
 """Runs one random history on the model and on a real database, and compares them after every statement."""
 
-from collections.abc import Callable
 from random import Random
 
 from tests.simulation.histories import NAMES, Chosen, choose, choose_for_sqlite, first_rows
@@ -34,6 +33,10 @@ class Difference(AssertionError):
     """The model and the real database did not do the same. The message has the whole history."""
 
 
+class DeadlockFound(Exception):
+    """Both sides found a deadlock."""
+
+
 class Comparison:
     """Two sides that run the same history."""
 
@@ -52,8 +55,7 @@ class Comparison:
         self.statements += 1
         modelled, real = await self._model.run(number, *chosen), await self._real.run(number, *chosen)
         if modelled is not None and modelled.is_deadlock:
-            self._check_deadlock(number, real)
-            return modelled
+            self._check_deadlock(real)
         self._check("the results", modelled, real)
         if modelled is None:
             self.waits += 1
@@ -91,6 +93,15 @@ class Comparison:
         for table in TABLES:
             self._check(f"the table {table}", await self._model.contents(table), await self._real.contents(table))
 
+    async def roll_back_all(self) -> None:
+        """End what a deadlock left open: which of the sessions it ended may differ."""
+        for side in (self._model, self._real):
+            while waiting := await side.waiting():
+                await side.give_up(min(waiting))
+            for number in self._sessions:
+                await side.end(number, commits=False)
+            side.finished.clear()
+
     def must_roll_back(self, number: int) -> bool:
         return number in self._failed
 
@@ -99,7 +110,7 @@ class Comparison:
         self._model.finished.clear()
         self._real.finished.clear()
         if any(one.is_deadlock for one in modelled.values()):
-            raise StopAsyncIteration
+            self._check_deadlock(*real.values())
         self._check("what went on", modelled, real)
         self._failed |= {number for number, one in modelled.items() if one.refused}
         await self._check_waits()
@@ -113,11 +124,12 @@ class Comparison:
             if not others <= real[number]:
                 self._check(f"for whom {number} waits", others, real[number])
 
-    def _check_deadlock(self, number: int, real: Did | None) -> None:
-        """The real one may choose another victim."""
+    def _check_deadlock(self, *real: Did | None) -> None:
+        """The real one may choose another victim, and even two."""
+        victims = [one for one in (*real, *self._real.finished.values()) if one is not None and one.is_deadlock]
+        self._check("whether there is a deadlock", True, bool(victims))
         self.deadlocks += 1
-        victims = [one for one in (real, *self._real.finished.values()) if one is not None and one.is_deadlock]
-        self._check(f"the deadlock of {number}", 1, len(victims))
+        raise DeadlockFound
 
     def _check(self, what: str, modelled: object, real: object) -> None:
         if modelled != real:
@@ -126,30 +138,36 @@ class Comparison:
 
 
 async def replay(seed: int, model: ModelSide, real: Side, sessions: int) -> Comparison:
-    """Run the history of this seed. Session 0 of SQLite writes, and the others read."""
+    """Run the history of this seed. It ends early if it finds a deadlock."""
     random, comparison = Random(seed), Comparison(model, real, sessions)
-    is_sqlite = model.database.kind == "sqlite"
-    chosen_by: Callable[..., Chosen] = choose_for_sqlite if is_sqlite else choose
     for chosen in first_rows():
         await comparison.run(0, chosen)
     await comparison.end(0, commits=True)
-    for _ in range(STEPS):
-        waiting = await comparison.waiting()
-        number = random.choice([one for one in range(sessions) if one not in waiting])
-        is_race = len(waiting) > len({min(others) for others in waiting.values()})  # two would go on at once
-        if is_race or (waiting and random.random() < GIVES_UP):
-            await comparison.give_up(random.choice(sorted(waiting)))
-        elif comparison.must_roll_back(number) or random.random() < ENDS:
-            await comparison.end(number, commits=random.random() < COMMITS)
-        else:
-            only_reads = is_sqlite and number > 0
-            done = await comparison.run(number, chosen_by(random, only_reads=only_reads))
-            if done is not None and done.is_deadlock:
-                return comparison
-            if only_reads:
-                await comparison.end(number, commits=True)
-    await comparison.finish()
+    is_sqlite = model.database.kind == "sqlite"
+    try:
+        for _ in range(STEPS):
+            await _step(random, comparison, range(sessions), is_sqlite=is_sqlite)
+        await comparison.finish()
+    except DeadlockFound:
+        await comparison.roll_back_all()
     return comparison
+
+
+async def _step(random: Random, comparison: Comparison, sessions: range, *, is_sqlite: bool) -> None:
+    """Let one session run a statement, end or give up. Session 0 of SQLite writes, and the others read."""
+    waiting = await comparison.waiting()
+    number = random.choice([one for one in sessions if one not in waiting])
+    is_race = len(waiting) > len({min(others) for others in waiting.values()})  # two would go on at once
+    if is_race or (waiting and random.random() < GIVES_UP):
+        await comparison.give_up(random.choice(sorted(waiting)))
+    elif comparison.must_roll_back(number) or random.random() < ENDS:
+        await comparison.end(number, commits=random.random() < COMMITS)
+    elif is_sqlite:
+        await comparison.run(number, choose_for_sqlite(random, only_reads=number > 0))
+        if number > 0:
+            await comparison.end(number, commits=True)
+    else:
+        await comparison.run(number, choose(random))
 
 
 def _short(value: object) -> str:

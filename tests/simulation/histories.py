@@ -4,6 +4,7 @@ Several sessions run them one statement at a time. The values are so few that se
 and that constraints are broken now and then.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
@@ -114,6 +115,7 @@ SPAN: dict[str, Pick] = {"start": one_of(0, 2), "end": one_of(2, 5000)}
 BATCHES, LOCKING, CHANGING = 0.15, 0.35, 0.85  # how often each kind is chosen
 
 
+@functools.cache
 def names_of(statement_: Statement) -> list[str]:
     """The values that a statement needs."""
     compiled = compile_for(DIALECT, statement_.postgres_core, statement_.columns)
