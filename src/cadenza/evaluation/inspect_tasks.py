@@ -209,7 +209,7 @@ async def _run_side(program: str, order: InspectOrder, endpoint: InspectEndpoint
             env=child_environment(os.environ, endpoint, folder),
             cwd=folder,
             start_new_session=True,
-            preexec_fn=end_with_parent,  # noqa: PLW1509 one call of the kernel
+            preexec_fn=end_with_parent,
         )
         try:
             code = await process.wait()
