@@ -29,7 +29,7 @@ from cadenza.evaluation.inspect_tasks import (
 from cadenza.evaluation.verdict import Verdict
 from tests.cli.program import PROGRAM
 from tests.environment import environment
-from tests.loopback import Good, LoopbackUpstream, Status, Wait
+from tests.loopback import Good, LoopbackUpstream, Sse, Status, Wait
 from tests.processes import children, command_of, is_alive
 from tests.service import wait_until
 from tests.service_config import CHARACTER, RouteSpec, ServiceSpec
@@ -99,7 +99,7 @@ def test_task(tmp_path: Path, temporary: Path, upstreams: tuple[LoopbackUpstream
 @pytest.mark.skipif(sys.platform != "linux", reason="a child that ends with its parent")
 def test_killed_command(tmp_path: Path, temporary: Path, upstreams: tuple[LoopbackUpstream, LoopbackUpstream]) -> None:
     """Kill -9 ends Inspect too. The next command deletes what both left behind, and nothing that is in use."""
-    upstreams[0].always(Wait())
+    upstreams[0].always(Sse([Wait()]))
     settings, asked = configured(tmp_path, upstreams), order(tmp_path)
     given = ["--candidate", "two/loopback-large", "--inspect", asked.task, "--inspect-program", str(asked.program)]
     process = subprocess.Popen(
