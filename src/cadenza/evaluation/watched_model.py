@@ -46,12 +46,14 @@ class UpstreamModel:
             progress = await run_suite(run, graders, keep)
         return WatchAnswers(scores, progress.spent_nano, is_complete=not progress.is_out_of_budget)
 
-    async def check_wire(self, watched: WatchedClass, left_nano: int) -> tuple[ConformanceCheck, ...]:
+    async def check_wire(self, watched: WatchedClass, left_nano: int) -> tuple[tuple[ConformanceCheck, ...], int]:
         """The worse state of each check, if there are several routes."""
-        if len(watched.tried) * conformance_quote(watched.side.counted) > left_nano:
-            return ()
-        found = list[ConformanceCheck]()
+        price, found, requests = watched.side.counted, list[ConformanceCheck](), 0
+        if len(watched.tried) * conformance_quote(price) > left_nano:
+            return (), 0
         for tried in watched.tried:
             upstream = self._upstreams()[tried.route.provider]
-            found += await check_conformance(upstream, tried, CHECK_S, self._tokenizer)
-        return worst_checks(found)
+            wire = await check_conformance(upstream, tried, CHECK_S, self._tokenizer)
+            found += wire.checks
+            requests += wire.requests
+        return worst_checks(found), conformance_quote(price, requests)
