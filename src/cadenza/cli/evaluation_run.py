@@ -2,7 +2,6 @@
 
 import io
 import os
-import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,7 +27,7 @@ from cadenza.evaluation.evaluate import (
 )
 from cadenza.evaluation.gate import find_shortfalls
 from cadenza.evaluation.graders import Graders
-from cadenza.evaluation.inspect_tasks import InspectOrder, InspectResult, find_program, run_inspect
+from cadenza.evaluation.inspect_tasks import InspectOrder, InspectResult, content_folder, find_program, run_inspect
 from cadenza.evaluation.report import render_report
 from cadenza.evaluation.runner import AskedSide, SuiteRun
 from cadenza.evaluation.suite import load_suite
@@ -209,8 +208,7 @@ async def evaluate_with_inspect(
     """Inspect asks both sides at private endpoints. All content is in a folder that is deleted."""
     find_program(order.program)
     sides = _sides(settings, incumbent, candidate)
-    with tempfile.TemporaryDirectory(prefix="cadenza-inspect-") as name:
-        folder = Path(name)
+    with content_folder() as folder:
         served = private_service(settings, sides, incumbent.character, budget_nano, folder, 2 * order.connections)
         async with served as endpoints:
             found = await run_inspect(order, endpoints, folder)
