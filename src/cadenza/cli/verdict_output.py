@@ -21,7 +21,7 @@ class ProgressBar:
     """Done and total, the cost so far and the time left: a bar on a terminal, else a line every few seconds."""
 
     def __init__(self, budget_nano: int) -> None:
-        self._budget = format_dollars(budget_nano)
+        self._budget = f"${format_dollars(budget_nano)}"
         self._is_terminal = sys.stderr.isatty()
         self._began_s = self._shown_s = time.monotonic()
         self._before = 0

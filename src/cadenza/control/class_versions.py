@@ -125,7 +125,7 @@ def require_routes(class_id: str, served: Collection[str]) -> None:
 
 def require_providers(state: ClassState, providers: Collection[str]) -> None:
     """ControlError if the version that is served, or the candidate, names a provider that is not among these."""
-    for version in filter(None, (state.version, state.candidate)):
+    for version in state.versions:
         if missing := {route.provider for route in version.routes}.difference(providers):
             class_id, name = version.class_id, min(missing)
             raise ControlError(

@@ -14,7 +14,6 @@ from cadenza.store.tables.verdicts import AnswerScore
 from cadenza.upstreams.base import Upstream
 
 CONCURRENCY = 2
-CHECK_S = 60.0  # how long each request of a check may take
 
 
 class UpstreamModel:
@@ -48,10 +47,10 @@ class UpstreamModel:
 
     async def check_wire(self, watched: WatchedClass, left_nano: int) -> tuple[ConformanceCheck, ...]:
         """The worse state of each check, if there are several routes."""
-        if len(watched.tried) * conformance_quote(watched.side.counted) > left_nano:
+        side = watched.side
+        if len(side.routes) * conformance_quote(side.counted) > left_nano:
             return ()
         found = list[ConformanceCheck]()
-        for tried in watched.tried:
-            upstream = self._upstreams()[tried.route.provider]
-            found += await check_conformance(upstream, tried, CHECK_S, self._tokenizer)
+        for route, dialect in zip(side.routes, side.dialects, strict=True):
+            found += await check_conformance(self._upstreams()[route.provider], route, dialect, self._tokenizer)
         return worst_checks(found)

@@ -89,7 +89,7 @@ async def examine(settings: Settings) -> list[Check]:
         finally:
             await upstream.stop()
         for class_id, state in classes.items():
-            for version in filter(None, (state.version, state.candidate)):
+            for version in state.versions:
                 label = f"{class_id} (candidate)" if version is state.candidate else class_id
                 checks += [
                     _check_route(f"{label} -> {name}: {it.model}", it.model, probe, faults.get((name, it.model)))
@@ -134,12 +134,7 @@ async def read_classes(settings: Settings) -> tuple[dict[str, ClassState], list[
 
 
 def served_routes(classes: Mapping[str, ClassState]) -> list[Route]:
-    return [
-        route
-        for state in classes.values()
-        for version in filter(None, (state.version, state.candidate))
-        for route in version.routes
-    ]
+    return [route for state in classes.values() for version in state.versions for route in version.routes]
 
 
 async def ask_service(server: ServerSettings) -> tuple[Check, dict[Place, LiveFault]]:
