@@ -6,7 +6,7 @@ it had before, or else the next one. Everything happens in one transaction, and 
 two record the same version at once, the store refuses one of them, which tries again and finds it.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -39,7 +39,7 @@ async def resolve(
     """
 
     def work(tx: Transaction) -> dict[str, ClassState]:
-        states = _by_class(class_versions.list_states(tx))
+        states = {state.version.class_id: state for state in class_versions.list_states(tx)}
         served = dict[str, ClassState]()
         for class_id in CLASSES:
             given, state = configured.get(class_id), states.get(class_id)
@@ -61,15 +61,17 @@ async def resolve(
 
 async def read_served(store: Store, configured: Mapping[str, ConfiguredClass]) -> dict[str, ClassState]:
     """The same without writing. What the config says has the number 0 until a process has loaded it."""
-    states = _by_class(await class_versions.read_states(store))
-    served = dict[str, ClassState]()
-    for class_id in CLASSES:
-        given, state = configured.get(class_id), states.get(class_id)
-        if state and (is_decided_by_store(state, given) or (given and _is_current(state, given))):
-            served[class_id] = state
-        elif given:
-            served[class_id] = ClassState(version=given.version)
-    return served
+    served = unrecorded(configured)
+    for state in await class_versions.read_states(store):
+        given = configured.get(state.version.class_id)
+        if is_decided_by_store(state, given) or (given and _is_current(state, given)):
+            served[state.version.class_id] = state
+    return {class_id: served[class_id] for class_id in CLASSES if class_id in served}
+
+
+def unrecorded(configured: Mapping[str, ConfiguredClass]) -> dict[str, ClassState]:
+    """What the config says, as states that the store does not have."""
+    return {class_id: ClassState(version=one.version) for class_id, one in configured.items()}
 
 
 def is_decided_by_store(state: ClassState, given: ConfiguredClass | None) -> bool:
@@ -132,7 +134,3 @@ def require_providers(state: ClassState, providers: Collection[str]) -> None:
                 f"Version {version.number} of the class '{class_id}' needs the provider '{name}', which the config "
                 f"does not have. Define [providers.{name}], or run 'cadenza classes rollback {class_id}'."
             )
-
-
-def _by_class(states: Iterable[ClassState]) -> dict[str, ClassState]:
-    return {state.version.class_id: state for state in states}

@@ -18,7 +18,13 @@ from cadenza.cli.doctor.installation import Check, check_installation
 from cadenza.config import Settings
 from cadenza.config.checks import suggest
 from cadenza.config.settings import ServerSettings
-from cadenza.control.class_versions import is_decided_by_store, read_served, require_providers, require_routes
+from cadenza.control.class_versions import (
+    is_decided_by_store,
+    read_served,
+    require_providers,
+    require_routes,
+    unrecorded,
+)
 from cadenza.control.store.prepare import require_store
 from cadenza.core.classes import ClassState
 from cadenza.core.errors import ControlError
@@ -110,7 +116,7 @@ async def read_classes(settings: Settings) -> tuple[dict[str, ClassState], list[
         await require_store(store)
         classes = await read_served(store, configured)
     except StoreUnavailable:
-        return {class_id: ClassState(version=one.version) for class_id, one in configured.items()}, []
+        return unrecorded(configured), []
     finally:
         await store.close()
     for class_id in settings.classes:
