@@ -9,10 +9,10 @@ PINNED := --require-hashes --only-binary :all:
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow bench check fmt lock clean
+.PHONY: help setup run test test-slow bench bench-money check fmt lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.dev ## Create .venv with the service, .venv/bin/cadenza, and all tools
 
@@ -27,6 +27,9 @@ test-slow: $(VENV)/.dev ## Run the slow tests: soaks, storms, a browser, other p
 
 bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick for two minutes)
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-money: $(VENV)/.dev ## Measure what gateways with budgets charge while they fail (ARGS=--quick for a short run)
+	@$(BIN)/python -m bench.money $(ARGS)
 
 check: $(VENV)/.dev ## Check format, lint, types and the direction of imports
 	@$(BIN)/ruff format --check --quiet . || { echo 'format: run "make fmt"'; exit 1; }

@@ -44,6 +44,15 @@ def test_decision(
     assert {check["state"] for check in verdict["candidate"]["conformance"]} <= {"ok", "warning"}
 
 
+def test_impossible_counts(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """An upstream that claims more tokens than the store has room for ends the budget, and nothing else."""
+    upstream.always(Models({}, answer_tokens=2**39))
+    configure(tmp_path, upstream.base_url)
+    write_suite(tmp_path)
+    evaluate(tmp_path, "--runs", "1", code=2)
+    assert stored(tmp_path, "SELECT max(completion_tokens) FROM verdict_scores") == [(2**31 - 1,)]
+
+
 def test_output(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """The verdict is a sentence and tables; progress and what is not known are on standard error."""
     upstream.always(Models({"old": range(1, 13)}))

@@ -12,7 +12,7 @@ from cadenza.core.money import Price
 from cadenza.core.records import Route
 from cadenza.core.tokens import Tokenizer
 from cadenza.evaluation.verdict import CheckState, ConformanceCheck
-from cadenza.upstreams.base import Collector, Fault, Upstream
+from cadenza.upstreams.base import Ask, Collector, Fault, OpenReply, Upstream
 from cadenza.upstreams.trial import asks
 from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 
@@ -26,15 +26,34 @@ REQUEST_TOKENS = 400  # of the longest prompt of a trial, with some room
 COST_REQUESTS = REQUESTS_MAX + 1
 
 
+class WireChecks(msgspec.Struct, frozen=True):
+    """What the checks found, and how many requests they took."""
+
+    checks: tuple[ConformanceCheck, ...]
+    requests: int
+
+
+class CountedUpstream:
+    """An upstream that counts the requests which it is sent."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self.requests = 0
+        self.start, self.stop, self.probe = upstream.start, upstream.stop, upstream.probe
+
+    async def open(self, route: Route, ask: Ask) -> OpenReply:
+        self.requests += 1
+        return await self._upstream.open(route, ask)
+
+
 def conformance_quote(price: Price, requests: int = COST_REQUESTS) -> int:
     """The most that the checks of one route cost, or as many requests of them."""
     return requests * price.quote(REQUEST_TOKENS, asks.CALL_LIMIT_TOKENS)
 
 
-async def check_conformance(
-    upstream: Upstream, route: Route, dialect: str | None, tokenizer: Tokenizer
-) -> tuple[ConformanceCheck, ...]:
+async def check_conformance(given: Upstream, route: Route, dialect: str | None, tokenizer: Tokenizer) -> WireChecks:
     """What the route does with each kind of request. The embedded model has no dialect."""
+    upstream = CountedUpstream(given)
     if dialect is None:
         findings = await try_plain_reply(upstream, "llamacpp", route, REQUEST_S)
     else:
@@ -44,7 +63,7 @@ async def check_conformance(
     ]
     if not any(check.state == "fault" for check in checks):
         checks += await _check_stop(upstream, route, tokenizer)
-    return worst_checks(checks)
+    return WireChecks(worst_checks(checks), upstream.requests)
 
 
 async def _check_stop(upstream: Upstream, route: Route, tokenizer: Tokenizer) -> list[ConformanceCheck]:

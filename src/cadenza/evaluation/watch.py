@@ -68,8 +68,8 @@ class WatchedModel(Protocol):
     async def answer(self, watched: WatchedClass, suite: Suite, /) -> WatchAnswers:
         """Its answers to a suite. ControlError if they cannot be graded here."""
 
-    async def check_wire(self, watched: WatchedClass, left_nano: int, /) -> tuple[ConformanceCheck, ...]:
-        """The checks of its wire; none if they may cost more than is left of the budget."""
+    async def check_wire(self, watched: WatchedClass, left_nano: int, /) -> tuple[tuple[ConformanceCheck, ...], int]:
+        """The checks of its wire, and what they cost at most; none if that may be more than is left of the budget."""
 
 
 class WatchDone(msgspec.Struct, frozen=True):
@@ -115,6 +115,10 @@ class Watches:
             await self.watch(watched, due_ms=due_ms)
         except ControlError as error:
             self._say(watched.class_id, str(error))
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 a fault of ours must not end all watches; its text may be content
+            self._say(watched.class_id, f"an internal error: {type(error).__name__}")
         else:
             self._said.pop(watched.class_id, None)
 
@@ -159,10 +163,13 @@ class Watches:
                 answers = await self._model.answer(watched, suite)
                 if reason := _why_not_comparable(answers, suite):
                     return await self._stop(record, suite, answers.spent_nano, reason)
-                result = await self._compare(watched, suite, answers, reference, _read_result(before, record))
+                result, checked_nano = await self._compare(
+                    watched, suite, answers, reference, _read_result(before, record)
+                )
         except TimeoutError:
             return await self._stop(record, suite, 0, f"it took longer than {watched.limit_s:.0f} seconds")
-        ended = await self._end(record, "finished", answers.spent_nano, result, answers.scores, _read_result(before))
+        spent_nano = answers.spent_nano + checked_nano
+        ended = await self._end(record, "finished", spent_nano, result, answers.scores, _read_result(before))
         facts = {"class_id": record.class_id, "version": record.incumbent, "watch": record.id}
         self._log.info("a watch ended", **facts, score=round(result.summary.score, 4), spent_nano=ended.spent_nano)
         for one in result.drifts:
@@ -180,21 +187,25 @@ class Watches:
         answers: WatchAnswers,
         reference: EvaluationRecord | None,
         before: WatchResult | None,
-    ) -> WatchResult:
-        """The result of a watch; without a reference, it is one itself."""
+    ) -> tuple[WatchResult, int]:
+        """The result of a watch, and what its checks of the wire cost. Without a reference, it is one itself."""
         facts = [CaseFacts(one, ()) for one in range(1, len(suite.cases) + 1)]
         left_nano = watched.budget_nano - answers.spent_nano
-        checks = await self._model.check_wire(watched, left_nano)
+        checks, cost_nano = await self._model.check_wire(watched, left_nano)
         summary = summarize_side(facts, answers.scores, checks)
         if reference is None or (then := _read_result(reference)) is None:
-            return WatchResult(summary=summary)
+            return WatchResult(summary=summary), cost_nano
         old = await verdicts.list_scores(self._store, reference.id)
         drifts, suspected = find_drift(old, answers.scores, before.suspected if before else ())
         if changed_checks(then.summary.conformance, checks):
-            again = await self._model.check_wire(watched, left_nano)
+            again, more_nano = await self._model.check_wire(watched, left_nano - cost_nano)
+            cost_nano += more_nano
             if found := conformance_drift(changed_checks(then.summary.conformance, checks, again)):
                 drifts.append(found)
-        return WatchResult(summary=summary, reference_id=reference.id, drifts=tuple(drifts), suspected=tuple(suspected))
+        result = WatchResult(
+            summary=summary, reference_id=reference.id, drifts=tuple(drifts), suspected=tuple(suspected)
+        )
+        return result, cost_nano
 
     async def _end(
         self,

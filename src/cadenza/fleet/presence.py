@@ -137,6 +137,7 @@ class Presence:
             for left_behind in set(locks.names()) - names - {self.name}:
                 locks.remove_if_free(left_behind)
             self._dead = {name: 0 for name in names if locks.remove_if_free(name)}
+        assert self.name not in self._dead
         return sorted(self._dead)
 
     def fence(self, tx: Transaction, name: str) -> bool:
@@ -144,6 +145,7 @@ class Presence:
 
         False if it is alive after all, or was removed by another process.
         """
+        assert name != self.name
         return tx.change(FENCE, {"of": name, "last": self._dead[name], "fenced": FENCED}) == 1
 
     def _wake(self) -> None:
@@ -248,6 +250,7 @@ class Observation:
 
     def note(self, counters: dict[str, int], sent_s: float, read_s: float) -> None:
         """Take the counters of all processes, read between these two times."""
+        assert self._sent_s <= sent_s <= read_s
         before = self._since if read_s - self._read_s <= self._bounds.gap_s else {}
         self._since = {
             name: before[name] if name in before and before[name][0] == count else (count, read_s)

@@ -138,6 +138,7 @@ class Credit:
         except BaseException as error:
             self._ledger.end(self._record.outcome(self._record.status_after(error)))
             raise
+        assert 0 < self.output_limit <= quote.route_tokens
         self.meter = UsageMeter(self._tokenizer, quote.prompt, self.output_limit)
         self._ledger.track(quote.hold.completion_id, self.meter)
         return self
@@ -162,12 +163,14 @@ class Credit:
         ChargeUnconfirmed if the store did not confirm it in time, NotCharged if this process was swept meanwhile and
         the request could not be charged in full.
         """
+        assert not self._is_ended
         self._is_ended = True
         try:
             ended = await self._ledger.end(self._record.outcome(502 if result.fault else 200, result))
         except StoreUnavailable:
             raise ChargeUnconfirmed(self._record.request_id) from None
-        if isinstance(ended, Ended) and ended.is_lost:
+        assert isinstance(ended, Ended)
+        if ended.is_lost:
             raise NotCharged
 
     async def _break_off(self, error: BaseException) -> None:

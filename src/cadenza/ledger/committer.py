@@ -156,14 +156,19 @@ class Committer:
                 await asyncio.sleep(self._retry_s)
             elif mode is BatchMode.PROBE and any(self._backlog.is_aside(move.account_id) for move in batch):
                 await asyncio.sleep(PROBE_EVERY_S)
+        except Exception as error:  # noqa: BLE001 the writer's loop: it continues, and its callers do not wait forever
+            self._observer.log.error("internal error", places=places(error))
+            for move in batch:
+                fail(move, error)
         finally:
             self._backlog.done(batch)
 
     async def _commit(self, batch: list[Move], mode: BatchMode) -> bool:
         """Write a batch in one transaction. Return False if the store did not take it."""
-        moves, process = self._build(batch), self._presence.name
-        self._observer.at("ledger-commit")
+        process = self._presence.name
         try:
+            moves = self._build(batch)
+            self._observer.at("ledger-commit")
             applied = await self._apply(process, [move for move, _, _ in moves.values()], mode)
         except StoreUnavailable as error:
             if isinstance(error, StoreBusy) and mode is not BatchMode.ALONE:
@@ -271,6 +276,8 @@ class Committer:
 
     def _answer_end(self, move: Move, ended: Ended) -> None:
         assert move.end
+        assert ended.charged_nano <= move.end.due_nano
+        assert ended.is_lost or ended.charged_nano + ended.short_nano == move.end.due_nano
         outcome, metrics, log = move.end.outcome, self._observer.metrics, self._observer.log
         completion_id = outcome.completion_id
         if ended.short_nano:

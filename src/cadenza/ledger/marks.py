@@ -64,6 +64,7 @@ class Marks:
         self._tracked: dict[str, Tracked] = {}
 
     def track(self, hold: Hold, delivery: Delivery) -> None:
+        assert hold.completion_id not in self._tracked
         self._tracked[hold.completion_id] = Tracked(hold, delivery, time.monotonic())
 
     def forget(self, completion_id: str) -> bool:

@@ -228,12 +228,15 @@ def take_hold(account: LockedAccount, hold: Hold, known: Known, changes: Changes
         if not hold.is_counted or allowance_tokens < least_tokens:
             return Insufficient(payable_nano, hold.price.quote(hold.prompt_tokens, least_tokens), cap)
         amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
+    if not 0 <= amount_nano <= payable_nano:  # not `assert`: the reserve would not cover the hold
+        raise AssertionError("a hold is at most what can pay for it")
     resize(account, account.reserve_nano + amount_nano)
     if digest:
         changes.new_keys.append(hold)
         known.keys[hold.account_id, digest] = Repeated(hold.completion_id, hold.request_id)
     if held_of := known.caps.get(hold.key_id):
         held_of.hold(amount_nano)
+        assert not amount_nano or held_of.left_nano(hold.started_at) >= 0
     return Held(amount_nano, allowance_tokens, payable_nano - amount_nano, held_of is not None)
 
 
@@ -251,6 +254,8 @@ def has_spare(account: LockedAccount, demand: Demand, held_nano: int) -> bool:
 
 def resize(account: LockedAccount, reserve_nano: int) -> None:
     """Set the size of the reserve, as far as the free credit allows."""
+    assert reserve_nano >= 0
+    assert account.free_nano >= 0
     more_nano = min(reserve_nano - account.reserve_nano, account.free_nano)
     account.reserve_nano += more_nano
     account.held_nano += more_nano
@@ -261,6 +266,19 @@ def pay_debt(account: LockedAccount) -> None:
     paid_nano = min(account.debt_nano, account.free_nano)
     account.debt_nano -= paid_nano
     account.balance_nano -= paid_nano
+
+
+def require_sums(before: LockedAccount, after: LockedAccount, charged_nano: int) -> None:
+    """Raise unless a batch kept the sums of an account. `charged_nano` is less what was corrected."""
+    paid_nano = before.debt_nano - after.debt_nano
+    if not (  # not `assert`: the rows would be written without it
+        after.balance_nano == before.balance_nano - charged_nano - paid_nano
+        and after.held_nano - before.held_nano == after.reserve_nano - before.reserve_nano
+        and 0 <= after.reserve_nano <= after.held_nano <= after.balance_nano
+        and 0 <= after.debt_nano <= before.debt_nano
+        and (not after.debt_nano or after.held_nano == after.balance_nano)
+    ):
+        raise AssertionError("a batch does not keep the sums of an account")
 
 
 def _payable(account: LockedAccount, hold: Hold, known: Known) -> tuple[int, CapStatus | None]:

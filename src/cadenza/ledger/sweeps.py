@@ -217,6 +217,7 @@ async def _free(store: Store, name: str, parts: list[AccountPart], now_ms: int) 
 def _free_parts(tx: Transaction, name: str, parts: list[AccountPart], now_ms: int) -> tuple[list[Outcome], set[str]]:
     """Free the parts of the accounts that no other transaction has locked, and return which ones are locked."""
     by_account = {part.account_id: part for part in parts}
+    assert len(by_account) == len(parts), "an account has one part in a batch"
     accounts = transaction.lock_accounts(tx, name, sorted(by_account), waits=False)
     taken = [by_account[account.id] for account in accounts]
     ends: dict[str, list[End]] = {part.account_id: [] for part in taken}
@@ -271,7 +272,9 @@ def end_old_holds(tx: Transaction, owner: str, now_ms: int) -> list[Outcome]:
     transaction.lock_accounts(tx, owner, sorted(ends))
     for end in [end for of_account in ends.values() for end in of_account]:
         new_state = "settled" if end.outcome.usage else "released"
-        tx.change(END_OLD_HOLD, {"completion": end.hold.completion_id, "new_state": new_state, "at": now_ms})
+        values = {"completion": end.hold.completion_id, "new_state": new_state, "at": now_ms}
+        if tx.change(END_OLD_HOLD, values) != 1:  # not `assert`: its credit must be given back once
+            raise AssertionError("a hold that is open and locked can be ended")
         tx.change(GIVE_BACK_OLD, {"account": end.hold.account_id, "amount": end.held_nano})
     moves = [AccountMoves(account_id, NOTHING_WANTED, of_account, []) for account_id, of_account in ends.items()]
     return _apply(tx, owner, moves)
@@ -280,6 +283,7 @@ def end_old_holds(tx: Transaction, owner: str, now_ms: int) -> list[Outcome]:
 def _apply(tx: Transaction, name: str, moves: list[AccountMoves]) -> list[Outcome]:
     """Return the outcomes of the requests that ended now. The others had ended before."""
     applied = transaction.apply_moves(tx, name, moves, is_fenced=False)
+    assert all(applied[move.account_id].account.reserve_nano <= move.demand.kept_nano for move in moves)
     return [
         end.outcome
         for move in moves

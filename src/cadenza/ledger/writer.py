@@ -91,11 +91,14 @@ class LedgerWriter:
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
+        assert hold.completion_id not in self._open
         process = self._presence.name  # before the store is asked: the name may have changed afterwards
         answer: Taken | None = self._committer.hold_in_memory(hold)
         if answer is None:
             answer = await self._take(hold)
         if isinstance(answer, Held):
+            assert answer.allowance_tokens <= hold.allowance_tokens
+            assert answer.left_nano >= 0
             self._open[hold.completion_id] = hold, answer, process
         assert not isinstance(answer, Short)
         return answer
@@ -111,6 +114,7 @@ class LedgerWriter:
             answer = await self._take_once(hold)
             if not isinstance(answer, Short):
                 return answer
+            assert not hold.is_final
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.ask_s):
                     await wake.wait()
@@ -142,6 +146,7 @@ class LedgerWriter:
         """
         completion_id = outcome.completion_id
         hold, held, process = self._open.pop(completion_id)
+        assert outcome.account_id == hold.account_id
         due_nano = hold.due_nano(outcome.usage)
         self._reserves.end(hold.account_id, held.amount_nano, due_nano)
         end = End(outcome, hold, held.amount_nano, due_nano, self._marks.forget(completion_id), held.is_capped)

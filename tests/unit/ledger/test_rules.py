@@ -28,6 +28,7 @@ from cadenza.ledger.rules import (
     Taken,
     grow,
     has_spare,
+    require_sums,
     take_hold,
 )
 
@@ -346,6 +347,25 @@ def test_any_moves_of_several_processes_keep_the_account_sound(credit_nano: int,
         assert ledger.balance_nano == credit_nano - ledger.charged_nano
         for name in PROCESSES:
             assert 0 <= sum(ledger.holds[name]) <= ledger.reserves[name]
+
+
+@pytest.mark.parametrize(
+    ("change", "charged_nano"),
+    [
+        ({}, 1),  # a charge that the balance does not have
+        ({"balance_nano": 99}, 0),  # and the other way round
+        ({"held_nano": 41}, 0),  # held, but in no reserve
+        ({"reserve_nano": -1, "held_nano": 9}, 0),
+        ({"balance_nano": 39}, 61),  # held beyond the balance
+        ({"debt_nano": 6}, -1),  # a debt that grew
+        ({"debt_nano": 4, "balance_nano": 99}, 0),  # a debt that is open beside free credit
+    ],
+)
+def test_a_batch_that_breaks_the_sums_of_an_account_is_refused(change: dict[str, int], charged_nano: int) -> None:
+    """Nothing of it may be written."""
+    before = LockedAccount("a", balance_nano=100, held_nano=40, reserve_nano=30, debt_nano=5)
+    with pytest.raises(AssertionError):
+        require_sums(before, msgspec.structs.replace(before, **change), charged_nano)
 
 
 def test_an_account_with_a_debt_gets_no_hold() -> None:

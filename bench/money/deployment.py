@@ -1,0 +1,141 @@
+"""A gateway under test: its processes, which can be killed, paused and cut off from their store.
+
+An adapter (cadenza.py, litellm.py, …) makes a `GatewayUnderTest` as the gateway's documentation says for production.
+"""
+
+import contextlib
+import http.client
+import os
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from tests.link import Link
+
+from bench.machine import CannotRun, ProcessTree
+from bench.money.clients import ChatAddress
+from bench.money.reckon import Billed
+
+READY_S = 120.0
+POLL_S = 0.05
+PROBE_S = 5.0
+
+
+class GatewayProcess:
+    """One process of the gateway, in a session of its own, and its link to the store."""
+
+    def __init__(self, folder: Path, port: int, store_link: Link | None = None) -> None:
+        self.folder = folder
+        self.port = port
+        self.store_link = store_link
+        self._command: Sequence[str | Path] = ()
+        self._env: Mapping[str, str] = {}
+        self._tree: ProcessTree | None = None
+
+    def configure(self, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
+        self._command, self._env = command, env or {}
+
+    def start(self) -> None:
+        self._tree = ProcessTree(self._command, None, self.folder / "process.log", self._env)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        self.stop()  # nothing is left to stop: it waits for the end of all of its processes
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        if self._tree:
+            self._tree.stop()
+
+    def wait_until_ready(self, path: str) -> None:
+        assert self._tree
+        until_s = time.monotonic() + READY_S
+        while time.monotonic() < until_s:
+            if not self._tree.is_running:
+                raise CannotRun(f"the process exited during its start: {self._tree.log_tail()}")
+            if _answers(self.port, path):
+                return
+            time.sleep(POLL_S)
+        raise CannotRun(f"not ready in time: {self._tree.log_tail()}")
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._tree
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._tree.pid, number)
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """What a gateway says that it charged: its balances by wallet, each charge, and what its own check found."""
+
+    spent_nano: Mapping[str, int]
+    billed: Sequence[Billed]
+    own_check: str = ""
+
+
+class GatewayUnderTest(ABC):
+    """A running gateway. Its methods block; they are called in threads."""
+
+    address: ChatAddress
+    processes: Sequence[GatewayProcess]
+    settings: Mapping[str, str]
+
+    @abstractmethod
+    def create(self, wallet: str, budget_nano: int) -> str:
+        """Make an account or key with a budget, and return its secret."""
+
+    @abstractmethod
+    def revoke(self, wallet: str) -> None:
+        """Revoke the key. It returns when the gateway says that this is done."""
+
+    @abstractmethod
+    def read(self) -> Ledger:
+        """What was charged. The benchmark waits for `settle_s` after the load before it asks."""
+
+
+class MoneyGateway(ABC):
+    """How to install and start a gateway, and what it promises about money."""
+
+    name: str
+    settle_s: float  # after the load, until everything that it will ever charge is charged
+    promises: Sequence[str]  # where its documentation promises less than an exact budget
+
+    @abstractmethod
+    def install(self) -> str:
+        """Returns its version; raises CannotRun with the reason."""
+
+    @abstractmethod
+    def running(self, folder: Path, upstream_port: int) -> contextlib.AbstractContextManager[GatewayUnderTest]:
+        """Serves until the block ends."""
+
+
+@contextlib.contextmanager
+def started(processes: Sequence[GatewayProcess], ready_path: str) -> Iterator[None]:
+    """Start the processes, one after another, and stop them at the end."""
+    try:
+        for process in processes:
+            process.start()
+            process.wait_until_ready(ready_path)
+        yield
+    finally:
+        for process in processes:
+            process.resume()
+            process.stop()
+
+
+def _answers(port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PROBE_S)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
