@@ -27,6 +27,7 @@ from cadenza.config.settings import (
     ProviderSettings,
     SearchSettings,
 )
+from cadenza.control.class_versions import ServingProcess
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
@@ -242,7 +243,7 @@ class App:
 
     async def _build_gateway(self) -> Gateway:
         settings, observer = self._settings, self._observer
-        self._states = await resolve_classes(self._store, settings)
+        self._states = await self._resolve_classes(settings)
         catalogue = build_catalogue(settings, self._states, await self._read_prices(settings))
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
         grounder = build_grounder(settings.grounding, self._store, observer)
@@ -268,7 +269,7 @@ class App:
         """Read the config and the versions of classes again. None if nothing has changed, or nothing can be used."""
         for settings in filter(None, (self._read_settings(), self._settings)):
             try:
-                states = await resolve_classes(self._store, settings)
+                states = await self._resolve_classes(settings)
             except ControlError as error:
                 self._log.error("the config was not reloaded: it has mistakes", problems=[error.message])
             else:
@@ -325,6 +326,23 @@ class App:
             if upstreams.get(name) is not upstream:
                 self._retire(upstream.stop)
         return upstreams
+
+    async def _resolve_classes(self, settings: Settings) -> dict[str, ClassState]:
+        return await resolve_classes(self._store, settings, ServingProcess(self._states, self._log_replaced))
+
+    def _log_replaced(self, before: ClassState, after: ClassState) -> None:
+        """The config has replaced what was served. An edit does that, and so does a process with another config."""
+        class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
+        say = self._log.warning if is_odd else self._log.info
+        say(
+            "the config replaces what serves a class",
+            class_id=class_id,
+            version=after.version.number,
+            before=before.version.number,
+            ended_canary=before.candidate.number if before.candidate else None,
+            advice="If you did not change the config, processes on this store have different ones: give all the same, "
+            f"or let the store decide with 'cadenza classes adopt {class_id}'.",
+        )
 
     def _log_versions(self, states: Mapping[str, ClassState]) -> None:
         """One line for each class that is served otherwise than before."""

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.cli.evaluated import CASES, NEW, Models, asked_cases, configure, evaluate, run_evaluate, stored, write_suite
 from tests.cli.program import PROGRAM, run_here
 from tests.environment import environment
+from tests.hostile.started import core_limits
 from tests.loopback import LoopbackUpstream, Pause, Request, Status, Step
 from tests.service import refusing_address
 
@@ -126,6 +128,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, upstream: LoopbackUpstream, 
         text=True,
     )
     hold.wait_until_reached()
+    assert sys.platform != "linux" or core_limits(process.pid) == ("0", "0"), "its memory has messages and keys"
     os.kill(process.pid, number)
     _, said = process.communicate(timeout=60)
     if number == signal.SIGINT:

@@ -62,7 +62,9 @@ def evaluate(config: str | None, **given: object) -> None:
         run_suite,
         run_task,
     )
+    from cadenza.process import protect_memory  # noqa: PLC0415 import time
 
+    protect_memory()
     settings = load_config(config)
     settings.require_secrets()
     try:

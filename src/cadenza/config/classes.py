@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from cadenza.config.checks import suggest
 from cadenza.config.load import make_route
 from cadenza.config.settings import ClassSettings, Settings
-from cadenza.control.class_versions import resolve
+from cadenza.control.class_versions import ServingProcess, resolve
 from cadenza.control.classes import ClassRules
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.money import Price
@@ -16,10 +16,12 @@ from cadenza.evaluation.watch import WatchedClass
 from cadenza.store.store import Store
 
 
-async def resolve_classes(store: Store, settings: Settings, *, serves: bool = True) -> dict[str, ClassState]:
+async def resolve_classes(
+    store: Store, settings: Settings, process: ServingProcess | None = None
+) -> dict[str, ClassState]:
     """Which version of each class is served. ControlError if a provider or the routes of a class are missing."""
     configured, now_ms = settings.configured_classes(), time.time_ns() // 1_000_000
-    return await resolve(store, configured, settings.providers, now_ms, named=settings.classes, serves=serves)
+    return await resolve(store, configured, settings.providers, now_ms, named=settings.classes, process=process)
 
 
 def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVersion:

@@ -4,9 +4,12 @@ The config decides about a class until an operator adopts it, or first promotes 
 does not pin. From then on the store decides. What the config says is recorded as a version too, under the number that
 it had before, or else the next one. Everything happens in one transaction, and processes that start together agree: if
 two record the same version at once, the store refuses one of them, which tries again and finds it.
+
+Processes with different configs each serve their own. The state then says what the last of them to start, or to load
+another config, serves: a process that goes on serving what its config says leaves the state alone.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -22,6 +25,16 @@ CONFIG = "config"  # the actor of a version that the config names
 TRIES = 5  # processes that start together wait for each other
 
 
+class ServingProcess(msgspec.Struct, frozen=True):
+    """A process that serves: its states until now, and what it calls once its config has replaced what was served."""
+
+    states: Mapping[str, ClassState] = {}
+    replaced: Callable[[ClassState, ClassState], None] = lambda _before, _after: None
+
+
+STARTING = ServingProcess()
+
+
 async def resolve(
     store: Store,
     configured: Mapping[str, ConfiguredClass],
@@ -29,16 +42,18 @@ async def resolve(
     now_ms: int,
     *,
     named: Collection[str] = (),
-    serves: bool = True,
+    process: ServingProcess | None = STARTING,
 ) -> dict[str, ClassState]:
     """The state of each class that is served, once it is recorded.
 
     ControlError, and nothing is recorded, if a version names a provider that is not among `providers`, or if nobody has
-    routes for one of the classes that the config has `named`. A command that does not serve (`serves` is false) records
+    routes for one of the classes that the config has `named`. A command that does not serve (`process` is None) records
     versions, and leaves the state to the processes that do: its config may be another one than theirs.
     """
+    replaced = dict[str, tuple[ClassState, ClassState]]()
 
     def work(tx: Transaction) -> dict[str, ClassState]:
+        replaced.clear()
         states = {state.version.class_id: state for state in class_versions.list_states(tx)}
         served = dict[str, ClassState]()
         for class_id in CLASSES:
@@ -46,13 +61,27 @@ async def resolve(
             if state and is_decided_by_store(state, given):
                 served[class_id] = state
             elif given:
-                served[class_id] = _record(tx, given, state, now_ms, serves=serves)
+                own = process.states.get(class_id) if process else None
+                if state and own and _is_current(own, given) and not is_decided_by_store(own, given):
+                    served[class_id] = state if _is_current(state, given) else own
+                    continue
+                before, served[class_id] = _record(tx, given, state, now_ms, serves=process is not None)
+                if before:
+                    replaced[class_id] = before, served[class_id]
         for state in served.values():
             require_providers(state, providers)
         for class_id in named:
             require_routes(class_id, served)
         return served
 
+    served = await _try_again(store, work)
+    if process:
+        for before, after in replaced.values():
+            process.replaced(before, after)
+    return served
+
+
+async def _try_again(store: Store, work: Callable[[Transaction], dict[str, ClassState]]) -> dict[str, ClassState]:
     for _ in range(TRIES - 1):
         with suppress(StoreBusy, StoreRefused):
             return await store.transact(work)
@@ -83,30 +112,37 @@ def is_decided_by_store(state: ClassState, given: ConfiguredClass | None) -> boo
 
 def _record(
     tx: Transaction, given: ConfiguredClass, state: ClassState | None, now_ms: int, *, serves: bool
-) -> ClassState:
-    """Record what the config says, unless it is what the state says already."""
+) -> tuple[ClassState | None, ClassState]:
+    """Record what the config says, unless the state says it already. The state that it replaces, and what is served."""
     if state and _is_current(state, given):
-        return state
+        return None, state
     new = msgspec.structs.replace(given.version, created_at=now_ms, actor=CONFIG)
     state = class_versions.get_state(tx, new.class_id)  # locked, and read again
     if state is None:
         first = class_versions.find(tx, new) or class_versions.add(tx, new)
         class_versions.add_state(tx, first, now_ms)
-        return ClassState(version=first, changed_at=now_ms)
+        return None, ClassState(version=first, changed_at=now_ms)
     if is_decided_by_store(state, given) or _is_current(state, given):
-        return state
+        return None, state
     found = class_versions.find(tx, new)
     version = found or class_versions.add(tx, new)
     if not serves:
-        return ClassState(version=version)
+        return None, ClassState(version=version)
     is_changed = class_versions.change_state(tx, state.serving(version), now_ms)
     assert is_changed, "the state is locked"
-    if found:  # a new version is a record of its own
-        detail = f"version {version.number} again, instead of {state.version.number}"
+    if found or state.candidate:  # a new version is a record of its own
+        detail = _say_replaced(state, version.number, is_new=found is None)
         audit_events.add(tx, AuditEvent(now_ms, CONFIG, "class.config", subject=new.class_id, detail=detail))
     written = class_versions.get_state(tx, new.class_id)
     assert written
-    return written
+    return state, written
+
+
+def _say_replaced(before: ClassState, number: int, *, is_new: bool) -> str:
+    ended = f"; the canary of version {before.candidate.number} ended" if before.candidate else ""
+    if number == before.version.number:
+        return f"version {number} for every account{ended}"
+    return f"version {number} {'' if is_new else 'again, '}instead of {before.version.number}{ended}"
 
 
 def _is_current(state: ClassState, given: ConfiguredClass) -> bool:
