@@ -38,7 +38,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
-from cadenza.evaluation.canary_watch import CanaryWatch
+from cadenza.evaluation.canary_watch import Canaries
 from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.presence import Presence
@@ -219,7 +219,7 @@ class App:
         )
         stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._follow_changes()))
-        canaries = CanaryWatch(self._store, self._observer, lambda: gateway.snapshot.catalogue)
+        canaries = Canaries(self._store, self._observer, lambda: gateway.snapshot.catalogue)
         stack.push_async_callback(stop_task, asyncio.create_task(canaries.run()))
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():

@@ -17,6 +17,11 @@ SHARES = (5, 25, WHOLE)  # the steps of a canary
 BUCKETS = 10_000
 
 
+def main_of(routes: tuple[Route, ...]) -> tuple[Route, ...]:
+    """The routes that are tried first. The others are fallbacks."""
+    return tuple(route for route in routes if route.order == routes[0].order)
+
+
 class ClassVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version of a class. `routes` are sorted by order."""
 
@@ -41,8 +46,7 @@ class ClassVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def main_routes(self) -> tuple[Route, ...]:
-        """The routes that are tried first. The others are fallbacks."""
-        return tuple(route for route in self.routes if route.order == self.routes[0].order)
+        return main_of(self.routes)
 
     def with_candidate(self, candidate: Route) -> "ClassVersion":
         """The version that a promotion records: the candidate instead of the main routes; fallbacks stay."""
