@@ -328,21 +328,8 @@ class App:
         return upstreams
 
     async def _resolve_classes(self, settings: Settings) -> dict[str, ClassState]:
-        return await resolve_classes(self._store, settings, ServingProcess(self._states, self._log_replaced))
-
-    def _log_replaced(self, before: ClassState, after: ClassState) -> None:
-        """The config has replaced what was served. An edit does that, and so does a process with another config."""
-        class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
-        say = self._log.warning if is_odd else self._log.info
-        say(
-            "the config replaces what serves a class",
-            class_id=class_id,
-            version=after.version.number,
-            before=before.version.number,
-            ended_canary=before.candidate.number if before.candidate else None,
-            advice="If you did not change the config, processes on this store have different ones: give all the same, "
-            f"or let the store decide with 'cadenza classes adopt {class_id}'.",
-        )
+        process = ServingProcess(self._states, partial(log_replaced, self._log))
+        return await resolve_classes(self._store, settings, process)
 
     def _log_versions(self, states: Mapping[str, ClassState]) -> None:
         """One line for each class that is served otherwise than before."""
@@ -396,6 +383,21 @@ class App:
 
     def _log_backup(self, copy: Path) -> None:
         self._log.info("the store was copied before its migration", copy=str(copy))
+
+
+def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
+    """The config has replaced what was served. An edit does that, and so does a process with another config."""
+    class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
+    say = log.warning if is_odd else log.info
+    say(
+        "the config replaces what serves a class",
+        class_id=class_id,
+        version=after.version.number,
+        before=before.version.number,
+        ended_canary=before.candidate.number if before.candidate else None,
+        advice="If you did not change the config, processes on this store have different ones: give all the same, "
+        f"or let the store decide with 'cadenza classes adopt {class_id}'.",
+    )
 
 
 def _is_api(exchange: Exchange) -> bool:
