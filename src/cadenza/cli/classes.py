@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cadenza.control.classes import ClassSituation
     from cadenza.core.classes import ClassState, ClassVersion
     from cadenza.core.records import Route
-    from cadenza.store.store import Store
     from cadenza.store.tables.verdicts import EvaluationRecord
 
 ROUTE_FIELDS = ("order", "weight", "provider", "model", "context_tokens", "max_output_tokens")
@@ -49,14 +48,12 @@ def classes() -> None:
 @config_option
 def list_routes(as_json: bool, config: str | None) -> None:
     """List the routes that serve every class, in the order in which they are tried."""
-    settings = load_config(config)
-    states = _read_states(settings)
-    rows = list[dict[str, object]]()
-    for class_id in states or settings.classes:
-        state = states.get(class_id)
-        routes = state.version.routes if state else settings.classes[class_id].routes
-        number = state.version.number or None if state else None
-        rows += [{"class": class_id, "version": number, **_route_row(route)} for route in routes]
+    versions = [state.version for state in _read_states(load_config(config)).values()]
+    rows = [
+        {"class": version.class_id, "version": version.number or None, **_route_row(route)}
+        for version in versions
+        for route in version.routes
+    ]
     print_list(rows, LIST_COLUMNS, as_json=as_json)
 
 
@@ -209,18 +206,14 @@ def reload(config: str | None) -> None:
 
 def _read_states(settings: "Settings") -> "dict[str, ClassState]":
     """What is served, by class. Without a store, nothing is recorded yet: then the config says it."""
-    from cadenza.control.class_versions import read_served  # noqa: PLC0415 import time
+    from cadenza.control.class_versions import read_served, unrecorded  # noqa: PLC0415 import time
     from cadenza.store.address import open_store  # noqa: PLC0415 import time
 
-    path = open_store(settings.store.url).path
+    configured, path = settings.configured_classes(), open_store(settings.store.url).path
     if path is not None and not path.exists():
         say("There is no store yet: these are the routes of the config.")
-        return {}
-
-    async def read(store: "Store") -> "dict[str, ClassState]":
-        return await read_served(store, settings.configured_classes())
-
-    return read_store(settings, read)
+        return unrecorded(configured)
+    return read_store(settings, lambda store: read_served(store, configured))
 
 
 def _how_to_return(state: "ClassState") -> str:

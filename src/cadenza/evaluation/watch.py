@@ -17,7 +17,6 @@ import msgspec
 
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
-from cadenza.evaluation.conformance import TriedRoute
 from cadenza.evaluation.drift import MEASURES, WatchResult, changed_checks, conformance_drift, find_drift
 from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.suite import Suite, SuiteError, load_suite
@@ -44,7 +43,6 @@ class WatchedClass(msgspec.Struct, frozen=True, kw_only=True):
     every_s: float | None  # None: only by hand
     budget_nano: int
     side: AskedSide  # the main routes of the version
-    tried: tuple[TriedRoute, ...]  # the same, for the checks of the wire
 
     @property
     def class_id(self) -> str:
