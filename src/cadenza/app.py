@@ -334,21 +334,16 @@ class App:
     def _log_versions(self, states: Mapping[str, ClassState]) -> None:
         """One line for each class that is served otherwise than before."""
         for class_id, state in states.items():
-            before, candidate = self._states.get(class_id), state.candidate.number if state.candidate else None
-            if before and (before.version.number, before.candidate, before.share) == (
-                state.version.number,
-                state.candidate,
-                state.share,
-            ):
-                continue
-            self._log.info(
-                "a class has changed",
-                class_id=class_id,
-                version=state.version.number,
-                before=before.version.number if before else None,
-                candidate=candidate,
-                share=state.share,
-            )
+            before, now = self._states.get(class_id), (state.version.number, state.candidate, state.share)
+            if before is None or (before.version.number, before.candidate, before.share) != now:
+                self._log.info(
+                    "a class has changed",
+                    class_id=class_id,
+                    version=state.version.number,
+                    before=before.version.number if before else None,
+                    candidate=state.candidate.number if state.candidate else None,
+                    share=state.share,
+                )
 
     def _keep_fixed_sections(self, loaded: Settings) -> Settings:
         kept = {name: getattr(self._settings, name) for name in FIXED_SECTIONS}
