@@ -4,6 +4,7 @@ import contextlib
 import gc
 import importlib
 import os
+import re
 import signal
 import sys
 import zlib
@@ -22,6 +23,7 @@ StartService = Callable[[ServiceSpec], Service]
 
 # The files of these folders run for seconds, the rest for up to a minute.
 SHORT = ("tests/unit/", "tests/contract/")
+ALL_SLOW = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.slow\(", re.MULTILINE)
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/clients/")
 
 # How long an example takes says nothing on a busy machine.
@@ -54,11 +56,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """For the slow tests alone, leave out files without one: to import all takes each process many seconds."""
-    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    if config.option.markexpr == "slow" and is_test and "pytest.mark.slow" not in collection_path.read_text():
-        return True
-    return None
+    """Leave out files of which no test is wanted: to import all takes each process many seconds."""
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
+        return None
+    unwanted = {
+        "slow": lambda text: "pytest.mark.slow" not in text,
+        "not slow": lambda text: ALL_SLOW.search(text) is not None,
+    }.get(config.option.markexpr)
+    return True if unwanted and unwanted(collection_path.read_text()) else None
 
 
 def _is_whole_run(config: pytest.Config) -> bool:

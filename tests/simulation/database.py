@@ -41,15 +41,15 @@ FIRST_ROWS: dict[str, list[Tuple]] = {
 }
 
 Waits = Generator["ModelSession", None, None]
-Found = list[Any]
+Found = Iterable[Any]
 
 
 class Refused(Exception):
-    """A constraint or a trigger refuses a change. The transaction can only be rolled back."""
+    """A constraint or a trigger refused a change. The transaction is rolled back."""
 
 
 class Deadlock(Exception):
-    """The session would wait for one that waits for it. The transaction can only be rolled back."""
+    """The session would wait for one that waits for it. The transaction is rolled back."""
 
 
 class StatementResult(msgspec.Struct, frozen=True):
@@ -155,7 +155,6 @@ class ModelSession:
         "_changed",
         "_checks",
         "_database",
-        "_failed",
         "_has_locks",
         "_has_news",
         "_locked",
@@ -175,7 +174,7 @@ class ModelSession:
         self.rows, self.buckets = database.rows, database.buckets
         self._database = database
         self._has_locks = database.kind == "postgres"
-        self._failed = self._has_news = False
+        self._has_news = False
         self._changed: list[RowState] = []
         self._locked: list[RowState] = []
         self._rekeyed: list[tuple[TableIndex, RowState, Any, Any]] = []  # keys that a row had or has in a transaction
@@ -201,7 +200,6 @@ class ModelSession:
 
     def _run(self, plan: StatementPlan, p: Tuple) -> Generator["ModelSession", None, StatementResult]:
         assert not self.is_ended
-        assert not self._failed, "the transaction can only be rolled back"
         if type(plan) is SelectPlan:
             rows = plan.rows(self, p, None)
             return StatementResult(rows, len(rows))
@@ -213,7 +211,7 @@ class ModelSession:
             if self._checks:
                 yield from self._check_references()
         except (Refused, Deadlock):
-            self._failed = True
+            self.roll_back()
             raise
         return done
 
@@ -223,7 +221,6 @@ class ModelSession:
     def commit(self) -> bool:
         """Make the changes visible. Return whether something was announced."""
         assert not self.is_ended
-        assert not self._failed, "the transaction can only be rolled back"
         database = self._database
         if database.log is not None and self._changed:
             database.log.append([(row, row.committed) for row in self._changed])
@@ -293,7 +290,8 @@ class ModelSession:
                 return (yield from self._lock_rows(plan, p, x, found))
             case DeletePlan():
                 return (yield from self._delete(plan, p, x, found))
-        return StatementResult(found, len(found))
+        rows = [*found]
+        return StatementResult(rows, len(rows))
 
     def _lock_rows(
         self, plan: LockingPlan, p: Tuple, x: Any, found: Found
