@@ -1,6 +1,6 @@
 """cadenza classes list | show | history | diff | adopt | promote | rollback | reload."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -34,6 +34,7 @@ LIST_COLUMNS = ("class", "version", *ROUTE_COLUMNS)
 HISTORY_COLUMNS = ("at", "actor", "event", "detail")
 CHARACTER_CHARS_SHOWN = 100
 EVENTS_MAX = 1_000
+COLORS = {"+": "green", "-": "red"}  # of lines of a diff
 
 class_argument = click.argument("class_id", metavar="CLASS")
 
@@ -173,7 +174,10 @@ def promote(class_id: str, candidate: str, share: int, force: bool, reason: str,
     if state.candidate:
         say(f"Version {state.candidate.number} of '{class_id}' serves {state.share}% of the accounts: a canary runs.")
     else:
-        say(f"Version {state.version.number} of '{class_id}' serves every account. {_how_to_return(state)}")
+        say(
+            f"Version {state.version.number} of '{class_id}' serves every account. "
+            f"To return to version {state.previous}: cadenza classes rollback {class_id}"
+        )
 
 
 @classes.command()
@@ -214,10 +218,6 @@ def _read_states(settings: "Settings") -> "dict[str, ClassState]":
         say("There is no store yet: these are the routes of the config.")
         return unrecorded(configured)
     return read_store(settings, lambda store: read_served(store, configured))
-
-
-def _how_to_return(state: "ClassState") -> str:
-    return f"To return to version {state.previous}: cadenza classes rollback {state.version.class_id}"
 
 
 def _route_row(route: "Route") -> dict[str, object]:
@@ -299,17 +299,12 @@ def _print_diff(found: "VersionDiff") -> None:
     if found.character:
         click.echo("  character")
         for line in found.character:
-            click.secho(f"    {line}", fg=_color(line[:1]))
+            click.secho(f"    {line}", fg=COLORS.get(line[:1]))
 
 
 def _print_route_change(change: "RouteChange") -> None:
     sign = {"added": "+", "removed": "-", "changed": "~"}[change.change]
-    click.secho(f"{sign} route {change.route}", fg=_color(sign))
+    click.secho(f"{sign} route {change.route}", fg=COLORS.get(sign))
     for field in change.fields:
         values = [value for value in (field.before, field.after) if value is not None]
         click.echo(f"    {field.name}: {' -> '.join(values)}")
-
-
-def _color(sign: str) -> str | None:
-    colors: Mapping[str, str] = {"+": "green", "-": "red"}
-    return colors.get(sign)

@@ -46,8 +46,8 @@ async def resolve(
 ) -> dict[str, ClassState]:
     """The state of each class that is served, once it is recorded.
 
-    ControlError, and nothing is recorded, if a version names a provider that is not among `providers`, or if nobody has
-    routes for one of the classes that the config has `named`. A command that does not serve (`process` is None) records
+    ControlError, and nothing is recorded, if a version names a provider that is not among `providers`, or if one of the
+    classes that the config has `named` has no routes. A command that does not serve (`process` is None) records
     versions, and leaves the state to the processes that do: its config may be another one than theirs.
     """
     replaced = dict[str, tuple[ClassState, ClassState]]()
@@ -153,7 +153,7 @@ def _is_current(state: ClassState, given: ConfiguredClass) -> bool:
 
 
 def require_routes(class_id: str, served: Collection[str]) -> None:
-    """ControlError if a class of which the config has settings is not among those that are served."""
+    """ControlError if a class that has settings in the config is not served."""
     if class_id not in served:
         raise ControlError(
             f"The class '{class_id}' has no routes: the config has settings for it and names no routes, and the store "

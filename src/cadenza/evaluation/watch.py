@@ -1,8 +1,8 @@
 """The watch: the cheap cases of a class's suite, asked on a schedule of the version that is served.
 
 A provider that changes a model silently is noticed by it: see drift.py for what counts. One process of the fleet runs a
-watch, by a lease in the store; if it is killed, the next period goes on. The first finished watch of a version and a
-suite is the reference for the later ones. The store gets scores, counts and times, and never content.
+watch, by a lease in the store that ends with the period. The first finished watch of a version and a suite is the
+reference for the later ones. The store gets scores, counts and times, and never content.
 Stance on failure: nothing here disturbs the service. What could not be done is logged, and tried in the next period.
 """
 
