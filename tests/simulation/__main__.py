@@ -12,7 +12,7 @@ import msgspec
 from tests.simulation.plan import make_plan
 from tests.simulation.run import SimulatedRun, run_plan, shrink
 
-REQUESTS = 1_000
+REQUESTS = 2_000
 SAY_EVERY_S = 10.0
 
 

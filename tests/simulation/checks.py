@@ -172,7 +172,7 @@ class Checks:
             self.fail("a reply that ended is charged what is due", f"{name}: {charged_nano} of {chat.due_nano}")
         elif charged_nano > (most_nano := self._most(chat)):
             self.fail("nobody pays for more than was delivered", f"{name}: {charged_nano} of {most_nano}")
-        elif chat.has_left and chat.is_asked and is_certain and chat.request.upstream != "fails":
+        elif chat.has_left and chat.is_asked and is_certain and chat.request.upstream not in {"fails", "dies"}:
             least_nano = PRICE.input_nano * chat.prompt_tokens
             if chat.due_nano is None and charged_nano < least_nano:
                 self.fail("who leaves pays for the prompt", f"{name}: {charged_nano} of {least_nano}")

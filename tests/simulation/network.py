@@ -62,10 +62,11 @@ class Wire:
         self._last_s = [0.0, 0.0]
         self._held: list[tuple[int, Callable[[], None]]] = []
 
-    def to_server(self, arrive: Callable[[], None]) -> None:
+    def to_server(self, arrive: Callable[[], None], work_s: float = 0.0) -> None:
+        """Send a message; `arrive` is called when the server has received it and worked on it."""
         link = self._link
         link.sent += 1
-        self._send(0, arrive)
+        self._send(0, arrive, work_s)
         if link.trap and link.sent >= link.trap[0]:
             _, spring = link.trap
             link.trap = None
@@ -74,11 +75,11 @@ class Wire:
     def to_client(self, arrive: Callable[[], None]) -> None:
         self._send(1, arrive)
 
-    def _send(self, way: int, arrive: Callable[[], None]) -> None:
+    def _send(self, way: int, arrive: Callable[[], None], work_s: float = 0.0) -> None:
         if self.is_broken:
             return
         scheduler = self._link.scheduler
-        when_s = max(self._last_s[way] + 1e-9, scheduler.now_s + self._link.trip_s())
+        when_s = max(self._last_s[way] + 1e-9, scheduler.now_s + self._link.trip_s() + work_s)
         self._last_s[way] = when_s
         scheduler.at(when_s, self._arrive, way, arrive)
 

@@ -104,12 +104,6 @@ class Backend:
         if self._is_lost:
             return
         self._commands += 1
-        took_s = self._server.random.uniform(*(COMMIT_S if text == "COMMIT" else WORK_S))
-        self._server.scheduler.after(took_s, self._carry_out, text, rows, answer)
-
-    def _carry_out(self, text: str, rows: Sequence[Sequence[Any]], answer: Answer) -> None:
-        if self._is_lost:
-            return
         if text.startswith("BEGIN"):
             self._session = self._server.database.begin()
             found = LOCK_TIMEOUT.search(text)
@@ -305,7 +299,8 @@ class SimulatedConnection:
         backend = self._backend
         assert backend
         reply = lambda value, error: self._answered(answered, value, error)  # noqa: E731
-        self._wire.to_server(lambda: backend.command(text, rows, reply))
+        work_s = self._server.random.uniform(*(COMMIT_S if text == "COMMIT" else WORK_S))
+        self._wire.to_server(lambda: backend.command(text, rows, reply), work_s)
         return await answered
 
     def _answered(self, future: Any, value: Any, error: Exception | None) -> None:

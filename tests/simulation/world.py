@@ -39,7 +39,8 @@ LOST_TAIL_S = 0.3
 DOWN_S = 1.0
 RESTART_S = 0.3
 RETRY_S = 0.2
-SETTLED_S = 40.0  # so long after the last fault, everything must be in order
+PROBES_S = 16.0  # so long after the last fault, every account must be served
+SETTLED_S = 24.0  # so long after the last fault, everything must be in order
 SET_UP = {"classes": 0, "changes": 0}
 
 
@@ -94,7 +95,7 @@ class World:
             self._plan_fault(fault)
         self.scheduler.run(BUSY_S + 1)
         until_s = max(BUSY_S, self.last_fault_s, *[fault.at_s + fault.lasts_s for fault in plan.faults], 0)
-        self.scheduler.run(until_s + SETTLED_S / 2)
+        self.scheduler.run(until_s + PROBES_S)
         self.checks.begin_probes()
         self.scheduler.run(until_s + SETTLED_S)
         self.checks.at_end()
@@ -291,13 +292,20 @@ class World:
                 running = self.running[id(process)]
                 process.loop.start(process.drain(lambda: not running))
                 self._restart_when_gone(number)
+            case _:
+                self._fault_of_store(fault)
+
+    def _fault_of_store(self, fault: PlannedFault) -> None:
+        match fault.kind:
             case "lock":
                 self._lock(fault)
+            case "theft":
+                self._steal(fault)
             case "full":
                 self.database.is_full = True
-                after(lasts_s, setattr, self.database, "is_full", False)
+                self.scheduler.after(fault.lasts_s, setattr, self.database, "is_full", False)
             case "failover" | "lost tail":
-                self._fail_over(loses_tail=kind == "lost tail")
+                self._fail_over(loses_tail=fault.kind == "lost tail")
 
     def _restart_when_gone(self, number: int) -> None:
         if self.processes[number].state == "gone":
@@ -330,6 +338,12 @@ class World:
             self.locked.discard(fault.account)
 
         go_on()
+
+    def _steal(self, fault: PlannedFault) -> None:
+        session = self.model.begin()
+        for _ in session.run(ledger_credit.TAKE, {"account": self.plan.accounts[fault.account].name, "amount": 1}):
+            raise AssertionError("the account is locked")
+        session.commit()
 
     def _unlock_file(self) -> None:
         assert isinstance(self.database, SqliteFile)

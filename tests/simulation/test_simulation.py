@@ -1,0 +1,38 @@
+"""The simulation itself: it is deterministic, finds nothing in the ledger as it is, and finds what is planted."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.simulation.plan import DOLLAR_NANO, Database, PlannedFault, make_plan
+from tests.simulation.run import run_plan, shrink
+
+SEEDS = range(8)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_breaks_no_rule(seed: int) -> None:
+    """Whatever the seed does to processes, store and clients, no invariant of the money is broken."""
+    done = run_plan(make_plan(seed, requests=250))
+    assert done.broken == ()
+    assert done.whole > 0
+
+
+@pytest.mark.parametrize("database", ["postgres", "sqlite"])
+def test_one_seed_is_one_run(database: Database) -> None:
+    """The same seed does the same, step by step."""
+    plan = make_plan(5, requests=100, database=database)
+    one, two = run_plan(plan, is_traced=True), run_plan(plan, is_traced=True)
+    assert one.trace == two.trace
+    assert (one.digest, one.steps) == (two.digest, two.steps)
+
+
+def test_the_shortest_history() -> None:
+    """Of a run that breaks a rule, what the rule does not need is left out."""
+    plan = make_plan(7, requests=60, database="postgres")
+    rich = next(number for number, account in enumerate(plan.accounts) if account.credit_nano >= DOLLAR_NANO)
+    theft = PlannedFault(99, 0.9, "theft", process=0, lasts_s=0.0, account=rich)
+    plan = replace(plan, faults=(*plan.faults, theft))
+    broken = run_plan(plan).broken
+    assert [one.rule for one in broken] == ["the balance is the sum of the entries"]
+    shortest = shrink(plan, broken[0].rule, lambda _: None)
+    assert (shortest.requests, shortest.commands, shortest.faults) == ((), (), (theft,))
