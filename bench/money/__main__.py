@@ -17,6 +17,7 @@ import msgspec
 from bench import machine
 from bench.gateways.install import WORK_DIR
 from bench.machine import CannotRun
+from bench.money.plot import draw
 from bench.money.report import GatewayResult, MoneyResults, render
 from bench.money.run import Run
 from bench.money.schedule import FULL, QUICK
@@ -38,12 +39,10 @@ def main() -> int:
     )
     options.output.mkdir(parents=True, exist_ok=True)
     for name in wanted:
-        sys.stderr.write(f"{name} ...\n")
         results.gateways.append(measure(name, options))
-        if reason := results.gateways[-1].reason:
-            sys.stderr.write(f"{name} was not run: {reason}\n")
     (options.output / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)))
     (options.output / "results.md").write_text(render(results))
+    (options.output / "plot.svg").write_text(draw(results.gateways))
     sys.stdout.write(render(results))
     sys.stderr.write(f"Written to {options.output}.\n")
     return 0
@@ -62,6 +61,7 @@ def measure(name: str, options: argparse.Namespace) -> GatewayResult:
     gateway = all_gateways()[name]
     if isinstance(gateway, str):
         return GatewayResult(name, reason=gateway)
+    sys.stderr.write(f"{name} ...\n")
     WORK_DIR.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="money-", dir=WORK_DIR) as folder:
         try:
@@ -70,6 +70,8 @@ def measure(name: str, options: argparse.Namespace) -> GatewayResult:
             )
         except CannotRun as reason:
             return GatewayResult(name, reason=str(reason))
+        except Exception as error:  # noqa: BLE001 the edge of a gateway: report the failure, measure the others
+            return GatewayResult(name, reason=f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":
