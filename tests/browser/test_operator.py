@@ -11,6 +11,7 @@ from tests.web.operators import make_operator
 
 PAGES = ["", "/accounts", "/keys", "/classes", "/classes/forte", "/ledger", "/audit-log"]
 SERIOUS = ("serious", "critical")
+pytestmark = pytest.mark.slow(reason="a browser looks at the operator's pages")
 
 
 @pytest.fixture
@@ -38,7 +39,6 @@ def test_the_live_numbers_move(open_page: OpenPage, service: Service, operator: 
     shoot(page, "operator")
 
 
-@pytest.mark.slow(reason="a browser looks at every page")
 def test_the_pages_are_accessible(open_page: OpenPage, operator: str) -> None:
     """The operator's pages have no serious finding of axe."""
     page = open_page(viewport={"width": 390, "height": 844})
