@@ -180,6 +180,14 @@ async def test_a_reference_waits_only_for_an_exclusive_lock(
     await both.finish()
 
 
+async def test_a_second_update_of_a_row_locks_its_parents(both: Comparison) -> None:
+    """Postgres checks all references of a row that the same transaction has written before."""
+    await both.run(0, (keys.TOUCH, {"key": "key_b", "used": 5}))
+    assert await both.run(1, (accounts.LOCK_PASSWORD, {"account": "acct_b"})) is not WAITS
+    assert await both.run(0, (keys.TOUCH, {"key": "key_b", "used": 6})) is WAITS
+    await both.finish()
+
+
 async def test_a_parent_is_deleted_only_without_children(both: Comparison) -> None:
     """A process with a reserve cannot be removed, nor while a transaction adds a reserve."""
     refused = await both.run(0, (presence.REMOVE, {"of": "proc_1"}))
