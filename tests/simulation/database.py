@@ -304,7 +304,10 @@ class ModelSession:
             if newest is None:
                 continue
             self._grant(state, plan.mode)
-            combined = (version, *joined) if newest is version else plan.recheck(self, p, x, newest, *joined)
+            combined = (version, *joined)
+            # FOR KEY SHARE does not read a row again unless its key has changed.
+            if newest is not version and (plan.mode != KEY_SHARE or _changes_key(plan.table, version, newest)):
+                combined = plan.recheck(self, p, x, newest, *joined)
             if combined is not None:
                 rows.append(plan.value(self, p, x, *combined))
         return StatementResult(rows, len(rows))
