@@ -1,4 +1,4 @@
-"""Watches canaries: each process counts how requests ended, and adds its counts to the store once a second.
+"""The canaries of a process: it counts how requests ended, and adds its counts to the store once a second.
 
 A process that finds that the canary must step up or roll back does it, in one transaction with the audit event and the
 epoch. What was counted is stored before, so a process may be killed at any point: the next look decides the same. If
@@ -18,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 
-from cadenza.core.classes import WHOLE, ClassState
+from cadenza.core.classes import WHOLE, ClassState, main_of
 from cadenza.core.records import Outcome
 from cadenza.evaluation.canary import (
     ACCOUNT_BITS,
@@ -72,7 +72,10 @@ class StepCounter:
         self._rules = rules
         self._began_at = self._hour_at = now_ms
         self._versions = (served.version, served.candidate.version)
-        self._main = {one.version: main_routes(one) for one in (served, served.candidate)}
+        self._main = {
+            one.version: {(route.provider, route.model) for route in main_of(one.plan.routes)}
+            for one in (served, served.candidate)
+        }
         self._accounts: dict[str, tuple[int, int]] = {}  # how often each counted, and from when on it does again
         self._refused: set[str] = set()
 
@@ -115,12 +118,7 @@ def new_blocks() -> list[Block]:
     return [Block() for _ in range(GROUPS)]
 
 
-def main_routes(served: ServedClass) -> frozenset[tuple[str, str]]:
-    routes = served.plan.routes
-    return frozenset((route.provider, route.model) for route in routes if route.order == routes[0].order)
-
-
-def observe(outcome: Outcome, main: frozenset[tuple[str, str]]) -> SideCounts | None:
+def observe(outcome: Outcome, main: set[tuple[str, str]]) -> SideCounts | None:
     """What a request says about its version. None: nothing, as its client or this service ended it.
 
     An error is a request that the main routes did not answer, even if a fallback did.
@@ -142,7 +140,7 @@ def observe(outcome: Outcome, main: frozenset[tuple[str, str]]) -> SideCounts | 
     return None
 
 
-class CanaryWatch:
+class Canaries:
     """The canaries of all classes, as one process sees them. `catalogue` returns the one of new requests."""
 
     def __init__(
