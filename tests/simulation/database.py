@@ -25,8 +25,10 @@ from tests.simulation.sql import (
     InsertPlan,
     LockingPlan,
     SelectPlan,
+    StatementPlan,
     UpdatePlan,
     compile_statement,
+    compile_text,
 )
 from tests.simulation.tables import ForeignKeyLayout, Kind, RowState, TableIndex, TableLayout, Tuple, layouts
 
@@ -192,9 +194,19 @@ class ModelSession:
 
         Of several that wait for one session, the first is to go on first.
         """
-        assert not self.is_ended
         compiled = compile_statement(self._database.kind, statement)
-        plan, p = compiled.plan, compiled.pick(values)
+        return self._run(compiled.plan, compiled.pick(values))
+
+    def run_text(self, text: str, values: Tuple) -> Generator["ModelSession", None, StatementResult]:
+        """The same for the text of a statement, and its values in order."""
+        return self._run(compile_text(self._database.kind, text), values)
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._changed)
+
+    def _run(self, plan: StatementPlan, p: Tuple) -> Generator["ModelSession", None, StatementResult]:
+        assert not self.is_ended
         if type(plan) is SelectPlan:
             rows = plan.rows(self, p, None)
             return StatementResult(rows, len(rows))
