@@ -200,7 +200,7 @@ def move(
     [account] = transaction.lock_accounts(tx, process, [account_id])
     kept_nano = max(0, account.reserve_nano - sum([end.held_nano for end in ended]))
     demand = Demand(kept_nano, kept_nano, 0, 0)
-    return transaction.apply_moves(tx, process, [AccountMoves(account_id, demand, ended, [*holds])])[account_id]
+    return transaction.apply_moves(tx, process, [AccountMoves(account_id, demand, ended, [*holds])], NOW_MS)[account_id]
 
 
 async def sweep_process(store: Store, process: str = PROCESS) -> list[Outcome]:

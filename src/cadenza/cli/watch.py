@@ -27,6 +27,9 @@ def watch(class_id: str, new_reference: bool, as_json: bool, config: str | None)
 
     The exit code is 2 if something has drifted. The budget is that of the config.
     """
+    from cadenza.process import protect_memory  # noqa: PLC0415 import time
+
+    protect_memory()
     settings = load_config(config)
     settings.require_secrets()
     done = with_store(settings, lambda store: _watch(store, settings, class_id, as_reference=new_reference))
