@@ -9,7 +9,7 @@ PINNED := --require-hashes --only-binary :all:
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow bench bench-money check fmt lock clean
+.PHONY: help setup run test test-slow simulate bench bench-money check fmt lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick
 
 bench-money: $(VENV)/.dev ## Measure what gateways with budgets charge while they fail (ARGS=--quick for a short run)
 	@$(BIN)/python -m bench.money $(ARGS)
+
+simulate: $(VENV)/.dev ## Simulate ledger and fleet from seeds, until stopped (ARGS="--seed 31" replays one)
+	@$(BIN)/python -m tests.simulation $(ARGS)
 
 check: $(VENV)/.dev ## Check format, lint, types and the direction of imports
 	@$(BIN)/ruff format --check --quiet . || { echo 'format: run "make fmt"'; exit 1; }

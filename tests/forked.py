@@ -7,6 +7,7 @@ server for each test process forks them on demand; it ends with the test process
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import os
 import select
@@ -95,10 +96,27 @@ def fork_on_demand(run: Callable[[list[str]], None]) -> None:
                 os._exit(0)
             os.close(status)
             _settle_in(json.loads(order), out)
-            run(sys.argv[1:])
+            _end_without_clean_up(run)
             return
         for file in files:
             os.close(file)
+
+
+def _end_without_clean_up(run: Callable[[list[str]], None]) -> None:
+    """Run a command, and end with its exit code after all else: the interpreter's clean-up copies all shared memory."""
+    code = 1  # that of an error that nobody expects
+
+    def leave() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    atexit.register(leave)  # what the command registers runs before it
+    try:
+        run(sys.argv[1:])
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
 
 
 def _reap() -> None:
@@ -135,4 +153,5 @@ if __name__ == "__main__":
     from cadenza.server import server, workers  # noqa: F401
     from cadenza.web import application  # noqa: F401
 
+    gc.freeze()  # a child's collections do not copy what it shares
     fork_on_demand(main)

@@ -7,7 +7,7 @@ service's arithmetic cannot hide itself.
 import contextlib
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,8 @@ class LedgerReader:
         self.path = path
 
     def query(self, sql: str, *values: Any) -> list[sqlite3.Row]:
-        return self._execute(sql, values)
+        with self._open() as store:
+            return store.execute(sql, values).fetchall()
 
     @property
     def balance_nano(self) -> int:
@@ -98,11 +99,12 @@ class LedgerReader:
 
     def check_rules(self) -> None:
         """Every audit rule holds, and no account was ever below zero."""
-        rules = rules_of("sqlite")
-        broken = {rule: [tuple(row) for row in rows] for rule, query in rules.items() if (rows := self.query(query))}
-        assert broken == {}
+        with self._open() as store:  # one connection, because each has to read the whole schema
+            found = {rule: store.execute(query).fetchall() for rule, query in rules_of("sqlite").items()}
+            entries = store.execute("SELECT id, account_id, amount_nano FROM entries ORDER BY id").fetchall()
+        assert {rule: [tuple(row) for row in rows] for rule, rows in found.items() if rows} == {}
         balances_nano = dict[str, int]()
-        for entry in self.query("SELECT id, account_id, amount_nano FROM entries ORDER BY id"):
+        for entry in entries:
             balance_nano = balances_nano.get(entry["account_id"], 0) + entry["amount_nano"]
             assert balance_nano >= 0, f"below zero at entry {entry['id']}"
             balances_nano[entry["account_id"]] = balance_nano
@@ -116,10 +118,11 @@ class LedgerReader:
         assert self.reserves == 0
         assert self.query("SELECT id FROM accounts WHERE held_nano <> 0") == []
 
-    def _execute(self, sql: str, values: Any) -> list[sqlite3.Row]:
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(sqlite3.connect(self.path, timeout=READ_S)) as connection:
             connection.row_factory = sqlite3.Row
-            return connection.execute(sql, values).fetchall()
+            yield connection
 
 
 def cost_nano(class_id: str, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> int:

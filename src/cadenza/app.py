@@ -27,6 +27,7 @@ from cadenza.config.settings import (
     ProviderSettings,
     SearchSettings,
 )
+from cadenza.control.class_versions import ServingProcess
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
@@ -37,7 +38,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
-from cadenza.evaluation.canary_watch import CanaryWatch
+from cadenza.evaluation.canary_watch import Canaries
 from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.presence import Presence
@@ -218,7 +219,7 @@ class App:
         )
         stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._follow_changes()))
-        canaries = CanaryWatch(self._store, self._observer, lambda: gateway.snapshot.catalogue)
+        canaries = Canaries(self._store, self._observer, lambda: gateway.snapshot.catalogue)
         stack.push_async_callback(stop_task, asyncio.create_task(canaries.run()))
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
@@ -242,7 +243,7 @@ class App:
 
     async def _build_gateway(self) -> Gateway:
         settings, observer = self._settings, self._observer
-        self._states = await resolve_classes(self._store, settings)
+        self._states = await self._resolve_classes(settings)
         catalogue = build_catalogue(settings, self._states, await self._read_prices(settings))
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
         grounder = build_grounder(settings.grounding, self._store, observer)
@@ -268,7 +269,7 @@ class App:
         """Read the config and the versions of classes again. None if nothing has changed, or nothing can be used."""
         for settings in filter(None, (self._read_settings(), self._settings)):
             try:
-                states = await resolve_classes(self._store, settings)
+                states = await self._resolve_classes(settings)
             except ControlError as error:
                 self._log.error("the config was not reloaded: it has mistakes", problems=[error.message])
             else:
@@ -326,24 +327,23 @@ class App:
                 self._retire(upstream.stop)
         return upstreams
 
+    async def _resolve_classes(self, settings: Settings) -> dict[str, ClassState]:
+        process = ServingProcess(self._states, partial(log_replaced, self._log))
+        return await resolve_classes(self._store, settings, process)
+
     def _log_versions(self, states: Mapping[str, ClassState]) -> None:
         """One line for each class that is served otherwise than before."""
         for class_id, state in states.items():
-            before, candidate = self._states.get(class_id), state.candidate.number if state.candidate else None
-            if before and (before.version.number, before.candidate, before.share) == (
-                state.version.number,
-                state.candidate,
-                state.share,
-            ):
-                continue
-            self._log.info(
-                "a class has changed",
-                class_id=class_id,
-                version=state.version.number,
-                before=before.version.number if before else None,
-                candidate=candidate,
-                share=state.share,
-            )
+            before, now = self._states.get(class_id), (state.version.number, state.candidate, state.share)
+            if before is None or (before.version.number, before.candidate, before.share) != now:
+                self._log.info(
+                    "a class has changed",
+                    class_id=class_id,
+                    version=state.version.number,
+                    before=before.version.number if before else None,
+                    candidate=state.candidate.number if state.candidate else None,
+                    share=state.share,
+                )
 
     def _keep_fixed_sections(self, loaded: Settings) -> Settings:
         kept = {name: getattr(self._settings, name) for name in FIXED_SECTIONS}
@@ -383,6 +383,21 @@ class App:
 
     def _log_backup(self, copy: Path) -> None:
         self._log.info("the store was copied before its migration", copy=str(copy))
+
+
+def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
+    """The config has replaced what was served. An edit does that, and so does a process with another config."""
+    class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
+    say = log.warning if is_odd else log.info
+    say(
+        "the config replaces what serves a class",
+        class_id=class_id,
+        version=after.version.number,
+        before=before.version.number,
+        ended_canary=before.candidate.number if before.candidate else None,
+        advice="If you did not change the config, processes on this store have different ones: give all the same, "
+        f"or let the store decide with 'cadenza classes adopt {class_id}'.",
+    )
 
 
 def _is_api(exchange: Exchange) -> bool:

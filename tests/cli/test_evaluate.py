@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.cli.evaluated import CASES, NEW, Models, asked_cases, configure, evaluate, run_evaluate, stored, write_suite
 from tests.cli.program import PROGRAM, run_here
 from tests.environment import environment
+from tests.hostile.started import core_limits
 from tests.loopback import LoopbackUpstream, Pause, Request, Status, Step
 from tests.service import refusing_address
 
@@ -44,16 +46,13 @@ def test_decision(
     assert {check["state"] for check in verdict["candidate"]["conformance"]} <= {"ok", "warning"}
 
 
-def test_one_tag(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """A candidate that is worse at one tag only is found by that tag, and by a gate that must pass it."""
-    failed = range(1, CASES, 3)  # the cases of the tag json
-    upstream.always(Models({"new": failed}))
-    configure(tmp_path, upstream.base_url, '[classes.forte.gate]\nsuite = "suite.jsonl"\nmust_pass = ["json"]\n')
+def test_impossible_counts(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """An upstream that claims more tokens than the store has room for ends the budget, and nothing else."""
+    upstream.always(Models({}, answer_tokens=2**39))
+    configure(tmp_path, upstream.base_url)
     write_suite(tmp_path)
-    found = evaluate(tmp_path, "--runs", "1")
-    by_tag = {one["tag"]: (one["losses"], one["candidate_passes"]) for one in found["verdict"]["by_tag"]}
-    assert by_tag == {"facts": (0, 8), "json": (8, 0), "tools": (0, 8)}
-    assert any("must_pass" in one and "'json'" in one for one in found["shortfalls"])
+    evaluate(tmp_path, "--runs", "1", code=2)
+    assert stored(tmp_path, "SELECT max(completion_tokens) FROM verdict_scores") == [(2**31 - 1,)]
 
 
 def test_output(tmp_path: Path, upstream: LoopbackUpstream) -> None:
@@ -129,6 +128,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, upstream: LoopbackUpstream, 
         text=True,
     )
     hold.wait_until_reached()
+    assert sys.platform != "linux" or core_limits(process.pid) == ("0", "0"), "its memory has messages and keys"
     os.kill(process.pid, number)
     _, said = process.communicate(timeout=60)
     if number == signal.SIGINT:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,11 +22,16 @@ from cadenza.evaluation.inspect_tasks import (
     InspectResult,
     build_command,
     child_environment,
+    content_folder,
     find_program,
     read_log,
 )
 from cadenza.evaluation.verdict import Verdict
-from tests.loopback import Good, LoopbackUpstream, Status
+from tests.cli.program import PROGRAM
+from tests.environment import environment
+from tests.loopback import Good, LoopbackUpstream, Sse, Status, Wait
+from tests.processes import children, command_of, is_alive
+from tests.service import wait_until
 from tests.service_config import CHARACTER, RouteSpec, ServiceSpec
 
 SECRET = "zyxel-forty-two"
@@ -88,6 +94,36 @@ def test_task(tmp_path: Path, temporary: Path, upstreams: tuple[LoopbackUpstream
         assert sent[0]["content"].startswith(CHARACTER)
     assert list(temporary.iterdir()) == [], "all that has content is deleted"
     assert SECRET not in repr((found, verdict))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a child that ends with its parent")
+def test_killed_command(tmp_path: Path, temporary: Path, upstreams: tuple[LoopbackUpstream, LoopbackUpstream]) -> None:
+    """Kill -9 ends Inspect too. The next command deletes what both left behind, and nothing that is in use."""
+    upstreams[0].always(Sse([Wait()]))
+    settings, asked = configured(tmp_path, upstreams), order(tmp_path)
+    given = ["--candidate", "two/loopback-large", "--inspect", asked.task, "--inspect-program", str(asked.program)]
+    process = subprocess.Popen(
+        [PROGRAM, "classes", "evaluate", "forte", *given],
+        cwd=tmp_path,
+        env=environment(TMPDIR=str(temporary)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    upstreams[0].wait_for_request()
+    inspects = [child for child in children(process.pid) if b"--log-dir" in command_of(child)]
+    assert inspects
+    process.kill()
+    process.wait(60)
+    wait_until(lambda: not any(map(is_alive, inspects)), "the end of Inspect")
+    [left] = temporary.iterdir()
+    assert SECRET in left.joinpath("incumbent", "trace").read_text()
+    os.utime(left, (0, 0))
+    upstreams[0].always(Good("Paris"))
+    with content_folder() as used:
+        os.utime(used, (0, 0))
+        assert not left.exists()
+        evaluate(settings, asked)
+        assert list(temporary.iterdir()) == [used]
 
 
 def test_faults_and_budget(

@@ -14,7 +14,7 @@ from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import Outcome, Plan, Principal, Route, Usage
 from cadenza.evaluation.canary import StepRules, new_canary
-from cadenza.evaluation.canary_watch import CanaryRules, CanaryWatch
+from cadenza.evaluation.canary_watch import Canaries, CanaryRules
 from cadenza.observe import Observer, make_log
 from cadenza.routing.catalogue import Catalogue, ServedClass
 from cadenza.routing.prompt import Character
@@ -47,15 +47,15 @@ async def begin(store: Store, share: int = 5) -> ClassState:
     return await store.transact(work)
 
 
-class WatchingProcess:
-    """A process that serves what the store says, records outcomes and watches the canary."""
+class CountingProcess:
+    """A process that serves what the store says, records outcomes and follows the canary."""
 
     def __init__(self, store: Store, rules: CanaryRules = RULES) -> None:
         self.state: ClassState | None = None
         self.log = io.StringIO()
         self.observer = Observer(make_log(self.log))
         self._store = store
-        self._watch = CanaryWatch(store, self.observer, self.catalogue, rules)
+        self._canaries = Canaries(store, self.observer, self.catalogue, rules)
 
     def catalogue(self) -> Catalogue:
         assert self.state
@@ -73,9 +73,9 @@ class WatchingProcess:
     async def look(self) -> ClassState:
         """As at the end of an interval, and after every reload."""
         self.state = await read(self._store)
-        await self._watch.look()
+        await self._canaries.look()
         self.state = await read(self._store)
-        await self._watch.look()
+        await self._canaries.look()
         return self.state
 
     def serve(self, account_id: str, **fields: object) -> int:
@@ -122,7 +122,7 @@ def accounts(share: int, number: int = 2) -> Iterator[str]:
 async def test_a_good_candidate_steps_up_by_itself(store: Store) -> None:
     """5, 25, then all: each step has its audit event and epoch, and an account never goes back."""
     await begin(store)
-    process = WatchingProcess(store)
+    process = CountingProcess(store)
     epoch, versions = await epochs.current(store, epochs.CLASSES), dict[str, list[int]]()
     shares = [(await process.look()).share]
     while shares[-1]:
@@ -155,7 +155,7 @@ async def test_a_good_candidate_steps_up_by_itself(store: Store) -> None:
 async def test_a_worse_candidate_is_rolled_back(sqlite_store: Store, fault: dict[str, object], measure: str) -> None:
     """Failures, answers of a fallback, slow, cut, long and short answers: within 30 requests, with the reason."""
     await begin(sqlite_store, 25)
-    process, served = WatchingProcess(sqlite_store, msgspec.structs.replace(RULES, steps=StepRules())), 0
+    process, served = CountingProcess(sqlite_store, msgspec.structs.replace(RULES, steps=StepRules())), 0
     await process.look()
     names = map("acct_{}".format, count())
     while served < 30 and process.state and process.state.candidate:
@@ -187,7 +187,7 @@ async def test_a_worse_candidate_is_rolled_back(sqlite_store: Store, fault: dict
 async def test_what_is_not_the_candidates_fault(sqlite_store: Store, harmless: dict[str, object]) -> None:
     """Disconnects, our own refusals, a shutdown, a killed process and small differences raise no alarm."""
     await begin(sqlite_store, 25)
-    process = WatchingProcess(sqlite_store, msgspec.structs.replace(RULES, steps=StepRules()))
+    process = CountingProcess(sqlite_store, msgspec.structs.replace(RULES, steps=StepRules()))
     await process.look()
     for number in range(400):
         process.serve(f"acct_{number}", **harmless)
@@ -199,7 +199,7 @@ async def test_what_is_not_the_candidates_fault(sqlite_store: Store, harmless: d
 async def test_counts_of_two_processes_add_up(store: Store) -> None:
     """Each has half of the evidence; together they roll back, once, and keep the revision until then."""
     begun = await begin(store, 25)
-    processes = [WatchingProcess(store), WatchingProcess(store)]
+    processes = [CountingProcess(store), CountingProcess(store)]
     for process in processes:
         await process.look()
     names = iter(range(10_000))
@@ -221,7 +221,7 @@ async def test_counts_of_two_processes_add_up(store: Store) -> None:
 async def test_one_account_counts_little(sqlite_store: Store) -> None:
     """A hundred failures of one account count once in ten seconds; invalid requests count once an hour."""
     await begin(sqlite_store, 25)
-    process = WatchingProcess(sqlite_store, CanaryRules())
+    process = CountingProcess(sqlite_store, CanaryRules())
     await process.look()
     for name in ("acct_x", "acct_y", *(f"acct_{number}" for number in range(40))):
         for _ in range(100):
@@ -238,7 +238,7 @@ async def test_one_account_counts_little(sqlite_store: Store) -> None:
 async def test_a_request_of_the_step_before_does_not_count(sqlite_store: Store) -> None:
     """Requests that began before the canary are left out on both sides."""
     await begin(sqlite_store, 25)
-    process = WatchingProcess(sqlite_store)
+    process = CountingProcess(sqlite_store)
     await process.look()
     for name in (next(accounts(25)), "acct_0", "acct_1"):
         process.serve(name, duration_ms=60_000)
@@ -251,7 +251,7 @@ async def test_a_request_of_the_step_before_does_not_count(sqlite_store: Store) 
 async def test_an_operator_came_first(sqlite_store: Store) -> None:
     """Counts of a canary that an operator ended are dropped, and change nothing."""
     begun = await begin(sqlite_store, 25)
-    process = WatchingProcess(sqlite_store)
+    process = CountingProcess(sqlite_store)
     await process.look()
     for name, _ in zip(accounts(25), range(20), strict=False):
         process.serve(name, status=502, fault="failed", usage=None)
@@ -260,3 +260,19 @@ async def test_an_operator_came_first(sqlite_store: Store) -> None:
     state = await process.look()
     assert (state.version.number, state.canary, state.changed_at) == (1, None, 3)
     assert await audit_events.list_of_subject(sqlite_store, CLASS, 10) == []
+
+
+async def test_counts_that_cannot_be_read_do_not_end_the_task(store: Store) -> None:
+    """The log says once what to do. When the counts can be read again, the canary goes on."""
+    await begin(store)
+    process = CountingProcess(store)
+    await process.look()
+    await store.transact(lambda tx: class_versions.set_canary(tx, CLASS, "[1]"))
+    await process.look()
+    [line] = [json.loads(line) for line in process.log.getvalue().splitlines()]
+    assert (line["event"], line["class_id"]) == ("a canary cannot be followed", CLASS)
+    assert "cadenza classes rollback forte" in line["reason"]
+    await store.transact(lambda tx: class_versions.set_canary(tx, CLASS, new_canary()))
+    for name in [f"acct_{number}" for number in range(600)]:
+        process.serve(name)
+    assert (await process.look()).share == 25

@@ -199,11 +199,17 @@ async def test_a_rollback_goes_to_what_was_served(seeded: Store) -> None:
 
 
 async def test_a_rollback_does_not_serve_the_candidate_of_a_canary_that_failed(seeded: Store) -> None:
-    """A newer version needs a promotion, and so its gate, unless it is the one from before."""
+    """It needs a promotion, and so its gate, whatever is served meanwhile. Versions that were served do not."""
     await force(seeded, share=5)
     await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
     with pytest.raises(ControlError, match=r"newer than version 1.*promote forte --candidate acme/huge"):
         await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), "ann", NOW_MS)
+    await force(seeded, THIRD)
+    await force(seeded)
+    with pytest.raises(ControlError, match=r"Version 2 .*never served every.*promote forte --candidate acme/huge"):
+        await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), "ann", NOW_MS)
+    for number in (3, 1):
+        assert numbers(await roll_back(seeded, "forte", RULES, RollbackOrder(to=number), "ann", NOW_MS))[0] == number
 
 
 async def test_the_built_in_default_decides_until_a_promotion(seeded: Store) -> None:

@@ -6,7 +6,7 @@ import signal
 import msgspec
 import pytest
 
-from cadenza.control.class_versions import read_served, resolve
+from cadenza.control.class_versions import ServingProcess, read_served, resolve
 from cadenza.control.classes import list_history
 from cadenza.core.classes import ClassState, ClassVersion, ConfiguredClass
 from cadenza.core.errors import ControlError
@@ -134,7 +134,7 @@ async def test_a_command_with_another_config_changes_nothing_that_is_served(stor
     [before] = await class_versions.read_states(store)
     given = configured()
     other = msgspec.structs.replace(given["forte"].version, character="another")
-    found = await resolve(store, {"forte": ConfiguredClass(other, is_pinned=True)}, PROVIDERS, 3, serves=False)
+    found = await resolve(store, {"forte": ConfiguredClass(other, is_pinned=True)}, PROVIDERS, 3, process=None)
     assert (found["forte"].version.number, found["forte"].version.character) == (3, "another")
     assert await class_versions.read_states(store) == [before]
 
@@ -149,6 +149,41 @@ async def test_routes_in_the_config_end_a_canary(store: Store) -> None:
     assert await store.transact(lambda tx: class_versions.change_state(tx, handed_back, 2))
     ended = await resolve_forte(store)
     assert (ended.candidate, ended.share, ended.version.number) == (None, 0, 1)
+    [event, *_] = await audit_events.list_newest(store)
+    assert (event.event, event.detail) == ("class.config", "version 1 for every account; the canary of version 2 ended")
+
+
+async def test_processes_with_different_configs_do_not_take_turns(store: Store) -> None:
+    """The state says what the last one to start serves; a reload of the other changes neither it nor the history."""
+    replaced = list[tuple[int, int]]()
+
+    async def load(given: dict[str, ConfiguredClass], states: dict[str, ClassState]) -> dict[str, ClassState]:
+        process = ServingProcess(states, lambda old, new: replaced.append((old.version.number, new.version.number)))
+        return await resolve(store, given, PROVIDERS, 1, process=process)
+
+    one, two = configured(), configured(LARGER)
+    first = await load(one, {})
+    second = await load(two, {})
+    for _ in range(2):
+        first, second = await load(one, first), await load(two, second)
+    assert [state["forte"].version.number for state in (first, second)] == [1, 2]
+    assert (replaced, await audit_events.list_newest(store)) == ([(1, 2)], [])
+    assert (await load(one, {}))["forte"].version.number == 1
+    [state] = await class_versions.read_states(store)
+    assert (replaced, state.version.number) == ([(1, 2), (2, 1)], 1)
+
+
+async def test_a_class_that_is_handed_back_is_the_configs_again(store: Store) -> None:
+    """A process that served the store's version writes its own into the state."""
+    first = {"forte": await resolve_forte(store)}
+    await switch(store, route=OTHER)
+    adopted = await resolve(store, configured(), PROVIDERS, 2, process=ServingProcess(first))
+    assert adopted["forte"].version.routes == (OTHER,)
+    handed_back = msgspec.structs.replace(adopted["forte"], is_adopted=False)
+    assert await store.transact(lambda tx: class_versions.change_state(tx, handed_back, 3))
+    again = await resolve(store, configured(), PROVIDERS, 4, process=ServingProcess(adopted))
+    assert again["forte"].version.number == 1
+    assert [one.version.number for one in await class_versions.read_states(store)] == [1]
 
 
 @pytest.mark.parametrize("share", [0, 5])

@@ -22,10 +22,11 @@ from cadenza.observe import Metrics, make_log
 from cadenza.store import schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import audit_events, class_versions, watches
+from cadenza.store.tables import audit_events, class_versions, verdicts, watches
 from cadenza.store.tables.verdicts import AnswerScore, EvaluationRecord
 
 CASES = 24
+ANSWERS_NANO, CHECK_NANO = 1_000, 300
 SECRET = "quartz-marmalade"
 
 
@@ -34,7 +35,7 @@ class ScriptedModel:
 
     def __init__(self) -> None:
         self.score, self.tokens, self.first_ms, self.stops, self.fault = 1.0, 50, 300.0, "ok", ""
-        self.asked = 0
+        self.asked, self.left_nano = 0, list[int]()
         self.hold = asyncio.Event()
         self.hold.set()
         self.begun = asyncio.Event()
@@ -55,10 +56,11 @@ class ScriptedModel:
             )
             for number in range(1, len(suite.cases) + 1)
         ]
-        return WatchAnswers(scores, 1_000, is_complete=True)
+        return WatchAnswers(scores, ANSWERS_NANO, is_complete=True)
 
-    async def check_wire(self, _watched: WatchedClass, _left_nano: int) -> tuple[ConformanceCheck, ...]:
-        return (msgspec.convert({"name": "stop", "state": self.stops}, ConformanceCheck),)
+    async def check_wire(self, _watched: WatchedClass, left_nano: int) -> tuple[tuple[ConformanceCheck, ...], int]:
+        self.left_nano.append(left_nano)
+        return (msgspec.convert({"name": "stop", "state": self.stops}, ConformanceCheck),), CHECK_NANO
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ async def watched(store: Store, tmp_path: Path) -> WatchedClass:
 
     version = await store.transact(seed)
     side = AskedSide(version.main_routes, None, Price(1, 1))
-    return WatchedClass(version=version, suite=suite, every_s=3600, budget_nano=10**9, side=side, tried=())
+    return WatchedClass(version=version, suite=suite, every_s=3600, budget_nano=10**9, side=side)
 
 
 async def watch(store: Store, model: ScriptedModel, watched: WatchedClass) -> WatchDone:
@@ -144,6 +146,42 @@ async def test_other_measures(store: Store, watched: WatchedClass) -> None:
         "conformance: stop: ok -> fault",
         "latency: median of 300 -> 900 ms to the first token",
     ]
+
+
+async def test_checks_of_the_wire_keep_to_the_budget(store: Store, watched: WatchedClass) -> None:
+    """The checks get what the answers have left, their repetition what the checks have left; all is on the record."""
+    model = ScriptedModel()
+    await watch(store, model, watched)
+    model.stops, model.left_nano = "fault", []
+    drifted = await watch(store, model, watched)
+    left_nano = watched.budget_nano - ANSWERS_NANO
+    assert model.left_nano == [left_nano, left_nano - CHECK_NANO]
+    assert drifted.record.spent_nano == ANSWERS_NANO + 2 * CHECK_NANO
+
+
+async def test_old_watches_are_deleted(store: Store, watched: WatchedClass) -> None:
+    """The newest watches of a class stay, and its references, however old they are."""
+    model = ScriptedModel()
+    reference = await watch(store, model, watched)
+    old = [
+        msgspec.structs.replace(reference.record, id=f"watch_{number:03}", candidate="", created_at=number)
+        for number in range(1, watches.KEPT + 3)
+    ]
+    score = AnswerScore(case_number=1, run=1, side="incumbent", score=1.0)
+
+    def add(tx: Transaction) -> None:
+        for one in old:
+            verdicts.add(tx, one)
+            verdicts.add_scores(tx, one.id, [score])
+
+    await store.transact(add)
+    await watch(store, model, watched)
+    left = {row[0] for row in await store.rows(Statement(select(schema.verdicts.c.id)), {})}
+    assert len(left) == watches.KEPT + 1
+    assert reference.record.id in left
+    assert {one.id for one in old} - left == {"watch_001", "watch_002", "watch_003"}
+    assert await verdicts.list_scores(store, "watch_003") == []
+    assert await verdicts.list_scores(store, "watch_004") == [score]
 
 
 async def test_accepted_change(store: Store, watched: WatchedClass) -> None:
@@ -247,6 +285,28 @@ async def test_schedule(store: Store, watched: WatchedClass) -> None:
     assert '"a model drifts"' in log.getvalue()
     assert SECRET not in log.getvalue()
     assert SECRET.encode() not in metrics.render()
+
+
+async def test_a_fault_of_ours_does_not_end_the_schedule(store: Store, watched: WatchedClass) -> None:
+    """The log has the kind of error and no content, and the next watch begins."""
+
+    class FaultyModel(ScriptedModel):
+        async def answer(self, watched: WatchedClass, suite: Suite) -> WatchAnswers:
+            if not self.begun.is_set():
+                self.begun.set()
+                raise OverflowError(SECRET)
+            return await super().answer(watched, suite)
+
+    log, metrics = io.StringIO(), Metrics()
+    due = msgspec.structs.replace(watched, every_s=0.5)
+    task = asyncio.create_task(Watches(store, FaultyModel(), make_log(log), metrics).run(lambda: [due]))
+    try:
+        async with asyncio.timeout(60):
+            await shown(metrics, b'cadenza_watch_score{class_id="forte"} 1.0')
+    finally:
+        task.cancel()
+    assert "an internal error: OverflowError" in log.getvalue()
+    assert SECRET not in log.getvalue()
 
 
 async def test_suite_that_cannot_be_used(store: Store, watched: WatchedClass, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -250,6 +251,31 @@ async def test_a_lock_while_a_batch_is_written_one_by_one_loses_nothing(sqlite_s
     assert isinstance(refusal, OverflowError)
     assert [end.result() for end in done] == [Ended(1030), Ended(1030)]
     assert (await money(sqlite_store), await findings(sqlite_store)) == ((DOLLAR_NANO - 2060, 0), [])
+
+
+async def test_a_mistake_after_a_commit_fails_its_callers_only(store: Store) -> None:
+    """An invariant that is broken in memory stops neither the writer nor later requests, and nothing stays held."""
+    await fund(store, DOLLAR_NANO)
+    steps, log = Steps(ledger_committed=[partial(dict[str, int]().__getitem__, "nothing")]), io.StringIO()
+    async with writing(store, steps, log, timing=ALONE, bounds=QUIET) as (writer, _):
+        with pytest.raises(KeyError):
+            await writer.hold(make_hold("r1"))
+        assert isinstance(await writer.hold(make_hold("r2")), Held)
+        assert await writer.end(make_outcome("r2", Usage(100, 1))) == Ended(1030)
+    assert "internal error" in log.getvalue()
+    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
+
+
+async def test_an_account_that_does_not_exist_is_refused(store: Store) -> None:
+    """A move of it fails at once, and the others of its batch are made."""
+    await fund(store, DOLLAR_NANO)
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
+        wanted = [writer.hold(make_hold("r1")), writer.hold(make_hold("r2", account="nobody"))]
+        held, refusal = await asyncio.gather(*wanted, return_exceptions=True)
+        assert isinstance(held, Held)
+        assert isinstance(refusal, AssertionError)
+        await writer.end(make_outcome("r1"))
+    assert await money(store) == (DOLLAR_NANO, 0)
 
 
 async def test_an_outcome_whose_commit_was_not_confirmed_is_charged_once(postgres: Postgres, tmp_path: Path) -> None:

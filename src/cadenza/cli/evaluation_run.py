@@ -2,7 +2,6 @@
 
 import io
 import os
-import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from cadenza.cli.console import now_ms, print_json, say, to_row
 from cadenza.cli.private_service import private_service, read_spent
 from cadenza.cli.verdict_output import ProgressBar, print_gate, print_verdict
 from cadenza.config import Settings
-from cadenza.config.classes import asked_side, class_rules, find_candidate, resolve_classes, served_version, tried_route
+from cadenza.config.classes import asked_side, class_rules, find_candidate, resolve_classes, served_version
 from cadenza.control.classes import ClassRules, name_routes
 from cadenza.core.classes import ClassVersion
 from cadenza.core.records import COMMAND_LINE, Route
@@ -28,7 +27,7 @@ from cadenza.evaluation.evaluate import (
 )
 from cadenza.evaluation.gate import find_shortfalls
 from cadenza.evaluation.graders import Graders
-from cadenza.evaluation.inspect_tasks import InspectOrder, InspectResult, find_program, run_inspect
+from cadenza.evaluation.inspect_tasks import InspectOrder, InspectResult, content_folder, find_program, run_inspect
 from cadenza.evaluation.report import render_report
 from cadenza.evaluation.runner import AskedSide, SuiteRun
 from cadenza.evaluation.suite import load_suite
@@ -75,7 +74,7 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
     """Evaluate with a suite of cases, and return the exit code."""
     rules = class_rules(settings, options.class_id)
     suite = load_suite(options.suite or rules.suite)
-    states = await resolve_classes(store, settings, serves=False)
+    states = await resolve_classes(store, settings)
     incumbent = served_version(states, options.class_id)
     judge = served_version(states, options.judge) if options.judge else None
     candidate = find_candidate(settings, options.class_id, options.candidate)
@@ -91,12 +90,10 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
             budget_nano=options.budget_nano,
             judge=asked_side(settings, judges, judge.class_id) if judge else None,
         )
-        tried = {side: tried_route(settings, asked.routes[0]) for side, asked in run.sides.items()}
         order = EvaluationOrder(
             incumbent=incumbent,
             candidate=candidate,
             run=run,
-            tried=tried,
             actor=COMMAND_LINE,
             restart=options.restart,
             keeps_answers=options.report is not None,
@@ -183,7 +180,7 @@ async def run_task(store: Store, settings: Settings, options: EvaluateOptions) -
     """Evaluate with a task of Inspect. The verdict is recorded under the task's name, once it is reached."""
     assert options.inspect
     began_ms = now_ms()
-    incumbent = served_version(await resolve_classes(store, settings, serves=False), options.class_id)
+    incumbent = served_version(await resolve_classes(store, settings), options.class_id)
     candidate = find_candidate(settings, options.class_id, options.candidate)
     wanted = InspectOrder(
         task=options.inspect,
@@ -209,8 +206,7 @@ async def evaluate_with_inspect(
     """Inspect asks both sides at private endpoints. All content is in a folder that is deleted."""
     find_program(order.program)
     sides = _sides(settings, incumbent, candidate)
-    with tempfile.TemporaryDirectory(prefix="cadenza-inspect-") as name:
-        folder = Path(name)
+    with content_folder() as folder:
         served = private_service(settings, sides, incumbent.character, budget_nano, folder, 2 * order.connections)
         async with served as endpoints:
             found = await run_inspect(order, endpoints, folder)

@@ -27,6 +27,9 @@ def watch(class_id: str, new_reference: bool, as_json: bool, config: str | None)
 
     The exit code is 2 if something has drifted. The budget is that of the config.
     """
+    from cadenza.process import protect_memory  # noqa: PLC0415 import time
+
+    protect_memory()
     settings = load_config(config)
     settings.require_secrets()
     done = with_store(settings, lambda store: _watch(store, settings, class_id, as_reference=new_reference))
@@ -51,7 +54,7 @@ async def _watch(store: "Store", settings: "Settings", class_id: str, *, as_refe
     from cadenza.evaluation.watched_model import UpstreamModel  # noqa: PLC0415 import time
     from cadenza.observe import make_log  # noqa: PLC0415 import time
 
-    version = served_version(await resolve_classes(store, settings, serves=False), class_id)
+    version = served_version(await resolve_classes(store, settings), class_id)
     async with running(settings, version.main_routes) as upstreams:
         watches = Watches(store, UpstreamModel(lambda: upstreams), make_log(io.StringIO()))
         done = await watches.watch(watched_class(settings, version), actor=COMMAND_LINE, as_reference=as_reference)

@@ -6,21 +6,22 @@ from collections.abc import Iterable, Mapping
 from cadenza.config.checks import suggest
 from cadenza.config.load import make_route
 from cadenza.config.settings import ClassSettings, Settings
-from cadenza.control.class_versions import resolve
+from cadenza.control.class_versions import ServingProcess, resolve
 from cadenza.control.classes import ClassRules
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.money import Price
 from cadenza.core.records import Route
-from cadenza.evaluation.conformance import TriedRoute
 from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.watch import WatchedClass
 from cadenza.store.store import Store
 
 
-async def resolve_classes(store: Store, settings: Settings, *, serves: bool = True) -> dict[str, ClassState]:
+async def resolve_classes(
+    store: Store, settings: Settings, process: ServingProcess | None = None
+) -> dict[str, ClassState]:
     """Which version of each class is served. ControlError if a provider or the routes of a class are missing."""
     configured, now_ms = settings.configured_classes(), time.time_ns() // 1_000_000
-    return await resolve(store, configured, settings.providers, now_ms, named=settings.classes, serves=serves)
+    return await resolve(store, configured, settings.providers, now_ms, named=settings.classes, process=process)
 
 
 def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVersion:
@@ -32,24 +33,20 @@ def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVers
 
 def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
     """What a watch of this version needs to know."""
-    one, routes = _class_settings(settings, version.class_id), version.main_routes
+    one = _class_settings(settings, version.class_id)
     return WatchedClass(
         version=version,
         suite=one.suite,
         every_s=one.watch.every_hours * 3600 if one.watch.every_hours is not None else None,
         budget_nano=one.watch.budget_nano,
-        side=asked_side(settings, routes, version.class_id),
-        tried=tuple(tried_route(settings, route) for route in routes),
+        side=asked_side(settings, version.main_routes, version.class_id),
     )
 
 
 def asked_side(settings: Settings, routes: tuple[Route, ...], class_id: str) -> AskedSide:
-    return AskedSide(routes, known_cost(settings, routes), settings.prices[class_id])
-
-
-def tried_route(settings: Settings, route: Route) -> TriedRoute:
-    provider = settings.providers[route.provider]
-    return TriedRoute(route, None if provider.kind == "embedded" else provider.dialect)
+    providers = [settings.providers[route.provider] for route in routes]
+    dialects = tuple(None if one.kind == "embedded" else one.dialect for one in providers)
+    return AskedSide(routes, known_cost(settings, routes), settings.prices[class_id], dialects)
 
 
 def known_cost(settings: Settings, routes: Iterable[Route]) -> Price | None:

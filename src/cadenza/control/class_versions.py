@@ -4,9 +4,12 @@ The config decides about a class until an operator adopts it, or first promotes 
 does not pin. From then on the store decides. What the config says is recorded as a version too, under the number that
 it had before, or else the next one. Everything happens in one transaction, and processes that start together agree: if
 two record the same version at once, the store refuses one of them, which tries again and finds it.
+
+Processes with different configs each serve their own. The state then says what the last of them to start, or to load
+another config, serves: a process that goes on serving what its config says leaves the state alone.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -22,6 +25,16 @@ CONFIG = "config"  # the actor of a version that the config names
 TRIES = 5  # processes that start together wait for each other
 
 
+class ServingProcess(msgspec.Struct, frozen=True):
+    """A process that serves: its states until now, and what it calls once its config has replaced what was served."""
+
+    states: Mapping[str, ClassState] = {}
+    replaced: Callable[[ClassState, ClassState], None] = lambda _before, _after: None
+
+
+STARTING = ServingProcess()
+
+
 async def resolve(
     store: Store,
     configured: Mapping[str, ConfiguredClass],
@@ -29,30 +42,46 @@ async def resolve(
     now_ms: int,
     *,
     named: Collection[str] = (),
-    serves: bool = True,
+    process: ServingProcess | None = STARTING,
 ) -> dict[str, ClassState]:
     """The state of each class that is served, once it is recorded.
 
-    ControlError, and nothing is recorded, if a version names a provider that is not among `providers`, or if nobody has
-    routes for one of the classes that the config has `named`. A command that does not serve (`serves` is false) records
+    ControlError, and nothing is recorded, if a version names a provider that is not among `providers`, or if one of the
+    classes that the config has `named` has no routes. A command that does not serve (`process` is None) records
     versions, and leaves the state to the processes that do: its config may be another one than theirs.
     """
+    replaced = dict[str, tuple[ClassState, ClassState]]()
 
     def work(tx: Transaction) -> dict[str, ClassState]:
-        states = _by_class(class_versions.list_states(tx))
+        replaced.clear()
+        states = {state.version.class_id: state for state in class_versions.list_states(tx)}
         served = dict[str, ClassState]()
         for class_id in CLASSES:
             given, state = configured.get(class_id), states.get(class_id)
             if state and is_decided_by_store(state, given):
                 served[class_id] = state
             elif given:
-                served[class_id] = _record(tx, given, state, now_ms, serves=serves)
+                own = process.states.get(class_id) if process else None
+                if state and own and _is_current(own, given) and not is_decided_by_store(own, given):
+                    served[class_id] = state if _is_current(state, given) else own
+                    continue
+                before, served[class_id] = _record(tx, given, state, now_ms, serves=process is not None)
+                if before:
+                    replaced[class_id] = before, served[class_id]
         for state in served.values():
             require_providers(state, providers)
         for class_id in named:
             require_routes(class_id, served)
         return served
 
+    served = await _try_again(store, work)
+    if process:
+        for before, after in replaced.values():
+            process.replaced(before, after)
+    return served
+
+
+async def _try_again(store: Store, work: Callable[[Transaction], dict[str, ClassState]]) -> dict[str, ClassState]:
     for _ in range(TRIES - 1):
         with suppress(StoreBusy, StoreRefused):
             return await store.transact(work)
@@ -61,15 +90,17 @@ async def resolve(
 
 async def read_served(store: Store, configured: Mapping[str, ConfiguredClass]) -> dict[str, ClassState]:
     """The same without writing. What the config says has the number 0 until a process has loaded it."""
-    states = _by_class(await class_versions.read_states(store))
-    served = dict[str, ClassState]()
-    for class_id in CLASSES:
-        given, state = configured.get(class_id), states.get(class_id)
-        if state and (is_decided_by_store(state, given) or (given and _is_current(state, given))):
-            served[class_id] = state
-        elif given:
-            served[class_id] = ClassState(version=given.version)
-    return served
+    served = unrecorded(configured)
+    for state in await class_versions.read_states(store):
+        given = configured.get(state.version.class_id)
+        if is_decided_by_store(state, given) or (given and _is_current(state, given)):
+            served[state.version.class_id] = state
+    return {class_id: served[class_id] for class_id in CLASSES if class_id in served}
+
+
+def unrecorded(configured: Mapping[str, ConfiguredClass]) -> dict[str, ClassState]:
+    """What the config says, as states that the store does not have."""
+    return {class_id: ClassState(version=one.version) for class_id, one in configured.items()}
 
 
 def is_decided_by_store(state: ClassState, given: ConfiguredClass | None) -> bool:
@@ -81,30 +112,37 @@ def is_decided_by_store(state: ClassState, given: ConfiguredClass | None) -> boo
 
 def _record(
     tx: Transaction, given: ConfiguredClass, state: ClassState | None, now_ms: int, *, serves: bool
-) -> ClassState:
-    """Record what the config says, unless it is what the state says already."""
+) -> tuple[ClassState | None, ClassState]:
+    """Record what the config says, unless the state says it already. The state that it replaces, and what is served."""
     if state and _is_current(state, given):
-        return state
+        return None, state
     new = msgspec.structs.replace(given.version, created_at=now_ms, actor=CONFIG)
     state = class_versions.get_state(tx, new.class_id)  # locked, and read again
     if state is None:
         first = class_versions.find(tx, new) or class_versions.add(tx, new)
         class_versions.add_state(tx, first, now_ms)
-        return ClassState(version=first, changed_at=now_ms)
+        return None, ClassState(version=first, changed_at=now_ms)
     if is_decided_by_store(state, given) or _is_current(state, given):
-        return state
+        return None, state
     found = class_versions.find(tx, new)
     version = found or class_versions.add(tx, new)
     if not serves:
-        return ClassState(version=version)
+        return None, ClassState(version=version)
     is_changed = class_versions.change_state(tx, state.serving(version), now_ms)
     assert is_changed, "the state is locked"
-    if found:  # a new version is a record of its own
-        detail = f"version {version.number} again, instead of {state.version.number}"
+    if found or state.candidate:  # a new version is a record of its own
+        detail = _say_replaced(state, version.number, is_new=found is None)
         audit_events.add(tx, AuditEvent(now_ms, CONFIG, "class.config", subject=new.class_id, detail=detail))
     written = class_versions.get_state(tx, new.class_id)
     assert written
-    return written
+    return state, written
+
+
+def _say_replaced(before: ClassState, number: int, *, is_new: bool) -> str:
+    ended = f"; the canary of version {before.candidate.number} ended" if before.candidate else ""
+    if number == before.version.number:
+        return f"version {number} for every account{ended}"
+    return f"version {number} {'' if is_new else 'again, '}instead of {before.version.number}{ended}"
 
 
 def _is_current(state: ClassState, given: ConfiguredClass) -> bool:
@@ -115,7 +153,7 @@ def _is_current(state: ClassState, given: ConfiguredClass) -> bool:
 
 
 def require_routes(class_id: str, served: Collection[str]) -> None:
-    """ControlError if a class of which the config has settings is not among those that are served."""
+    """ControlError if a class that has settings in the config is not served."""
     if class_id not in served:
         raise ControlError(
             f"The class '{class_id}' has no routes: the config has settings for it and names no routes, and the store "
@@ -125,14 +163,10 @@ def require_routes(class_id: str, served: Collection[str]) -> None:
 
 def require_providers(state: ClassState, providers: Collection[str]) -> None:
     """ControlError if the version that is served, or the candidate, names a provider that is not among these."""
-    for version in filter(None, (state.version, state.candidate)):
+    for version in state.versions:
         if missing := {route.provider for route in version.routes}.difference(providers):
             class_id, name = version.class_id, min(missing)
             raise ControlError(
                 f"Version {version.number} of the class '{class_id}' needs the provider '{name}', which the config "
                 f"does not have. Define [providers.{name}], or run 'cadenza classes rollback {class_id}'."
             )
-
-
-def _by_class(states: Iterable[ClassState]) -> dict[str, ClassState]:
-    return {state.version.class_id: state for state in states}

@@ -5,6 +5,8 @@ once, one wins, and the other is told what happened. A change, its audit event a
 serve it are one transaction. What the config pins stays pinned until the class is adopted, forced or not.
 """
 
+import re
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -27,7 +29,9 @@ from cadenza.store.tables.verdicts import EvaluationRecord
 REASON_CHARS_MAX = 500
 HISTORY_SHOWN = 50
 VERDICTS_SHOWN = 20
-VERDICTS_READ = 200  # of which one must be for the candidate
+VERDICTS_READ = 200  # one of them must be on the candidate
+EVENTS_READ = 10_000
+_BEGINS = re.compile(r"version (\d+) (?:again, )?instead of \d")  # in the history, when a version begins to serve
 
 
 class UnknownClass(ControlError):
@@ -229,7 +233,7 @@ async def roll_back(
         detail = f"the canary of version {state.candidate.number} ended, version {served} stays{reason}"
     else:
         version = await _read_version(store, class_id, _rollback_target(state, order.to))
-        _refuse_newer(state, version)
+        _refuse_never_served(state, version, await list_served(store, class_id))
         _refuse_unknown_providers(version, rules)
         new = state.serving(version)
         detail = f"version {version.number} instead of {served}{reason}"
@@ -327,18 +331,29 @@ def _rollback_target(state: ClassState, to: int | None) -> int:
     return state.previous
 
 
-def can_return_to(state: ClassState, number: int) -> bool:
-    """Whether a rollback may serve this version: an older one, or the one from before. A newer one is promoted."""
-    return number < state.version.number or number == state.previous
+async def list_served(store: Store, class_id: str) -> set[int]:
+    """The numbers of the versions that served every account at some time, by the history of the class."""
+    made = await class_versions.list_newest(store, class_id)
+    events = await audit_events.list_of_subject(store, class_id, EVENTS_READ)
+    begun = [found for one in events if (found := _BEGINS.match(one.detail))]
+    return {one.number for one in made if one.origin == "config"} | {int(found[1]) for found in begun}
 
 
-def _refuse_newer(state: ClassState, version: ClassVersion) -> None:
-    if not can_return_to(state, version.number):
-        class_id, place = version.class_id, version.main_routes[0].name
-        raise ControlError(
-            f"Version {version.number} of '{class_id}' is newer than version {state.version.number}, which is served: "
-            f"promote it, with 'cadenza classes promote {class_id} --candidate {place}'."
-        )
+def can_return_to(state: ClassState, number: int, served: Collection[int]) -> bool:
+    """Whether a rollback may serve this version: an older one that was served, or the one from before."""
+    return number == state.previous or (number < state.version.number and number in served)
+
+
+def _refuse_never_served(state: ClassState, version: ClassVersion, served: Collection[int]) -> None:
+    """A candidate whose canary failed, and a newer version, need a promotion, and so its gate."""
+    if can_return_to(state, version.number, served):
+        return
+    class_id, place = version.class_id, version.main_routes[0].name
+    why = "is newer than" if version.number > state.version.number else "never served every account, unlike"
+    raise ControlError(
+        f"Version {version.number} of '{class_id}' {why} version {state.version.number}, which is served: "
+        f"promote it, with 'cadenza classes promote {class_id} --candidate {place}'."
+    )
 
 
 def _refuse_pinned(state: ClassState, rules: ClassRules) -> None:
@@ -440,7 +455,7 @@ def _step_after(verdict: EvaluationRecord, rules: ClassRules) -> str:
     """What to do after the newest evaluation, which was against the version that is served."""
     class_id = verdict.class_id
     if verdict.result is None:
-        return f"The evaluation {verdict.id} of {verdict.candidate} has not ended: its command goes on with it."
+        return f"The evaluation {verdict.id} of {verdict.candidate} has not ended: repeat its command to resume it."
     wanted = rules.suite.name if rules.suite else STARTER
     if verdict.suite != wanted:
         return (

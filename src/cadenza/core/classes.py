@@ -17,6 +17,11 @@ SHARES = (5, 25, WHOLE)  # the steps of a canary
 BUCKETS = 10_000
 
 
+def main_of(routes: tuple[Route, ...]) -> tuple[Route, ...]:
+    """The routes that are tried first. The others are fallbacks."""
+    return tuple(route for route in routes if route.order == routes[0].order)
+
+
 class ClassVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version of a class. `routes` are sorted by order."""
 
@@ -41,8 +46,7 @@ class ClassVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def main_routes(self) -> tuple[Route, ...]:
-        """The routes that are tried first. The others are fallbacks."""
-        return tuple(route for route in self.routes if route.order == self.routes[0].order)
+        return main_of(self.routes)
 
     def with_candidate(self, candidate: Route) -> "ClassVersion":
         """The version that a promotion records: the candidate instead of the main routes; fallbacks stay."""
@@ -84,6 +88,11 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     canary: str | None = None  # JSON: counts and test of the canary
     revision: int = 1
     changed_at: int = 0
+
+    @property
+    def versions(self) -> tuple[ClassVersion, ...]:
+        """The version that is served, and the candidate if there is one."""
+        return (self.version, self.candidate) if self.candidate else (self.version,)
 
     def serving(self, version: ClassVersion) -> "ClassState":
         """The state in which this version serves every account, and no canary runs."""

@@ -15,8 +15,7 @@ the same bets are made again without each group. An alarm needs a capital of ALA
 group. So one account alone turns a harmless canary back with probability len(MEASURES) / DOUBT, or 10%, at most.
 """
 
-import math
-from collections.abc import Callable
+from math import exp, log
 
 import msgspec
 
@@ -33,6 +32,7 @@ LOG_MOST = 60.0  # of the payment for one block, so that no number overflows
 TOLERANCE = 1.5
 BINS_PER_TOLERANCE = 4  # so that a bin is 1.107 times as large as the one before
 QUARTILE_OBSERVATIONS = 20  # of the incumbent, before its quartile is used
+BINS_PER_LOG = BINS_PER_TOLERANCE / log(TOLERANCE)
 BIN_MAX = 160
 INCUMBENTS_PER_CANDIDATE = 2  # in a block
 CANDIDATES_MOST = 5  # in a block that waits for observations of the incumbent
@@ -54,6 +54,8 @@ class SideCounts(msgspec.Struct, kw_only=True, omit_defaults=True):
     length: Bins = msgspec.field(default_factory=dict)  # by bin of tokens
 
     def add(self, other: "SideCounts") -> None:
+        if not other.requests:
+            return
         self.requests += other.requests
         self.errors += other.errors
         self.answers += other.answers
@@ -140,21 +142,22 @@ class CanaryState(msgspec.Struct, kw_only=True):
         """How many accounts the candidate served in this step, at least."""
         return self.step_accounts.bit_count()
 
-    def add(self, block: Block) -> None:
+    def add(self, *blocks: Block) -> None:
         """Take observations. They are compared as soon as there are enough of both sides."""
-        self.step_requests += block.candidate.requests
-        self.step_incumbents += block.incumbent.requests
-        self.step_accounts |= block.accounts
-        self.open.add(block)
+        for block in blocks:
+            self.step_requests += block.candidate.requests
+            self.step_incumbents += block.incumbent.requests
+            self.step_accounts |= block.accounts
+            self.open.add(block)
         if self.open.is_whole:
             self._compare(self.open)
             self.open = Block()
 
     def add_groups(self, groups: list[Block]) -> None:
         """Take observations by group of accounts."""
-        self.add(_join(groups))
+        self.add(*groups)
         for number, view in enumerate(self.without):
-            view.add(_join(groups[:number] + groups[number + 1 :]))
+            view.add(*groups[:number], *groups[number + 1 :])
 
     def capital(self, measure: str) -> float:
         """The evidence for a measure that does not depend on one group of accounts.
@@ -172,17 +175,28 @@ class CanaryState(msgspec.Struct, kw_only=True):
             view.begin_step()
 
     def _compare(self, block: Block) -> None:
-        ours, theirs, bets = block.candidate, block.incumbent, self.bets
-        bets["errors"].take(Counts(ours.requests, ours.errors, theirs.requests, theirs.errors))
-        bets["finish reasons"].take(Counts(ours.answers, ours.cut, theirs.answers, theirs.cut))
-        if (slow := upper_quartile(self.past_first_token)) is not None:
-            bets["first token"].take(count_above(ours.first_token, theirs.first_token, slow))
-        if (long := upper_quartile(self.past_length)) is not None:
-            bets["longer answers"].take(count_above(ours.length, theirs.length, long))
-        if (short := lower_quartile(self.past_length)) is not None:
-            bets["shorter answers"].take(count_below(ours.length, theirs.length, short))
-        add_bins(self.past_first_token, theirs.first_token)
-        add_bins(self.past_length, theirs.length)
+        for measure, bet in self.bets.items():
+            if seen := self._count(measure, block.candidate, block.incumbent):
+                bet.take(seen)
+        add_bins(self.past_first_token, block.incumbent.first_token)
+        add_bins(self.past_length, block.incumbent.length)
+
+    def _count(self, measure: str, ours: SideCounts, theirs: SideCounts) -> Counts | None:
+        """The events of a measure in a block. None: there is no quartile yet to compare with."""
+        match measure:
+            case "errors":
+                return Counts(ours.requests, ours.errors, theirs.requests, theirs.errors)
+            case "finish reasons":
+                return Counts(ours.answers, ours.cut, theirs.answers, theirs.cut)
+            case "first token":
+                limit = upper_quartile(self.past_first_token)
+                return None if limit is None else count_above(ours.first_token, theirs.first_token, limit)
+            case "longer answers":
+                limit = upper_quartile(self.past_length)
+                return None if limit is None else count_above(ours.length, theirs.length, limit)
+            case _:
+                limit = lower_quartile(self.past_length)
+                return None if limit is None else count_below(ours.length, theirs.length, limit)
 
 
 class StepRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,7 +240,7 @@ def decide(state: CanaryState, share: int, waited_ms: int, rules: StepRules) -> 
         and state.account_count >= rules.accounts_least
     )
     has_waited = waited_ms >= rules.wait_ms and (len(steps) > 1 or has_some)
-    if has_doubt(state) or not (has_enough or has_waited):
+    if doubts_of(state) or not (has_enough or has_waited):
         return None
     return NextStep(
         steps[0],
@@ -269,27 +283,28 @@ def decode(stored: str | None) -> CanaryState:
 
 def alarm_of(state: CanaryState) -> str | None:
     """The measure that raised the alarm."""
-    doubtful = [measure for measure in MEASURES if state.capital(measure) >= DOUBT]
-    worst = max(doubtful, key=lambda measure: state.bets[measure].capital, default=None)
+    worst = max(doubts_of(state), key=lambda measure: state.bets[measure].capital, default=None)
     return worst if worst and state.bets[worst].capital >= ALARM else None
 
 
-def has_doubt(state: CanaryState) -> bool:
-    return any(state.capital(measure) >= DOUBT for measure in MEASURES)
+def doubts_of(state: CanaryState) -> list[str]:
+    """The measures with so much evidence, without any one group too, that the canary must not step up."""
+    return [measure for measure, bet in state.bets.items() if bet.capital >= DOUBT and state.capital(measure) >= DOUBT]
 
 
 def e_value(seen: Counts, theta_a: float, theta_b: float) -> float:
     """What one unit of capital becomes: expected to be 1 at most, if the candidate's rate is not the higher one."""
-    if not (seen.n_a and seen.n_b):
+    n_a, k_a, n_b, k_b = seen.n_a, seen.k_a, seen.n_b, seen.k_b
+    if not (n_a and n_b):
         return 1.0
-    theta = (seen.n_a * theta_a + seen.n_b * theta_b) / (seen.n_a + seen.n_b)
+    theta = (n_a * theta_a + n_b * theta_b) / (n_a + n_b)
     log_e = (
-        seen.k_a * math.log(theta_a / theta)
-        + (seen.n_a - seen.k_a) * math.log((1 - theta_a) / (1 - theta))
-        + seen.k_b * math.log(theta_b / theta)
-        + (seen.n_b - seen.k_b) * math.log((1 - theta_b) / (1 - theta))
+        k_a * log(theta_a / theta)
+        + (n_a - k_a) * log((1 - theta_a) / (1 - theta))
+        + k_b * log(theta_b / theta)
+        + (n_b - k_b) * log((1 - theta_b) / (1 - theta))
     )
-    return math.exp(min(log_e, LOG_MOST))
+    return exp(min(LOG_MOST, log_e))
 
 
 def shifted(rate: float, odds: float) -> float:
@@ -299,7 +314,7 @@ def shifted(rate: float, odds: float) -> float:
 
 def bin_of(value: float) -> int:
     """The bin of a time or a length. BINS_PER_TOLERANCE bins further, values are TOLERANCE times as large."""
-    return min(int(BINS_PER_TOLERANCE * math.log(max(value, 1)) / math.log(TOLERANCE)), BIN_MAX)
+    return min(int(BINS_PER_LOG * log(max(value, 1))), BIN_MAX)
 
 
 def value_of(place: int) -> float:
@@ -322,26 +337,20 @@ def lower_quartile(bins: Bins) -> int | None:
 
 def count_above(ours: Bins, theirs: Bins, limit: int) -> Counts:
     """Events are values above the limit; those of the candidate are TOLERANCE times above it."""
-    return _count(ours, theirs, lambda place: place > limit + BINS_PER_TOLERANCE, lambda place: place > limit)
+    return Counts(
+        sum(ours.values()),
+        sum([count for place, count in ours.items() if place > limit + BINS_PER_TOLERANCE]),
+        sum(theirs.values()),
+        sum([count for place, count in theirs.items() if place > limit]),
+    )
 
 
 def count_below(ours: Bins, theirs: Bins, limit: int) -> Counts:
-    return _count(ours, theirs, lambda place: place < limit - BINS_PER_TOLERANCE, lambda place: place < limit)
-
-
-def _join(blocks: list[Block]) -> Block:
-    joined = Block()
-    for block in blocks:
-        joined.add(block)
-    return joined
-
-
-def _count(ours: Bins, theirs: Bins, is_ours: Callable[[int], bool], is_theirs: Callable[[int], bool]) -> Counts:
     return Counts(
         sum(ours.values()),
-        sum(count for place, count in ours.items() if is_ours(place)),
+        sum([count for place, count in ours.items() if place < limit - BINS_PER_TOLERANCE]),
         sum(theirs.values()),
-        sum(count for place, count in theirs.items() if is_theirs(place)),
+        sum([count for place, count in theirs.items() if place < limit]),
     )
 
 
@@ -349,9 +358,9 @@ def _quantile(bins: Bins, share: float) -> int | None:
     total = sum(bins.values())
     if total < QUARTILE_OBSERVATIONS:
         return None
-    below = 0
+    above = share * total
     for place in sorted(bins):
-        below += bins[place]
-        if below >= share * total:
+        above -= bins[place]
+        if above <= 0:
             return place
     raise AssertionError

@@ -1,4 +1,4 @@
-"""Watches canaries: each process counts how requests ended, and adds its counts to the store once a second.
+"""The canaries of a process: it counts how requests ended, and adds its counts to the store once a second.
 
 A process that finds that the canary must step up or roll back does it, in one transaction with the audit event and the
 epoch. What was counted is stored before, so a process may be killed at any point: the next look decides the same. If
@@ -18,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 
-from cadenza.core.classes import WHOLE, ClassState
+from cadenza.core.classes import WHOLE, ClassState, main_of
 from cadenza.core.records import Outcome
 from cadenza.evaluation.canary import (
     ACCOUNT_BITS,
@@ -72,7 +72,10 @@ class StepCounter:
         self._rules = rules
         self._began_at = self._hour_at = now_ms
         self._versions = (served.version, served.candidate.version)
-        self._main = {one.version: main_routes(one) for one in (served, served.candidate)}
+        self._main = {
+            one.version: {(route.provider, route.model) for route in main_of(one.plan.routes)}
+            for one in (served, served.candidate)
+        }
         self._accounts: dict[str, tuple[int, int]] = {}  # how often each counted, and from when on it does again
         self._refused: set[str] = set()
 
@@ -115,12 +118,7 @@ def new_blocks() -> list[Block]:
     return [Block() for _ in range(GROUPS)]
 
 
-def main_routes(served: ServedClass) -> frozenset[tuple[str, str]]:
-    routes = served.plan.routes
-    return frozenset((route.provider, route.model) for route in routes if route.order == routes[0].order)
-
-
-def observe(outcome: Outcome, main: frozenset[tuple[str, str]]) -> SideCounts | None:
+def observe(outcome: Outcome, main: set[tuple[str, str]]) -> SideCounts | None:
     """What a request says about its version. None: nothing, as its client or this service ended it.
 
     An error is a request that the main routes did not answer, even if a fallback did.
@@ -142,7 +140,7 @@ def observe(outcome: Outcome, main: frozenset[tuple[str, str]]) -> SideCounts | 
     return None
 
 
-class CanaryWatch:
+class Canaries:
     """The canaries of all classes, as one process sees them. `catalogue` returns the one of new requests."""
 
     def __init__(
@@ -157,6 +155,7 @@ class CanaryWatch:
         self._catalogue = catalogue
         self._rules = rules
         self._counters: dict[str, StepCounter] = {}
+        self._failing: set[str] = set()  # classes whose canary cannot be followed, as the log says
 
     async def run(self) -> None:
         """Look again and again. When it is cancelled, add what was counted since."""
@@ -167,18 +166,28 @@ class CanaryWatch:
         finally:
             with contextlib.suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(STOP_S):
-                    for counter in self._counters.values():
-                        await self._add(counter)
+                    for class_id, counter in self._counters.items():
+                        if class_id not in self._failing:
+                            await self._add(counter)
 
     async def look(self) -> None:
         """Add what was counted to the store, and do what follows from it."""
         self._follow()
-        for counter in self._counters.values():
-            with contextlib.suppress(StoreUnavailable):
+        for class_id, counter in self._counters.items():
+            try:
                 if await self._add(counter):
                     self._observer.at("canary-decided")
                     await self._change(counter)
                     self._observer.at("canary-changed")
+            except StoreUnavailable:
+                continue
+            except Exception as error:  # noqa: BLE001 counts that cannot be read must not end the other canaries
+                if class_id not in self._failing:
+                    self._failing.add(class_id)
+                    reason = f"{type(error).__name__}: end it with 'cadenza classes rollback {class_id}'"
+                    self._observer.log.error("a canary cannot be followed", class_id=class_id, reason=reason)
+            else:
+                self._failing.discard(class_id)
 
     def _follow(self) -> None:
         """Count the requests of those classes that have a canary now."""

@@ -12,9 +12,8 @@ from cadenza.core.money import Price
 from cadenza.core.records import Route
 from cadenza.core.tokens import Tokenizer
 from cadenza.evaluation.verdict import CheckState, ConformanceCheck
-from cadenza.upstreams.base import Collector, Fault, Upstream
+from cadenza.upstreams.base import Ask, Collector, Fault, OpenReply, Upstream
 from cadenza.upstreams.trial import asks
-from cadenza.upstreams.trial.session import TrialFinding
 from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 
 NAMES = {"plain": "answers", "usage": "counts", "system": "character"}  # of findings, as a verdict calls them
@@ -22,15 +21,29 @@ NOT_CHECKS = ("dialect", "window", "requests", "custom", "continue")
 STOP = "5"
 COUNT_FACTOR = 2.0  # tokenizers differ: counts may be twice ours, or half
 COUNT_SLACK = 8
+REQUEST_S = 60.0
 REQUEST_TOKENS = 400  # of the longest prompt of a trial, with some room
 COST_REQUESTS = REQUESTS_MAX + 1
 
 
-class TriedRoute(msgspec.Struct, frozen=True):
-    """A route and the dialect of its provider; None for the embedded model."""
+class WireChecks(msgspec.Struct, frozen=True):
+    """What the checks found, and how many requests they took."""
 
-    route: Route
-    dialect: str | None
+    checks: tuple[ConformanceCheck, ...]
+    requests: int
+
+
+class CountedUpstream:
+    """An upstream that counts the requests which it is sent."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self.requests = 0
+        self.start, self.stop, self.probe = upstream.start, upstream.stop, upstream.probe
+
+    async def open(self, route: Route, ask: Ask) -> OpenReply:
+        self.requests += 1
+        return await self._upstream.open(route, ask)
 
 
 def conformance_quote(price: Price, requests: int = COST_REQUESTS) -> int:
@@ -38,22 +51,19 @@ def conformance_quote(price: Price, requests: int = COST_REQUESTS) -> int:
     return requests * price.quote(REQUEST_TOKENS, asks.CALL_LIMIT_TOKENS)
 
 
-async def check_conformance(
-    upstream: Upstream, tried: TriedRoute, limit_s: float, tokenizer: Tokenizer
-) -> tuple[ConformanceCheck, ...]:
-    """What the route does with each kind of request."""
-    if tried.dialect is None:
-        findings = await try_plain_reply(upstream, "llamacpp", tried.route, limit_s)
+async def check_conformance(given: Upstream, route: Route, dialect: str | None, tokenizer: Tokenizer) -> WireChecks:
+    """What the route does with each kind of request. The embedded model has no dialect."""
+    upstream = CountedUpstream(given)
+    if dialect is None:
+        findings = await try_plain_reply(upstream, "llamacpp", route, REQUEST_S)
     else:
-        findings = await try_model(upstream, tried.dialect, tried.route, limit_s)
-    checks = [_named(finding) for finding in findings if finding.tried not in NOT_CHECKS]
+        findings = await try_model(upstream, dialect, route, REQUEST_S)
+    checks = [
+        ConformanceCheck(NAMES.get(one.tried, one.tried), one.state) for one in findings if one.tried not in NOT_CHECKS
+    ]
     if not any(check.state == "fault" for check in checks):
-        checks += await _check_stop(upstream, tried.route, tokenizer)
-    return worst_checks(checks)
-
-
-def _named(finding: TrialFinding) -> ConformanceCheck:
-    return ConformanceCheck(NAMES.get(finding.tried, finding.tried), finding.state)
+        checks += await _check_stop(upstream, route, tokenizer)
+    return WireChecks(worst_checks(checks), upstream.requests)
 
 
 async def _check_stop(upstream: Upstream, route: Route, tokenizer: Tokenizer) -> list[ConformanceCheck]:

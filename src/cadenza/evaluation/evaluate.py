@@ -6,7 +6,7 @@ is asked: a wrong key would otherwise cost a whole run of faults.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -15,16 +15,14 @@ from cadenza.core.codes import random_id
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
 from cadenza.core.tokens import Tokenizer
-from cadenza.evaluation.conformance import TriedRoute, check_conformance, conformance_quote
+from cadenza.evaluation.conformance import WireChecks, check_conformance, conformance_quote
 from cadenza.evaluation.graders import Graders
 from cadenza.evaluation.runner import GradedAnswer, RunProgress, SuiteRun, run_suite
 from cadenza.evaluation.verdict import ConformanceCheck, Verdict, reach_verdict
 from cadenza.store.store import Store, StoreRefused
 from cadenza.store.tables import verdicts
 from cadenza.store.tables.verdicts import SIDES, AnswerScore, EvaluationRecord, Side
-from cadenza.upstreams.base import Ask, OpenReply, Upstream
 
-TRIAL_S = 60.0  # of one request of the conformance checks
 Conformance = tuple[tuple[ConformanceCheck, ...], tuple[ConformanceCheck, ...]]
 
 
@@ -34,7 +32,6 @@ class EvaluationOrder(msgspec.Struct, frozen=True, kw_only=True):
     incumbent: ClassVersion
     candidate: Route
     run: SuiteRun
-    tried: Mapping[Side, TriedRoute]
     actor: str
     restart: bool = False
     keeps_answers: bool = False
@@ -140,38 +137,27 @@ async def _write_scores(store: Store, id_: str, scores: list[AnswerScore], spent
         ) from None
 
 
-class _CountedUpstream:
-    """An upstream that counts the requests which it is sent."""
-
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
-        self.requests = 0
-        self.start, self.stop, self.probe = upstream.start, upstream.stop, upstream.probe
-
-    async def open(self, route: Route, ask: Ask) -> OpenReply:
-        self.requests += 1
-        return await self._upstream.open(route, ask)
-
-
 async def _check_sides(order: EvaluationOrder) -> tuple[Conformance, int]:
     """The checks of both sides, of one route only once, and what they cost. ControlError if a side does not answer."""
     run, tokenizer = order.run, Tokenizer()
     if sum(conformance_quote(run.sides[side].counted) for side in SIDES) > run.budget_nano:
         raise ControlError("The budget does not even pay for the checks of wire conformance: raise --budget.")
-    counted = {side: _CountedUpstream(run.upstreams[order.tried[side].route.provider]) for side in SIDES}
+    first = {side: run.sides[side].routes[0] for side in SIDES}
 
-    def check(side: Side) -> Awaitable[tuple[ConformanceCheck, ...]]:
-        return check_conformance(counted[side], order.tried[side], TRIAL_S, tokenizer)
+    def check(side: Side) -> Awaitable[WireChecks]:
+        route, dialect = first[side], run.sides[side].dialects[0]
+        return check_conformance(run.upstreams[route.provider], route, dialect, tokenizer)
 
-    if order.tried["incumbent"] == order.tried["candidate"]:
+    if first["incumbent"] == first["candidate"]:
         both = await check("candidate")
-        found = (both, both)
+        found = (WireChecks(both.checks, 0), both)
     else:
         found = await asyncio.gather(check("incumbent"), check("candidate"))
-    for side, checks in zip(SIDES, found, strict=True):
-        if any(one.name == "answers" and one.state == "fault" for one in checks):
+    for side, wire in zip(SIDES, found, strict=True):
+        if any(one.name == "answers" and one.state == "fault" for one in wire.checks):
             raise ControlError(
-                f"The {side}, {order.tried[side].route.name}, does not answer a plain request, so no case was asked. "
+                f"The {side}, {first[side].name}, does not answer a plain request, so no case was asked. "
                 "'cadenza doctor --deep' says why, if it is a route of the config."
             )
-    return found, sum(conformance_quote(run.sides[side].counted, counted[side].requests) for side in SIDES)
+    costs = [conformance_quote(run.sides[side].counted, one.requests) for side, one in zip(SIDES, found, strict=True)]
+    return (found[0].checks, found[1].checks), sum(costs)

@@ -7,13 +7,16 @@ traces and buffers there.
 """
 
 import asyncio
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +26,12 @@ from cadenza.core.errors import ControlError
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.evaluation.verdict import CaseFacts
+from cadenza.process import end_with_parent
 from cadenza.store.tables.verdicts import SIDES, AnswerScore, Side
 
 SERVICE = "cadenza"  # Inspect reads CADENZA_BASE_URL and CADENZA_API_KEY for models named openai-api/cadenza/…
+FOLDER, LOCK = "cadenza-inspect-", "lock"
+NEW_S = 60.0  # a folder this new may not be locked yet
 LOG_BYTES_MAX = 1024 * 1024 * 1024
 END_S = 10.0  # how long an interrupted run may take to remove its sandboxes
 RETRIES = 1  # of one request
@@ -125,6 +131,28 @@ def find_program(given: str | None) -> str:
     return str(Path(found).absolute())
 
 
+@contextmanager
+def content_folder() -> Iterator[Path]:
+    """A private folder, deleted at the end. Those that killed commands of this user left behind are deleted first."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        if _is_left_behind(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=FOLDER) as name, Path(name, LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends, by whatever
+        yield Path(name)
+
+
+def _is_left_behind(folder: Path) -> bool:
+    try:
+        if folder.lstat().st_uid != os.geteuid() or time.time() - folder.lstat().st_mtime < NEW_S:
+            return False
+        with Path(folder, LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # it is in use, or is none of ours
+        return False
+    return True
+
+
 async def run_inspect(order: InspectOrder, endpoints: Sequence[InspectEndpoint], folder: Path) -> InspectResult:
     """Run the task against both sides at once. `folder` will have content: the caller deletes it."""
     program = find_program(order.program)
@@ -181,6 +209,7 @@ async def _run_side(program: str, order: InspectOrder, endpoint: InspectEndpoint
             env=child_environment(os.environ, endpoint, folder),
             cwd=folder,
             start_new_session=True,
+            preexec_fn=end_with_parent,
         )
         try:
             code = await process.wait()
@@ -193,12 +222,12 @@ async def _run_side(program: str, order: InspectOrder, endpoint: InspectEndpoint
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Interrupt a run that has not ended, as Ctrl-C does, and kill what is left of it."""
-    if process.returncode is None:
-        os.killpg(process.pid, signal.SIGINT)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(END_S):
-                await process.wait()
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError):  # nothing is left of it, even if its end is not known here yet
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGINT)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await process.wait()
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
 

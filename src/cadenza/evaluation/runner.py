@@ -33,17 +33,22 @@ TEMPERATURE = 0.0  # of a case that sets none: the comparison is of models, not 
 BUSY_TRIES = 5
 BUSY_WAIT_S = 1.0  # doubled each time, unless the upstream says how long
 BUSY_WAIT_S_MAX = 30.0
+TOKENS_MAX = 2**31 - 1  # of a count that an upstream claims: as much as a column of the store has room for
 MESSAGE_TOKENS = 8  # of the form around a message, at most
 
 Messages = list[dict[str, Any]]
 
 
 class AskedSide(msgspec.Struct, frozen=True):
-    """The routes of one side, and what a token costs there. If that is not known, `price` is counted instead."""
+    """The routes of one side, and what a token costs there. If that is not known, `price` is counted instead.
+
+    `dialects` has one for each route, None for the embedded model; the checks of wire conformance need it.
+    """
 
     routes: tuple[Route, ...]
     cost: Price | None
     price: Price
+    dialects: tuple[str | None, ...] = ()
 
     @property
     def counted(self) -> Price:
@@ -314,8 +319,9 @@ def _pick(routes: tuple[Route, ...], seed: str) -> Route:
 
 def _usage(answer: _Answer, prompt_tokens: int) -> Usage:
     """The upstream's counts, or an estimate. An ask that failed before its answer began is not counted."""
-    if answer.usage:
-        return answer.usage
+    if counted := answer.usage:
+        prompt, output = min(counted.prompt_tokens, TOKENS_MAX), min(counted.completion_tokens, TOKENS_MAX)
+        return Usage(prompt, output, min(counted.cached_tokens, prompt))
     if answer.fault and not answer.pieces:
         return Usage(0, 0)
     reply = answer.reply

@@ -1,8 +1,8 @@
 """The watch: the cheap cases of a class's suite, asked on a schedule of the version that is served.
 
 A provider that changes a model silently is noticed by it: see drift.py for what counts. One process of the fleet runs a
-watch, by a lease in the store; if it is killed, the next period goes on. The first finished watch of a version and a
-suite is the reference for the later ones. The store gets scores, counts and times, and never content.
+watch, by a lease in the store that ends with the period. The first finished watch of a version and a suite is the
+reference for the later ones. The store gets scores, counts and times, and never content.
 Stance on failure: nothing here disturbs the service. What could not be done is logged, and tried in the next period.
 """
 
@@ -17,7 +17,6 @@ import msgspec
 
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
-from cadenza.evaluation.conformance import TriedRoute
 from cadenza.evaluation.drift import MEASURES, WatchResult, changed_checks, conformance_drift, find_drift
 from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.suite import Suite, SuiteError, load_suite
@@ -44,7 +43,6 @@ class WatchedClass(msgspec.Struct, frozen=True, kw_only=True):
     every_s: float | None  # None: only by hand
     budget_nano: int
     side: AskedSide  # the main routes of the version
-    tried: tuple[TriedRoute, ...]  # the same, for the checks of the wire
 
     @property
     def class_id(self) -> str:
@@ -70,8 +68,8 @@ class WatchedModel(Protocol):
     async def answer(self, watched: WatchedClass, suite: Suite, /) -> WatchAnswers:
         """Its answers to a suite. ControlError if they cannot be graded here."""
 
-    async def check_wire(self, watched: WatchedClass, left_nano: int, /) -> tuple[ConformanceCheck, ...]:
-        """The checks of its wire; none if they may cost more than is left of the budget."""
+    async def check_wire(self, watched: WatchedClass, left_nano: int, /) -> tuple[tuple[ConformanceCheck, ...], int]:
+        """The checks of its wire, and what they cost at most; none if that may be more than is left of the budget."""
 
 
 class WatchDone(msgspec.Struct, frozen=True):
@@ -117,6 +115,10 @@ class Watches:
             await self.watch(watched, due_ms=due_ms)
         except ControlError as error:
             self._say(watched.class_id, str(error))
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 a fault of ours must not end all watches; its text may be content
+            self._say(watched.class_id, f"an internal error: {type(error).__name__}")
         else:
             self._said.pop(watched.class_id, None)
 
@@ -161,10 +163,13 @@ class Watches:
                 answers = await self._model.answer(watched, suite)
                 if reason := _why_not_comparable(answers, suite):
                     return await self._stop(record, suite, answers.spent_nano, reason)
-                result = await self._compare(watched, suite, answers, reference, _read_result(before, record))
+                result, checked_nano = await self._compare(
+                    watched, suite, answers, reference, _read_result(before, record)
+                )
         except TimeoutError:
             return await self._stop(record, suite, 0, f"it took longer than {watched.limit_s:.0f} seconds")
-        ended = await self._end(record, "finished", answers.spent_nano, result, answers.scores, _read_result(before))
+        spent_nano = answers.spent_nano + checked_nano
+        ended = await self._end(record, "finished", spent_nano, result, answers.scores, _read_result(before))
         facts = {"class_id": record.class_id, "version": record.incumbent, "watch": record.id}
         self._log.info("a watch ended", **facts, score=round(result.summary.score, 4), spent_nano=ended.spent_nano)
         for one in result.drifts:
@@ -182,21 +187,25 @@ class Watches:
         answers: WatchAnswers,
         reference: EvaluationRecord | None,
         before: WatchResult | None,
-    ) -> WatchResult:
-        """The result of a watch; without a reference, it is one itself."""
+    ) -> tuple[WatchResult, int]:
+        """The result of a watch, and what its checks of the wire cost. Without a reference, it is one itself."""
         facts = [CaseFacts(one, ()) for one in range(1, len(suite.cases) + 1)]
         left_nano = watched.budget_nano - answers.spent_nano
-        checks = await self._model.check_wire(watched, left_nano)
+        checks, cost_nano = await self._model.check_wire(watched, left_nano)
         summary = summarize_side(facts, answers.scores, checks)
         if reference is None or (then := _read_result(reference)) is None:
-            return WatchResult(summary=summary)
+            return WatchResult(summary=summary), cost_nano
         old = await verdicts.list_scores(self._store, reference.id)
         drifts, suspected = find_drift(old, answers.scores, before.suspected if before else ())
         if changed_checks(then.summary.conformance, checks):
-            again = await self._model.check_wire(watched, left_nano)
+            again, more_nano = await self._model.check_wire(watched, left_nano - cost_nano)
+            cost_nano += more_nano
             if found := conformance_drift(changed_checks(then.summary.conformance, checks, again)):
                 drifts.append(found)
-        return WatchResult(summary=summary, reference_id=reference.id, drifts=tuple(drifts), suspected=tuple(suspected))
+        result = WatchResult(
+            summary=summary, reference_id=reference.id, drifts=tuple(drifts), suspected=tuple(suspected)
+        )
+        return result, cost_nano
 
     async def _end(
         self,

@@ -14,7 +14,6 @@ from cadenza.store.tables.verdicts import AnswerScore
 from cadenza.upstreams.base import Upstream
 
 CONCURRENCY = 2
-CHECK_S = 60.0  # how long each request of a check may take
 
 
 class UpstreamModel:
@@ -46,12 +45,13 @@ class UpstreamModel:
             progress = await run_suite(run, graders, keep)
         return WatchAnswers(scores, progress.spent_nano, is_complete=not progress.is_out_of_budget)
 
-    async def check_wire(self, watched: WatchedClass, left_nano: int) -> tuple[ConformanceCheck, ...]:
+    async def check_wire(self, watched: WatchedClass, left_nano: int) -> tuple[tuple[ConformanceCheck, ...], int]:
         """The worse state of each check, if there are several routes."""
-        if len(watched.tried) * conformance_quote(watched.side.counted) > left_nano:
-            return ()
-        found = list[ConformanceCheck]()
-        for tried in watched.tried:
-            upstream = self._upstreams()[tried.route.provider]
-            found += await check_conformance(upstream, tried, CHECK_S, self._tokenizer)
-        return worst_checks(found)
+        side, found, requests = watched.side, list[ConformanceCheck](), 0
+        if len(side.routes) * conformance_quote(side.counted) > left_nano:
+            return (), 0
+        for route, dialect in zip(side.routes, side.dialects, strict=True):
+            wire = await check_conformance(self._upstreams()[route.provider], route, dialect, self._tokenizer)
+            found += wire.checks
+            requests += wire.requests
+        return worst_checks(found), conformance_quote(side.counted, requests)

@@ -58,6 +58,8 @@ class Backlog:
         return sum(map(len, self._ready.values()))
 
     def add(self, move: Move) -> "asyncio.Future[Answer]":
+        assert not move.answer.done()
+        assert move.hold is None or move.end is None
         self._queue(move.account_id).setdefault(move.account_id, []).append(move)
         self._is_drained.clear()
         self._has_more.set()
@@ -94,8 +96,8 @@ class Backlog:
 
     def done(self, batch: Iterable[Move]) -> None:
         """The batch was written, or put back."""
-        for move in batch:
-            self._in_flight.pop(move.account_id, None)
+        for account_id in {move.account_id for move in batch}:
+            del self._in_flight[account_id]
         if self._ready or any(self._aside.values()):
             self._has_more.set()
         elif not self._in_flight:
@@ -104,6 +106,7 @@ class Backlog:
     def put_back(self, batch: Iterable[Move]) -> None:
         """Put moves back at the head of the queues of their accounts. Holds without a waiting caller are dropped."""
         for move in reversed([one for one in batch if one.is_needed]):
+            assert move.account_id in self._in_flight
             queue = self._queue(move.account_id)
             queue.setdefault(move.account_id, []).insert(0, move)
             if queue is self._ready:
@@ -164,6 +167,7 @@ class Backlog:
         return [one for one, moves in self._aside.items() if moves and one not in self._in_flight]
 
     def _take_account(self, account_id: str, count: int, *, is_served: bool = True) -> list[Move]:
+        assert account_id not in self._in_flight
         queue = self._queue(account_id)
         taken, rest = queue[account_id][:count], queue[account_id][count:]
         self._in_flight[account_id] = taken

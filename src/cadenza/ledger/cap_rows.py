@@ -116,6 +116,9 @@ def write_caps(tx: Transaction, process: str, before: dict[str, CapState], after
     """Write the caps that a batch changed."""
     for state in after:
         was = before[state.key_id]
+        assert not state.ending_nano, "every request that ended gave back its part"
+        assert state.month >= was.month
+        assert state.spent_nano + state.held_nano <= state.cap.limit_nano + state.excused_nano
         if (state.month, state.spent_nano, state.excused_nano) != (was.month, was.spent_nano, was.excused_nano):
             new = {"new_month": state.month, "spent": state.spent_nano, "excused": state.excused_nano}
             tx.change(WRITE, {"key": state.key_id, **new})

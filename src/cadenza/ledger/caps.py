@@ -49,6 +49,8 @@ class CapState(msgspec.Struct):
 
     def begin(self, kept_nano: int, ending_nano: Mapping[str, int]) -> None:
         """Hold what this process needs for its requests. Those that end now get no more than it held before."""
+        assert kept_nano >= 0
+        assert not self.ending_nano, "a cap begins a batch once"
         spare_nano = max(0, self.mine_nano - kept_nano)
         is_new = kept_nano > self.mine_nano  # the cap was removed and set again, or the store lost a commit
         for completion_id, amount_nano in ending_nano.items():
@@ -78,12 +80,16 @@ class CapState(msgspec.Struct):
         return self.spent_nano if month == self.month else self.other_months_nano[month]
 
     def left_nano(self, started_at: int) -> int:
-        """What the key may spend beyond what is held; negative if its limit was lowered."""
-        return self.cap.limit_nano - self.spent_in(started_at) - self.held_nano
+        """What the key may spend beyond what is held; negative if its limit was lowered.
+
+        By a clock that is behind, a request may begin in a month that is over: what it holds counts in this one too.
+        """
+        return self.cap.limit_nano - max(self.spent_nano, self.spent_in(started_at)) - self.held_nano
 
     def hold(self, amount_nano: int) -> None:
         self.held_nano += amount_nano
         self.mine_nano += amount_nano
+        assert 0 <= self.mine_nano <= self.held_nano
 
     def charge(self, amount_nano: int, started_at: int, *, is_excused: bool) -> None:
         """Count what a request cost. It is excused if it was already running when the cap was set."""
@@ -92,6 +98,7 @@ class CapState(msgspec.Struct):
             self.spent_nano += amount_nano
         else:
             self.other_months_nano[month] += amount_nano
+        assert self.spent_in(started_at) >= 0
         if is_excused:
             self._excuse()
 

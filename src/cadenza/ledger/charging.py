@@ -60,11 +60,13 @@ def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes
     own_nano = cap.give_back(hold.completion_id) if cap else 0
     if end.is_uncertain and (recorded := known.ended.get(hold.completion_id)):
         return _end_again(account, end, recorded, known, changes)
+    assert hold.completion_id not in known.ended, "a request ends once in a batch"
     if outcome.usage and _has_lost_its_key(end, known):
         return _lose(end, known, changes)
     not_kept_nano = max(0, account.reserve_nano - kept_nano)
     due_nano = end.due_nano if cap is None else _within_cap(cap, end, own_nano)
     charged_nano = min(due_nano, not_kept_nano + account.free_nano)
+    assert 0 <= charged_nano <= end.due_nano
     if cap:
         cap.charge(charged_nano, hold.started_at, is_excused=_is_excused(end))
     from_reserve_nano = min(charged_nano, not_kept_nano)

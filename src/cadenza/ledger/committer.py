@@ -10,7 +10,6 @@ the requests whose holds were taken under the old name end late.
 
 import asyncio
 import enum
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -156,14 +155,19 @@ class Committer:
                 await asyncio.sleep(self._retry_s)
             elif mode is BatchMode.PROBE and any(self._backlog.is_aside(move.account_id) for move in batch):
                 await asyncio.sleep(PROBE_EVERY_S)
+        except Exception as error:  # noqa: BLE001 the writer's loop: it continues, and its callers do not wait forever
+            self._observer.log.error("internal error", places=places(error))
+            for move in batch:
+                fail(move, error)
         finally:
             self._backlog.done(batch)
 
     async def _commit(self, batch: list[Move], mode: BatchMode) -> bool:
         """Write a batch in one transaction. Return False if the store did not take it."""
-        moves, process = self._build(batch), self._presence.name
-        self._observer.at("ledger-commit")
+        process = self._presence.name
         try:
+            moves = self._build(batch)
+            self._observer.at("ledger-commit")
             applied = await self._apply(process, [move for move, _, _ in moves.values()], mode)
         except StoreUnavailable as error:
             if isinstance(error, StoreBusy) and mode is not BatchMode.ALONE:
@@ -190,17 +194,18 @@ class Committer:
 
     async def _apply(self, process: str, moves: list[AccountMoves], mode: BatchMode) -> dict[str, Applied]:
         """Wait briefly for accounts that others are writing; then leave out those that are still locked."""
+        now_ms = self._presence.host.now_ms()
         if mode is not BatchMode.PROBE:
             lock_s = LOCK_S if mode is BatchMode.SHARED else None
             try:
                 return await self._store.transact(
-                    lambda tx: transaction.apply_moves(tx, process, moves), is_brief=True, lock_s=lock_s
+                    lambda tx: transaction.apply_moves(tx, process, moves, now_ms), is_brief=True, lock_s=lock_s
                 )
             except StoreBusy:
                 if mode is BatchMode.ALONE:
                     raise
         return await self._store.transact(
-            lambda tx: transaction.apply_moves(tx, process, moves, waits=False), lock_s=LOCK_S
+            lambda tx: transaction.apply_moves(tx, process, moves, now_ms, waits=False), lock_s=LOCK_S
         )
 
     async def _commit_by_account(self, batch: list[Move], mode: BatchMode) -> bool:
@@ -271,6 +276,8 @@ class Committer:
 
     def _answer_end(self, move: Move, ended: Ended) -> None:
         assert move.end
+        assert ended.charged_nano <= move.end.due_nano
+        assert ended.is_lost or ended.charged_nano + ended.short_nano == move.end.due_nano
         outcome, metrics, log = move.end.outcome, self._observer.metrics, self._observer.log
         completion_id = outcome.completion_id
         if ended.short_nano:
@@ -302,7 +309,7 @@ class Committer:
 
     def _end_unserved(self, hold: Hold, held: Held | None) -> None:
         """Without `held`, the store may have taken the hold or not."""
-        outcome = broken_off(hold, DISCONNECTED_STATUS, time.time_ns() // 1_000_000)
+        outcome = broken_off(hold, DISCONNECTED_STATUS, self._presence.host.now_ms())
         amount_nano, is_capped = (held.amount_nano, held.is_capped) if held else (0, False)
         end = End(outcome, hold, amount_nano, 0, is_capped=is_capped, is_uncertain=held is None)
         self.end(end, process=self._presence.name, is_recorded=False)

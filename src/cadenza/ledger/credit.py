@@ -153,7 +153,10 @@ def lock_money(tx: Transaction, account_id: str) -> Money:
     """Lock an account and return its money."""
     row = tx.row(LOCK, {"account": account_id})
     assert row
-    return Money(*map(int, row))
+    money = Money(*map(int, row))
+    assert 0 <= money.held_nano <= money.balance_nano < BALANCE_NANO_LIMIT
+    assert money.debt_nano >= 0
+    return money
 
 
 def amount_of_source(tx: Transaction, source: str) -> int | None:
@@ -197,8 +200,8 @@ def pay_debts(tx: Transaction, account_id: str, amount_nano: int, now_ms: int) -
             entry = entry_row(account_id, "correction", -part_nano, now_ms, note=said)
             tx.change(ADD_DEBT_ENTRY, {**entry, "debt_id": debt_id})
     moved = tx.row(PAY, {"account": account_id, "amount": amount_nano})
-    if rest_nano or moved is None:  # not `assert`: the balance must not change without its entries
-        raise AssertionError("more was paid than the account owes")
+    if rest_nano or amount_nano <= 0 or moved is None:  # not `assert`: the balance must not change without its entries
+        raise AssertionError("nothing, or more than the account owes, was paid")
     return int(moved[0])
 
 
@@ -208,6 +211,7 @@ def cancel_debt(tx: Transaction, account_id: str, source: str) -> tuple[int, int
     if found is None:
         return 0, 0
     debt_id, whole_nano, left_nano = found
+    assert 0 <= left_nano <= whole_nano
     if left_nano:
         tx.change(CANCEL_DEBT, {"debt": debt_id, "paid": whole_nano - left_nano})
         tx.change(OWE, {"account": account_id, "amount": -left_nano})

@@ -71,6 +71,8 @@ ADD_EVENT = Statement(
 
 
 def add(tx: Transaction, payment: Payment) -> None:
+    assert payment.state == "open"
+    assert payment.returned_nano == 0 < payment.amount_nano
     tx.change(INSERT, msgspec.structs.asdict(payment))
 
 
@@ -101,7 +103,10 @@ def change(tx: Transaction, payment: Payment) -> None:
         "returned": payment.returned_nano,
         "now": payment.changed_at,
     }
-    tx.change(CHANGE, values)
+    assert 0 <= payment.returned_nano <= payment.amount_nano
+    assert payment.state != "open" or payment.returned_nano, "a payment does not become open again"
+    if tx.change(CHANGE, values) != 1:  # not `assert`: credit was moved for it
+        raise AssertionError("a payment that is locked can be changed")
 
 
 def note_event(tx: Transaction, event_id: str, kind: str, now_ms: int) -> bool:

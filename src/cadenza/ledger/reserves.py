@@ -6,7 +6,6 @@ spend cap hold credit in the store; `CapHolds` is this process's copy of what th
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -55,9 +54,10 @@ class Reserve(msgspec.Struct):
         Credit that is not kept is no longer used from here on. Before new holds are taken, everything that is not in
         use is given back, so that they are judged by all of the account's free credit.
         """
+        assert 0 <= charged_nano <= self.in_use_nano, "what is due stays in use until it is charged"
         self.in_use_nano -= charged_nano
         self.amount_nano = max(self.in_use_nano, self.amount_nano - charged_nano)
-        usual_nano = max([self.usual_nano, *[hold.amount_nano for hold in new]])
+        usual_nano = max([self.usual_nano, *[hold.longest_nano for hold in new]])
         requests = max(LEAST_REQUESTS, PEAK_TIMES * max(self.peak, self.requests + len(new)))
         wanted_nano = requests * usual_nano
         has_ample_credit = self.free_nano >= usual_nano * AMPLE_TIMES
@@ -98,7 +98,9 @@ class CapHolds:
         return CapUse(kept_nano, ending_nano)
 
     def hold(self, hold: Hold, amount_nano: int) -> None:
-        self._held.setdefault(hold.account_id, {})[hold.completion_id] = hold.key_id, amount_nano
+        held = self._held.setdefault(hold.account_id, {})
+        assert hold.completion_id not in held
+        held[hold.completion_id] = hold.key_id, amount_nano
 
     def end(self, account_id: str, completion_id: str) -> None:
         """The end of a request was written."""
@@ -130,7 +132,7 @@ class CapHolds:
 class Reserves:
     """One reserve for each recently used account."""
 
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock_s: Callable[[], float]) -> None:
         self.caps = CapHolds()
         self._clock_s = clock_s
         self._reserves: dict[str, Reserve] = {}
@@ -143,15 +145,18 @@ class Reserves:
         reserve = self._reserves.get(hold.account_id)
         if reserve is None:
             return None
-        amount_nano = hold.amount_nano
+        amount_nano = hold.longest_nano
+        assert amount_nano >= 0
         if amount_nano > reserve.spare_nano:
             return None
         reserve.hold(amount_nano, self._clock_s())
-        return Held(amount_nano, hold.allowance_tokens, reserve.free_nano + reserve.spare_nano)
+        return Held(amount_nano, hold.allowance_tokens + hold.extra_tokens)
 
     def end(self, account_id: str, amount_nano: int, due_nano: int) -> None:
         """End a request. What is due stays in use until it is charged."""
         reserve = self._reserves[account_id]
+        assert reserve.requests > 0
+        assert 0 <= amount_nano <= reserve.in_use_nano
         reserve.in_use_nano += due_nano - amount_nano
         reserve.requests -= 1
 
@@ -165,6 +170,7 @@ class Reserves:
     def written(self, account: LockedAccount, taken_nano: Sequence[int]) -> None:
         """A batch is durable: this is the account now, and these amounts were held."""
         reserve, now_s = self._reserves[account.id], self._clock_s()
+        assert account.reserve_nano >= sum(taken_nano), "the reserve covers the holds that were taken in it"
         for amount_nano in taken_nano:
             reserve.hold(amount_nano, now_s)
         reserve.amount_nano = account.reserve_nano

@@ -5,7 +5,6 @@ account's held sum and its reserves always change together, and the constraints 
 Accounts are locked in the order of their ids, so that two processes never deadlock.
 """
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +32,7 @@ from cadenza.ledger.rules import (
     Taken,
     grow,
     has_spare,
+    require_sums,
     take_hold,
 )
 from cadenza.store.schema import accounts, holds, idempotency, reserves, usage
@@ -101,7 +101,13 @@ class Applied(msgspec.Struct):
 
 
 def apply_moves(
-    tx: Transaction, process: str, moves: Sequence[AccountMoves], *, waits: bool = True, is_fenced: bool = True
+    tx: Transaction,
+    process: str,
+    moves: Sequence[AccountMoves],
+    now_ms: int,
+    *,
+    waits: bool = True,
+    is_fenced: bool = True,
 ) -> dict[str, Applied]:
     """Make all moves, and return what became of them by account.
 
@@ -111,16 +117,21 @@ def apply_moves(
     by_account, changes, rows = {move.account_id: move for move in moves}, Changes(), BatchRows(process, is_fenced)
     applied, paid_debts = dict[str, Applied](), dict[str, int]()
     locked = lock_accounts(tx, process, sorted(by_account), waits=waits)
+    assert len(by_account) == len(moves)
+    assert len(locked) == len(moves) or not waits, "every account of a batch exists"
     known = _read_known(tx, [by_account[account.id] for account in locked])
     capped = [by_account[account.id] for account in locked if account.has_caps]
     caps_before = _begin_caps(tx, process, capped, known) if capped else {}
     for account in locked:
         move = by_account[account.id]
-        before = msgspec.structs.replace(account)
+        before, charges, corrections = msgspec.structs.replace(account), len(changes.charges), len(changes.corrections)
         ended = end_requests(account, move.demand, move.ends, known, changes)
         answers = _take_holds(tx, process, account, move.holds, known, changes) if move.holds else []
         grow(account, move.demand)
         held_nano = sum([answer.amount_nano for answer in answers if isinstance(answer, Held)])
+        charged_nano = sum([charge.charged_nano for charge in changes.charges[charges:]])
+        corrected_nano = sum([charge.corrected_nano for charge in changes.corrections[corrections:]])
+        require_sums(before, account, charged_nano - corrected_nano)
         is_spare = has_spare(account, move.demand, held_nano)
         rows.add_account(before, account, has_spare=is_spare)
         if paid_nano := before.debt_nano - account.debt_nano:
@@ -133,7 +144,7 @@ def apply_moves(
     rows.write(tx)
     write_corrections(tx, changes.corrections)
     for account_id, paid_nano in paid_debts.items():
-        pay_debts(tx, account_id, paid_nano, time.time_ns() // 1_000_000)
+        pay_debts(tx, account_id, paid_nano, now_ms)
     if caps_before:
         write_caps(tx, process, caps_before, known.caps.values())
     change_each(tx, UNMARK, [{"completion": completion_id} for completion_id in changes.unmarked])

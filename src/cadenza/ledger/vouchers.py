@@ -62,6 +62,7 @@ LIST = Statement(
 
 def add_all(tx: Transaction, made: list[tuple[bytes, Voucher]]) -> None:
     """Add vouchers, each with the digest of its code."""
+    assert all(one.amount_nano > 0 and one.redeemed_at is None for _, one in made)
     tx.change_each(INSERT, [{**msgspec.structs.asdict(one), "digest": digest} for digest, one in made])
 
 

@@ -8,7 +8,6 @@ behind if it dies.
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 
 import msgspec
@@ -54,10 +53,11 @@ class LedgerWriter:
         self._presence = presence
         self._observer = observer
         self._timing = timing
-        self._reserves = Reserves()
+        self._elapsed_s = presence.host.elapsed_s
+        self._reserves = Reserves(self._elapsed_s)
         self._committer = Committer(store, observer, presence, self._reserves, self._on_swept, timing.retry_s)
         self._open: dict[str, tuple[Hold, Held, str]] = {}  # with the name of this process when it was taken
-        self._marks = Marks(store, timing.mark_after_s)
+        self._marks = Marks(store, timing.mark_after_s, self._elapsed_s)
         self._sweeper = Sweeper(store, presence, observer)
         self._wake = asyncio.Event()  # set and replaced when a process announced something
         self._endings: set[asyncio.Task[None]] = set()
@@ -91,11 +91,13 @@ class LedgerWriter:
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
+        assert hold.completion_id not in self._open
         process = self._presence.name  # before the store is asked: the name may have changed afterwards
         answer: Taken | None = self._committer.hold_in_memory(hold)
         if answer is None:
             answer = await self._take(hold)
         if isinstance(answer, Held):
+            assert answer.allowance_tokens <= hold.allowance_tokens + hold.extra_tokens
             self._open[hold.completion_id] = hold, answer, process
         assert not isinstance(answer, Short)
         return answer
@@ -105,16 +107,17 @@ class LedgerWriter:
 
         The wait ends when nothing was announced for `ask_s`, and after `ask_most_s` at the latest.
         """
-        until_s = time.monotonic() + max(self._timing.ask_s, self._timing.ask_most_s)
+        until_s = self._elapsed_s() + max(self._timing.ask_s, self._timing.ask_most_s)
         while True:
             wake = self._wake  # before the store is asked: what is given back meanwhile is not missed
             answer = await self._take_once(hold)
             if not isinstance(answer, Short):
                 return answer
+            assert not hold.is_final
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.ask_s):
                     await wake.wait()
-            if not wake.is_set() or time.monotonic() >= until_s:
+            if not wake.is_set() or self._elapsed_s() >= until_s:
                 hold = msgspec.structs.replace(hold, is_final=True)
 
     async def _take_once(self, hold: Hold) -> Taken:
@@ -142,6 +145,7 @@ class LedgerWriter:
         """
         completion_id = outcome.completion_id
         hold, held, process = self._open.pop(completion_id)
+        assert outcome.account_id == hold.account_id
         due_nano = hold.due_nano(outcome.usage)
         self._reserves.end(hold.account_id, held.amount_nano, due_nano)
         end = End(outcome, hold, held.amount_nano, due_nano, self._marks.forget(completion_id), held.is_capped)

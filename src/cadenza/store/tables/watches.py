@@ -2,12 +2,12 @@
 
 The lease is `class_states.watched_at`, when the last watch began: it is set only if it is still old. A watch that was
 killed stays `running` in the store until the next one ends it. `candidate` of a watch is REFERENCE if later watches
-are compared with it, else empty.
+are compared with it, else empty. Of each class the newest watches are kept, and those that are references.
 """
 
-from sqlalchemy import bindparam, or_, select, update
+from sqlalchemy import and_, bindparam, delete, not_, or_, select, update
 
-from cadenza.store.schema import class_states, verdicts
+from cadenza.store.schema import class_states, verdict_scores, verdicts
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import class_versions
@@ -15,6 +15,8 @@ from cadenza.store.tables.verdicts import RECORDS, EvaluationRecord, read_record
 from cadenza.store.tables.verdicts import add as add_record
 
 REFERENCE = "reference"
+KEPT = 200  # watches of a class, besides the references
+PRUNED_MAX = 1000  # at once
 _OF_CLASS = (verdicts.c.class_id == bindparam("of"), verdicts.c.kind == "watch")
 _OF_VERSION = (verdicts.c.state == "finished", verdicts.c.incumbent == bindparam("of_version"))
 _FINISHED = RECORDS.where(*_OF_CLASS, *_OF_VERSION).limit(1)
@@ -32,6 +34,19 @@ CLAIM = Statement(
     update(class_states)
     .where(class_states.c.class_id == bindparam("of"), _IS_DUE)
     .values(watched_at=bindparam("new_watched_at"))
+)
+
+_IS_REFERENCE = and_(verdicts.c.candidate == REFERENCE, verdicts.c.state == "finished")
+_OLD = (
+    select(verdicts.c.id)
+    .where(*_OF_CLASS, not_(_IS_REFERENCE))
+    .order_by(verdicts.c.created_at.desc(), verdicts.c.id.desc())
+    .limit(PRUNED_MAX)
+    .offset(KEPT)
+)
+DELETE_OLD = (
+    Statement(delete(verdict_scores).where(verdict_scores.c.verdict_id.in_(_OLD))),
+    Statement(delete(verdicts).where(verdicts.c.id.in_(_OLD))),
 )
 
 
@@ -56,6 +71,8 @@ def claim(tx: Transaction, record: EvaluationRecord, due_ms: int, abandoned_ms: 
         return False
     tx.change(END_ABANDONED, of)
     add_record(tx, record)
+    for statement in DELETE_OLD:
+        tx.change(statement, of)
     return True
 
 

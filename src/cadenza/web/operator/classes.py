@@ -128,6 +128,7 @@ async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Re
     found, asked = await _situation(visit), visit.query(VersionPair)
     class_id = found.state.version.class_id
     versions = await control.list_versions(visit.store, class_id)
+    served = await control.list_served(visit.store, class_id)
     diff: VersionDiff | None = None
     try:
         pair = await control.get_pair(visit.store, class_id, asked.before, asked.after)
@@ -138,7 +139,7 @@ async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Re
         "operator/class.html",
         found=found,
         versions=versions,
-        earlier=[one for one in versions if control.can_return_to(found.state, one.number)],
+        earlier=[one for one in versions if control.can_return_to(found.state, one.number, served)],
         diff=diff,
         verdicts=await _verdicts(visit, class_id),
         history=await control.list_history(visit.store, class_id),
