@@ -128,6 +128,8 @@ class Runner:
 
     def run(self, mutant: Mutant) -> Verdict:
         began_s, finding, requests = time.monotonic(), Finding(), 0
+        if mutant.unseen:
+            return Verdict(mutant, "unseen", finding, requests, 0.0)
         with tempfile.TemporaryDirectory(prefix="cadenza-mutant-") as folder:
             write_mutant(mutant, Path(folder))
             while (left_s := began_s + self._options.seconds - time.monotonic()) > 0:
