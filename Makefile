@@ -9,7 +9,7 @@ PINNED := --require-hashes --only-binary :all:
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow bench bench-money check fmt lock clean
+.PHONY: help setup run test test-slow simulate bench bench-money check fmt lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick
 bench-money: $(VENV)/.dev ## Measure what gateways with budgets charge while they fail (ARGS=--quick for a short run)
 	@$(BIN)/python -m bench.money $(ARGS)
 
+simulate: $(VENV)/.dev ## Simulate ledger and fleet from seeds, until stopped (ARGS="--seed 31" replays one)
+	@$(BIN)/python -m tests.simulation $(ARGS)
+
 check: $(VENV)/.dev ## Check format, lint, types and the direction of imports
 	@$(BIN)/ruff format --check --quiet . || { echo 'format: run "make fmt"'; exit 1; }
 	@$(BIN)/ruff check --quiet .
@@ -46,8 +49,9 @@ lock: $(VENV)/.uv ## Pin the dependencies with their hashes (ARGS=--upgrade for 
 	@$(COMPILE) pyproject.toml --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --group bench -c requirements/run.txt -o requirements/bench.txt $(ARGS)
 	@for pins in bench/peers/*.in requirements/clients/*.in requirements/localstripe/*.in requirements/searxng/*.in; do $(COMPILE) $$pins -o $${pins%.in}.txt $(ARGS); done
-	@if command -v npm >/dev/null; then cd tests/node && npm install --package-lock-only --ignore-scripts --no-audit --no-fund --silent; \
-	  else echo 'tests/node/package-lock.json was not refreshed: there is no npm'; fi
+	@if command -v npm >/dev/null; then for pins in tests/node bench/peers/prisma; do \
+	    (cd $$pins && npm install --package-lock-only --ignore-scripts --no-audit --no-fund --silent); done; \
+	  else echo 'the package-lock.json files were not refreshed: there is no npm'; fi
 
 clean: ## Remove the virtual environment and caches (not the data)
 	@rm -rf $(VENV) .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -328,40 +328,22 @@ class App:
         return upstreams
 
     async def _resolve_classes(self, settings: Settings) -> dict[str, ClassState]:
-        return await resolve_classes(self._store, settings, ServingProcess(self._states, self._log_replaced))
-
-    def _log_replaced(self, before: ClassState, after: ClassState) -> None:
-        """The config has replaced what was served. An edit does that, and so does a process with another config."""
-        class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
-        say = self._log.warning if is_odd else self._log.info
-        say(
-            "the config replaces what serves a class",
-            class_id=class_id,
-            version=after.version.number,
-            before=before.version.number,
-            ended_canary=before.candidate.number if before.candidate else None,
-            advice="If you did not change the config, processes on this store have different ones: give all the same, "
-            f"or let the store decide with 'cadenza classes adopt {class_id}'.",
-        )
+        process = ServingProcess(self._states, partial(log_replaced, self._log))
+        return await resolve_classes(self._store, settings, process)
 
     def _log_versions(self, states: Mapping[str, ClassState]) -> None:
         """One line for each class that is served otherwise than before."""
         for class_id, state in states.items():
-            before, candidate = self._states.get(class_id), state.candidate.number if state.candidate else None
-            if before and (before.version.number, before.candidate, before.share) == (
-                state.version.number,
-                state.candidate,
-                state.share,
-            ):
-                continue
-            self._log.info(
-                "a class has changed",
-                class_id=class_id,
-                version=state.version.number,
-                before=before.version.number if before else None,
-                candidate=candidate,
-                share=state.share,
-            )
+            before, now = self._states.get(class_id), (state.version.number, state.candidate, state.share)
+            if before is None or (before.version.number, before.candidate, before.share) != now:
+                self._log.info(
+                    "a class has changed",
+                    class_id=class_id,
+                    version=state.version.number,
+                    before=before.version.number if before else None,
+                    candidate=state.candidate.number if state.candidate else None,
+                    share=state.share,
+                )
 
     def _keep_fixed_sections(self, loaded: Settings) -> Settings:
         kept = {name: getattr(self._settings, name) for name in FIXED_SECTIONS}
@@ -401,6 +383,21 @@ class App:
 
     def _log_backup(self, copy: Path) -> None:
         self._log.info("the store was copied before its migration", copy=str(copy))
+
+
+def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
+    """The config has replaced what was served. An edit does that, and so does a process with another config."""
+    class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
+    say = log.warning if is_odd else log.info
+    say(
+        "the config replaces what serves a class",
+        class_id=class_id,
+        version=after.version.number,
+        before=before.version.number,
+        ended_canary=before.candidate.number if before.candidate else None,
+        advice="If you did not change the config, processes on this store have different ones: give all the same, "
+        f"or let the store decide with 'cadenza classes adopt {class_id}'.",
+    )
 
 
 def _is_api(exchange: Exchange) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import OpenPage, shoot, sign_in
 from tests.raw_client import RawClient
@@ -11,6 +11,7 @@ from tests.web.operators import make_operator
 
 PAGES = ["", "/accounts", "/keys", "/classes", "/classes/forte", "/ledger", "/audit-log"]
 SERIOUS = ("serious", "critical")
+pytestmark = pytest.mark.slow(reason="a browser looks at the operator's pages")
 
 
 @pytest.fixture
@@ -38,7 +39,28 @@ def test_the_live_numbers_move(open_page: OpenPage, service: Service, operator: 
     shoot(page, "operator")
 
 
-@pytest.mark.slow(reason="a browser looks at every page")
+def test_a_canary_is_ended_by_its_button(open_page: OpenPage, service: Service, operator: str) -> None:
+    """The button asks first. Then the canary is over, and the history has the reason."""
+    promotion = ["--candidate", "loopback/new", "--share", "5", "--force", "--reason", "a trial"]
+    assert service.cli("classes", "adopt", "fortissimo").returncode == 0
+    assert service.cli("classes", "promote", "fortissimo", *promotion).returncode == 0
+    page = open_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    sign_in(page, operator)
+    page.goto("/operator/classes")
+    expect(page.get_by_text("canary: version 2 at 5%")).to_be_visible()
+    page.goto("/operator/classes/fortissimo")
+    shoot(page, "operator-canary-phone")
+    page.get_by_label("Reason").fill("too slow")
+    page.once("dialog", lambda asked: asked.dismiss())
+    page.get_by_role("button", name="End the canary").click()
+    page.once("dialog", lambda asked: asked.accept())
+    page.get_by_role("button", name="End the canary").click()
+    expect(page.get_by_text("stays: too slow")).to_be_visible()
+    expect(page.get_by_text("Canary: version")).to_have_count(0)
+    shoot(page, "operator-canary-ended-phone")
+    assert service.cli("classes", "adopt", "fortissimo", "--undo").returncode == 0
+
+
 def test_the_pages_are_accessible(open_page: OpenPage, operator: str) -> None:
     """The operator's pages have no serious finding of axe."""
     page = open_page(viewport={"width": 390, "height": 844})

@@ -46,18 +46,6 @@ def test_decision(
     assert {check["state"] for check in verdict["candidate"]["conformance"]} <= {"ok", "warning"}
 
 
-def test_one_tag(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """A candidate that is worse at one tag only is found by that tag, and by a gate that must pass it."""
-    failed = range(1, CASES, 3)  # the cases of the tag json
-    upstream.always(Models({"new": failed}))
-    configure(tmp_path, upstream.base_url, '[classes.forte.gate]\nsuite = "suite.jsonl"\nmust_pass = ["json"]\n')
-    write_suite(tmp_path)
-    found = evaluate(tmp_path, "--runs", "1")
-    by_tag = {one["tag"]: (one["losses"], one["candidate_passes"]) for one in found["verdict"]["by_tag"]}
-    assert by_tag == {"facts": (0, 8), "json": (8, 0), "tools": (0, 8)}
-    assert any("must_pass" in one and "'json'" in one for one in found["shortfalls"])
-
-
 def test_impossible_counts(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """An upstream that claims more tokens than the store has room for ends the budget, and nothing else."""
     upstream.always(Models({}, answer_tokens=2**39))

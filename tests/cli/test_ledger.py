@@ -116,7 +116,7 @@ async def serve_some(folder: Path) -> None:
 
 def move(tx: Transaction, account_id: str, *, ends: Sequence[End] = (), holds: Sequence[Hold] = ()) -> None:
     nothing = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
-    transaction.apply_moves(tx, PROCESS, [AccountMoves(account_id, nothing, [*ends], [*holds])])
+    transaction.apply_moves(tx, PROCESS, [AccountMoves(account_id, nothing, [*ends], [*holds])], START_MS)
 
 
 def one_row(folder: Path, sql: str) -> Any:

@@ -24,6 +24,7 @@ from tests.service_config import classes_spec
 VERSIONS = "SELECT request_id, version FROM usage ORDER BY started_at"
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 SERVED = "loopback-forte"
+REPLACES = '"the config replaces what serves a class"'
 
 
 def do_switch(deployment: Deployment, share: int = 0) -> int:
@@ -166,3 +167,20 @@ def test_a_restart_serves_what_was_promoted(deploy: Deploy, upstream: LoopbackUp
     assert failed.wait_until_ended() != 0
     assert "needs the provider 'loopback'" in failed.output
     assert "Traceback" not in failed.output
+
+
+def test_a_process_with_another_config_says_what_it_replaces(deploy: Deploy) -> None:
+    """Once in its log, with what to do. The history has one line for each version, and the first serves on."""
+    deployment = deploy(CREDIT_NANO)
+    first = deployment.start()
+    deployment.config.write_text(deployment.spec.toml().replace(SERVED, "another"))
+    second = deployment.start()
+    [line] = [json.loads(line) for line in second.output.splitlines() if REPLACES in line]
+    assert (line["class_id"], line["before"], line["version"]) == ("forte", 1, 2)
+    assert "'cadenza classes adopt forte'" in line["advice"]
+    assert REPLACES not in first.output
+    events = deployment.cli("classes", "history", "forte", "--json").stdout
+    assert [event["detail"] for event in json.loads(events)] == [
+        f"version 1: loopback/{SERVED}",
+        "version 2: loopback/another",
+    ]

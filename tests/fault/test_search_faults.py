@@ -12,6 +12,7 @@ from tests.scripted_searxng import ScriptedSearxng, running_searxng
 from tests.service import Service
 from tests.service_config import RouteSpec, ServiceSpec
 
+FAILS, OPENED = "the search engine fails", "the circuit of the search engine opened"
 QUESTION = [{"role": "user", "content": "Search the web: who won the race yesterday?"}]
 FAULTS = {
     "nothing at all": None,
@@ -59,5 +60,5 @@ def test_a_failing_engine_is_left_out(service: Service, engine: ScriptedSearxng,
     assert {reason for reason, _ in counted} <= {"broken", "failed", "not_json", "timeout", "resting", "late"}
     warned = [json.loads(line) for line in service.output.splitlines() if "the search engine" in line]
     assert {line["engine"] for line in warned} == {"searxng"}
-    assert [line["event"] for line in warned] == ["the search engine fails", "the search engine rests"][: len(warned)]
+    assert [line["event"] for line in warned] == [FAILS, OPENED][: len(warned)]
     assert "race" not in service.output

@@ -83,8 +83,15 @@ class Comparison:
     async def waiting(self) -> dict[int, set[int]]:
         return await self._model.waiting()
 
+    async def is_race(self) -> bool:
+        """Whether two sessions wait for the same one: which of them goes on first may be chance."""
+        waiting = await self.waiting()
+        return len(waiting) > len({min(others) for others in waiting.values()})
+
     async def finish(self) -> None:
         """End all sessions, and compare all tables."""
+        if await self.is_race():
+            await self.give_up(max(await self.waiting()))
         while open_ := [number for number in self._sessions if number not in await self.waiting()]:
             for number in open_:
                 await self.end(number, commits=True)
@@ -157,8 +164,7 @@ async def _step(random: Random, comparison: Comparison, sessions: range, *, is_s
     """Let one session run a statement, end or give up. Session 0 of SQLite writes, and the others read."""
     waiting = await comparison.waiting()
     number = random.choice([one for one in sessions if one not in waiting])
-    is_race = len(waiting) > len({min(others) for others in waiting.values()})  # two would go on at once
-    if is_race or (waiting and random.random() < GIVES_UP):
+    if await comparison.is_race() or (waiting and random.random() < GIVES_UP):
         await comparison.give_up(random.choice(sorted(waiting)))
     elif comparison.must_roll_back(number) or random.random() < ENDS:
         await comparison.end(number, commits=random.random() < COMMITS)

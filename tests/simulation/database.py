@@ -7,6 +7,7 @@ checked again, while the rows that are joined to it stay as they were. The store
 writers of SQLite itself: nothing waits there.
 """
 
+import itertools
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -24,8 +25,10 @@ from tests.simulation.sql import (
     InsertPlan,
     LockingPlan,
     SelectPlan,
+    StatementPlan,
     UpdatePlan,
     compile_statement,
+    compile_text,
 )
 from tests.simulation.tables import ForeignKeyLayout, Kind, RowState, TableIndex, TableLayout, Tuple, layouts
 
@@ -74,6 +77,7 @@ class ModelDatabase:
         self.buckets: list[dict[Any, Any]] = [{} for _ in range(self.layouts.index_count)]
         self.sequences = [0] * len(self.rows)
         self.open: dict[ModelSession, None] = {}
+        self._ages = itertools.count(1)
         self.log: list[list[tuple[RowState, Tuple | None]]] | None = None  # the versions before each commit
         for name, rows in FIRST_ROWS.items():
             for row in rows:
@@ -82,6 +86,9 @@ class ModelDatabase:
     def begin(self) -> "ModelSession":
         """Open a transaction."""
         return ModelSession(self)
+
+    def next_age(self) -> int:
+        return next(self._ages)
 
     def save(self) -> DatabaseState:
         """What is committed now, for `restore`."""
@@ -158,6 +165,7 @@ class ModelSession:
         "_locked",
         "_rekeyed",
         "_sequences",
+        "age",
         "buckets",
         "command",
         "is_ended",
@@ -169,6 +177,7 @@ class ModelSession:
         self.is_ended = False
         self.waits_for: ModelSession | None = None
         self.command = 0
+        self.age = 0  # the number of its first lock or change; Postgres waits for the oldest first
         self.rows, self.buckets = database.rows, database.buckets
         self._database = database
         self._has_locks = database.kind == "postgres"
@@ -177,7 +186,7 @@ class ModelSession:
         self._locked: list[RowState] = []
         self._rekeyed: list[tuple[TableIndex, RowState, Any, Any]] = []  # keys that a row had or has in a transaction
         self._checks: list[tuple[ForeignKeyLayout, Any] | tuple[TableLayout, Tuple]] = []  # at the end of the statement
-        self._sequences = tuple(database.sequences)
+        self._sequences = () if self._has_locks else tuple(database.sequences)  # SQLite uses ids again
         database.open[self] = None
 
     def run(self, statement: Statement, values: Values) -> Generator["ModelSession", None, StatementResult]:
@@ -185,9 +194,19 @@ class ModelSession:
 
         Of several that wait for one session, the first is to go on first.
         """
-        assert not self.is_ended
         compiled = compile_statement(self._database.kind, statement)
-        plan, p = compiled.plan, compiled.pick(values)
+        return self._run(compiled.plan, compiled.pick(values))
+
+    def run_text(self, text: str, values: Tuple) -> Generator["ModelSession", None, StatementResult]:
+        """The same for the text of a statement, and its values in order."""
+        return self._run(compile_text(self._database.kind, text), values)
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._changed)
+
+    def _run(self, plan: StatementPlan, p: Tuple) -> Generator["ModelSession", None, StatementResult]:
+        assert not self.is_ended
         if type(plan) is SelectPlan:
             rows = plan.rows(self, p, None)
             return StatementResult(rows, len(rows))
@@ -297,7 +316,10 @@ class ModelSession:
             if newest is None:
                 continue
             self._grant(state, plan.mode)
-            combined = (version, *joined) if newest is version else plan.recheck(self, p, x, newest, *joined)
+            combined = (version, *joined)
+            # FOR KEY SHARE does not read a row again unless its key has changed.
+            if newest is not version and (plan.mode != KEY_SHARE or _changes_key(plan.table, version, newest)):
+                combined = plan.recheck(self, p, x, newest, *joined)
             if combined is not None:
                 rows.append(plan.value(self, p, x, *combined))
         return StatementResult(rows, len(rows))
@@ -330,12 +352,8 @@ class ModelSession:
                 self._grant(state, mode)
                 if plan.rekeyed:
                     yield from self._rekey(plan.rekeyed, state, old, new)
+                self._check_later(plan.foreign_keys, state, old, new)
                 self._write(state, new)
-                self._checks += [
-                    (key, new[key.place])
-                    for key in plan.foreign_keys
-                    if new[key.place] is not None and new[key.place] != old[key.place]
-                ]
                 count += 1
                 if plan.returning:
                     rows.append(plan.returning(self, p, x, new, *others))
@@ -386,6 +404,8 @@ class ModelSession:
             state.command = self.command
             self.rows[table.number][state] = None
             self._changed.append(state)
+            if not self.age:
+                self.age = self._database.next_age()
             for index in table.indexes:
                 key = index.key(new)
                 if key is None:
@@ -415,6 +435,7 @@ class ModelSession:
             changed = plan.update(self, p, x, state.seen_by(self), new)
             if broken := plan.table.check(changed):
                 raise Refused(broken)
+            self._check_later(NOTHING, state, new, changed)
             self._write(state, changed)
             return True
         return False
@@ -454,6 +475,15 @@ class ModelSession:
         assert state.writer is self
         state.pending = new
         state.command = self.command
+
+    def _check_later(self, keys: Iterable[ForeignKeyLayout], state: RowState, old: Tuple, new: Tuple) -> None:
+        """Check foreign keys that changed, and all if this transaction wrote the version before, as Postgres does."""
+        if state.writer is self:
+            self._checks += [(key, new[key.place]) for key in state.table.foreign_keys if new[key.place] is not None]
+        else:
+            self._checks += [
+                (key, new[key.place]) for key in keys if new[key.place] is not None and new[key.place] != old[key.place]
+            ]
 
     def _check_references(self) -> Waits:
         """Foreign keys: the rows that new rows refer to exist and are locked, and no row refers to a deleted one."""
@@ -502,19 +532,22 @@ class ModelSession:
                     raise Refused(key.name)
 
     def _blocker(self, row: RowState, mode: int) -> "ModelSession | None":
-        """A session that has locked the row in a mode that excludes this one."""
+        """The oldest session that has locked the row in a mode that excludes this one."""
+        found: ModelSession | None = None
         if row.locks:
             excluded = CONFLICTS[mode]
             for session, held in row.locks.items():
-                if held in excluded and session is not self:
-                    return session  # type: ignore[no-any-return]
-        return None
+                if held in excluded and session is not self and (found is None or session.age < found.age):
+                    found = session
+        return found
 
     def _grant(self, row: RowState, mode: int) -> None:
         if not self._has_locks:
             return
         held = row.locks.get(self)
         if held is None:
+            if not self.age:
+                self.age = self._database.next_age()
             self._locked.append(row)
             row.locks[self] = mode
         elif held < mode:

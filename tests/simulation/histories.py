@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+from sqlalchemy import bindparam, insert, update
 
 from cadenza.fleet import changes, presence
 from cadenza.ledger import (
@@ -25,6 +26,7 @@ from cadenza.ledger import (
     vouchers,
 )
 from cadenza.ledger.committer import REGISTERED
+from cadenza.store import schema
 from cadenza.store.postgres.session import DIALECT
 from cadenza.store.statements import SelectByIds, Statement, compile_for
 from cadenza.store.store import CHANGE_NOTHING
@@ -40,6 +42,7 @@ COMPLETIONS = tuple(f"chatcmpl-{number}" for number in range(5))
 DIGESTS = tuple(bytes([number]) * 32 for number in range(1, 4))
 SOURCES = ("voucher:1", "refund:1", "late-end:1")
 AMOUNTS = (0, 10, 20, 30)
+EMAILS = ("a@example.com", "b@example.com", "d@example.com", "e@example.com", "D@example.com")
 
 
 def one_of(*among: Any) -> Pick:
@@ -110,6 +113,12 @@ USAGE: dict[str, Pick] = {
     "source": one_of("request", "sweep"),
     "account_id": one_of(*ACCOUNTS),
 }
+HOLD: dict[str, Pick] = {
+    "owner": ANY_PROCESS,
+    "state": one_of("open", "open", "settled"),
+    "ended_at": one_of(None, None, 5),
+    "request_id": one_of("x"),
+}
 EPOCH: dict[str, Pick] = {"of": one_of("changes", "classes")}
 SPAN: dict[str, Pick] = {"start": one_of(0, 2), "end": one_of(2, 5000)}
 BATCHES, LOCKING, CHANGING = 0.15, 0.35, 0.85  # how often each kind is chosen
@@ -147,7 +156,28 @@ def batch(random: Random) -> dict[str, Any]:
     return values
 
 
+ADD_HOLD = Statement(insert(schema.holds), *schema.holds.c.keys())  # as the release before did
+RENAME = Statement(
+    update(schema.accounts).where(schema.accounts.c.id == bindparam("account")).values(email=bindparam("new_email"))
+)
 CHANGES: list[tuple[Statement, Mapping[str, Pick]]] = [
+    (ADD_HOLD, HOLD),
+    (RENAME, {"new_email": one_of(*EMAILS)}),
+    (RENAME, {"new_email": one_of(*EMAILS)}),
+    (
+        accounts.INSERT,
+        {
+            "id": one_of("acct_a", "acct_new"),
+            "email": one_of(*EMAILS),
+            "balance_nano": one_of(0, 10),
+            "held_nano": one_of(0, 10, 20),
+            "preferred_class": one_of("forte", "piano"),
+            **dict.fromkeys(("password_hash", "theme"), one_of("x")),
+            **dict.fromkeys(("is_operator", "uses_search", "uses_memory"), one_of(True, False)),
+            **dict.fromkeys(("suspended_at", "verified_at", "low_noticed_at"), one_of(None, 1)),
+            **dict.fromkeys(("low_balance_nano", "debt_nano"), AMOUNT),
+        },
+    ),
     (rows.ADD_ENTRY, ENTRY),
     (rows.ADD_SOURCED_ENTRY, ENTRY),
     (rows.ADD_USAGE, USAGE),
@@ -301,7 +331,7 @@ READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (keys.LOOK_UP, {}),
     (keys.LOOK_UP_MANY, {}),
     (accounts.BY_ID, {}),
-    (accounts.BY_EMAIL, {"email": one_of("a@example.com", "x@example.com")}),
+    (accounts.BY_EMAIL, {"email": one_of(*EMAILS)}),
     (accounts.OLDEST_FIRST, {}),
     (accounts.COUNT, {}),
     (epochs.CURRENT, EPOCH),

@@ -95,7 +95,13 @@ def compile_statement(kind: Kind, statement: Statement) -> Compiled:
     else:
         numbers = itertools.count(1)
         text, pick = re.sub(r"\?", lambda _: f"${next(numbers)}", statement.sqlite_text), statement.sqlite_values
-    return Compiled(pick, Compiler(layouts(kind)).statement(sqlglot.parse_one(text, dialect="postgres")), text)
+    return Compiled(pick, compile_text(kind, text), text)
+
+
+@functools.cache
+def compile_text(kind: Kind, text: str) -> StatementPlan:
+    """The plan of a statement whose values have numbers."""
+    return Compiler(layouts(kind)).statement(sqlglot.parse_one(text, dialect="postgres"))
 
 
 class Compiler(QueryCompiler):

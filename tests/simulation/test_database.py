@@ -180,6 +180,14 @@ async def test_a_reference_waits_only_for_an_exclusive_lock(
     await both.finish()
 
 
+async def test_a_second_update_of_a_row_locks_its_parents(both: Comparison) -> None:
+    """Postgres checks all references of a row that the same transaction has written before."""
+    await both.run(0, (keys.TOUCH, {"key": "key_b", "used": 5}))
+    assert await both.run(1, (accounts.LOCK_PASSWORD, {"account": "acct_b"})) is not WAITS
+    assert await both.run(0, (keys.TOUCH, {"key": "key_b", "used": 6})) is WAITS
+    await both.finish()
+
+
 async def test_a_parent_is_deleted_only_without_children(both: Comparison) -> None:
     """A process with a reserve cannot be removed, nor while a transaction adds a reserve."""
     refused = await both.run(0, (presence.REMOVE, {"of": "proc_1"}))
@@ -243,6 +251,28 @@ async def test_a_fence_does_not_wait_for_a_batch_that_it_meets(both: Comparison)
     await both.end(1, commits=True)
     assert values_of(await both.run(0, batch("proc_2"))) == ((0, 0),)
     assert await both.run(1, (presence.REMOVE, {"of": "proc_2"})) is WAITS
+    await both.finish()
+
+
+async def test_a_batch_that_waited_does_not_see_that_its_process_was_fenced(both: Comparison) -> None:
+    """FOR KEY SHARE returns the row as it was when the statement began, unless its key has changed."""
+    reserve: dict[str, list[Any]] = {"r_account": ["acct_a"], "r_before": [10], "r_after": [5], "r_spare": [False]}
+    await both.run(0, (credit.ASK, {"account": "acct_a", "me": "proc_1"}))
+    assert await both.run(1, batch("proc_2", **reserve)) is WAITS
+    await both.run(2, (presence.FENCE, {"of": "proc_2", "last": 0, "fenced": -1}))
+    await both.end(2, commits=True)
+    assert (await both.end(0, commits=True))[1].rows == ((1, 1),)
+    assert values_of(await both.run(1, batch("proc_2"))) == ((0, 0),)
+    await both.finish()
+
+
+async def test_a_query_in_an_update_is_read_when_the_statement_begins(both: Comparison) -> None:
+    """After a wait, whether there are caps is what it was before."""
+    await both.run(0, (cap_rows.REMOVE, {"key": "key_a"}))
+    await both.run(0, (accounts.LOCK, {"account": "acct_a"}))
+    assert await both.run(1, (cap_rows.FLAG_ACCOUNT, {"account": "acct_a"})) is WAITS
+    await both.end(0, commits=True)
+    assert values_of(await both.run(1, LOCK_A)) == (("acct_a", 50, 20, 20, 0, 1, 0),)
     await both.finish()
 
 

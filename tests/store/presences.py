@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from cadenza.fleet.presence import HeartbeatBounds, Presence
+from cadenza.fleet.presence import HeartbeatBounds, Host, Presence
 from cadenza.store import schema
 from cadenza.store.address import open_store
 from cadenza.store.postgres.connection import PostgresBounds
@@ -82,7 +82,7 @@ class LateAnswers(PostgresStore):
 async def present(
     store: Store, clock: HandClock | None = None, bounds: HeartbeatBounds = QUICK
 ) -> AsyncIterator[Presence]:
-    presence = Presence(store, bounds, clock or HandClock())
+    presence = Presence(store, bounds, Host(elapsed_s=clock or HandClock()))
     await presence.start()
     try:
         yield presence

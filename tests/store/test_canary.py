@@ -260,3 +260,19 @@ async def test_an_operator_came_first(sqlite_store: Store) -> None:
     state = await process.look()
     assert (state.version.number, state.canary, state.changed_at) == (1, None, 3)
     assert await audit_events.list_of_subject(sqlite_store, CLASS, 10) == []
+
+
+async def test_counts_that_cannot_be_read_do_not_end_the_task(store: Store) -> None:
+    """The log says once what to do. When the counts can be read again, the canary goes on."""
+    await begin(store)
+    process = CountingProcess(store)
+    await process.look()
+    await store.transact(lambda tx: class_versions.set_canary(tx, CLASS, "[1]"))
+    await process.look()
+    [line] = [json.loads(line) for line in process.log.getvalue().splitlines()]
+    assert (line["event"], line["class_id"]) == ("a canary cannot be followed", CLASS)
+    assert "cadenza classes rollback forte" in line["reason"]
+    await store.transact(lambda tx: class_versions.set_canary(tx, CLASS, new_canary()))
+    for name in [f"acct_{number}" for number in range(600)]:
+        process.serve(name)
+    assert (await process.look()).share == 25

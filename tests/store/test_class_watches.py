@@ -87,7 +87,7 @@ async def watched(store: Store, tmp_path: Path) -> WatchedClass:
 
     version = await store.transact(seed)
     side = AskedSide(version.main_routes, None, Price(1, 1))
-    return WatchedClass(version=version, suite=suite, every_s=3600, budget_nano=10**9, side=side, tried=())
+    return WatchedClass(version=version, suite=suite, every_s=3600, budget_nano=10**9, side=side)
 
 
 async def watch(store: Store, model: ScriptedModel, watched: WatchedClass) -> WatchDone:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import insert
 
 from cadenza.fleet import presence as processes
-from cadenza.fleet.presence import USUAL_BOUNDS, Observation, Presence
+from cadenza.fleet.presence import USUAL_BOUNDS, Host, Observation, Presence
 from cadenza.store import schema
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
@@ -184,7 +184,7 @@ async def test_a_dead_process_is_swept_by_one(store: Store, url: str) -> None:
 async def test_freshness_counts_from_when_the_beat_was_sent(failing: FailingPostgres) -> None:
     """An answer that took long makes a process fresh for a shorter time."""
     clock = HandClock()
-    presence = Presence(failing, processes.HeartbeatBounds(heartbeat_every_s=HOUR_S), clock)
+    presence = Presence(failing, processes.HeartbeatBounds(heartbeat_every_s=HOUR_S), Host(elapsed_s=clock))
 
     def take_long() -> None:
         clock.now_s += 0.25

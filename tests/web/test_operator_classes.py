@@ -73,6 +73,7 @@ def test_a_canary_is_ended_on_the_page(running: Service, operator: Visitor) -> N
     served, tried = found["version"]["number"], found["candidate"]["number"]
     assert (found["share"], found["candidate"]["routes"][0]["model"]) == (5, "three")
     assert f"Canary: version {tried}" in operator.get(PAGE).words
+    assert f"canary: version {tried} at 5%" in operator.get("/operator/classes").words
     late = operator.post(f"{PAGE}/rollback", {"version": str(served)})
     assert (late.status, "has changed meanwhile" in late.words) == (400, True)
     form = {"version": str(served), "candidate": str(tried), "reason": "too slow"}

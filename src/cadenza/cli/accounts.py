@@ -245,7 +245,7 @@ def remove_second_factor(email: str, config: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @config_option
 def erase(email: str, yes: bool, config: str | None) -> None:
-    """Erase an account for good: address, password, notes, sessions and the names of its keys.
+    """Erase an account permanently: address, password, notes, sessions and the names of its keys.
 
     Its keys stop at once. Its entries and its usage stay, without a name. Credit that is left is forfeited.
     """

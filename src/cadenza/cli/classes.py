@@ -1,6 +1,6 @@
 """cadenza classes list | show | history | diff | adopt | promote | rollback | reload."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cadenza.control.classes import ClassSituation
     from cadenza.core.classes import ClassState, ClassVersion
     from cadenza.core.records import Route
-    from cadenza.store.store import Store
     from cadenza.store.tables.verdicts import EvaluationRecord
 
 ROUTE_FIELDS = ("order", "weight", "provider", "model", "context_tokens", "max_output_tokens")
@@ -35,6 +34,7 @@ LIST_COLUMNS = ("class", "version", *ROUTE_COLUMNS)
 HISTORY_COLUMNS = ("at", "actor", "event", "detail")
 CHARACTER_CHARS_SHOWN = 100
 EVENTS_MAX = 1_000
+COLORS = {"+": "green", "-": "red"}  # of lines of a diff
 
 class_argument = click.argument("class_id", metavar="CLASS")
 
@@ -49,14 +49,12 @@ def classes() -> None:
 @config_option
 def list_routes(as_json: bool, config: str | None) -> None:
     """List the routes that serve every class, in the order in which they are tried."""
-    settings = load_config(config)
-    states = _read_states(settings)
-    rows = list[dict[str, object]]()
-    for class_id in states or settings.classes:
-        state = states.get(class_id)
-        routes = state.version.routes if state else settings.classes[class_id].routes
-        number = state.version.number or None if state else None
-        rows += [{"class": class_id, "version": number, **_route_row(route)} for route in routes]
+    versions = [state.version for state in _read_states(load_config(config)).values()]
+    rows = [
+        {"class": version.class_id, "version": version.number or None, **_route_row(route)}
+        for version in versions
+        for route in version.routes
+    ]
     print_list(rows, LIST_COLUMNS, as_json=as_json)
 
 
@@ -176,7 +174,10 @@ def promote(class_id: str, candidate: str, share: int, force: bool, reason: str,
     if state.candidate:
         say(f"Version {state.candidate.number} of '{class_id}' serves {state.share}% of the accounts: a canary runs.")
     else:
-        say(f"Version {state.version.number} of '{class_id}' serves every account. {_how_to_return(state)}")
+        say(
+            f"Version {state.version.number} of '{class_id}' serves every account. "
+            f"To return to version {state.previous}: cadenza classes rollback {class_id}"
+        )
 
 
 @classes.command()
@@ -209,22 +210,14 @@ def reload(config: str | None) -> None:
 
 def _read_states(settings: "Settings") -> "dict[str, ClassState]":
     """What is served, by class. Without a store, nothing is recorded yet: then the config says it."""
-    from cadenza.control.class_versions import read_served  # noqa: PLC0415 import time
+    from cadenza.control.class_versions import read_served, unrecorded  # noqa: PLC0415 import time
     from cadenza.store.address import open_store  # noqa: PLC0415 import time
 
-    path = open_store(settings.store.url).path
+    configured, path = settings.configured_classes(), open_store(settings.store.url).path
     if path is not None and not path.exists():
         say("There is no store yet: these are the routes of the config.")
-        return {}
-
-    async def read(store: "Store") -> "dict[str, ClassState]":
-        return await read_served(store, settings.configured_classes())
-
-    return read_store(settings, read)
-
-
-def _how_to_return(state: "ClassState") -> str:
-    return f"To return to version {state.previous}: cadenza classes rollback {state.version.class_id}"
+        return unrecorded(configured)
+    return read_store(settings, lambda store: read_served(store, configured))
 
 
 def _route_row(route: "Route") -> dict[str, object]:
@@ -306,17 +299,12 @@ def _print_diff(found: "VersionDiff") -> None:
     if found.character:
         click.echo("  character")
         for line in found.character:
-            click.secho(f"    {line}", fg=_color(line[:1]))
+            click.secho(f"    {line}", fg=COLORS.get(line[:1]))
 
 
 def _print_route_change(change: "RouteChange") -> None:
     sign = {"added": "+", "removed": "-", "changed": "~"}[change.change]
-    click.secho(f"{sign} route {change.route}", fg=_color(sign))
+    click.secho(f"{sign} route {change.route}", fg=COLORS.get(sign))
     for field in change.fields:
         values = [value for value in (field.before, field.after) if value is not None]
         click.echo(f"    {field.name}: {' -> '.join(values)}")
-
-
-def _color(sign: str) -> str | None:
-    colors: Mapping[str, str] = {"+": "green", "-": "red"}
-    return colors.get(sign)

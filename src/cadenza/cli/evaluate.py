@@ -45,7 +45,7 @@ INTERRUPTED_CODE = 130
     help="How many cases are asked at once.",
 )
 @click.option("--report", metavar="FILE", type=click.Path(path_type=Path), help="Write a page with all answers.")
-@click.option("--restart", is_flag=True, help="Begin anew instead of going on with an interrupted evaluation.")
+@click.option("--restart", is_flag=True, help="Start over instead of resuming an interrupted evaluation.")
 @click.option("--inspect", metavar="TASK", help="Run a task of Inspect as the suite.")
 @click.option("--inspect-program", metavar="FILE", show_default="inspect, on the PATH", help="The program of Inspect.")
 @click.option("--limit", metavar="NUMBER", type=click.IntRange(1), help="How many samples of the task of Inspect.")

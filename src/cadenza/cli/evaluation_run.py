@@ -13,7 +13,7 @@ from cadenza.cli.console import now_ms, print_json, say, to_row
 from cadenza.cli.private_service import private_service, read_spent
 from cadenza.cli.verdict_output import ProgressBar, print_gate, print_verdict
 from cadenza.config import Settings
-from cadenza.config.classes import asked_side, class_rules, find_candidate, resolve_classes, served_version, tried_route
+from cadenza.config.classes import asked_side, class_rules, find_candidate, resolve_classes, served_version
 from cadenza.control.classes import ClassRules, name_routes
 from cadenza.core.classes import ClassVersion
 from cadenza.core.records import COMMAND_LINE, Route
@@ -90,12 +90,10 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
             budget_nano=options.budget_nano,
             judge=asked_side(settings, judges, judge.class_id) if judge else None,
         )
-        tried = {side: tried_route(settings, asked.routes[0]) for side, asked in run.sides.items()}
         order = EvaluationOrder(
             incumbent=incumbent,
             candidate=candidate,
             run=run,
-            tried=tried,
             actor=COMMAND_LINE,
             restart=options.restart,
             keeps_answers=options.report is not None,

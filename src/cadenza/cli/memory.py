@@ -88,7 +88,7 @@ def edit(note: str, text: str, config: str | None) -> None:
 @click.argument("note", metavar="ID")
 @config_option
 def remove(note: str, config: str | None) -> None:
-    """Delete a note for good."""
+    """Delete a note permanently."""
     from cadenza.control.account.memory import remove_note  # noqa: PLC0415 import time
 
     async def work(store: "Store") -> None:

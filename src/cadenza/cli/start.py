@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 from urllib.parse import urlsplit
 
@@ -19,20 +20,21 @@ import click
 import msgspec
 import uvloop
 
-from cadenza.app import WORKERS_FOLDER, App
+from cadenza.app import WORKERS_FOLDER, App, log_replaced
 from cadenza.cli.console import now_ms, say_backup
 from cadenza.cli.index import index_problem
 from cadenza.config import Settings
 from cadenza.config.classes import resolve_classes
 from cadenza.config.settings import GroundingSettings
 from cadenza.control.account.accounts import create_account, list_accounts
+from cadenza.control.class_versions import ServingProcess
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.sign_in.links import make_operator_link
 from cadenza.control.store.prepare import prepare_store
 from cadenza.core.classes import ClassState
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
-from cadenza.observe import make_log
+from cadenza.observe import Log, make_log
 from cadenza.observe.worker_metrics import workers_folder
 from cadenza.process import protect_memory
 from cadenza.server.server import bind, serve_one
@@ -61,8 +63,8 @@ def run_service(settings: Settings, host: str, port: int) -> None:
     protect_memory()
     listener = _bind(host, port)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service can reload
-    _print_screen(settings, _base_url(listener), uvloop.run(_prepare(settings)))
     log = make_log()
+    _print_screen(settings, _base_url(listener), uvloop.run(_prepare(settings, log)))
     log.info("starting", **start_facts(settings, listener))
     if problem := index_problem(settings.grounding.search):
         reason, todo = problem
@@ -106,7 +108,7 @@ def _bind(host: str, port: int) -> socket.socket:
         ) from None
 
 
-async def _prepare(settings: Settings) -> Prepared:
+async def _prepare(settings: Settings, log: Log) -> Prepared:
     """Open the store; create the demo account if the built-in default has no account, and the operator's link."""
     store = open_store(settings.store.url)
     try:
@@ -114,7 +116,7 @@ async def _prepare(settings: Settings) -> Prepared:
         accounts = await list_accounts(store)
         emails = [account.email for account in accounts]
         demo = None if emails or settings.source else await _make_demo(store)
-        classes = await resolve_classes(store, settings)
+        classes = await resolve_classes(store, settings, ServingProcess(replaced=partial(log_replaced, log)))
         path = None if set(emails) - {DEMO_EMAIL} else await make_operator_link(store, now_ms())
         return Prepared(bool(emails), any(account.is_operator for account in accounts), demo, path, classes)
     finally:

@@ -9,11 +9,10 @@ import click
 from cadenza.cli.console import print_table, say, to_row
 from cadenza.core.money import format_dollars
 from cadenza.evaluation.runner import RunProgress
-from cadenza.evaluation.verdict import SideSummary, TagSummary, Verdict, describe_decision
+from cadenza.evaluation.verdict import SideSummary, TagSummary, Verdict, describe_decision, show_cost
 
 BAR_CHARS = 24
 PLAIN_LINE_S = 5.0  # between lines of progress that is not shown on a terminal
-NANO_STEP = 10_000  # amounts are shown in steps of a thousandth of a cent
 TAG_COLUMNS = ("tag", "cases", "wins", "losses", "ties", "incumbent", "candidate", "difference, 95% interval")
 SIDE_COLUMNS = ("", "incumbent", "candidate")
 
@@ -22,7 +21,7 @@ class ProgressBar:
     """Done and total, the cost so far and the time left: a bar on a terminal, else a line every few seconds."""
 
     def __init__(self, budget_nano: int) -> None:
-        self._budget = format_dollars(budget_nano)
+        self._budget = f"${format_dollars(budget_nano)}"
         self._is_terminal = sys.stderr.isatty()
         self._began_s = self._shown_s = time.monotonic()
         self._before = 0
@@ -39,7 +38,7 @@ class ProgressBar:
         if not self._is_terminal and now_s - self._shown_s < PLAIN_LINE_S and not is_over:
             return
         self._shown_s, self._shown = now_s, progress.done
-        line = f"{progress.done}/{progress.total} pairs, ${_rounded(progress.spent_nano)} of {self._budget}"
+        line = f"{progress.done}/{progress.total} pairs, ${show_cost(progress.spent_nano)} of {self._budget}"
         if not is_over:
             line += f", {self._left(progress, now_s)} left"
         if self._is_terminal:
@@ -65,7 +64,7 @@ def print_verdict(verdict: Verdict, incumbent: str, candidate: str) -> None:
     click.echo()
     if verdict.skipped:
         click.echo(f"{verdict.skipped} cases were not asked: they need a judge (--judge CLASS).")
-    spent = f"This evaluation has cost at most ${_rounded(verdict.spent_nano)}"
+    spent = f"This evaluation has cost at most ${show_cost(verdict.spent_nano)}"
     if verdict.is_cost_known:
         click.echo(f"{spent}.")
     else:
@@ -96,7 +95,7 @@ def _side_rows(verdict: Verdict, incumbent: str, candidate: str) -> list[Mapping
             "score": f"{side.score:.3f}",
             "cases won": won,
             "cases passed": f"{side.passes} of {verdict.cases}",
-            "cost per answer": "not known" if side.cost_nano is None else f"${_rounded(round(side.cost_nano))}",
+            "cost per answer": "not known" if side.cost_nano is None else f"${show_cost(side.cost_nano)}",
             "first token p50, p95": _times(side.first_p50_ms, side.first_p95_ms),
             "whole answer p50, p95": _times(side.whole_p50_ms, side.whole_p95_ms),
             "tokens per answer": f"{side.tokens:.1f}",
@@ -119,8 +118,3 @@ def _conformance(side: SideSummary) -> str:
     names = {state: ", ".join(one.name for one in side.conformance if one.state == state) for state in states}
     bad = "; ".join(f"{state}: {checks}" for state, checks in sorted(names.items()))
     return bad or (f"all {len(side.conformance)} ok" if side.conformance else "not tried")
-
-
-def _rounded(nano: int) -> str:
-    """Rounded up, so that nothing is shown as free that is not."""
-    return format_dollars(-(-nano // NANO_STEP) * NANO_STEP)

@@ -11,7 +11,6 @@ from cadenza.control.classes import ClassRules
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.money import Price
 from cadenza.core.records import Route
-from cadenza.evaluation.conformance import TriedRoute
 from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.watch import WatchedClass
 from cadenza.store.store import Store
@@ -34,24 +33,20 @@ def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVers
 
 def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
     """What a watch of this version needs to know."""
-    one, routes = _class_settings(settings, version.class_id), version.main_routes
+    one = _class_settings(settings, version.class_id)
     return WatchedClass(
         version=version,
         suite=one.suite,
         every_s=one.watch.every_hours * 3600 if one.watch.every_hours is not None else None,
         budget_nano=one.watch.budget_nano,
-        side=asked_side(settings, routes, version.class_id),
-        tried=tuple(tried_route(settings, route) for route in routes),
+        side=asked_side(settings, version.main_routes, version.class_id),
     )
 
 
 def asked_side(settings: Settings, routes: tuple[Route, ...], class_id: str) -> AskedSide:
-    return AskedSide(routes, known_cost(settings, routes), settings.prices[class_id])
-
-
-def tried_route(settings: Settings, route: Route) -> TriedRoute:
-    provider = settings.providers[route.provider]
-    return TriedRoute(route, None if provider.kind == "embedded" else provider.dialect)
+    providers = [settings.providers[route.provider] for route in routes]
+    dialects = tuple(None if one.kind == "embedded" else one.dialect for one in providers)
+    return AskedSide(routes, known_cost(settings, routes), settings.prices[class_id], dialects)
 
 
 def known_cost(settings: Settings, routes: Iterable[Route]) -> Price | None:

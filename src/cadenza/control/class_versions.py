@@ -9,7 +9,7 @@ Processes with different configs each serve their own. The state then says what 
 another config, serves: a process that goes on serving what its config says leaves the state alone.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -46,15 +46,15 @@ async def resolve(
 ) -> dict[str, ClassState]:
     """The state of each class that is served, once it is recorded.
 
-    ControlError, and nothing is recorded, if a version names a provider that is not among `providers`, or if nobody has
-    routes for one of the classes that the config has `named`. A command that does not serve (`process` is None) records
+    ControlError, and nothing is recorded, if a version names a provider that is not among `providers`, or if one of the
+    classes that the config has `named` has no routes. A command that does not serve (`process` is None) records
     versions, and leaves the state to the processes that do: its config may be another one than theirs.
     """
     replaced = dict[str, tuple[ClassState, ClassState]]()
 
     def work(tx: Transaction) -> dict[str, ClassState]:
         replaced.clear()
-        states = _by_class(class_versions.list_states(tx))
+        states = {state.version.class_id: state for state in class_versions.list_states(tx)}
         served = dict[str, ClassState]()
         for class_id in CLASSES:
             given, state = configured.get(class_id), states.get(class_id)
@@ -90,15 +90,17 @@ async def _try_again(store: Store, work: Callable[[Transaction], dict[str, Class
 
 async def read_served(store: Store, configured: Mapping[str, ConfiguredClass]) -> dict[str, ClassState]:
     """The same without writing. What the config says has the number 0 until a process has loaded it."""
-    states = _by_class(await class_versions.read_states(store))
-    served = dict[str, ClassState]()
-    for class_id in CLASSES:
-        given, state = configured.get(class_id), states.get(class_id)
-        if state and (is_decided_by_store(state, given) or (given and _is_current(state, given))):
-            served[class_id] = state
-        elif given:
-            served[class_id] = ClassState(version=given.version)
-    return served
+    served = unrecorded(configured)
+    for state in await class_versions.read_states(store):
+        given = configured.get(state.version.class_id)
+        if is_decided_by_store(state, given) or (given and _is_current(state, given)):
+            served[state.version.class_id] = state
+    return {class_id: served[class_id] for class_id in CLASSES if class_id in served}
+
+
+def unrecorded(configured: Mapping[str, ConfiguredClass]) -> dict[str, ClassState]:
+    """What the config says, as states that the store does not have."""
+    return {class_id: ClassState(version=one.version) for class_id, one in configured.items()}
 
 
 def is_decided_by_store(state: ClassState, given: ConfiguredClass | None) -> bool:
@@ -151,7 +153,7 @@ def _is_current(state: ClassState, given: ConfiguredClass) -> bool:
 
 
 def require_routes(class_id: str, served: Collection[str]) -> None:
-    """ControlError if a class of which the config has settings is not among those that are served."""
+    """ControlError if a class that has settings in the config is not served."""
     if class_id not in served:
         raise ControlError(
             f"The class '{class_id}' has no routes: the config has settings for it and names no routes, and the store "
@@ -161,14 +163,10 @@ def require_routes(class_id: str, served: Collection[str]) -> None:
 
 def require_providers(state: ClassState, providers: Collection[str]) -> None:
     """ControlError if the version that is served, or the candidate, names a provider that is not among these."""
-    for version in filter(None, (state.version, state.candidate)):
+    for version in state.versions:
         if missing := {route.provider for route in version.routes}.difference(providers):
             class_id, name = version.class_id, min(missing)
             raise ControlError(
                 f"Version {version.number} of the class '{class_id}' needs the provider '{name}', which the config "
                 f"does not have. Define [providers.{name}], or run 'cadenza classes rollback {class_id}'."
             )
-
-
-def _by_class(states: Iterable[ClassState]) -> dict[str, ClassState]:
-    return {state.version.class_id: state for state in states}

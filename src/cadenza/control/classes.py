@@ -29,7 +29,7 @@ from cadenza.store.tables.verdicts import EvaluationRecord
 REASON_CHARS_MAX = 500
 HISTORY_SHOWN = 50
 VERDICTS_SHOWN = 20
-VERDICTS_READ = 200  # of which one must be for the candidate
+VERDICTS_READ = 200  # one of them must be on the candidate
 EVENTS_READ = 10_000
 _BEGINS = re.compile(r"version (\d+) (?:again, )?instead of \d")  # in the history, when a version begins to serve
 
@@ -455,7 +455,7 @@ def _step_after(verdict: EvaluationRecord, rules: ClassRules) -> str:
     """What to do after the newest evaluation, which was against the version that is served."""
     class_id = verdict.class_id
     if verdict.result is None:
-        return f"The evaluation {verdict.id} of {verdict.candidate} has not ended: its command goes on with it."
+        return f"The evaluation {verdict.id} of {verdict.candidate} has not ended: repeat its command to resume it."
     wanted = rules.suite.name if rules.suite else STARTER
     if verdict.suite != wanted:
         return (

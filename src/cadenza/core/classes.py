@@ -89,6 +89,11 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 1
     changed_at: int = 0
 
+    @property
+    def versions(self) -> tuple[ClassVersion, ...]:
+        """The version that is served, and the candidate if there is one."""
+        return (self.version, self.candidate) if self.candidate else (self.version,)
+
     def serving(self, version: ClassVersion) -> "ClassState":
         """The state in which this version serves every account, and no canary runs."""
         return msgspec.structs.replace(self, version=version, candidate=None, share=0, canary=None)

@@ -155,6 +155,7 @@ class Canaries:
         self._catalogue = catalogue
         self._rules = rules
         self._counters: dict[str, StepCounter] = {}
+        self._failing: set[str] = set()  # classes whose canary cannot be followed, as the log says
 
     async def run(self) -> None:
         """Look again and again. When it is cancelled, add what was counted since."""
@@ -165,18 +166,28 @@ class Canaries:
         finally:
             with contextlib.suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(STOP_S):
-                    for counter in self._counters.values():
-                        await self._add(counter)
+                    for class_id, counter in self._counters.items():
+                        if class_id not in self._failing:
+                            await self._add(counter)
 
     async def look(self) -> None:
         """Add what was counted to the store, and do what follows from it."""
         self._follow()
-        for counter in self._counters.values():
-            with contextlib.suppress(StoreUnavailable):
+        for class_id, counter in self._counters.items():
+            try:
                 if await self._add(counter):
                     self._observer.at("canary-decided")
                     await self._change(counter)
                     self._observer.at("canary-changed")
+            except StoreUnavailable:
+                continue
+            except Exception as error:  # noqa: BLE001 counts that cannot be read must not end the other canaries
+                if class_id not in self._failing:
+                    self._failing.add(class_id)
+                    reason = f"{type(error).__name__}: end it with 'cadenza classes rollback {class_id}'"
+                    self._observer.log.error("a canary cannot be followed", class_id=class_id, reason=reason)
+            else:
+                self._failing.discard(class_id)
 
     def _follow(self) -> None:
         """Count the requests of those classes that have a canary now."""

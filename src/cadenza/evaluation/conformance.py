@@ -14,7 +14,6 @@ from cadenza.core.tokens import Tokenizer
 from cadenza.evaluation.verdict import CheckState, ConformanceCheck
 from cadenza.upstreams.base import Ask, Collector, Fault, OpenReply, Upstream
 from cadenza.upstreams.trial import asks
-from cadenza.upstreams.trial.session import TrialFinding
 from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 
 NAMES = {"plain": "answers", "usage": "counts", "system": "character"}  # of findings, as a verdict calls them
@@ -22,15 +21,9 @@ NOT_CHECKS = ("dialect", "window", "requests", "custom", "continue")
 STOP = "5"
 COUNT_FACTOR = 2.0  # tokenizers differ: counts may be twice ours, or half
 COUNT_SLACK = 8
+REQUEST_S = 60.0
 REQUEST_TOKENS = 400  # of the longest prompt of a trial, with some room
 COST_REQUESTS = REQUESTS_MAX + 1
-
-
-class TriedRoute(msgspec.Struct, frozen=True):
-    """A route and the dialect of its provider; None for the embedded model."""
-
-    route: Route
-    dialect: str | None
 
 
 class WireChecks(msgspec.Struct, frozen=True):
@@ -58,21 +51,19 @@ def conformance_quote(price: Price, requests: int = COST_REQUESTS) -> int:
     return requests * price.quote(REQUEST_TOKENS, asks.CALL_LIMIT_TOKENS)
 
 
-async def check_conformance(given: Upstream, tried: TriedRoute, limit_s: float, tokenizer: Tokenizer) -> WireChecks:
-    """What the route does with each kind of request."""
+async def check_conformance(given: Upstream, route: Route, dialect: str | None, tokenizer: Tokenizer) -> WireChecks:
+    """What the route does with each kind of request. The embedded model has no dialect."""
     upstream = CountedUpstream(given)
-    if tried.dialect is None:
-        findings = await try_plain_reply(upstream, "llamacpp", tried.route, limit_s)
+    if dialect is None:
+        findings = await try_plain_reply(upstream, "llamacpp", route, REQUEST_S)
     else:
-        findings = await try_model(upstream, tried.dialect, tried.route, limit_s)
-    checks = [_named(finding) for finding in findings if finding.tried not in NOT_CHECKS]
+        findings = await try_model(upstream, dialect, route, REQUEST_S)
+    checks = [
+        ConformanceCheck(NAMES.get(one.tried, one.tried), one.state) for one in findings if one.tried not in NOT_CHECKS
+    ]
     if not any(check.state == "fault" for check in checks):
-        checks += await _check_stop(upstream, tried.route, tokenizer)
+        checks += await _check_stop(upstream, route, tokenizer)
     return WireChecks(worst_checks(checks), upstream.requests)
-
-
-def _named(finding: TrialFinding) -> ConformanceCheck:
-    return ConformanceCheck(NAMES.get(finding.tried, finding.tried), finding.state)
 
 
 async def _check_stop(upstream: Upstream, route: Route, tokenizer: Tokenizer) -> list[ConformanceCheck]:

@@ -1,8 +1,8 @@
 """Whether a model behaves as it did: a watch against the reference, case by case. Pure.
 
 Score, tokens and the time to the first token are compared by exact sign tests over the cases that both have answered.
-A test that is not about a real change is positive with a probability of at most `FALSE_ALARM`, whatever the scores are
-distributed like: if nothing changed, a case that differs is as likely to be better as worse. At one watch a day that
+If nothing has changed, a test is positive with a probability of at most `FALSE_ALARM`, for any distribution of the
+scores: a case that differs is then as likely to be better as worse. At one watch a day that
 is at most one false alarm of a measure in three years. Cases without an answer say nothing about the model.
 
     measure      what counts as drift
@@ -48,12 +48,12 @@ class WatchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sign_test(more: int, fewer: int) -> float:
-    """How likely it is that so many of the cases that differ, or more, lie on one side by chance: two-sided."""
+    """The probability that chance puts at least this many of the cases that differ on one side: two-sided."""
     return min(1.0, 2 * _tail(more + fewer, max(more, fewer)))
 
 
 def _tail(count: int, at_least: int) -> float:
-    """How likely it is that so many of `count` cases, or more, do what half of them would do by chance."""
+    """The probability of at least this many heads in `count` tosses of a coin."""
     ways: int = sum(math.comb(count, one) for one in range(at_least, count + 1))
     return ways / (1 << count)
 

@@ -6,7 +6,7 @@ is asked: a wrong key would otherwise cost a whole run of faults.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -15,7 +15,7 @@ from cadenza.core.codes import random_id
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
 from cadenza.core.tokens import Tokenizer
-from cadenza.evaluation.conformance import TriedRoute, WireChecks, check_conformance, conformance_quote
+from cadenza.evaluation.conformance import WireChecks, check_conformance, conformance_quote
 from cadenza.evaluation.graders import Graders
 from cadenza.evaluation.runner import GradedAnswer, RunProgress, SuiteRun, run_suite
 from cadenza.evaluation.verdict import ConformanceCheck, Verdict, reach_verdict
@@ -23,7 +23,6 @@ from cadenza.store.store import Store, StoreRefused
 from cadenza.store.tables import verdicts
 from cadenza.store.tables.verdicts import SIDES, AnswerScore, EvaluationRecord, Side
 
-TRIAL_S = 60.0  # of one request of the conformance checks
 Conformance = tuple[tuple[ConformanceCheck, ...], tuple[ConformanceCheck, ...]]
 
 
@@ -33,7 +32,6 @@ class EvaluationOrder(msgspec.Struct, frozen=True, kw_only=True):
     incumbent: ClassVersion
     candidate: Route
     run: SuiteRun
-    tried: Mapping[Side, TriedRoute]
     actor: str
     restart: bool = False
     keeps_answers: bool = False
@@ -144,12 +142,13 @@ async def _check_sides(order: EvaluationOrder) -> tuple[Conformance, int]:
     run, tokenizer = order.run, Tokenizer()
     if sum(conformance_quote(run.sides[side].counted) for side in SIDES) > run.budget_nano:
         raise ControlError("The budget does not even pay for the checks of wire conformance: raise --budget.")
+    first = {side: run.sides[side].routes[0] for side in SIDES}
 
     def check(side: Side) -> Awaitable[WireChecks]:
-        tried = order.tried[side]
-        return check_conformance(run.upstreams[tried.route.provider], tried, TRIAL_S, tokenizer)
+        route, dialect = first[side], run.sides[side].dialects[0]
+        return check_conformance(run.upstreams[route.provider], route, dialect, tokenizer)
 
-    if order.tried["incumbent"] == order.tried["candidate"]:
+    if first["incumbent"] == first["candidate"]:
         both = await check("candidate")
         found = (WireChecks(both.checks, 0), both)
     else:
@@ -157,7 +156,7 @@ async def _check_sides(order: EvaluationOrder) -> tuple[Conformance, int]:
     for side, wire in zip(SIDES, found, strict=True):
         if any(one.name == "answers" and one.state == "fault" for one in wire.checks):
             raise ControlError(
-                f"The {side}, {order.tried[side].route.name}, does not answer a plain request, so no case was asked. "
+                f"The {side}, {first[side].name}, does not answer a plain request, so no case was asked. "
                 "'cadenza doctor --deep' says why, if it is a route of the config."
             )
     costs = [conformance_quote(run.sides[side].counted, one.requests) for side, one in zip(SIDES, found, strict=True)]

@@ -18,6 +18,9 @@ def find_shortfalls(verdict: Verdict, limits: GateLimits) -> list[str]:
 def _check_scores(verdict: Verdict, limits: GateLimits) -> Iterator[str]:
     if not verdict.is_complete:
         yield "The evaluation was stopped before every case was asked: repeat its command to complete it."
+    if verdict.skipped:
+        cases = "case needs" if verdict.skipped == 1 else "cases need"
+        yield f"{verdict.skipped} {cases} a judge and had none: evaluate again with --judge CLASS."
     if limits.min_score is None and limits.max_losses is None and verdict.interval.high < 0:
         yield (
             f"It is worse than the incumbent by {-verdict.difference:.3f} in score "

@@ -10,8 +10,7 @@ import secrets
 import signal
 import unicodedata
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
@@ -102,7 +101,7 @@ class GradingLimits(msgspec.Struct, frozen=True):
     clock_s: float = 30.0
 
 
-class Graders:
+class Graders(AbstractAsyncContextManager["Graders"]):
     """The child processes in which patterns, schemas and code of suites and answers run."""
 
     def __init__(self, limits: GradingLimits | None = None) -> None:
@@ -110,22 +109,14 @@ class Graders:
         self._checks = Lane(LaneSettings(CHILD, limits.check, limits.clock_s))
         self._code = Lane(LaneSettings(CHILD, limits.code, limits.clock_s))
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+    async def __aexit__(self, *_error: object) -> None:
+        await self._checks.stop()
+        await self._code.stop()
 
     async def prepare(self, suite: Suite) -> None:
         """GradingUnavailable if the suite has code and the system cannot confine it."""
         if any(isinstance(grader, RunsCode) for case in suite.cases for grader in case.graders):
             await self.run_code(CodeTask("", ()), "")
-
-    async def stop(self) -> None:
-        await self._checks.stop()
-        await self._code.stop()
 
     async def check(self, task: PatternTask | SchemaTask, body: bytes) -> str:
         """Why it does not match; empty if it does."""

@@ -23,7 +23,7 @@ class Needle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Haystack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """About so many words of filler, the same for the same seed."""
+    """About this many words of filler, the same for the same seed."""
 
     seed: int
     words: int
@@ -38,7 +38,7 @@ def check_haystack(haystack: Haystack) -> None:
 
 
 def build_haystack(haystack: Haystack) -> str:
-    """Paragraphs of short sentences about a village, none of which has a number or a name in it."""
+    """Paragraphs of short sentences about a village, without numbers and names."""
     chance = random.Random(haystack.seed)  # noqa: S311 filler, not a secret
     sentences, words = list[str](), 0
     while words < haystack.words:

@@ -86,10 +86,6 @@ def _guess(path: Path, data: bytes) -> Source:
     raise SuiteError([f"{path.name}: its form is not known; name it with --from promptfoo, openai-evals or lm-eval"])
 
 
-def _case(place: str, messages: list[Any], graders: list[dict[str, Any]], **fields: object) -> dict[str, Any]:
-    return {"place": place, "messages": messages, "graders": graders, **fields}
-
-
 def _read_promptfoo(name: str, data: bytes) -> Iterator[dict[str, Any] | LeftOut]:
     config = _load_yaml(name, data)
     defaults = config.get("defaultTest")
@@ -117,7 +113,7 @@ def _read_promptfoo(name: str, data: bytes) -> Iterator[dict[str, Any] | LeftOut
                     graders = [_promptfoo_grader(one, chosen) for one in asserts]
                     if not graders:
                         raise _Unfit("it has no `assert`, so an answer could not fail")
-                    yield _case(place, messages, graders)
+                    yield {"place": place, "messages": messages, "graders": graders}
                 except _Unfit as error:
                     yield LeftOut(place, str(error))
 
@@ -258,61 +254,58 @@ def _as_text(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _json_lines(name: str, data: bytes) -> Iterator[tuple[str, dict[str, Any] | LeftOut]]:
+def _read_lines(
+    name: str, data: bytes, convert: Callable[[dict[str, Any]], dict[str, Any]]
+) -> Iterator[dict[str, Any] | LeftOut]:
+    """The samples of a JSONL file."""
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
         place = f"{name}:{number}"
         try:
-            yield place, msgspec.json.decode(line, type=dict[str, Any])
+            sample = msgspec.json.decode(line, type=dict[str, Any])
         except (ValueError, RecursionError):
-            yield place, LeftOut(place, "not a JSON object")
+            yield LeftOut(place, "not a JSON object")
+            continue
+        try:
+            yield {"place": place, **convert(sample)}
+        except _Unfit as error:
+            yield LeftOut(place, str(error))
 
 
 def _read_openai_evals(name: str, data: bytes) -> Iterator[dict[str, Any] | LeftOut]:
-    """`ideal` is one text or several. As the eval `Match` does, an answer passes that begins with one of them."""
-    for place, sample in _json_lines(name, data):
-        if isinstance(sample, LeftOut):
-            yield sample
-            continue
-        asked, ideal = sample.get("input"), sample.get("ideal")
-        messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-        ideals = [ideal] if isinstance(ideal, str) else ideal
-        if not isinstance(messages, list) or not messages:
-            yield LeftOut(place, "`input` is neither a text nor a list of messages")
-        elif not isinstance(ideals, list) or not ideals or not all(isinstance(one, str) and one for one in ideals):
-            yield LeftOut(place, "`ideal` is neither a text nor a list of texts; a model graded it, perhaps")
-        else:
-            kept = [_openai_message(one) for one in messages]
-            pattern = "^(?:" + "|".join(re.escape(one.strip()) for one in ideals) + ")"
-            yield _case(place, kept, [{"kind": "regex", "pattern": pattern}])
+    return _read_lines(name, data, _openai_case)
 
 
-def _openai_message(message: object) -> object:
-    """Examples in `input` are system messages with a name: they are kept, and the name too."""
-    return message if isinstance(message, dict) else {"role": "user", "content": str(message)}
+def _openai_case(sample: dict[str, Any]) -> dict[str, Any]:
+    """`ideal` is one text or several. As the eval `Match` does, an answer passes that begins with one of them.
+
+    Examples in `input` are system messages with a name: they are kept, and the name too.
+    """
+    asked, ideal = sample.get("input"), sample.get("ideal")
+    messages, ideals = ([one] if isinstance(one, str) else one for one in (asked, ideal))
+    if not isinstance(messages, list) or not messages:
+        raise _Unfit("`input` is neither a text nor a list of messages")
+    if not isinstance(ideals, list) or not ideals or not all(isinstance(one, str) and one for one in ideals):
+        raise _Unfit("`ideal` is neither a text nor a list of texts; a model graded it, perhaps")
+    kept = [one if isinstance(one, dict) else {"role": "user", "content": str(one)} for one in messages]
+    pattern = "^(?:" + "|".join(re.escape(one.strip()) for one in ideals) + ")"
+    return {"messages": kept, "graders": [{"kind": "regex", "pattern": pattern}]}
 
 
 def _read_lm_eval(name: str, data: bytes) -> Iterator[dict[str, Any] | LeftOut]:
-    seen = set[str]()
-    for place, sample in _json_lines(name, data):
-        if isinstance(sample, LeftOut):
-            yield sample
-            continue
-        try:
-            found = _lm_eval_case(place, sample)
-        except _Unfit as error:
-            yield LeftOut(place, str(error))
-            continue
-        key = msgspec.json.encode(found["messages"]).decode()
-        if key in seen:
-            yield LeftOut(place, "the same prompt was converted before: it is logged once for each filter")
-            continue
-        seen.add(key)
-        yield found
+    seen = set[bytes]()
+    for found in _read_lines(name, data, _lm_eval_case):
+        if isinstance(found, LeftOut):
+            yield found
+        elif (key := msgspec.json.encode(found["messages"])) in seen:
+            yield LeftOut(found["place"], "the same prompt was converted before: it is logged once for each filter")
+        else:
+            seen.add(key)
+            yield found
 
 
-def _lm_eval_case(place: str, sample: dict[str, Any]) -> dict[str, Any]:
+def _lm_eval_case(sample: dict[str, Any]) -> dict[str, Any]:
     """The prompt is the first argument of the first request: a text, or the JSON of chat messages."""
     requests = sample.get("arguments")
     first = next(iter(requests.values()), None) if isinstance(requests, dict) else next(iter(_list(requests)), None)
@@ -333,12 +326,12 @@ def _lm_eval_case(place: str, sample: dict[str, Any]) -> dict[str, Any]:
             messages = msgspec.json.decode(prompt, type=list[Any])
         except (ValueError, RecursionError):
             raise _Unfit("the prompt begins like JSON of messages, but is none") from None
-    number = re.fullmatch(r"[-+]?\d[\d,]*(?:\.\d+)?", text)
     grader: dict[str, Any] = {"kind": "exact", "texts": [text], "ignore_case": True, "ignore_punctuation": True}
-    if number:
+    if re.fullmatch(r"[-+]?\d[\d,]*(?:\.\d+)?", text):
         grader = {"kind": "number", "value": float(text.replace(",", ""))}
-    fields: dict[str, Any] = {}
+    found: dict[str, Any] = {"messages": messages, "graders": [grader]}
     if isinstance(limit := settings.get("max_gen_toks"), int) and limit > 0:
-        fields["max_tokens"] = limit
-    stops = [one for one in _list(settings.get("until")) if isinstance(one, str) and one][:4]
-    return _case(place, messages, [grader], **fields, **({"stop": stops} if stops else {}))
+        found["max_tokens"] = limit
+    if stops := [one for one in _list(settings.get("until")) if isinstance(one, str) and one][:4]:
+        found["stop"] = stops
+    return found

@@ -222,12 +222,12 @@ async def _run_side(program: str, order: InspectOrder, endpoint: InspectEndpoint
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Interrupt a run that has not ended, as Ctrl-C does, and kill what is left of it."""
-    if process.returncode is None:
-        os.killpg(process.pid, signal.SIGINT)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(END_S):
-                await process.wait()
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError):  # nothing is left of it, even if its end is not known here yet
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGINT)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await process.wait()
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
 

@@ -11,11 +11,10 @@ import jinja2
 import msgspec
 
 from cadenza.core.formats import rfc3339
-from cadenza.core.money import format_dollars
 from cadenza.evaluation.evaluate import Evaluated, EvaluationOrder
 from cadenza.evaluation.runner import GradedAnswer
 from cadenza.evaluation.suite import Case
-from cadenza.evaluation.verdict import CaseResult, Verdict, compare_cases, describe_decision, pair_scores
+from cadenza.evaluation.verdict import CaseResult, Verdict, compare_cases, describe_decision, pair_scores, show_cost
 from cadenza.store.tables.verdicts import SIDES, AnswerScore, Side
 
 CONTENT_CHARS_MAX = 20_000  # of one message or answer on the page
@@ -55,7 +54,7 @@ def render_report(order: EvaluationOrder, found: Evaluated) -> str:
         checks=_checks(verdict),
         cases=cases,
         tags=[one.tag for one in verdict.by_tag],
-        spent=format_dollars(verdict.spent_nano),
+        spent=show_cost(verdict.spent_nano),
         lost_texts=sum(kept is None for case in cases for side in SIDES for _, kept in case.answers[side]),
         sides=SIDES,
         row_height=ROW_HEIGHT,

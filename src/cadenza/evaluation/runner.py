@@ -40,11 +40,15 @@ Messages = list[dict[str, Any]]
 
 
 class AskedSide(msgspec.Struct, frozen=True):
-    """The routes of one side, and what a token costs there. If that is not known, `price` is counted instead."""
+    """The routes of one side, and what a token costs there. If that is not known, `price` is counted instead.
+
+    `dialects` has one for each route, None for the embedded model; the checks of wire conformance need it.
+    """
 
     routes: tuple[Route, ...]
     cost: Price | None
     price: Price
+    dialects: tuple[str | None, ...] = ()
 
     @property
     def counted(self) -> Price:

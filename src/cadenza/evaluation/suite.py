@@ -320,13 +320,11 @@ def _check_message(place: str, message: dict[str, Any]) -> None:
 
 def _fill(case: Case, room: int) -> tuple[Case, int]:
     haystack = case.haystack
-    uses = sum(
-        message["content"].count(PLACEHOLDER) for message in case.messages if isinstance(message["content"], str)
-    )
     if haystack is None:
         return case, 0
     check_haystack(haystack)
-    if uses != 1:
+    texts = [message["content"] for message in case.messages if isinstance(message.get("content"), str)]
+    if sum(text.count(PLACEHOLDER) for text in texts) != 1:
         raise Mistake(f"`haystack` is given, so one message must have {PLACEHOLDER} in its text, once")
     if haystack.words * 10 > room:
         raise Mistake("the generated texts of the suite are too long together; use fewer `words`")

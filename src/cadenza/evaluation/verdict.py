@@ -4,11 +4,13 @@ A case counts once, with the mean score of its runs. It is passed if every run h
 compared is passed if no run was judged worse than the other side. Only runs that both sides have answered count.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
+from cadenza.core.money import format_dollars
 from cadenza.evaluation.statistics import (
     TIE_MARGIN,
     Decision,
@@ -24,6 +26,7 @@ from cadenza.store.tables.verdicts import SIDES, AnswerScore, Side
 EQUAL = 1e-9  # scores this close are equal: they are sums of floats
 FULL_SCORE = 1.0
 JUDGED_EQUAL = 0.5
+NANO_STEP = 10_000
 
 CheckState = Literal["ok", "warning", "fault"]
 
@@ -128,6 +131,11 @@ class CaseResult(msgspec.Struct, frozen=True):
     def difference(self) -> float:
         found = self.candidate - self.incumbent
         return 0.0 if abs(found) < EQUAL else found
+
+
+def show_cost(nano: float) -> str:
+    """Dollars, rounded up to a thousandth of a cent, so that nothing is shown as free that is not."""
+    return format_dollars(math.ceil(nano / NANO_STEP) * NANO_STEP)
 
 
 def read_verdict(text: str) -> Verdict:

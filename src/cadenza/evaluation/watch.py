@@ -1,8 +1,8 @@
 """The watch: the cheap cases of a class's suite, asked on a schedule of the version that is served.
 
 A provider that changes a model silently is noticed by it: see drift.py for what counts. One process of the fleet runs a
-watch, by a lease in the store; if it is killed, the next period goes on. The first finished watch of a version and a
-suite is the reference for the later ones. The store gets scores, counts and times, and never content.
+watch, by a lease in the store that ends with the period. The first finished watch of a version and a suite is the
+reference for the later ones. The store gets scores, counts and times, and never content.
 Stance on failure: nothing here disturbs the service. What could not be done is logged, and tried in the next period.
 """
 
@@ -17,7 +17,6 @@ import msgspec
 
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
-from cadenza.evaluation.conformance import TriedRoute
 from cadenza.evaluation.drift import MEASURES, WatchResult, changed_checks, conformance_drift, find_drift
 from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.suite import Suite, SuiteError, load_suite
@@ -44,7 +43,6 @@ class WatchedClass(msgspec.Struct, frozen=True, kw_only=True):
     every_s: float | None  # None: only by hand
     budget_nano: int
     side: AskedSide  # the main routes of the version
-    tried: tuple[TriedRoute, ...]  # the same, for the checks of the wire
 
     @property
     def class_id(self) -> str:

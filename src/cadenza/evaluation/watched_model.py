@@ -14,7 +14,6 @@ from cadenza.store.tables.verdicts import AnswerScore
 from cadenza.upstreams.base import Upstream
 
 CONCURRENCY = 2
-CHECK_S = 60.0  # how long each request of a check may take
 
 
 class UpstreamModel:
@@ -48,12 +47,11 @@ class UpstreamModel:
 
     async def check_wire(self, watched: WatchedClass, left_nano: int) -> tuple[tuple[ConformanceCheck, ...], int]:
         """The worse state of each check, if there are several routes."""
-        price, found, requests = watched.side.counted, list[ConformanceCheck](), 0
-        if len(watched.tried) * conformance_quote(price) > left_nano:
+        side, found, requests = watched.side, list[ConformanceCheck](), 0
+        if len(side.routes) * conformance_quote(side.counted) > left_nano:
             return (), 0
-        for tried in watched.tried:
-            upstream = self._upstreams()[tried.route.provider]
-            wire = await check_conformance(upstream, tried, CHECK_S, self._tokenizer)
+        for route, dialect in zip(side.routes, side.dialects, strict=True):
+            wire = await check_conformance(self._upstreams()[route.provider], route, dialect, self._tokenizer)
             found += wire.checks
             requests += wire.requests
-        return worst_checks(found), conformance_quote(price, requests)
+        return worst_checks(found), conformance_quote(side.counted, requests)

@@ -46,9 +46,14 @@ class KeyCache:
         digests = set[bytes]()
         query = asyncio.create_task(self._read(digests))
         self._queries.add(query)
-        query.add_done_callback(self._queries.discard)
+        query.add_done_callback(self._forget)
         self._next = digests, query
         return self._next
+
+    def _forget(self, query: asyncio.Task[FoundKeys]) -> None:
+        self._queries.discard(query)
+        if not query.cancelled():
+            query.exception()  # or the event loop would report it, if all that waited for it have left
 
     async def _read(self, digests: set[bytes]) -> FoundKeys:
         try:

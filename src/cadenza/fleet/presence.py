@@ -41,8 +41,6 @@ FENCE = Statement(
 NAMES = Statement(select(ROW.name))
 REMOVE = Statement(delete(schema.processes).where(NAMED))
 
-Clock = Callable[[], float]
-
 
 class HeartbeatBounds(msgspec.Struct, frozen=True):
     """How often a process writes a heartbeat, and what missing heartbeats mean, in seconds."""
@@ -61,6 +59,26 @@ def elapsed_s() -> float:
     return time.clock_gettime(CLOCK)
 
 
+def now_ms() -> int:
+    """The time of day, which can be set."""
+    return time.time_ns() // 1_000_000
+
+
+def new_name() -> str:
+    return "proc_" + secrets.token_urlsafe(12)
+
+
+class Host(msgspec.Struct, frozen=True):
+    """What presence and ledger take from the machine: its clocks, and new names for processes."""
+
+    elapsed_s: Callable[[], float] = elapsed_s
+    now_ms: Callable[[], int] = now_ms
+    new_name: Callable[[], str] = new_name
+
+
+THIS_HOST = Host()
+
+
 class Presence:
     """This process among those that serve from the store.
 
@@ -69,13 +87,13 @@ class Presence:
     because nothing is cached there.
     """
 
-    def __init__(self, store: Store, bounds: HeartbeatBounds = USUAL_BOUNDS, clock: Clock = elapsed_s) -> None:
-        self.name = _new_name()
+    def __init__(self, store: Store, bounds: HeartbeatBounds = USUAL_BOUNDS, host: Host = THIS_HOST) -> None:
+        self.host = host
+        self.name = host.new_name()
         self.epoch: int | None = None  # the newest epoch of changes that was seen; None while it is not known
         self.is_swept = False  # another process fenced this one: it must rejoin
         self._store = store
         self._bounds = bounds
-        self._clock = clock
         self._fresh_until_s = -math.inf
         self._reported: int | None = None  # the epoch in this process's row
         self._on_change: list[Callable[[], None]] = []
@@ -90,7 +108,7 @@ class Presence:
     @property
     def is_fresh(self) -> bool:
         """Whether this process may rely on what it read under `epoch`."""
-        return self._store.process_locks is not None or self._clock() < self._fresh_until_s
+        return self._store.process_locks is not None or self.host.elapsed_s() < self._fresh_until_s
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever keys, accounts or classes have changed, or may have."""
@@ -131,7 +149,7 @@ class Presence:
     async def find_dead(self) -> list[str]:
         """The names of processes that are certainly dead. `fence` one before sweeping it."""
         if (locks := self._store.process_locks) is None:
-            self._dead = self._observation.dead(self._clock())
+            self._dead = self._observation.dead(self.host.elapsed_s())
         else:
             names = {name for (name,) in await self._store.rows(NAMES, {})} - {self.name}
             for left_behind in set(locks.names()) - names - {self.name}:
@@ -185,7 +203,7 @@ class Presence:
 
     async def _send_heartbeat(self) -> None:
         """Increment the counter of this process, and read those of all others and the newest epoch."""
-        sent_s = self._clock()
+        sent_s = self.host.elapsed_s()
         rows = await self._store.transact(
             lambda tx: tx.rows(READ_HEARTBEATS, {}) if tx.change(HEARTBEAT, {"of": self.name}) else [], is_brief=True
         )
@@ -193,7 +211,7 @@ class Presence:
             self._invalidate()
             self.is_swept = True
             return
-        self._observation.note({name: count for name, count, _ in rows}, sent_s, self._clock())
+        self._observation.note({name: count for name, count, _ in rows}, sent_s, self.host.elapsed_s())
         self._see(rows[0][2])
         self._fresh_until_s = sent_s + self._bounds.fresh_s
         await self._report_epoch()
@@ -223,12 +241,12 @@ class Presence:
             await self._store.transact(lambda tx: remove(tx, self.name), is_brief=True)
 
     def _take_name(self) -> None:
-        self.name = _new_name()
+        self.name = self.host.new_name()
         if (locks := self._store.process_locks) is None:
             return
         try:
             while (lock := locks.lock(self.name)) is None:
-                self.name = _new_name()
+                self.name = self.host.new_name()
         except OSError as error:
             problem = f"The file that shows that this process is alive cannot be locked: {error.strerror}."
             raise StoreUnavailable(problem, f"Check the folder of {self._store.path}.") from None
@@ -285,7 +303,3 @@ def remove(tx: Transaction, name: str) -> None:
 async def _end(task: "asyncio.Task[None]") -> None:
     task.cancel()
     await asyncio.wait([task])
-
-
-def _new_name() -> str:
-    return "proc_" + secrets.token_urlsafe(12)

@@ -80,8 +80,11 @@ class CapState(msgspec.Struct):
         return self.spent_nano if month == self.month else self.other_months_nano[month]
 
     def left_nano(self, started_at: int) -> int:
-        """What the key may spend beyond what is held; negative if its limit was lowered."""
-        return self.cap.limit_nano - self.spent_in(started_at) - self.held_nano
+        """What the key may spend beyond what is held; negative if its limit was lowered.
+
+        By a clock that is behind, a request may begin in a month that is over: what it holds counts in this one too.
+        """
+        return self.cap.limit_nano - max(self.spent_nano, self.spent_in(started_at)) - self.held_nano
 
     def hold(self, amount_nano: int) -> None:
         self.held_nano += amount_nano

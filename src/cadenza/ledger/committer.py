@@ -10,7 +10,6 @@ the requests whose holds were taken under the old name end late.
 
 import asyncio
 import enum
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -195,17 +194,18 @@ class Committer:
 
     async def _apply(self, process: str, moves: list[AccountMoves], mode: BatchMode) -> dict[str, Applied]:
         """Wait briefly for accounts that others are writing; then leave out those that are still locked."""
+        now_ms = self._presence.host.now_ms()
         if mode is not BatchMode.PROBE:
             lock_s = LOCK_S if mode is BatchMode.SHARED else None
             try:
                 return await self._store.transact(
-                    lambda tx: transaction.apply_moves(tx, process, moves), is_brief=True, lock_s=lock_s
+                    lambda tx: transaction.apply_moves(tx, process, moves, now_ms), is_brief=True, lock_s=lock_s
                 )
             except StoreBusy:
                 if mode is BatchMode.ALONE:
                     raise
         return await self._store.transact(
-            lambda tx: transaction.apply_moves(tx, process, moves, waits=False), lock_s=LOCK_S
+            lambda tx: transaction.apply_moves(tx, process, moves, now_ms, waits=False), lock_s=LOCK_S
         )
 
     async def _commit_by_account(self, batch: list[Move], mode: BatchMode) -> bool:
@@ -309,7 +309,7 @@ class Committer:
 
     def _end_unserved(self, hold: Hold, held: Held | None) -> None:
         """Without `held`, the store may have taken the hold or not."""
-        outcome = broken_off(hold, DISCONNECTED_STATUS, time.time_ns() // 1_000_000)
+        outcome = broken_off(hold, DISCONNECTED_STATUS, self._presence.host.now_ms())
         amount_nano, is_capped = (held.amount_nano, held.is_capped) if held else (0, False)
         end = End(outcome, hold, amount_nano, 0, is_capped=is_capped, is_uncertain=held is None)
         self.end(end, process=self._presence.name, is_recorded=False)

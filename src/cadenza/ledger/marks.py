@@ -6,7 +6,7 @@ its own are written the next time.
 """
 
 import asyncio
-import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -58,14 +58,15 @@ class Tracked(msgspec.Struct):
 class Marks:
     """The running requests of this process whose progress is marked."""
 
-    def __init__(self, store: Store, mark_after_s: float) -> None:
+    def __init__(self, store: Store, mark_after_s: float, elapsed_s: Callable[[], float]) -> None:
         self._store = store
         self._mark_after_s = mark_after_s
+        self._elapsed_s = elapsed_s
         self._tracked: dict[str, Tracked] = {}
 
     def track(self, hold: Hold, delivery: Delivery) -> None:
         assert hold.completion_id not in self._tracked
-        self._tracked[hold.completion_id] = Tracked(hold, delivery, time.monotonic())
+        self._tracked[hold.completion_id] = Tracked(hold, delivery, self._elapsed_s())
 
     def forget(self, completion_id: str) -> bool:
         """Stop tracking a request that has ended. Return whether the store may have a mark of it."""
@@ -116,7 +117,7 @@ class Marks:
 
     async def _count(self) -> dict[str, Usage]:
         """Count what has been delivered, by completion id."""
-        now_s, counted = time.monotonic(), dict[str, Usage]()
+        now_s, counted = self._elapsed_s(), dict[str, Usage]()
         for number, (completion_id, tracked) in enumerate(list(self._tracked.items())):
             if number % COUNTED_IN_A_ROW == 0:
                 await asyncio.sleep(0)

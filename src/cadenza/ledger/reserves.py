@@ -6,7 +6,6 @@ spend cap hold credit in the store; `CapHolds` is this process's copy of what th
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -58,7 +57,7 @@ class Reserve(msgspec.Struct):
         assert 0 <= charged_nano <= self.in_use_nano, "what is due stays in use until it is charged"
         self.in_use_nano -= charged_nano
         self.amount_nano = max(self.in_use_nano, self.amount_nano - charged_nano)
-        usual_nano = max([self.usual_nano, *[hold.amount_nano for hold in new]])
+        usual_nano = max([self.usual_nano, *[hold.longest_nano for hold in new]])
         requests = max(LEAST_REQUESTS, PEAK_TIMES * max(self.peak, self.requests + len(new)))
         wanted_nano = requests * usual_nano
         has_ample_credit = self.free_nano >= usual_nano * AMPLE_TIMES
@@ -133,7 +132,7 @@ class CapHolds:
 class Reserves:
     """One reserve for each recently used account."""
 
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock_s: Callable[[], float]) -> None:
         self.caps = CapHolds()
         self._clock_s = clock_s
         self._reserves: dict[str, Reserve] = {}
@@ -146,12 +145,12 @@ class Reserves:
         reserve = self._reserves.get(hold.account_id)
         if reserve is None:
             return None
-        amount_nano = hold.amount_nano
+        amount_nano = hold.longest_nano
         assert amount_nano >= 0
         if amount_nano > reserve.spare_nano:
             return None
         reserve.hold(amount_nano, self._clock_s())
-        return Held(amount_nano, hold.allowance_tokens, reserve.free_nano + reserve.spare_nano)
+        return Held(amount_nano, hold.allowance_tokens + hold.extra_tokens)
 
     def end(self, account_id: str, amount_nano: int, due_nano: int) -> None:
         """End a request. What is due stays in use until it is charged."""

@@ -8,7 +8,6 @@ batch, and several sweeps of one process may run at once; the next sweep finishe
 
 import contextlib
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -86,14 +85,15 @@ class Sweeper:
         self._forget_at_s = 0.0
 
     async def sweep(self) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        host = self._presence.host
+        now_ms = host.now_ms()
         for name in await self._presence.find_dead():
             with contextlib.suppress(StoreBusy):  # its row is locked: the next sweep comes back to it
                 await self._sweep_process(name, now_ms)
         with contextlib.suppress(StoreBusy):
             await self._sweep_old_holds(now_ms)
-        if time.monotonic() >= self._forget_at_s:
-            self._forget_at_s = time.monotonic() + FORGET_EVERY_S
+        if host.elapsed_s() >= self._forget_at_s:
+            self._forget_at_s = host.elapsed_s() + FORGET_EVERY_S
             await self._store.transact(lambda tx: transaction.forget_old_keys(tx, now_ms))
 
     async def _sweep_process(self, name: str, now_ms: int) -> None:
@@ -228,7 +228,7 @@ def _free_parts(tx: Transaction, name: str, parts: list[AccountPart], now_ms: in
             ends[end.hold.account_id].append(end)
     moves = [_moves(tx, name, account, by_account[account.id], ends[account.id]) for account in accounts]
     _write_keys(tx, name, taken)
-    return _apply(tx, name, moves), by_account.keys() - ends.keys()
+    return _apply(tx, name, moves, now_ms), by_account.keys() - ends.keys()
 
 
 def _moves(tx: Transaction, name: str, account: LockedAccount, part: AccountPart, ends: list[End]) -> AccountMoves:
@@ -277,12 +277,12 @@ def end_old_holds(tx: Transaction, owner: str, now_ms: int) -> list[Outcome]:
             raise AssertionError("a hold that is open and locked can be ended")
         tx.change(GIVE_BACK_OLD, {"account": end.hold.account_id, "amount": end.held_nano})
     moves = [AccountMoves(account_id, NOTHING_WANTED, of_account, []) for account_id, of_account in ends.items()]
-    return _apply(tx, owner, moves)
+    return _apply(tx, owner, moves, now_ms)
 
 
-def _apply(tx: Transaction, name: str, moves: list[AccountMoves]) -> list[Outcome]:
+def _apply(tx: Transaction, name: str, moves: list[AccountMoves], now_ms: int) -> list[Outcome]:
     """Return the outcomes of the requests that ended now. The others had ended before."""
-    applied = transaction.apply_moves(tx, name, moves, is_fenced=False)
+    applied = transaction.apply_moves(tx, name, moves, now_ms, is_fenced=False)
     assert all(applied[move.account_id].account.reserve_nano <= move.demand.kept_nano for move in moves)
     return [
         end.outcome

@@ -5,7 +5,6 @@ account's held sum and its reserves always change together, and the constraints 
 Accounts are locked in the order of their ids, so that two processes never deadlock.
 """
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,7 +101,13 @@ class Applied(msgspec.Struct):
 
 
 def apply_moves(
-    tx: Transaction, process: str, moves: Sequence[AccountMoves], *, waits: bool = True, is_fenced: bool = True
+    tx: Transaction,
+    process: str,
+    moves: Sequence[AccountMoves],
+    now_ms: int,
+    *,
+    waits: bool = True,
+    is_fenced: bool = True,
 ) -> dict[str, Applied]:
     """Make all moves, and return what became of them by account.
 
@@ -139,7 +144,7 @@ def apply_moves(
     rows.write(tx)
     write_corrections(tx, changes.corrections)
     for account_id, paid_nano in paid_debts.items():
-        pay_debts(tx, account_id, paid_nano, time.time_ns() // 1_000_000)
+        pay_debts(tx, account_id, paid_nano, now_ms)
     if caps_before:
         write_caps(tx, process, caps_before, known.caps.values())
     change_each(tx, UNMARK, [{"completion": completion_id} for completion_id in changes.unmarked])

@@ -8,7 +8,6 @@ behind if it dies.
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 
 import msgspec
@@ -54,10 +53,11 @@ class LedgerWriter:
         self._presence = presence
         self._observer = observer
         self._timing = timing
-        self._reserves = Reserves()
+        self._elapsed_s = presence.host.elapsed_s
+        self._reserves = Reserves(self._elapsed_s)
         self._committer = Committer(store, observer, presence, self._reserves, self._on_swept, timing.retry_s)
         self._open: dict[str, tuple[Hold, Held, str]] = {}  # with the name of this process when it was taken
-        self._marks = Marks(store, timing.mark_after_s)
+        self._marks = Marks(store, timing.mark_after_s, self._elapsed_s)
         self._sweeper = Sweeper(store, presence, observer)
         self._wake = asyncio.Event()  # set and replaced when a process announced something
         self._endings: set[asyncio.Task[None]] = set()
@@ -97,8 +97,7 @@ class LedgerWriter:
         if answer is None:
             answer = await self._take(hold)
         if isinstance(answer, Held):
-            assert answer.allowance_tokens <= hold.allowance_tokens
-            assert answer.left_nano >= 0
+            assert answer.allowance_tokens <= hold.allowance_tokens + hold.extra_tokens
             self._open[hold.completion_id] = hold, answer, process
         assert not isinstance(answer, Short)
         return answer
@@ -108,7 +107,7 @@ class LedgerWriter:
 
         The wait ends when nothing was announced for `ask_s`, and after `ask_most_s` at the latest.
         """
-        until_s = time.monotonic() + max(self._timing.ask_s, self._timing.ask_most_s)
+        until_s = self._elapsed_s() + max(self._timing.ask_s, self._timing.ask_most_s)
         while True:
             wake = self._wake  # before the store is asked: what is given back meanwhile is not missed
             answer = await self._take_once(hold)
@@ -118,7 +117,7 @@ class LedgerWriter:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.ask_s):
                     await wake.wait()
-            if not wake.is_set() or time.monotonic() >= until_s:
+            if not wake.is_set() or self._elapsed_s() >= until_s:
                 hold = msgspec.structs.replace(hold, is_final=True)
 
     async def _take_once(self, hold: Hold) -> Taken:

@@ -181,7 +181,9 @@ class HealthTable:
 
     def _add(self, provider: str, model: str) -> RouteHealth:
         def log_open(open_s: float) -> None:
-            self._observer.log.warning("a route rests", provider=provider, model=model, rest_s=round(open_s, 3))
+            self._observer.log.warning(
+                "the circuit of a route opened", provider=provider, model=model, open_s=round(open_s, 3)
+            )
 
         metrics, gauge = self._observer.metrics, self._observer.metrics.route_last_fault
         labels: tuple[str, ...] = ()  # of the last fault

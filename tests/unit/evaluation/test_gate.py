@@ -25,6 +25,12 @@ def test_a_tie_passes_without_limits() -> None:
     assert find_shortfalls(make_verdict(), GateLimits()) == []
 
 
+def test_cases_that_had_no_judge_stop_the_candidate() -> None:
+    """A part of the suite that was left out opens no gate."""
+    [sentence] = find_shortfalls(make_verdict(skipped=2), GateLimits())
+    assert sentence == "2 cases need a judge and had none: evaluate again with --judge CLASS."
+
+
 def test_a_worse_candidate_is_stopped_without_limits() -> None:
     """Without a configured limit, an interval wholly below zero stops the candidate, with its numbers."""
     [sentence] = find_shortfalls(make_verdict(**WORSE), GateLimits())

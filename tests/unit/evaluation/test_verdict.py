@@ -55,14 +55,6 @@ def test_only_pairs_count() -> None:
     assert (verdict.cases, verdict.incumbent.score, verdict.is_complete) == (2, 1.0, False)
 
 
-def test_equal_answers_are_a_tie() -> None:
-    """If both sides have the same scores, the verdict is a tie."""
-    verdict = reach_verdict(CASES, answers((1, 1), (0, 0), (0.5, 0.5)), 2)
-    assert (verdict.decision, verdict.interval.low, verdict.interval.high) == ("tie", 0.0, 0.0)
-    assert verdict.is_complete
-    assert verdict.cases_needed is None
-
-
 def test_an_unknown_cost_stays_unknown() -> None:
     """If a side's costs are not known, it has no cost per answer, and there is no ratio."""
     scores = [

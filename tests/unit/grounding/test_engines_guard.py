@@ -36,7 +36,7 @@ class Trial:
     def said(self) -> list[tuple[str, str, str]]:
         """The lines of the log: level, event and reason. Each names the engine and has nothing of a query."""
         lines = [json.loads(line) for line in self.written.getvalue().splitlines()]
-        assert all(line.keys() <= {"engine", "event", "level", "reason", "rest_s", "timestamp"} for line in lines)
+        assert all(line.keys() <= {"engine", "event", "level", "reason", "open_s", "timestamp"} for line in lines)
         assert all(line["engine"] == self.engine.name for line in lines)
         return [(line["level"], line["event"], line.get("reason", "")) for line in lines]
 
@@ -202,7 +202,7 @@ async def test_a_good_engine_stays_reachable() -> None:
         assert behind.name == "searxng"
 
 
-FAILS, RESTS = "the search engine fails", "the search engine rests"
+FAILS, OPENED = "the search engine fails", "the circuit of the search engine opened"
 WORKS_AGAIN = ("info", "the search engine works again", "")
 
 
@@ -213,7 +213,7 @@ async def test_an_outage_is_three_lines(trial: Trial) -> None:
         assert await failure_of(trial.guarded) == "resting"
         trial.clock.advance(30)
         await trial.fail(1, "json_disabled")
-    warnings = [("warning", FAILS, "json_disabled"), ("warning", RESTS, "json_disabled")]
+    warnings = [("warning", FAILS, "json_disabled"), ("warning", OPENED, "json_disabled")]
     assert trial.said() == warnings
     trial.clock.advance(30)
     assert await trial.works()
@@ -226,7 +226,7 @@ async def test_another_reason_is_told(trial: Trial) -> None:
     await trial.fail(3, "unreachable")
     trial.clock.advance(90)
     await trial.fail(1, "key_refused")
-    assert trial.said()[1:] == [("warning", RESTS, "unreachable"), ("warning", RESTS, "key_refused")]
+    assert trial.said()[1:] == [("warning", OPENED, "unreachable"), ("warning", OPENED, "key_refused")]
 
 
 async def test_an_engine_that_fails_now_and_then_is_told_once_a_minute(trial: Trial) -> None:
@@ -247,7 +247,7 @@ async def test_a_circuit_that_stays_open_for_long_is_logged_at_once(trial: Trial
     assert await trial.works()
     trial.engine.failure = lambda: EngineBusy(3600)
     assert await failure_of(trial.guarded) == "busy"
-    assert trial.said()[2:] == [("warning", RESTS, "busy")]
+    assert trial.said()[2:] == [("warning", OPENED, "busy")]
 
 
 @pytest.mark.parametrize("reason", ["refused", "no_files"])

@@ -49,7 +49,8 @@ def test_a_resting_route_is_logged() -> None:
     observed.fail(Fault(FaultKind.FAILED, 503, 7.25))
     line = json.loads(observed.log.getvalue())
     assert line.pop("timestamp")
-    assert line == {"event": "a route rests", "level": "warning", "provider": "acme", "model": "large", "rest_s": 7.25}
+    facts = {"level": "warning", "provider": "acme", "model": "large", "open_s": 7.25}
+    assert line == {"event": "the circuit of a route opened", **facts}
 
 
 def test_metrics_show_the_health_of_a_route() -> None:

@@ -18,7 +18,13 @@ from cadenza.cli.doctor.installation import Check, check_installation
 from cadenza.config import Settings
 from cadenza.config.checks import suggest
 from cadenza.config.settings import ServerSettings
-from cadenza.control.class_versions import is_decided_by_store, read_served, require_providers, require_routes
+from cadenza.control.class_versions import (
+    is_decided_by_store,
+    read_served,
+    require_providers,
+    require_routes,
+    unrecorded,
+)
 from cadenza.control.store.prepare import require_store
 from cadenza.core.classes import ClassState
 from cadenza.core.errors import ControlError
@@ -89,7 +95,7 @@ async def examine(settings: Settings) -> list[Check]:
         finally:
             await upstream.stop()
         for class_id, state in classes.items():
-            for version in filter(None, (state.version, state.candidate)):
+            for version in state.versions:
                 label = f"{class_id} (candidate)" if version is state.candidate else class_id
                 checks += [
                     _check_route(f"{label} -> {name}: {it.model}", it.model, probe, faults.get((name, it.model)))
@@ -110,7 +116,7 @@ async def read_classes(settings: Settings) -> tuple[dict[str, ClassState], list[
         await require_store(store)
         classes = await read_served(store, configured)
     except StoreUnavailable:
-        return {class_id: ClassState(version=one.version) for class_id, one in configured.items()}, []
+        return unrecorded(configured), []
     finally:
         await store.close()
     for class_id in settings.classes:
@@ -134,12 +140,7 @@ async def read_classes(settings: Settings) -> tuple[dict[str, ClassState], list[
 
 
 def served_routes(classes: Mapping[str, ClassState]) -> list[Route]:
-    return [
-        route
-        for state in classes.values()
-        for version in filter(None, (state.version, state.candidate))
-        for route in version.routes
-    ]
+    return [route for state in classes.values() for version in state.versions for route in version.routes]
 
 
 async def ask_service(server: ServerSettings) -> tuple[Check, dict[Place, LiveFault]]:

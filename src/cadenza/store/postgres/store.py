@@ -53,7 +53,13 @@ class PostgresStore:
     path = None
     process_locks = None
 
-    def __init__(self, url: str, bounds: PostgresBounds | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        bounds: PostgresBounds | None = None,
+        open_connection: Callable[..., Awaitable[Connection]] = connect,
+    ) -> None:
+        self._open_connection = open_connection
         self._address = PostgresAddress(url)
         self._bounds = bounds or PostgresBounds()
         self._errors = Translator(self._address.where, self._bounds.connections_max)
@@ -159,7 +165,7 @@ class PostgresStore:
         if not self._is_checked:
             bounds = msgspec.structs.replace(bounds, connect_s=max(bounds.connect_s, bounds.first_connect_s))
         try:
-            connection = await connect(self._address, bounds)
+            connection = await self._open_connection(self._address, bounds)
             try:
                 await self._prepare(connection, bounds)
                 if listen:
@@ -176,7 +182,7 @@ class PostgresStore:
 
     async def _prepare(self, connection: Connection, bounds: PostgresBounds) -> None:
         if not self._is_checked:
-            another = partial(connect, self._address, bounds, keeps_statements=False)
+            another = partial(self._open_connection, self._address, bounds, keeps_statements=False)
             await check_session(connection, another, bounds.connect_s)
             self._is_checked = True
         await set_up(connection, bounds)

@@ -93,5 +93,5 @@ ROUTES: Routes = (
     endpoint("GET", "/memory", "The notes of the account, oldest first", list_all),
     endpoint("POST", "/memory", "Add a note", add),
     endpoint("PATCH", "/memory/{note_id}", "Replace the text of a note", change),
-    endpoint("DELETE", "/memory/{note_id}", "Delete a note for good", remove),
+    endpoint("DELETE", "/memory/{note_id}", "Delete a note permanently", remove),
 )

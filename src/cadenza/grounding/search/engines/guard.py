@@ -102,7 +102,7 @@ class GuardedEngine:
         self._opened_s = now_s
         is_news = self._logged is not Logged.OPEN or self._reason != reason
         if is_news and (self._logged is Logged.FAILING or open_s >= QUIET_S or not self._is_quiet(now_s)):
-            self._warn(now_s, "the search engine rests", reason, Logged.OPEN, rest_s=round(open_s, 1))
+            self._warn(now_s, "the circuit of the search engine opened", reason, Logged.OPEN, open_s=round(open_s, 1))
 
     def _is_quiet(self, now_s: float) -> bool:
         return now_s < self._warned_s + QUIET_S

@@ -1,0 +1,102 @@
+"""`python -m tests.simulation`: run seeds until stopped, or replay one. See docs/money.md."""
+
+import argparse
+import itertools
+import os
+import sys
+import time
+import warnings
+
+import msgspec
+
+from tests.simulation.plan import make_plan
+from tests.simulation.run import SimulatedRun, run_plan, shrink
+
+REQUESTS = 1_000
+SAY_EVERY_S = 10.0
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Return 1 if an invariant was broken."""
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of a set of names is a part of what a seed decides
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
+    warnings.simplefilter("ignore")  # coroutines of processes that were killed
+    arguments = _parse()
+    if arguments.seed is not None:
+        return _replay(arguments.seed, arguments.requests, is_quiet=arguments.quiet)
+    first = arguments.first if arguments.first is not None else int(time.time()) * 1000 % 10**9
+    until_s = time.monotonic() + arguments.seconds if arguments.seconds else float("inf")
+    runs = requests = failed = 0
+    cpu_s, said_s = 0.0, time.monotonic()
+    seeds = itertools.count(first) if arguments.seeds is None else range(first, first + arguments.seeds)
+    try:
+        for seed in seeds:
+            done = run_plan(make_plan(seed, requests=arguments.requests))
+            runs, requests, cpu_s = runs + 1, requests + done.requests, cpu_s + done.cpu_s
+            if done.broken:
+                failed += 1
+                _report(done, as_json=arguments.json, requests=requests)
+                if arguments.stop_at_first:
+                    return 1
+            if time.monotonic() >= until_s:
+                break
+            if time.monotonic() - said_s > SAY_EVERY_S and not arguments.json:
+                said_s = time.monotonic()
+                say(f"seeds {first} to {seed}: {requests} requests, {failed} seeds broke a rule")
+    except KeyboardInterrupt:
+        pass
+    if not arguments.json:
+        say(
+            f"{runs} seeds from {first}: {requests} requests, {requests / max(cpu_s, 0.001):.0f} a second of CPU,"
+            f" {failed} seeds broke a rule"
+        )
+    return 1 if failed else 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make simulate", description="Simulate ledger and fleet from seeds.")
+    parser.add_argument("--seed", type=int, help="replay one seed, and look for the shortest history that fails alike")
+    parser.add_argument("--first", type=int, help="the first seed (default: by the clock)")
+    parser.add_argument("--seeds", type=int, help="how many seeds (default: until stopped)")
+    parser.add_argument("--seconds", type=float, help="stop after this time")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help=f"requests in a run (default: {REQUESTS})")
+    parser.add_argument("--stop-at-first", action="store_true", help="stop at the first seed that breaks a rule")
+    parser.add_argument("--quiet", action="store_true", help="with --seed: do not look for a shorter history")
+    parser.add_argument("--json", action="store_true", help="print broken rules as JSON, one line each")
+    return parser.parse_args()
+
+
+def _report(done: SimulatedRun, *, as_json: bool, requests: int) -> None:
+    for broken in done.broken[:1]:
+        if as_json:
+            facts = {"seed": done.plan.seed, "rule": broken.rule, "detail": broken.detail, "requests": requests}
+            say(msgspec.json.encode(facts).decode())
+        else:
+            say(f"seed {done.plan.seed}: {broken.rule}: {broken.detail}")
+            say(f'  replay it with: make simulate ARGS="--seed {done.plan.seed}"')
+
+
+def _replay(seed: int, requests: int, *, is_quiet: bool) -> int:
+    plan = make_plan(seed, requests=requests)
+    done = run_plan(plan)
+    say(f"seed {seed}: {plan.database}, {plan.processes} processes, digest {done.digest}")
+    if not done.broken:
+        say(f"{done.requests} requests, {done.whole} whole replies, no rule is broken")
+        return 0
+    if not is_quiet:
+        plan = shrink(plan, done.broken[0].rule, lambda text: say(f"shortening: {text}"))
+    done = run_plan(plan, is_traced=True)
+    say("\n".join(done.trace))
+    for broken in done.broken:
+        say(f"{broken.rule}: {broken.detail} (at {broken.at_s} s)")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""One simulated process of the service: the real presence, ledger, key cache and rates, on its own event loop."""
+
+import asyncio
+import io
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Literal
+
+from cadenza.fleet.key_cache import KeyCache
+from cadenza.fleet.presence import Host, Presence
+from cadenza.fleet.shared import MemoryRates
+from cadenza.ledger.writer import LedgerWriter
+from cadenza.observe import Observer, make_log
+from cadenza.store.postgres.store import PostgresStore
+from cadenza.store.store import Store, StoreUnavailable
+from tests.simulation.network import Link
+from tests.simulation.postgres import PostgresServer
+from tests.simulation.scheduler import Scheduler, VirtualLoop
+from tests.simulation.sqlite import SimulatedSqliteStore, SqliteFile
+
+URL = "postgresql://simulated/cadenza"
+State = Literal["starting", "serving", "draining", "gone"]
+START_PAUSE_S = 0.5  # before a process that could not start is started again
+
+
+class Machine:
+    """What all processes run on: the virtual time, one database, and the time of day."""
+
+    def __init__(
+        self, scheduler: Scheduler, random: Random, database: PostgresServer | SqliteFile, start_ms: int
+    ) -> None:
+        self.scheduler = scheduler
+        self.random = random
+        self.database = database
+        self.start_ms = start_ms
+        self.names = 0
+
+    def open_store(self, loop: VirtualLoop, link: Link) -> Store:
+        """The store as a program on this event loop sees it."""
+        if isinstance(self.database, SqliteFile):
+            return SimulatedSqliteStore(self.database, loop)
+        return PostgresStore(URL, open_connection=partial(self.database.connect, link))
+
+    def new_name(self) -> str:
+        self.names += 1
+        return f"proc_{self.names}"
+
+
+class Process:
+    """A process from its start to its end. When it dies, another one takes its place."""
+
+    def __init__(self, machine: Machine, number: int, incarnation: int) -> None:
+        scheduler = machine.scheduler
+        self.name = f"process {number}.{incarnation}"
+        self.loop = VirtualLoop(scheduler, self.name)  # type: ignore[abstract]
+        self.link = Link(scheduler, self.loop, Random(f"{machine.random.random()} {self.name}"))
+        self.state: State = "starting"
+        self.clock_ms = 0  # how far its time of day is off
+        self.thawed_s = -100.0  # when it last went on after a pause in which its clocks stood still
+        self._machine = machine
+        self._boot_lag_s = 0.0
+        self._first_name = ""
+        self.loop.inside(self._build)
+
+    def _build(self) -> None:
+        machine = self._machine
+        self.store = machine.open_store(self.loop, self.link)
+        host = Host(elapsed_s=self._elapsed_s, now_ms=self.now_ms, new_name=machine.new_name)
+        self.presence = Presence(self.store, host=host)
+        self.log = io.StringIO()
+        self.observer = Observer(make_log(self.log))
+        self.ledger = LedgerWriter(self.store, self.observer, self.presence)
+        self.key_cache = KeyCache(self.store, self.presence)
+        self.rates = MemoryRates(lambda: round(self.loop.time() * 1e9))
+
+    def now_ms(self) -> int:
+        return self._machine.start_ms + self.clock_ms + round(self._machine.scheduler.now_s * 1000)
+
+    @property
+    def was_swept(self) -> bool:
+        """Whether another process took it for dead: it has registered again since, or must."""
+        return self.presence.is_swept or self.presence.name != self._first_name
+
+    def start(self, on_failure: Callable[[], None]) -> None:
+        self.loop.start(self._start(on_failure))
+
+    async def _start(self, on_failure: Callable[[], None]) -> None:
+        try:
+            await self.presence.start()
+            await self.ledger.start()
+        except StoreUnavailable:
+            self.die()
+            self._machine.scheduler.after(START_PAUSE_S, on_failure)
+        else:
+            self._first_name = self.presence.name
+            self.state = "serving"
+
+    async def drain(self, until_idle: Callable[[], bool]) -> None:
+        """Stop as the service does: wait for the running requests, then for the ledger."""
+        self.state = "draining"
+        until_s = self.loop.time() + 20
+        while not until_idle() and self.loop.time() < until_s:  # noqa: ASYNC110 as the service does
+            await asyncio.sleep(0.05)
+        await self.ledger.stop()
+        await self.presence.stop()
+        self.die()
+
+    def die(self, *, is_machine_lost: bool = False) -> None:
+        """Kill it. The kernel closes its connections, unless the machine is gone too."""
+        self.state = "gone"
+        self.loop.kill()
+        if isinstance(self.store, SimulatedSqliteStore):
+            self.store.lost()
+        elif is_machine_lost:
+            self.link.cut()
+        else:
+            self.link.break_all()
+
+    def pause(self) -> None:
+        self.loop.pause()
+
+    def resume(self, lost_s: float, boot_lost_s: float) -> None:
+        """Go on, with the monotonic clock and the boot clock behind by these times."""
+        self._boot_lag_s += boot_lost_s
+        if lost_s:
+            self.thawed_s = self._machine.scheduler.now_s
+        if not self.loop.is_dead:
+            self.loop.resume(lost_s)
+
+    def _elapsed_s(self) -> float:
+        return self._machine.scheduler.now_s - self._boot_lag_s

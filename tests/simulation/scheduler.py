@@ -1,0 +1,209 @@
+"""Virtual time, and one event loop for each simulated process. There are no threads, no sockets and no real time.
+
+Everything that happens is an event at a virtual time. An event loop runs its callbacks in the order of a real one; the
+order in which the loops get their turns, and how long everything takes, comes from the seed. A loop can be paused, with
+or without its clocks, and killed: then none of its callbacks runs again, not even those of `finally` blocks.
+"""
+
+import asyncio
+import contextvars
+import heapq
+from asyncio.events import _get_running_loop as get_running_loop
+from asyncio.events import _set_running_loop as set_running_loop
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator
+from random import Random
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Callback = Callable[..., object]
+
+TURN_S = 0.00002  # what one turn of an event loop takes
+
+
+class Scheduler:
+    """The virtual time, and what happens next."""
+
+    def __init__(self, random: Random) -> None:
+        self.now_s = 0.0
+        self.random = random
+        self.steps = 0
+        self.is_stopped = False
+        self._events: list[tuple[float, int, Callback, tuple[Any, ...]]] = []
+        self._count = 0
+
+    def at(self, when_s: float, happen: Callback, *args: Any) -> None:
+        """Let something happen at a virtual time, or now if that is past."""
+        self._count += 1
+        heapq.heappush(self._events, (max(when_s, self.now_s), self._count, happen, args))
+
+    def after(self, delay_s: float, happen: Callback, *args: Any) -> None:
+        self.at(self.now_s + delay_s, happen, *args)
+
+    def run(self, until_s: float) -> None:
+        """Let everything happen up to a virtual time."""
+        events = self._events
+        while events and events[0][0] <= until_s and not self.is_stopped:
+            self.now_s, _, happen, args = heapq.heappop(events)
+            self.steps += 1
+            happen(*args)
+        self.now_s = max(self.now_s, until_s)
+
+
+class VirtualHandle(asyncio.Handle):
+    """A callback that an event loop will run."""
+
+    def run(self) -> None:
+        self._run()
+
+
+class VirtualTimer(asyncio.TimerHandle):
+    """The same, at a time of its loop's clock."""
+
+    def run(self) -> None:
+        self._run()
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """The event loop of one process. Its clock is the virtual time, less what it spent in pauses without clocks."""
+
+    def __init__(self, scheduler: Scheduler, name: str) -> None:
+        self.scheduler = scheduler
+        self.name = name
+        self.is_dead = False
+        self.turns = 0
+        self.errors: list[dict[str, Any]] = []
+        self._ready: deque[VirtualHandle | VirtualTimer] = deque()
+        self._late: list[VirtualTimer] = []  # timers that became due in a pause
+        self._has_turn = False
+        self._is_paused = False
+        self._lag_s = 0.0  # how far the monotonic clock is behind the virtual time
+
+    def time(self) -> float:
+        return self.scheduler.now_s - self._lag_s
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self, lost_s: float = 0.0) -> None:
+        """Go on after a pause. The monotonic clock stood still for `lost_s` of it."""
+        self._is_paused = False
+        self._lag_s += lost_s
+        late, self._late = sorted(self._late, key=lambda timer: timer.when()), []
+        for timer in late:
+            self._fire(timer)
+        self._need_turn()
+
+    def kill(self) -> None:
+        self.is_dead = True
+        self._ready.clear()
+
+    def start(self, work: Awaitable[T]) -> "asyncio.Task[T]":
+        """Run a coroutine as a task of this process."""
+        return self.inside(lambda: self.create_task(work))  # type: ignore[arg-type]
+
+    def inside(self, call: Callable[[], T]) -> T:
+        """Call a function as if this loop ran it."""
+        before = get_running_loop()
+        set_running_loop(self)
+        try:
+            return call()
+        finally:
+            set_running_loop(before)
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callback, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = VirtualHandle(callback, args, self, context)
+        if not self.is_dead:
+            self._ready.append(handle)
+            self._need_turn()
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = VirtualTimer(when, callback, args, self, context)
+        if not self.is_dead:
+            self.scheduler.at(when + self._lag_s, self._fire, timer)
+        return timer
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Generator[Any, None, T], **options: Any) -> "asyncio.Task[T]":  # type: ignore[override]
+        return asyncio.Task(coro, loop=self, **options)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., T], *args: Any
+    ) -> "asyncio.Future[T]":
+        """What a thread would do takes a moment, and happens at its end."""
+        done = self.create_future()
+
+        def run() -> None:
+            if self.is_dead or done.cancelled():
+                return
+            try:
+                done.set_result(func(*args))
+            except Exception as error:  # noqa: BLE001 as a thread pool does
+                done.set_exception(error)
+
+        self.scheduler.after(self.scheduler.random.uniform(0.0001, 0.002), run)
+        return done
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return self.is_dead
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self.is_dead:
+            self.errors.append(context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """The timer does nothing when it fires."""
+
+    def _fire(self, timer: "VirtualTimer") -> None:
+        if self.is_dead or timer.cancelled():
+            return
+        if self._is_paused:
+            self._late.append(timer)
+        elif timer.when() > self.time() + 1e-6:  # the clock stood still meanwhile
+            self.scheduler.at(timer.when() + self._lag_s, self._fire, timer)
+        else:
+            self._ready.append(timer)
+            self._need_turn()
+
+    def _need_turn(self) -> None:
+        if not self._has_turn and not self._is_paused and self._ready:
+            self._has_turn = True
+            self.scheduler.after(TURN_S, self._turn)
+
+    def _turn(self) -> None:
+        """Run what is ready, as one iteration of a real loop does."""
+        self._has_turn = False
+        if self.is_dead or self._is_paused:
+            return
+        self.turns += 1
+        set_running_loop(self)
+        try:
+            for _ in range(len(self._ready)):
+                handle = self._ready.popleft()
+                if not handle.cancelled():
+                    handle.run()
+                if not self._ready:  # it was killed
+                    break
+        finally:
+            set_running_loop(None)
+        self._need_turn()

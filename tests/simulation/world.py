@@ -1,0 +1,357 @@
+"""One run: processes, clients, operators and faults on one virtual clock, and the checks after every step."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from cadenza.control.money.credit import correct_credit, give_credit
+from cadenza.core.errors import CadenzaError, ControlError
+from cadenza.core.records import Cap
+from cadenza.fleet.changes import make_change
+from cadenza.gateway.billing import Credit
+from cadenza.ledger import credit as ledger_credit
+from cadenza.ledger.cap_rows import set_cap
+from cadenza.observe import places
+from cadenza.store.store import Store, StoreUnavailable, Transaction
+from cadenza.store.tables import accounts, keys
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.keys import NewKey
+from tests.simulation.checks import Checks
+from tests.simulation.clients import CHARS_PER_TOKEN, Chat, Refusal, serve
+from tests.simulation.database import ModelDatabase
+from tests.simulation.network import Link
+from tests.simulation.plan import (
+    BUSY_S,
+    DOLLAR_NANO,
+    PlannedAccount,
+    PlannedCommand,
+    PlannedFault,
+    PlannedRequest,
+    RunPlan,
+)
+from tests.simulation.postgres import PostgresServer
+from tests.simulation.process import Machine, Process
+from tests.simulation.scheduler import Scheduler, VirtualLoop
+from tests.simulation.sqlite import SqliteFile
+
+LOST_TAIL_S = 0.3
+DOWN_S = 1.0
+RESTART_S = 0.3
+RETRY_S = 0.2
+SETTLED_S = 40.0  # so long after the last fault, everything must be in order
+SET_UP = {"classes": 0, "changes": 0}
+
+
+class World:
+    """Runs a plan. `checks.violations` says what went wrong."""
+
+    def __init__(self, plan: RunPlan, *, is_traced: bool = False) -> None:
+        self.plan = plan
+        self.trace: list[str] | None = [] if is_traced else None
+        self.scheduler = Scheduler(Random(f"schedule {plan.seed}"))
+        self.model = ModelDatabase(plan.database)
+        random = Random(f"database {plan.seed}")
+        self.database: PostgresServer | SqliteFile = (
+            PostgresServer(self.scheduler, self.model, random)
+            if plan.database == "postgres"
+            else SqliteFile(self.model, random)
+        )
+        self.machine = Machine(self.scheduler, random, self.database, plan.start_ms)
+        self.checks = Checks(self)
+        self.chats: list[Chat] = []
+        self.running: dict[int, list[Chat]] = {}
+        self.processes: list[Process] = []
+        self.incarnations = [0] * plan.processes
+        self.graves: list[Any] = []  # dead processes: nothing of them may be collected while the run goes on
+        self.revoked_s: dict[str, float] = {}  # when a revocation returned, by key
+        self.locked: set[int] = set()
+        self.last_fault_s = 0.0
+        self.operator = VirtualLoop(self.scheduler, "operator")  # type: ignore[abstract]
+        self.operator_link = Link(self.scheduler, self.operator, Random(f"operator {plan.seed}"))
+        self.operator_store: Store = self.operator.inside(
+            lambda: self.machine.open_store(self.operator, self.operator_link)
+        )
+        self._saved: list[tuple[float, Any]] = []
+
+    def note(self, text: Callable[[], str]) -> None:
+        if self.trace is not None:
+            self.trace.append(f"{self.scheduler.now_s:9.4f}  {text()}")
+
+    def run(self) -> None:
+        plan, at = self.plan, self.scheduler.at
+        is_set_up = self.operator.start(self._set_up())
+        self.scheduler.run(0.4)
+        is_set_up.result()
+        self.database.on_commit.append(self.checks.after_commit)
+        for number in range(plan.processes):
+            self.processes.append(self._begin(number))
+        for request in plan.requests:
+            at(request.at_s, self.send, request)
+        for command in plan.commands:
+            at(command.at_s, lambda one=command: self.operator.start(self._command(one)))
+        for fault in plan.faults:
+            self._plan_fault(fault)
+        self.scheduler.run(BUSY_S + 1)
+        until_s = max(BUSY_S, self.last_fault_s, *[fault.at_s + fault.lasts_s for fault in plan.faults], 0)
+        self.scheduler.run(until_s + SETTLED_S / 2)
+        self.checks.begin_probes()
+        self.scheduler.run(until_s + SETTLED_S)
+        self.checks.at_end()
+
+    def end(self) -> None:
+        """Kill everything, so that nothing runs when it is thrown away."""
+        for process in [*self.processes, *self.graves]:
+            process.loop.kill()
+        self.operator.kill()
+
+    # Set-up
+
+    async def _set_up(self) -> None:
+        def work(tx: Transaction) -> None:
+            for number, planned in enumerate(self.plan.accounts):
+                account = Account(planned.name, f"{planned.name}@example.org", "forte", 0, 0, self.plan.start_ms)
+                accounts.add(tx, account, "hash")
+                if planned.credit_nano:
+                    ledger_credit.grant(tx, planned.name, planned.credit_nano, "", self.plan.start_ms)
+                for key, cap_nano in enumerate(planned.caps_nano):
+                    self._add_key(tx, number, planned, key, cap_nano)
+
+        await self.operator_store.transact(work)
+
+    def _add_key(self, tx: Transaction, account: int, planned: PlannedAccount, key: int, cap_nano: int | None) -> None:
+        key_id = key_name(account, key)
+        new = NewKey(key_id, planned.name, "a key", key_id.ljust(12, "-"), frozenset(), self.plan.start_ms, None)
+        keys.add(tx, new, key_id.encode().ljust(32, b"-"))
+        if cap_nano is not None:
+            cap = Cap(cap_nano, "month" if planned.is_monthly else "total")
+            set_cap(tx, planned.name, key_id, cap, self.plan.start_ms)
+
+    # Processes
+
+    def _begin(self, number: int) -> Process:
+        self.incarnations[number] += 1
+        process = Process(self.machine, number, self.incarnations[number])
+        self.running[id(process)] = []
+        process.start(lambda: self._restart(number))
+        return process
+
+    def _restart(self, number: int) -> None:
+        if self.processes[number].state == "gone":
+            self.graves.append(self.processes[number])
+            self.processes[number] = self._begin(number)
+            self.note(lambda: f"process {number} starts again")
+
+    # Requests
+
+    def send(self, request: PlannedRequest, tries: int = 0) -> None:
+        """A client sends a request, to another process with each try."""
+        process = self.processes[(request.process + tries) % len(self.processes)]
+        if process.state != "serving":
+            self._retry(request, tries, 503)
+            return
+        process.loop.call_soon(self._arrive, process, request, tries)
+
+    def _arrive(self, process: Process, request: PlannedRequest, tries: int) -> None:
+        name = None if request.idempotency is None else f"idem-{request.account}-{request.idempotency}"
+        chat = Chat(
+            request,
+            f"chatcmpl-{request.number}-{tries}",
+            process,
+            self.plan.accounts[request.account].name,
+            key_name(request.account, request.key),
+            name,
+            self.scheduler.now_s,
+            request.prompt_chars // CHARS_PER_TOKEN,
+        )
+        self.chats.append(chat)
+        self.running[id(process)].append(chat)
+        task = asyncio.get_running_loop().create_task(self._serve(process, chat, tries))
+        if request.leaves_after_s is not None and tries == 0:
+            process.loop.call_later(request.leaves_after_s, self._leave, chat, task)
+
+    def _leave(self, chat: Chat, task: "asyncio.Task[None]") -> None:
+        if not task.done():
+            chat.has_left = True
+            self.note(lambda: f"{chat.completion_id} client leaves")
+            task.cancel()
+
+    async def _serve(self, process: Process, chat: Chat, tries: int) -> None:
+        try:
+            await serve(self, process, chat, chat.key_id.encode().ljust(32, b"-"))
+            chat.status = 200
+        except (Refusal, CadenzaError) as error:
+            chat.status = error.status
+        except StoreUnavailable:
+            chat.status = 429
+        except asyncio.CancelledError:
+            chat.status = 499
+        except Exception as error:  # noqa: BLE001 it is reported
+            chat.status = 500
+            self.checks.fail("no request meets an internal error", f"{chat.completion_id}: {places(error)} {error!r}")
+        chat.ended_s = self.scheduler.now_s
+        self.checks.ended(chat)
+        self.note(lambda: f"{chat.completion_id} on {process.name} ends with {chat.status}")
+        self.running[id(process)].remove(chat)
+        if chat.status >= 429 and not chat.has_left:
+            self._retry(chat.request, tries, chat.status)
+
+    def _retry(self, request: PlannedRequest, tries: int, status: int) -> None:
+        if tries + 1 < request.tries and self.scheduler.now_s < BUSY_S + 10:
+            self.scheduler.after(RETRY_S * (tries + 1), self.send, request, tries + 1)
+
+    def accepted(self, chat: Chat) -> None:
+        """The key of a request was accepted."""
+        self.checks.accepted(chat)
+
+    def asked(self, chat: Chat, credit: Credit) -> None:
+        """An upstream was asked."""
+        chat.is_asked = True
+        self.note(lambda: f"{chat.completion_id} on {chat.process.name} asks its upstream")
+
+    def whole(self, chat: Chat) -> None:
+        """The client got the last byte."""
+        chat.is_whole = True
+
+    # Commands
+
+    async def _command(self, command: PlannedCommand) -> None:
+        planned, now_ms = self.plan.accounts[command.account], self.plan.start_ms + round(self.scheduler.now_s * 1000)
+        store, email = self.operator_store, f"{planned.name}@example.org"
+        key_id, reference = key_name(command.account, command.key), f"command {command.number}"
+        cap = Cap(command.amount_nano, "total") if command.amount_nano < DOLLAR_NANO else None
+        for _ in range(command.repeats + 1):
+            try:
+                match command.kind:
+                    case "grant":
+                        await give_credit(store, email, command.amount_nano, reference, now_ms, reference=reference)
+                        self.checks.granted.setdefault(reference, (planned.name, command.amount_nano))
+                    case "correct":
+                        await correct_credit(store, email, -command.amount_nano, "why", "operator", now_ms, reference)
+                    case "cap":
+                        await make_change(store, lambda tx: set_cap(tx, planned.name, key_id, cap, now_ms))
+                    case "revoke":
+                        await make_change(store, lambda tx: keys.revoke(tx, key_id, now_ms))
+                        self.revoked_s.setdefault(key_id, self.scheduler.now_s)
+            except (StoreUnavailable, ControlError):
+                self.note(lambda: f"{reference} failed")
+            else:
+                self.note(lambda: f"{reference}: {command.kind} of {planned.name} {key_id}")
+
+    # Faults
+
+    def _plan_fault(self, fault: PlannedFault) -> None:
+        if fault.commands_until is None:
+            self.scheduler.at(fault.at_s, self._fault, fault)
+        else:
+            self._fault_by_count(fault)
+
+    def _fault_by_count(self, fault: PlannedFault) -> None:
+        """Let it happen in the middle of what a process does, at its n-th command to the store."""
+        process = self.processes[fault.process]
+        assert fault.commands_until is not None
+        if self.scheduler.now_s > BUSY_S:
+            return
+        if process.link.sent >= fault.commands_until:
+            self._fault(fault)
+        elif process.link.trap is None and process.state != "gone":
+            process.link.trap = (fault.commands_until, lambda: self._fault(fault))
+        else:
+            self.scheduler.after(1.0, self._fault_by_count, fault)
+
+    def _fault(self, fault: PlannedFault) -> None:
+        process, kind = self.processes[fault.process], fault.kind
+        if process.state == "gone" and kind not in {"lock", "full", "failover", "lost tail"}:
+            return
+        where = f"{process.name}, account {fault.account}"
+        self.note(lambda: f"fault {fault.number}: {kind} of {where}, for {fault.lasts_s:.2f} s")
+        now_s, lasts_s, after = self.scheduler.now_s, fault.lasts_s, self.scheduler.after
+        self.last_fault_s = max(self.last_fault_s, now_s + lasts_s)
+        self.checks.fault_began(fault)
+        number = fault.process
+        match kind:
+            case "crash" | "lost machine":
+                process.die(is_machine_lost=kind == "lost machine")
+                after(min(lasts_s, RESTART_S), self._restart, number)
+            case "stop" | "sleep" | "freeze":
+                process.pause()
+                lost_s = 0.0 if kind == "stop" else lasts_s
+                after(lasts_s, process.resume, lost_s, lasts_s if kind == "freeze" else 0.0)
+            case "cut":
+                process.link.cut()
+                after(lasts_s, process.link.heal)
+            case "slow":
+                process.link.slowness = 100.0
+                after(lasts_s, setattr, process.link, "slowness", 1.0)
+            case "reset":
+                process.link.break_all()
+            case "clock":
+                process.clock_ms += round((lasts_s - 5) * 10_000)
+            case "drain":
+                running = self.running[id(process)]
+                process.loop.start(process.drain(lambda: not running))
+                self._restart_when_gone(number)
+            case "lock":
+                self._lock(fault)
+            case "full":
+                self.database.is_full = True
+                after(lasts_s, setattr, self.database, "is_full", False)
+            case "failover" | "lost tail":
+                self._fail_over(loses_tail=kind == "lost tail")
+
+    def _restart_when_gone(self, number: int) -> None:
+        if self.processes[number].state == "gone":
+            self._restart(number)
+        else:
+            self.scheduler.after(0.5, self._restart_when_gone, number)
+
+    def _lock(self, fault: PlannedFault) -> None:
+        """A stranger locks the row of an account, or, on SQLite, the whole file."""
+        if isinstance(self.database, SqliteFile):
+            if self.database.writer is None:
+                self.database.writer = self
+                self.scheduler.after(min(fault.lasts_s, 4.0), self._unlock_file)
+            return
+        server, session = self.database, self.model.begin()
+        running = session.run(ledger_credit.LOCK, {"account": self.plan.accounts[fault.account].name})
+
+        def go_on() -> None:
+            try:
+                holder = next(running)
+            except StopIteration:
+                self.locked.add(fault.account)
+                self.scheduler.after(fault.lasts_s, end)
+            else:
+                server.wait_for(holder, go_on)
+
+        def end() -> None:
+            session.roll_back()
+            server.ended(session)
+            self.locked.discard(fault.account)
+
+        go_on()
+
+    def _unlock_file(self) -> None:
+        assert isinstance(self.database, SqliteFile)
+        self.database.writer = None
+
+    def _fail_over(self, *, loses_tail: bool) -> None:
+        server = self.database
+        assert isinstance(server, PostgresServer)
+        state = self.model.save() if loses_tail else None
+
+        def fail() -> None:
+            server.go_down()
+            self.scheduler.after(DOWN_S, come_up)
+
+        def come_up() -> None:
+            if state is not None:
+                self.model.restore(state)
+            server.is_down = False
+            self.note(lambda: "the store is up again")
+
+        self.scheduler.after(LOST_TAIL_S if loses_tail else 0.0, fail)
+
+
+def key_name(account: int, key: int) -> str:
+    return f"key_{account}_{key}"
