@@ -25,6 +25,14 @@ StartService = Callable[[ServiceSpec], Service]
 SHORT = ("tests/unit/", "tests/contract/")
 ALL_SLOW = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.slow\(", re.MULTILINE)
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/clients/")
+LONGEST = (  # of the slow ones, which begin first
+    "tests/browser/test_design.py",
+    "tests/deploy/test_dockerfile.py",
+    "tests/docs/test_blocks.py",
+    "tests/fault/test_memory.py",
+    "tests/fleet/test_failover.py",
+    "tests/fleet/test_postgres_faults.py",
+)
 
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("busy machine", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -75,17 +83,20 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return (8 if config.option.markexpr == "slow" else 5) * (os.cpu_count() or 1) // 2
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mix the files, so that those that wait and those that compute run side by side.
 
-    No long file begins among the last, and none that needs Debian's packages among the first.
+    No long file begins among the last, and of the other tests none that needs Debian's packages among the first.
     """
+    is_slow = config.option.markexpr == "slow"
 
     def place(item: pytest.Item) -> float:
         path = item.nodeid.partition("::")[0]
         mixed = zlib.crc32(path.encode()) / 2**32
         if path.startswith(SHORT):
             return mixed
+        if is_slow:
+            return 0 if path in LONGEST else mixed * 0.65
         return 0.15 + mixed * 0.4 if path.startswith(NEED_PACKAGES) else mixed * 0.65
 
     items.sort(key=place)

@@ -30,6 +30,7 @@ def grow(light):
 1. Water
 2. Light
 """
+pytestmark = pytest.mark.slow(reason="a browser chats")
 
 
 @pytest.fixture
@@ -248,7 +249,6 @@ def test_the_reader_is_not_pulled_to_the_end(open_page: OpenPage, upstream: Loop
     assert thread.evaluate("thread => thread.scrollTop") == 0
 
 
-@pytest.mark.slow(reason="a browser looks at every page")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone(open_page: OpenPage, upstream: LoopbackUpstream, email: str, scheme: str) -> None:
     """The list is a drawer; a suggestion is sent with one touch; nothing is wider than the screen."""

@@ -17,7 +17,7 @@ from tests.stripe.local_stripe import SECRET_KEY, STRIPE_TOML, WEBHOOK_SECRET, r
 
 PHONE = {"width": 390, "height": 844}
 
-pytestmark = pytest.mark.timeout(INSTALL_S + 300)
+pytestmark = [pytest.mark.timeout(INSTALL_S + 300), pytest.mark.slow(reason="a browser adds credit")]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,6 @@ def test_a_voucher_is_redeemed(open_page: OpenPage, service: Service) -> None:
     shoot(page, "statement-phone-dark")
 
 
-@pytest.mark.slow(reason="installs and runs other people's programs")
 def test_a_payment_leads_to_the_checkout(chromium: Browser, paid_service: Service) -> None:
     """The script opens a checkout and goes there; an amount that is too small is explained on the page."""
     account = Account(paid_service, CREDIT_NANO)

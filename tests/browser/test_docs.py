@@ -9,6 +9,7 @@ from tests.loopback import LoopbackUpstream
 from tests.service import Service
 
 SERIOUS = ("serious", "critical")
+pytestmark = pytest.mark.slow(reason="a browser uses the console of the docs")
 
 
 def test_the_console_sends_a_request(open_page: OpenPage, service: Service, upstream: LoopbackUpstream) -> None:
@@ -36,7 +37,6 @@ def test_the_console_shows_an_error(open_page: OpenPage) -> None:
     page.locator('[data-part="reply"]').get_by_text('"authentication_error"').wait_for()
 
 
-@pytest.mark.slow(reason="a browser looks at every page")
 def test_the_docs_are_accessible(open_page: OpenPage) -> None:
     """axe has no serious finding on the reference of the API and of the platform."""
     page = open_page()

@@ -16,6 +16,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},
     "dark-phone": {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
 }
+pytestmark = pytest.mark.slow(reason="a browser manages keys")
 
 
 @pytest.fixture
@@ -101,7 +102,6 @@ def test_the_new_key_and_its_snippets_are_copied(open_page: OpenPage, email: str
     assert f'api_key="{key}"' in str(page.evaluate("navigator.clipboard.readText()"))
 
 
-@pytest.mark.slow(reason="a browser looks at every page")
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_pages_are_accessible(open_page: OpenPage, service: Service, email: str, look: str) -> None:
     """axe-core has no serious finding on the pages of keys and usage; their pictures are kept for people to look at."""

@@ -14,6 +14,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "dark-phone": {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
 }
 LONG = "Unbreakable" * 20 + "\nsecond line, which is long enough to be wrapped on a phone and perhaps on a desk too"
+pytestmark = pytest.mark.slow(reason="a browser manages notes")
 
 
 @pytest.fixture
@@ -47,7 +48,6 @@ def test_a_note_lives_and_ends_without_scripts(open_page: OpenPage, email: str) 
     expect(page.get_by_role("heading", name="No notes yet")).to_be_visible()
 
 
-@pytest.mark.slow(reason="a browser looks at every page")
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_page_is_accessible_and_fits(open_page: OpenPage, email: str, look: str) -> None:
     """axe-core finds nothing serious, no line is too wide, a long text is counted, and deleting asks first."""

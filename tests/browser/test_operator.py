@@ -11,6 +11,7 @@ from tests.web.operators import make_operator
 
 PAGES = ["", "/accounts", "/keys", "/classes", "/classes/forte", "/ledger", "/audit-log"]
 SERIOUS = ("serious", "critical")
+pytestmark = pytest.mark.slow(reason="a browser looks at the operator's pages")
 
 
 @pytest.fixture
@@ -38,7 +39,6 @@ def test_the_live_numbers_move(open_page: OpenPage, service: Service, operator: 
     shoot(page, "operator")
 
 
-@pytest.mark.slow(reason="a browser ends a canary")
 def test_a_canary_is_ended_by_its_button(open_page: OpenPage, service: Service, operator: str) -> None:
     """The button asks first. Then the canary is over, and the history has the reason."""
     promotion = ["--candidate", "loopback/new", "--share", "5", "--force", "--reason", "a trial"]
@@ -61,7 +61,6 @@ def test_a_canary_is_ended_by_its_button(open_page: OpenPage, service: Service, 
     assert service.cli("classes", "adopt", "fortissimo", "--undo").returncode == 0
 
 
-@pytest.mark.slow(reason="a browser looks at every page")
 def test_the_pages_are_accessible(open_page: OpenPage, operator: str) -> None:
     """The operator's pages have no serious finding of axe."""
     page = open_page(viewport={"width": 390, "height": 844})

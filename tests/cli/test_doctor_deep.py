@@ -169,6 +169,7 @@ def test_mistakes(tmp_path: Path, upstream: LoopbackUpstream, args: tuple[str, .
     assert chats(upstream.requests) == []
 
 
+@pytest.mark.slow(reason="the real model is loaded")
 def test_embedded_model(tmp_path: Path) -> None:
     """The embedded model is started and asked once."""
     (finding,) = deep(run_here(tmp_path, "doctor", "--deep", "--timeout", "100", "--json"), code=0)

@@ -18,7 +18,6 @@ PAGES_TO_RUN = sorted(
     (page for page in PAGES if page != CLIENTS and blocks(page, "bash", "python")),
     key=lambda page: "cadenza memory add" in page.read_text(),  # last: a note is part of every later prompt
 )
-SLOW = pytest.mark.slow(reason="the model answers many times")  # those of the README are enough for every run
 
 
 def all_blocks(language: str) -> list[Block]:
@@ -48,9 +47,8 @@ def test_readme_has_the_first_steps() -> None:
 
 
 @pytest.mark.timeout(600)  # the embedded model answers several times, perhaps on a busy machine
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[] if page == README else SLOW, id=page.name) for page in PAGES_TO_RUN]
-)
+@pytest.mark.slow(reason="the model answers many times")
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES_TO_RUN])
 def test_commands_and_programs_run(server: Server, tmp_path: Path, page: Path) -> None:
     """The bash and Python blocks of a page, pasted one after the other, succeed and get no error object."""
     terminal = Terminal(server, tmp_path)

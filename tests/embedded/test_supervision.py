@@ -7,6 +7,8 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from cadenza.upstreams.embedded.upstream import SLOTS
 from tests.cli.program import Server, model_process, serving, wait_until
 from tests.embedded.conftest import Account, Started
@@ -16,6 +18,7 @@ from tests.raw_client import RawClient, Reply, read_all, read_until
 END_OF_TURN = "2"  # the token with which this model ends an answer
 SHORT_TOKENS, LONG_TOKENS = 16, 4096
 FIRST_TOKEN_S = 2.0  # the client would not wait for the default of 300 s
+pytestmark = pytest.mark.slow(reason="the real model is loaded again and again")
 TAKEN = re.compile(rb"^cadenza_slots_taken [1-9]", re.MULTILINE)
 BROKEN_TOML = f"""
 [providers.local]

@@ -80,10 +80,14 @@ class CanaryRig:
         self.failed[is_in_share] += reply.status != 200
         return reply.status
 
+    def wait_until_watched(self, process: ServiceProcess) -> None:
+        """Wait until the process counts the requests of the canary, or the canary has ended."""
+        wait_until(lambda: self.state()["candidate"] is None or WATCHED in process.get("/metrics")[1], "the watch")
+
     def ask_until_decided(self, process: ServiceProcess) -> None:
         """One request of each account, in small groups, until the canary has ended or all have asked."""
         counted = 0
-        wait_until(lambda: self.state()["candidate"] is None or WATCHED in process.get("/metrics")[1], "the watch")
+        self.wait_until_watched(process)
         for start in range(0, ACCOUNTS, GROUP):
             if self.state()["candidate"] is None:
                 return
@@ -176,6 +180,7 @@ def test_a_killed_process_leaves_a_whole_version(rig: CanaryRig, point: str) -> 
     process = rig.start(point)
     rig.candidate.always(Status(500))
     rig.begin_canary()
+    rig.wait_until_watched(process)
     for account_id in rig.accounts:
         if process.process.poll() is None:
             try:

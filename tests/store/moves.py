@@ -61,6 +61,7 @@ CAP = Statement(
     )
 )
 IS_REGISTERED = Statement(text("SELECT name FROM processes WHERE name = :name"))
+HAS_SEEN_ALL = Statement(text("UPDATE processes SET seen = 1000000 WHERE name = :name"))
 LOCK_WAITS = Statement(
     text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 )
@@ -153,11 +154,12 @@ async def fund(store: Store, amount_nano: int, account: str = "a") -> None:
 
 
 async def register(store: Store, process: str = PROCESS) -> None:
-    """Make a process known to the store, unless it is."""
+    """Make a process known to the store, unless it is. No change waits until it has seen it: it runs nowhere."""
 
     def work(tx: Transaction) -> None:
         if not tx.row(IS_REGISTERED, {"name": process}):
             presence.register(tx, process)
+            tx.change(HAS_SEEN_ALL, {"name": process})
 
     await store.transact(work)
 

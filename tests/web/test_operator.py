@@ -290,6 +290,7 @@ def test_the_old_address_of_the_audit_log(operator: Visitor) -> None:
     assert (seen.status, seen.location) == (301, "/operator/audit-log?account=a@example.org")
 
 
+@pytest.mark.slow(reason="starts several workers")
 def test_the_load_is_that_of_all_workers(start_service: StartService, upstream: LoopbackUpstream) -> None:
     """With two workers the load is the sum of both, whichever of them is asked."""
     spec = msgspec.structs.replace(ordinary_spec(upstream.base_url), more_toml="[server]\nworkers = 2\n")

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cadenza.server.server import STARTUP_FAILURE
 from tests.unit.server.failing_service import EXIT_CODE, MARK
 from tests.unit.server.recovering_service import MARKS
 
 PROGRAM_S = 100
+pytestmark = pytest.mark.slow(reason="starts several workers, and waits before it tries again")
 
 
 def test_a_dead_worker_is_replaced_and_logged(tmp_path: Path) -> None:
