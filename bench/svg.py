@@ -48,7 +48,7 @@ def tidy_svg(svg: str, title: str) -> str:
         svg = svg.replace(colour.light, f"var(--{role})")
     svg = SPACE_BETWEEN_TAGS.sub(">\n<", svg).strip()
     head, _, rest = svg.partition(">")
-    return f'{head} role="img">\n<title>{html.escape(title)}</title>\n{_style()}{rest}\n'
+    return f'{head} role="img">\n<title>{html.escape(title)}</title>\n{scheme_style()}{rest}\n'
 
 
 def _shorten(attribute: re.Match[str]) -> str:
@@ -65,7 +65,7 @@ def _unwrap_groups(svg: str) -> str:
         svg = smaller
 
 
-def _style() -> str:
+def scheme_style() -> str:
     light = " ".join(f"--{role}: {colour.light};" for role, colour in PALETTE.items())
     dark = " ".join(f"--{role}: {colour.dark};" for role, colour in PALETTE.items())
     return (

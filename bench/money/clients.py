@@ -70,14 +70,14 @@ class ScriptedClients:
         self._turns = RoundRobin(endpoint.ports)
 
     async def ask_until(self, wallet: str, key: str, words: Iterator[int], until_s: float, *, is_eager: bool) -> None:
-        """One client. An eager one makes no pauses and never disconnects."""
+        """One client. An eager one pauses only after a refusal, and never disconnects."""
         while time.monotonic() < until_s:
             ask = ScriptedRequest.make(self._seed, next(self._numbers), may_leave=not is_eager)
-            await self._ask(ask, wallet, key, next(words))
-            if not is_eager:
+            ending = await self._ask(ask, wallet, key, next(words))
+            if not is_eager or ending != "whole":
                 await asyncio.sleep(PAUSE_S * random.Random(ask.number).random())  # noqa: S311 not for secrets
 
-    async def _ask(self, ask: ScriptedRequest, wallet: str, key: str, words: int) -> None:
+    async def _ask(self, ask: ScriptedRequest, wallet: str, key: str, words: int) -> Ending:
         body, began_s, got = ask.body(self._endpoint.model, words), time.monotonic(), Reception()
         ending: Ending = "unreachable"
         for port in self._turns.order():
@@ -100,6 +100,7 @@ class ScriptedClients:
         else:
             await asyncio.sleep(NOBODY_S)
         self.asked.append(Asked(ask.number, wallet, began_s, time.monotonic(), ending, got.status, got.id))
+        return ending
 
     def _head(self, port: int, key: str, body_bytes: int) -> bytes:
         return (

@@ -1,13 +1,11 @@
 """The results of a run: as JSON, as tables of Markdown, and as a plot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from bench.money.reckon import CountedAmount, Reckoning
 from bench.money.schedule import Failure
-
-SHOWN = 1e9
 
 
 class GatewayResult(msgspec.Struct):
@@ -35,48 +33,58 @@ class MoneyResults(msgspec.Struct):
     gateways: list[GatewayResult]
 
 
-COLUMNS = (
-    "gateway", "asked", "whole", "due", "charged", "lost, whole replies", "lost, broken replies", "doubled",
-    "overcharged", "overdraft", "accepted after revocation", "revocation", "longest gap",
-)  # fmt: skip
+Figure = Callable[[Reckoning], str]
+ROWS: tuple[tuple[str, Figure], ...] = (
+    ("requests that reached a process", lambda one: f"{one.asked:,}"),
+    ("whole replies", lambda one: f"{one.endings.get('whole', 0):,}"),
+    ("due, by the upstream's record", lambda one: dollars(one.due_nano)),
+    ("charged", lambda one: dollars(one.charged_nano)),
+    ("lost, of whole replies", lambda one: _amount(one.lost_whole)),
+    ("lost, of other replies", lambda one: _amount(one.lost_broken)),
+    ("charged twice", lambda one: _amount(one.doubled)),
+    ("charged beyond what was due", lambda one: _amount(one.excess)),
+    ("charged for no known request", lambda one: _amount(one.unknown)),
+    ("served beyond the budget", lambda one: _amount(one.overdraft, "budget")),
+    ("balances differ from their charges by", lambda one: dollars(abs(one.balance_off_nano))),
+    ("requests accepted after the revocation", lambda one: str(one.accepted_after_revocation)),
+    ("longest revocation", lambda one: f"{one.longest_revocation_s:.1f} s"),
+    ("longest time without service", lambda one: f"{one.longest_gap_s:.1f} s"),
+)
 
 
 def render(results: MoneyResults) -> str:
-    """The tables, in Markdown."""
-    measured = [one for one in results.gateways if one.reckoning]
-    rows = ["| " + " | ".join(COLUMNS) + " |", "|---|" + "--:|" * (len(COLUMNS) - 1)]
-    rows += [_row(one, one.reckoning) for one in measured if one.reckoning]
-    notes = [f"- **{one.name}** {one.version}, {_settings(one)}. {' '.join(one.promises)}" for one in measured]
-    notes += [f"- **{one.name}** was not run: {one.reason}" for one in results.gateways if one.reason]
-    return "\n".join([*rows, "", *notes]) + "\n"
+    """The page with the table, in Markdown."""
+    measured = [(one, one.reckoning) for one in results.gateways if one.reckoning]
+    facts = results.machine
+    about = (
+        f"{'A quick' if results.is_quick else 'A full'} run of `make bench-money`, seed {results.seed}. "
+        f"{results.date}, "
+        f"{facts['cores']} cores ({facts['cpu']}), load average at the start {facts['load_average']}."
+    )
+    table = [_line("", *(f"{one.name} {one.version}" for one, _ in measured)), "|---|" + "--:|" * len(measured)]
+    table += [_line(name, *(show(figures) for _, figures in measured)) for name, show in ROWS]
+    notes = [f"- **{one.name}**: {_settings(one)}. {_sentence(one)}" for one, _ in measured]
+    notes += [f"- **{one.name}** was not run: {one.reason}." for one in results.gateways if one.reason]
+    return "\n".join(["# Results", "", about, "", *table, "", *notes]) + "\n"
 
 
 def dollars(nano: int) -> str:
-    return f"{nano / SHOWN:.6f}"
+    return f"{nano / 1e9:.6f}"
 
 
-def _row(one: GatewayResult, figures: Reckoning) -> str:
-    cells = [
-        one.name,
-        f"{figures.asked:,}",
-        f"{figures.endings.get('whole', 0):,}",
-        dollars(figures.due_nano),
-        dollars(figures.charged_nano),
-        _sum(figures.lost_whole),
-        _sum(figures.lost_broken),
-        _sum(figures.doubled),
-        _sum(CountedAmount(figures.excess.count + figures.unknown.count, figures.excess.nano + figures.unknown.nano)),
-        _sum(figures.overdraft),
-        str(figures.accepted_after_revocation),
-        f"{figures.longest_revocation_s:.1f} s",
-        f"{figures.longest_gap_s:.1f} s",
-    ]
+def _line(*cells: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _sum(amount: CountedAmount) -> str:
-    return f"{dollars(amount.nano)} ({amount.count})" if amount.count else "0"
+def _amount(amount: CountedAmount, what: str = "request") -> str:
+    return f"{dollars(amount.nano)} ({amount.count} {what}{'s' * (amount.count != 1)})" if amount.count else "0"
 
 
 def _settings(one: GatewayResult) -> str:
-    return ", ".join(f"{name} {value}" for name, value in {"processes": one.processes, **one.settings}.items())
+    shown = {"processes": str(one.processes), **one.settings}
+    return "; ".join(f"{name}: {value}" for name, value in shown.items())
+
+
+def _sentence(one: GatewayResult) -> str:
+    check = f" Its own check says: {one.own_check}" if one.own_check else ""
+    return " ".join(one.promises) + check

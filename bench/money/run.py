@@ -1,6 +1,7 @@
 """One run: the load, the failures and the revocations at their times, then the wait, then what was charged."""
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.machine import CannotRun
 from bench.money.clients import ScriptedClients
 from bench.money.deployment import GatewayProcess, GatewayUnderTest, MoneyGateway
 from bench.money.reckon import Evidence, Wallet, reckon
@@ -15,7 +17,7 @@ from bench.money.report import GatewayResult
 from bench.money.schedule import REVOKED_AFTER_S, REVOKED_USE_S, SMALL_USE_S, Failure, FaultPlan
 from bench.money.upstream import RecordingUpstream
 
-STEADY_WALLETS, STEADY_CLIENTS = 4, 5
+STEADY_WALLETS, STEADY_CLIENTS = 4, 4
 SMALL_CLIENTS, REVOKED_CLIENTS = 8, 3
 LARGE_NANO = 100 * 10**9
 SMALL_NANO = 4_000_000
@@ -75,9 +77,11 @@ class Run:
         async def revoke(purse: Purse, at_s: float) -> None:
             await asyncio.sleep(at_s)
             asked_s = time.monotonic()
-            await asyncio.to_thread(under_test.revoke, purse.name)
-            purse.revoked_s = time.monotonic()
-            purse.revoking_s = purse.revoked_s - asked_s
+            while purse.revoked_s is None and time.monotonic() < ended_s:
+                with contextlib.suppress(CannotRun):  # it is not done: an operator would try again
+                    await asyncio.to_thread(under_test.revoke, purse.name)
+                    purse.revoked_s = time.monotonic()
+                purse.revoking_s = time.monotonic() - asked_s
 
         tasks: list[Awaitable[None]] = [use(one, STEADY_CLIENTS, 0, plan.load_s, is_eager=False) for one in steady]
         tasks += [

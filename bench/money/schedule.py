@@ -44,17 +44,17 @@ SMALL_USE_S = 5.0
 REVOKED_USE_S = 4.0
 REVOKED_AFTER_S = 8.0
 FULL = FaultPlan(
-    load_s=80.0,
+    load_s=84.0,
     failures=(
         Failure("kill", 6.0, 0),
-        Failure("pause", 17.0, 0, 3.0),
-        Failure("drop", 26.0, 0, 4.0),
-        Failure("pause", 37.0, 1, 10.0),
-        Failure("refuse", 53.0, 1, 10.0),
-        Failure("kill all", 70.0),
+        Failure("pause", 16.0, 0, 3.0),
+        Failure("drop", 24.0, 0, 4.0),
+        Failure("pause", 33.0, 1, 10.0),
+        Failure("refuse", 48.0, 1, 10.0),
+        Failure("kill all", 62.0),
     ),
-    small_s=(2.0, 11.0, 24.0, 34.0, 48.0, 66.0),
-    revoked_s=(13.0, 41.0, 57.0),
+    small_s=(2.0, 11.0, 22.0, 31.0, 44.0, 60.0),
+    revoked_s=(13.0, 36.0, 51.0),
 )
 QUICK = FaultPlan(
     load_s=30.0,
