@@ -1,7 +1,7 @@
 """The clients: each asks one request after another, with the key of its wallet, until its time is over.
 
-They ask the process with the fewest running requests. One that refuses a connection, or does not answer, is left out for
-a while, as a load balancer would do. Nothing is retried: the next request has the next number.
+They ask the process with the fewest running requests. One that refuses a connection, or does not answer, is left out
+for a while, as a load balancer would do. Nothing is retried: the next request has the next number.
 """
 
 import asyncio
@@ -68,12 +68,12 @@ class Reception(msgspec.Struct):
 class ScriptedClients:
     """All clients of a run. `asked` is what they saw."""
 
-    def __init__(self, seed: int, endpoint: ChatAddress) -> None:
+    def __init__(self, seed: int, address: ChatAddress) -> None:
         self.asked = list[Asked]()
         self._seed = seed
-        self._endpoint = endpoint
+        self._address = address
         self._numbers = itertools.count(1)
-        self._balancer = Balancer(endpoint.ports)
+        self._balancer = Balancer(address.ports)
 
     async def ask_until(self, wallet: str, key: str, words: Iterator[int], until_s: float, *, is_eager: bool) -> None:
         """One client. An eager one pauses only after a refusal, and never disconnects."""
@@ -84,7 +84,7 @@ class ScriptedClients:
                 await asyncio.sleep(PAUSE_S * random.Random(ask.number).random())  # noqa: S311 not for secrets
 
     async def _ask(self, ask: ScriptedRequest, wallet: str, key: str, words: int) -> Ending:
-        body, began_s, got = ask.body(self._endpoint.model, words), time.monotonic(), Reception()
+        body, began_s, got = ask.body(self._address.model, words), time.monotonic(), Reception()
         ending: Ending = "unreachable"
         for port in self._balancer.order():
             try:
@@ -111,7 +111,7 @@ class ScriptedClients:
 
     def _head(self, port: int, key: str, body_bytes: int) -> bytes:
         return (
-            f"POST {self._endpoint.path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nauthorization: Bearer {key}\r\n"
+            f"POST {self._address.path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nauthorization: Bearer {key}\r\n"
             f"content-type: application/json\r\ncontent-length: {body_bytes}\r\nconnection: close\r\n\r\n"
         ).encode()
 

@@ -38,6 +38,8 @@ class Run:
         clients = ScriptedClients(self._seed, under_test.address)
         load = ScriptedLoad(self._plan, under_test, clients)
         await load.run()
+        for process in under_test.processes:
+            await asyncio.to_thread(process.wait_until_ready)
         await asyncio.sleep(self._gateway.settle_s)
         ledger = await asyncio.to_thread(under_test.read)
         wallets = [purse.wallet(ledger) for purse in load.purses]
