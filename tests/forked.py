@@ -1,4 +1,4 @@
-"""`cadenza serve`, forked from a process that has imported the program: a start takes 0.05 s of CPU and not 0.9.
+"""`cadenza`, forked from a process that has imported the program: a start takes 0.05 s of CPU and not 0.9.
 
 The process has a pid, a folder, an environment, a log and signals of its own, as if its command had been typed. One
 server for each test process forks them on demand; it ends with the test process.
@@ -29,12 +29,20 @@ ORDER_BYTES_MAX = 100_000
 class ForkedProcess:
     """As much of `subprocess.Popen` as the tests use."""
 
-    def __init__(self, args: Sequence[str], folder: Path, variables: Mapping[str, str], out: IO[bytes]) -> None:
+    def __init__(
+        self,
+        args: Sequence[str],
+        folder: Path,
+        variables: Mapping[str, str],
+        out: IO[bytes],
+        errors: IO[bytes] | None = None,
+    ) -> None:
+        """Errors go to `out`, too, unless they have a file of their own."""
         self.returncode: int | None = None
         self._lock = threading.Lock()
         order = json.dumps({"args": args, "folder": str(folder), "variables": dict(variables)}).encode()
         self._status, status = os.pipe()
-        socket.send_fds(_server(), [order], [out.fileno(), status])
+        socket.send_fds(_server(), [order], [out.fileno(), (errors or out).fileno(), status])
         os.close(status)
         self.pid = int(os.read(self._status, 20))
 
@@ -50,7 +58,7 @@ class ForkedProcess:
             select.select([self._status], [], [], timeout)
         code = self.poll()
         if code is None:
-            raise subprocess.TimeoutExpired("cadenza serve", timeout)
+            raise subprocess.TimeoutExpired("cadenza", timeout)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -85,17 +93,17 @@ def fork_on_demand(run: Callable[[list[str]], None]) -> None:
     """The server: fork a process for each order, which runs a command, until the tests close the socket."""
     orders = socket.socket(fileno=os.dup(0))
     while True:
-        order, (*files,), *_ = socket.recv_fds(orders, ORDER_BYTES_MAX, 2)
+        order, (*files,), *_ = socket.recv_fds(orders, ORDER_BYTES_MAX, 3)
         _reap()
         if not order:
             return
         if os.fork() == 0:
             orders.close()
-            out, status = files
+            out, errors, status = files
             if _fork_and_watch(status):
                 os._exit(0)
             os.close(status)
-            _settle_in(json.loads(order), out)
+            _settle_in(json.loads(order), out, errors)
             _end_without_clean_up(run)
             return
         for file in files:
@@ -135,13 +143,14 @@ def _fork_and_watch(status: int) -> bool:
     return pid != 0
 
 
-def _settle_in(order: dict[str, Any], out: int) -> None:
+def _settle_in(order: dict[str, Any], out: int, errors: int) -> None:
     """Take the files, the folder, the environment and the command line of the order."""
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(out, 1)
-    os.dup2(out, 2)
+    os.dup2(errors, 2)
     os.close(out)
+    os.close(errors)
     os.environ.clear()
     os.environ.update(order["variables"])
     os.chdir(order["folder"])

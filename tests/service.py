@@ -8,6 +8,7 @@ import contextlib
 import functools
 import http.client
 import itertools
+import os
 import re
 import secrets
 import signal
@@ -263,7 +264,14 @@ class Deployment:
     def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run one command in a process of its own."""
         command = [program(), *args, "--config", str(self.config)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=CLI_S, env=environment(), check=False)
+        if sys.platform != "linux":
+            return subprocess.run(
+                command, capture_output=True, text=True, timeout=CLI_S, env=environment(), check=False
+            )
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+            code = ForkedProcess(command, self.folder, environment(), out, errors).wait(CLI_S)
+            texts = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (out, errors)]
+        return subprocess.CompletedProcess(command, code, *texts)
 
     def files(self) -> Iterator[Path]:
         """Every file that the processes have written, their logs included."""

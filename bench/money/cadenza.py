@@ -101,7 +101,7 @@ class CadenzaOnSQLite(MoneyGateway):
         url = f"sqlite:///{folder}/data/cadenza.db"
         process = _make_process(folder, url, upstream_port)
         asyncio.run(_migrate(url))
-        with started([process], "/readyz"):
+        with started([process]):
             yield CadenzaDeployment(folder, url, [process])
 
 
@@ -127,13 +127,13 @@ class CadenzaOnPostgres(MoneyGateway):
                 link = stack.enter_context(Link(socket_path).running())
                 linked_url = f"postgresql://{OWNER}@127.0.0.1:{link.port}/postgres"
                 processes.append(_make_process(folder / str(number), linked_url, upstream_port, link))
-            stack.enter_context(started(processes, "/readyz"))
+            stack.enter_context(started(processes))
             yield CadenzaDeployment(folder, url, processes)
 
 
 def _make_process(folder: Path, store_url: str, upstream_port: int, link: Link | None = None) -> GatewayProcess:
     _write_config(folder, store_url, upstream_port)
-    process = GatewayProcess(folder, free_port(), link)
+    process = GatewayProcess(folder, free_port(), "/readyz", link)
     process.configure([Cadenza().program, "serve", "--config", folder / "cadenza.toml", "--port", str(process.port)])
     return process
 

@@ -1,7 +1,7 @@
 """The clients: each asks one request after another, with the key of its wallet, until its time is over.
 
-They try the processes of a gateway in turn. A process that refuses a connection, or does not answer, is left out for a
-while, as a load balancer would do. Nothing is retried: the next request has the next number.
+They ask the process with the fewest running requests. One that refuses a connection, or does not answer, is left out
+for a while, as a load balancer would do. Nothing is retried: the next request has the next number.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import msgspec
 from bench.money.reckon import Asked, Ending
 from bench.money.script import ScriptedRequest
 
-PATIENCE_S = 8.0  # for the next bytes of a reply
+PATIENCE_S = 20.0  # for the next bytes of a reply
 CONNECT_S = 1.0
 LEFT_OUT_S = 2.0
 PAUSE_S = 0.1  # at most, between two requests of a client
@@ -32,19 +32,25 @@ class ChatAddress(msgspec.Struct, frozen=True):
     path: str = "/v1/chat/completions"
 
 
-class RoundRobin:
-    """Which process is asked next."""
+class Balancer:
+    """Which process is asked next: the one with the fewest running requests."""
 
     def __init__(self, ports: Sequence[int]) -> None:
-        self._ports = ports
-        self._next = itertools.cycle(range(len(ports)))
+        self._running = dict.fromkeys(ports, 0)
         self._left_out_until = dict.fromkeys(ports, 0.0)
 
     def order(self) -> list[int]:
         """Every port, those that failed lately last."""
-        first, now_s = next(self._next), time.monotonic()
-        turned = [*self._ports[first:], *self._ports[:first]]
-        return sorted(turned, key=lambda port: self._left_out_until[port] > now_s)
+        now_s = time.monotonic()
+        return sorted(self._running, key=lambda port: (self._left_out_until[port] > now_s, self._running[port]))
+
+    @contextlib.contextmanager
+    def running(self, port: int) -> Iterator[None]:
+        self._running[port] += 1
+        try:
+            yield
+        finally:
+            self._running[port] -= 1
 
     def leave_out(self, port: int) -> None:
         self._left_out_until[port] = time.monotonic() + LEFT_OUT_S
@@ -62,12 +68,12 @@ class Reception(msgspec.Struct):
 class ScriptedClients:
     """All clients of a run. `asked` is what they saw."""
 
-    def __init__(self, seed: int, endpoint: ChatAddress) -> None:
+    def __init__(self, seed: int, address: ChatAddress) -> None:
         self.asked = list[Asked]()
         self._seed = seed
-        self._endpoint = endpoint
+        self._address = address
         self._numbers = itertools.count(1)
-        self._turns = RoundRobin(endpoint.ports)
+        self._balancer = Balancer(address.ports)
 
     async def ask_until(self, wallet: str, key: str, words: Iterator[int], until_s: float, *, is_eager: bool) -> None:
         """One client. An eager one pauses only after a refusal, and never disconnects."""
@@ -78,20 +84,21 @@ class ScriptedClients:
                 await asyncio.sleep(PAUSE_S * random.Random(ask.number).random())  # noqa: S311 not for secrets
 
     async def _ask(self, ask: ScriptedRequest, wallet: str, key: str, words: int) -> Ending:
-        body, began_s, got = ask.body(self._endpoint.model, words), time.monotonic(), Reception()
+        body, began_s, got = ask.body(self._address.model, words), time.monotonic(), Reception()
         ending: Ending = "unreachable"
-        for port in self._turns.order():
+        for port in self._balancer.order():
             try:
                 reader, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), CONNECT_S)
             except OSError:
-                self._turns.leave_out(port)
+                self._balancer.leave_out(port)
                 continue
             try:
                 writer.write(self._head(port, key, len(body)) + body)
-                ending = await receive(reader, ask, got)
+                with self._balancer.running(port):
+                    ending = await receive(reader, ask, got)
             except TimeoutError:
                 ending = "left"
-                self._turns.leave_out(port)
+                self._balancer.leave_out(port)
             except (OSError, ValueError, asyncio.IncompleteReadError):
                 ending = "broken"
             finally:
@@ -104,7 +111,7 @@ class ScriptedClients:
 
     def _head(self, port: int, key: str, body_bytes: int) -> bytes:
         return (
-            f"POST {self._endpoint.path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nauthorization: Bearer {key}\r\n"
+            f"POST {self._address.path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nauthorization: Bearer {key}\r\n"
             f"content-type: application/json\r\ncontent-length: {body_bytes}\r\nconnection: close\r\n\r\n"
         ).encode()
 

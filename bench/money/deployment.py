@@ -27,9 +27,10 @@ PROBE_S = 5.0
 class GatewayProcess:
     """One process of the gateway, in a session of its own, and its link to the store."""
 
-    def __init__(self, folder: Path, port: int, store_link: Link | None = None) -> None:
+    def __init__(self, folder: Path, port: int, ready_path: str, store_link: Link | None = None) -> None:
         self.folder = folder
         self.port = port
+        self._ready_path = ready_path
         self.store_link = store_link
         self._command: Sequence[str | Path] = ()
         self._env: Mapping[str, str] = {}
@@ -55,13 +56,13 @@ class GatewayProcess:
         if self._tree:
             self._tree.stop()
 
-    def wait_until_ready(self, path: str) -> None:
+    def wait_until_ready(self) -> None:
         assert self._tree
         until_s = time.monotonic() + READY_S
         while time.monotonic() < until_s:
             if not self._tree.is_running:
                 raise CannotRun(f"the process exited during its start: {self._tree.log_tail()}")
-            if _answers(self.port, path):
+            if _answers(self.port, self._ready_path):
                 return
             time.sleep(POLL_S)
         raise CannotRun(f"not ready in time: {self._tree.log_tail()}")
@@ -105,7 +106,7 @@ class MoneyGateway(ABC):
     """How to install and start a gateway, and what it promises about money."""
 
     name: str
-    settle_s: float  # after the load, until everything that it will ever charge is charged
+    settle_s: float  # after the load, once every process is ready: until all that it will ever charge is charged
     promises: Sequence[str]  # where its documentation promises less than an exact budget
 
     @abstractmethod
@@ -118,13 +119,13 @@ class MoneyGateway(ABC):
 
 
 @contextlib.contextmanager
-def started(processes: Sequence[GatewayProcess], ready_path: str) -> Iterator[None]:
+def started(processes: Sequence[GatewayProcess]) -> Iterator[None]:
     """Start the processes, and stop them at the end."""
     try:
         for process in processes:
             process.start()
         for process in processes:
-            process.wait_until_ready(ready_path)
+            process.wait_until_ready()
         yield
     finally:
         for process in processes:

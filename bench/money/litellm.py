@@ -133,7 +133,7 @@ class LiteLLMOnPostgres(MoneyGateway):
     settle_s = 45.0  # spend goes from memory to Redis and from there to Postgres, every 10 to 15 seconds each
     promises = (
         "Its documentation says that each instance accumulates spend in memory and writes it to a queue in Redis,",
-        "from which one instance writes it to Postgres; a killed instance loses what it had not written.",
+        "from which one instance writes it to Postgres. It promises nothing about spend in a killed instance's memory.",
         "With Redis, instances share their counters and the invalidation of keys.",
     )
 
@@ -159,13 +159,13 @@ class LiteLLMOnPostgres(MoneyGateway):
             for number in range(PROCESSES):
                 link = stack.enter_context(Link(socket_path).running())
                 processes.append(make_process(folder / str(number), config, link))
-            stack.enter_context(started(processes, "/health/readiness"))
+            stack.enter_context(started(processes))
             yield LiteLLMUnderTest(f"postgresql://{OWNER}@/postgres?host={socket_path.parent}", processes)
 
 
 def make_process(folder: Path, config: Path, link: Link) -> GatewayProcess:
     folder.mkdir()
-    process = GatewayProcess(folder, free_port(), link)
+    process = GatewayProcess(folder, free_port(), "/health/readiness", link)
     program = python_environment("litellm") / "litellm"
     listening = ["--host", "127.0.0.1", "--port", str(process.port), "--num_workers", "1"]
     engine = WORK_DIR / "prisma"

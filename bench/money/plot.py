@@ -54,12 +54,16 @@ def _lines(figures: Reckoning) -> list[str]:
     lost = figures.lost_whole.nano + figures.lost_broken.nano
     over = figures.doubled.nano + figures.excess.nano + figures.unknown.nano
     return [
-        f"lost {lost / due:.2%} of what was due",
-        f"charged too much {over / due:.2%}",
-        f"overdraft {figures.overdraft.nano / due:.2%}",
-        f"after revocation {figures.accepted_after_revocation}",
-        f"longest gap {figures.longest_gap_s:.1f} s",
+        f"lost {_share(lost, due)} of what was due",
+        f"charged too much: {_share(over, due)}",
+        f"overdraft: {_share(figures.overdraft.nano, due)}",
+        f"accepted after revocation: {figures.accepted_after_revocation}",
+        f"longest gap: {figures.longest_gap_s:.1f} s",
     ]
+
+
+def _share(nano: int, due_nano: int) -> str:
+    return f"{nano / due_nano:.2%}" if nano else "0"
 
 
 def _rect(left: float, top: float, width: float, height: float, colour: str) -> str:

@@ -44,13 +44,13 @@ SMALL_USE_S = 5.0
 REVOKED_USE_S = 4.0
 REVOKED_AFTER_S = 8.0
 FULL = FaultPlan(
-    load_s=84.0,
+    load_s=104.0,
     failures=(
         Failure("kill", 6.0, 0),
-        Failure("pause", 16.0, 0, 3.0),
-        Failure("drop", 24.0, 0, 4.0),
+        Failure("pause", 16.0, 1, 3.0),
+        Failure("drop", 24.0, 2, 4.0),
         Failure("pause", 33.0, 1, 10.0),
-        Failure("refuse", 48.0, 1, 10.0),
+        Failure("refuse", 48.0, 2, 10.0),
         Failure("kill all", 62.0),
     ),
     small_s=(2.0, 11.0, 22.0, 31.0, 44.0, 60.0),

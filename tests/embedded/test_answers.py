@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import openai
+import pytest
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 from openai.types.completion_usage import CompletionUsage
 
@@ -17,6 +18,7 @@ OUTPUT_TOKENS = 8
 CANARY = "zugzwang-canary-82"
 BEGUN = "The notes are"
 BEGUN_TOKENS = count_tokens(BEGUN)
+pytestmark = pytest.mark.slow(reason="the real model answers")
 
 
 def test_whole_answer(client: openai.OpenAI) -> None:

@@ -36,7 +36,10 @@ for name in ("environ", "mem"):
         print(name, "refused")
 """
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.slow(reason="the real model is loaded"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,9 @@ triggers. A statement reads all tables when it begins, and then locks and change
 it may wait for other sessions. A row that changed meanwhile is read again in its newest version and its conditions are
 checked again, while the rows that are joined to it stay as they were. The store of the simulation serialises the
 writers of SQLite itself: nothing waits there.
+
+What differs: the session that closes the circle is the victim of a deadlock; rows without an order come as they were
+inserted, and text is ordered by code points; a sum is an int, and a flag of SQLite a bool; no number is too large.
 """
 
 import itertools

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from os import environ
 from pathlib import Path
@@ -21,9 +20,13 @@ import msgspec
 ROOT = Path(__file__).parents[2]
 MUTANTS = Path(__file__).with_suffix(".txt")
 SEEDS = 200
-COMMAND = ("-m", "tests.simulation", "--seeds", "{seeds}", "--stop-at-first", "--json")
-TIMEOUT_S = 300.0
+REQUESTS = 400  # of each seed: fewer than usual, so that there are more faults in the same time
+SECONDS = 120.0
+SIMULATE = "-m tests.simulation --stop-at-first --json"
+LIMITS = "--first {first} --seeds {seeds} --requests {requests} --seconds {seconds}"
+GRACE_S = 60.0  # a run that is still busy so long after its time is ended
 AT_ONCE = 2
+RESULTS = {0: "not found", 1: "found"}  # by the simulation's exit code
 
 
 class Edit(msgspec.Struct):
@@ -48,24 +51,26 @@ class Finding(msgspec.Struct):
     """What the simulation prints with `--json`, on its last line, when it has found a violation."""
 
     seed: int | None = None
-    requests: int | None = None
-    invariant: str = ""
+    requests: int = 0  # of all seeds so far
+    rule: str = ""
+    detail: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether a mutant was found: by which seed, after how many requests, by which invariant."""
+    """Whether a mutant was found: by which seed, after how many requests, and which rule it breaks."""
 
     mutant: Mutant
     result: str  # found, not found, unseen, or what else happened
     finding: Finding
+    requests: int
     took_s: float
 
     @property
     def row(self) -> str:
         finding = self.finding
-        seed, requests = ("" if one is None else str(one) for one in (finding.seed, finding.requests))
-        note = finding.invariant or self.mutant.unseen or self.mutant.masked
-        return f"{self.mutant.name:40} {self.result:10} {seed:>6} {requests:>8} {self.took_s:6.0f}  {note}"
+        seed = "" if finding.seed is None else str(finding.seed)
+        note = finding.rule or self.mutant.unseen or self.mutant.masked
+        return f"{self.mutant.name:40} {self.result:10} {seed:>6} {self.requests:>8} {self.took_s:6.0f}  {note}"
 
 
 def read_mutants(text: str) -> list[Mutant]:
@@ -114,23 +119,52 @@ def write_mutant(mutant: Mutant, folder: Path) -> None:
         (folder / "cadenza" / file).write_text(text)
 
 
-def run_mutant(mutant: Mutant, command: Sequence[str], timeout_s: float) -> Verdict:
-    began_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="cadenza-mutant-") as folder:
-        write_mutant(mutant, Path(folder))
-        environment = {**environ, "PYTHONPATH": f"{folder}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+class Runner:
+    """Runs mutants. A seed that breaks a rule without a mistake, too, finds none."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._is_sound: dict[int, bool] = {}  # by seed: whether the source without a mistake keeps all rules
+
+    def run(self, mutant: Mutant) -> Verdict:
+        began_s, finding, requests = time.monotonic(), Finding(), 0
+        if mutant.unseen:
+            return Verdict(mutant, "unseen", finding, requests, 0.0)
+        with tempfile.TemporaryDirectory(prefix="cadenza-mutant-") as folder:
+            write_mutant(mutant, Path(folder))
+            while (left_s := began_s + self._options.seconds - time.monotonic()) > 0:
+                first = 1 if finding.seed is None else finding.seed + 1
+                result, finding = self._simulate(Path(folder), first, self._options.seeds - first + 1, left_s)
+                requests += finding.requests
+                if result != "found" or finding.seed is None or self._keeps_rules(finding.seed):
+                    return Verdict(mutant, result, finding, requests, time.monotonic() - began_s)
+        return Verdict(mutant, "not found", Finding(), requests, time.monotonic() - began_s)
+
+    def _keeps_rules(self, seed: int) -> bool:
+        if seed not in self._is_sound:
+            self._is_sound[seed] = self._simulate(ROOT / "src", seed, 1, self._options.seconds)[0] == "not found"
+        return self._is_sound[seed]
+
+    def _simulate(self, source: Path, first: int, seeds: int, seconds: float) -> tuple[str, Finding]:
+        """Run the simulation on a source: `found`, `not found`, or what else happened."""
+        values = {"first": first, "seeds": seeds, "requests": self._options.requests, "seconds": seconds}
+        command = [sys.executable, *(self._options.run or f"{SIMULATE} {LIMITS.format(**values)}".split())]
+        environment = {**environ, "PYTHONPATH": f"{source}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             ran = subprocess.run(
-                [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True,
-                timeout=timeout_s, check=False,
-            )  # fmt: skip
+                command,
+                cwd=source,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=seconds + GRACE_S,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
-            return Verdict(mutant, "no end", Finding(), time.monotonic() - began_s)
-    finding = _read(ran.stdout) if ran.returncode == 1 else Finding()
-    result = {0: "not found", 1: "found"}.get(ran.returncode, f"failed ({ran.returncode})")
-    if result.startswith("failed"):
-        finding.invariant = ran.stderr.strip().rpartition("\n")[2]
-    return Verdict(mutant, result, finding, time.monotonic() - began_s)
+            return "no end", Finding()
+        if ran.returncode not in RESULTS:
+            return f"failed ({ran.returncode})", Finding(rule=ran.stderr.strip().rpartition("\n")[2])
+        return RESULTS[ran.returncode], _read(ran.stdout) if ran.returncode else Finding()
 
 
 def _read(printed: str) -> Finding:
@@ -139,28 +173,28 @@ def _read(printed: str) -> Finding:
             return msgspec.json.decode(line, type=Finding)
         except msgspec.DecodeError:
             continue
-    return Finding(invariant=printed.strip().rpartition("\n")[2])
+    return Finding(rule=printed.strip().rpartition("\n")[2])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
     parser.add_argument("--only", metavar="NAME", action="append", help="run mutants whose name has this in it")
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S, help="for each mutant")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"at most (default: {SEEDS})")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help=f"of each seed (default: {REQUESTS})")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for each mutant (default: {SECONDS:g})")
     parser.add_argument(
         "--run", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="arguments of Python to run instead"
     )
     options = parser.parse_args()
-    command = options.run or [part.format(seeds=options.seeds) for part in COMMAND]
     chosen = [
         one
         for one in read_mutants(MUTANTS.read_text())
         if not options.only or any(part in one.name for part in options.only)
     ]
     found = 0
-    print(f"{'mutant':40} {'result':10} {'seed':>6} {'requests':>8} {'s':>6}  invariant")  # noqa: T201 a report
+    print(f"{'mutant':40} {'result':10} {'seed':>6} {'requests':>8} {'s':>6}  rule")  # noqa: T201 a report
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for verdict in pool.map(lambda one: run_mutant(one, command, options.timeout_s), chosen):
+        for verdict in pool.map(Runner(options).run, chosen):
             found += verdict.result == "found"
             print(verdict.row, flush=True)  # noqa: T201
     print(f"{found} of {len(chosen)} were found.")  # noqa: T201

@@ -5,7 +5,7 @@ from itertools import product
 
 import msgspec
 import pytest
-from bench.canary import World, simulate
+from bench.canary import Result, SimulatedCanary, Turn, World, simulate
 
 from cadenza.evaluation.canary import (
     ALARM,
@@ -228,6 +228,26 @@ def test_one_account_of_the_incumbent_does_not_decide() -> None:
         state.add_groups(groups)
     assert state.bets["longer answers"].capital > ALARM
     assert (alarm_of(state), doubts_of(state)) == (None, [])
+
+
+def test_a_simulated_canary_decides_as_a_real_one() -> None:
+    """It makes the bets without each group late, and has the same doubts and alarms after every turn."""
+    simulated, real = SimulatedCanary(), decode(new_canary())
+    doubts, alarms = list[list[str]](), list[str | None]()
+    for turn in range(12):
+        whole, groups = Turn(), [Turn() for _ in range(GROUPS)]
+        for number in range(40):
+            is_candidate = number % 10 == turn % 10
+            result = Result(is_candidate and number % 3 > 0, first_token=60 + 9 * is_candidate, length=50)
+            for counted in (whole, groups[number % GROUPS]):
+                counted.count(number, is_candidate, result)
+        simulated.add(whole)
+        real.add_groups([group.block for group in groups])
+        doubts.append(doubts_of(real))
+        alarms.append(alarm_of(real))
+        assert (doubts_of(simulated.state), alarm_of(simulated.state)) == (doubts[-1], alarms[-1])
+    assert [] in doubts
+    assert {None, "errors"} <= {*alarms}
 
 
 def test_no_alarm_without_a_difference() -> None:
