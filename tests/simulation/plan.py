@@ -4,7 +4,7 @@ Every request and fault has its own numbers, so that the rest of a run stays as 
 """
 
 from random import Random
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -29,6 +29,7 @@ FaultKind = Literal[
 ]
 CommandKind = Literal["grant", "correct", "revoke", "cap"]
 POSTGRES_ONLY = ("lost machine", "sleep", "freeze", "cut", "slow", "reset", "failover", "lost tail")
+KINDS: tuple[FaultKind, ...] = tuple(kind for kind in get_args(FaultKind) if kind != "theft")
 DATABASES: tuple[Database, ...] = ("postgres", "postgres", "sqlite")
 BUSY_S = 20.0  # requests and faults begin in this time
 MONTH_END_MS = 1_793_491_200_000  # 2026-11-01 00:00 UTC
@@ -169,9 +170,7 @@ def _fault(
     seed: int, number: int, database: Database, processes: int, accounts: tuple[PlannedAccount, ...]
 ) -> PlannedFault:
     random = Random(f"fault {seed} {number}")
-    kinds = [
-        kind for kind in FaultKind.__args__ if kind != "theft" and (database == "postgres" or kind not in POSTGRES_ONLY)
-    ]  # type: ignore[attr-defined]
+    kinds = [kind for kind in KINDS if database == "postgres" or kind not in POSTGRES_ONLY]
     by_count = random.random() < 0.4
     return PlannedFault(
         number=number,

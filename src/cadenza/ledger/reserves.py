@@ -57,7 +57,7 @@ class Reserve(msgspec.Struct):
         assert 0 <= charged_nano <= self.in_use_nano, "what is due stays in use until it is charged"
         self.in_use_nano -= charged_nano
         self.amount_nano = max(self.in_use_nano, self.amount_nano - charged_nano)
-        usual_nano = max([self.usual_nano, *[hold.longest_nano for hold in new]])
+        usual_nano = max([self.usual_nano, *[hold.amount_nano for hold in new]])
         requests = max(LEAST_REQUESTS, PEAK_TIMES * max(self.peak, self.requests + len(new)))
         wanted_nano = requests * usual_nano
         has_ample_credit = self.free_nano >= usual_nano * AMPLE_TIMES
@@ -145,12 +145,12 @@ class Reserves:
         reserve = self._reserves.get(hold.account_id)
         if reserve is None:
             return None
-        amount_nano = hold.longest_nano
+        amount_nano = hold.amount_nano
         assert amount_nano >= 0
         if amount_nano > reserve.spare_nano:
             return None
         reserve.hold(amount_nano, self._clock_s())
-        return Held(amount_nano, hold.allowance_tokens + hold.extra_tokens)
+        return Held(amount_nano, hold.allowance_tokens, reserve.free_nano + reserve.spare_nano)
 
     def end(self, account_id: str, amount_nano: int, due_nano: int) -> None:
         """End a request. What is due stays in use until it is charged."""

@@ -82,10 +82,10 @@ def test_nothing_is_held_without_a_reserve() -> None:
 def test_holds_in_memory_stop_where_the_reserve_ends(desk: Desk) -> None:
     """Exactly what the store has is held, and each answer has what is left of the credit."""
     answer = desk.hold()
-    assert answer == Held(ONE_NANO, 1)
+    assert answer == Held(ONE_NANO, 1, AMPLE_NANO + 8 * ONE_NANO)
     assert desk.hold_all() == 8
     assert desk.hold(1) is None
-    assert desk.hold(0) == Held(0, 1)
+    assert desk.hold(0) == Held(0, 1, AMPLE_NANO)
 
 
 def test_accounts_have_reserves_of_their_own(desk: Desk) -> None:
