@@ -27,7 +27,8 @@ SQLITE = "sqlite:///./data/cadenza.db"
 PROCESSES = 3
 PASSWORD = "a password of the bench"  # noqa: S105 of accounts that exist for a minute
 PROMISES = (
-    "A whole reply is charged before its last byte. A kill loses at most what a stream delivered in 0.75 s.",
+    "A whole reply is charged before its last byte.",
+    "A kill loses what a stream delivered in 0.75 s at most, and unstreamed replies that run.",
     "A balance is never passed. No process accepts a revoked key once the command has returned.",
 )
 
