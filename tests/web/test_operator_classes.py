@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from cadenza.cli import app
 from tests.loopback import LoopbackUpstream
-from tests.service import CREDIT_NANO, Service
+from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.visitor import Visitor
 from tests.web.operators import make_operator
@@ -73,7 +73,8 @@ def test_a_canary_is_ended_on_the_page(running: Service, operator: Visitor) -> N
     served, tried = found["version"]["number"], found["candidate"]["number"]
     assert (found["share"], found["candidate"]["routes"][0]["model"]) == (5, "three")
     assert f"Canary: version {tried}" in operator.get(PAGE).words
-    assert f"canary: version {tried} at 5%" in operator.get("/operator/classes").words
+    listed = f"canary: version {tried} at 5%"  # what the process serves, which follows the store
+    wait_until(lambda: listed in operator.get("/operator/classes").words, "the canary being listed")
     late = operator.post(f"{PAGE}/rollback", {"version": str(served)})
     assert (late.status, "has changed meanwhile" in late.words) == (400, True)
     form = {"version": str(served), "candidate": str(tried), "reason": "too slow"}
