@@ -17,6 +17,7 @@ import rich.console
 from msgspec.structs import replace
 
 from cadenza.core.classes import SHARES, WHOLE
+from cadenza.evaluation.canaries import ACCOUNT_REQUESTS
 from cadenza.evaluation.canary import (
     ACCOUNT_BITS,
     DOUBT,
@@ -30,7 +31,6 @@ from cadenza.evaluation.canary import (
     bin_of,
     decide,
 )
-from cadenza.evaluation.canary_watch import ACCOUNT_REQUESTS
 
 RUNS = 10_000
 RUNS_PER_POOL = 50

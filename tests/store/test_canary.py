@@ -13,8 +13,8 @@ from cadenza.core.classes import ClassState, ClassVersion, bucket_of
 from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import Outcome, Plan, Principal, Route, Usage
+from cadenza.evaluation.canaries import Canaries, CanaryRules
 from cadenza.evaluation.canary import StepRules, new_canary
-from cadenza.evaluation.canary_watch import Canaries, CanaryRules
 from cadenza.observe import Observer, make_log
 from cadenza.routing.catalogue import Catalogue, ServedClass
 from cadenza.routing.prompt import Character
