@@ -186,7 +186,8 @@ class Checks:
 
         Several such answers at once may cost more than the account can pay: see "The rules" in docs/money.md.
         """
-        return chat.request.max_tokens is None and chat.delivered_tokens > DEFAULT_ALLOWANCE_TOKENS
+        held_nano = PRICE.quote(chat.prompt_tokens, DEFAULT_ALLOWANCE_TOKENS)
+        return chat.request.max_tokens is None and (chat.due_nano or 0) > held_nano
 
     @staticmethod
     def _most(chat: Chat) -> int:
