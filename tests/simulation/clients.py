@@ -13,7 +13,6 @@ from cadenza.gateway.billing import Credit, Quote, allowance
 from cadenza.gateway.request import RequestRecord
 from cadenza.ledger.rules import Hold
 from cadenza.routing.prompt import Character, PromptSize
-from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables import keys
 from cadenza.upstreams.base import Piece
 from tests.simulation.plan import PlannedRequest
@@ -57,8 +56,6 @@ class Chat(msgspec.Struct):
     idempotency: str | None
     started_s: float
     prompt_tokens: int  # as we count them
-    account_locked: bool = False
-    held_nano: int = 0
     is_asked: bool = False
     delivered_tokens: int = 0
     reported_tokens: int = 0  # of the prompt, by the upstream
@@ -163,7 +160,7 @@ async def _relay(world: "World", chat: Chat, credit: Credit) -> ReplyResult:
     request, meter = chat.request, credit.meter
     pause_s = request.takes_s / CHUNKS
     credit.note_asked(ROUTE)
-    world.asked(chat, credit)
+    world.asked(chat)
     await asyncio.sleep(pause_s)
     if request.upstream == "fails":
         credit.note_asked(None)
@@ -199,6 +196,3 @@ def _reported(chat: Chat, tokens: int) -> Usage | None:
             usage = Usage(prompt, tokens)
     chat.reported_tokens = usage.prompt_tokens
     return usage
-
-
-STORE_DOWN = (StoreUnavailable,)

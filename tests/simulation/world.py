@@ -9,7 +9,6 @@ from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.core.errors import CadenzaError, ControlError
 from cadenza.core.records import Cap
 from cadenza.fleet.changes import make_change
-from cadenza.gateway.billing import Credit
 from cadenza.ledger import credit as ledger_credit
 from cadenza.ledger.cap_rows import set_cap
 from cadenza.observe import places
@@ -41,7 +40,6 @@ RESTART_S = 0.3
 RETRY_S = 0.2
 PROBES_S = 16.0  # so long after the last fault, every account must be served
 SETTLED_S = 24.0  # so long after the last fault, everything must be in order
-SET_UP = {"classes": 0, "changes": 0}
 
 
 class World:
@@ -66,14 +64,12 @@ class World:
         self.incarnations = [0] * plan.processes
         self.graves: list[Any] = []  # dead processes: nothing of them may be collected while the run goes on
         self.revoked_s: dict[str, float] = {}  # when a revocation returned, by key
-        self.locked: set[int] = set()
         self.last_fault_s = 0.0
         self.operator = VirtualLoop(self.scheduler, "operator")  # type: ignore[abstract]
         self.operator_link = Link(self.scheduler, self.operator, Random(f"operator {plan.seed}"))
         self.operator_store: Store = self.operator.inside(
             lambda: self.machine.open_store(self.operator, self.operator_link)
         )
-        self._saved: list[tuple[float, Any]] = []
 
     def note(self, text: Callable[[], str]) -> None:
         if self.trace is not None:
@@ -149,7 +145,7 @@ class World:
         """A client sends a request, to another process with each try."""
         process = self.processes[(request.process + tries) % len(self.processes)]
         if process.state != "serving":
-            self._retry(request, tries, 503)
+            self._retry(request, tries)
             return
         process.loop.call_soon(self._arrive, process, request, tries)
 
@@ -195,9 +191,9 @@ class World:
         self.note(lambda: f"{chat.completion_id} on {process.name} ends with {chat.status}")
         self.running[id(process)].remove(chat)
         if chat.status >= 429 and not chat.has_left:
-            self._retry(chat.request, tries, chat.status)
+            self._retry(chat.request, tries)
 
-    def _retry(self, request: PlannedRequest, tries: int, status: int) -> None:
+    def _retry(self, request: PlannedRequest, tries: int) -> None:
         if tries + 1 < request.tries and self.scheduler.now_s < BUSY_S + 10:
             self.scheduler.after(RETRY_S * (tries + 1), self.send, request, tries + 1)
 
@@ -205,7 +201,7 @@ class World:
         """The key of a request was accepted."""
         self.checks.accepted(chat)
 
-    def asked(self, chat: Chat, credit: Credit) -> None:
+    def asked(self, chat: Chat) -> None:
         """An upstream was asked."""
         chat.is_asked = True
         self.note(lambda: f"{chat.completion_id} on {chat.process.name} asks its upstream")
@@ -327,7 +323,6 @@ class World:
             try:
                 holder = next(running)
             except StopIteration:
-                self.locked.add(fault.account)
                 self.scheduler.after(fault.lasts_s, end)
             else:
                 server.wait_for(holder, go_on)
@@ -335,7 +330,6 @@ class World:
         def end() -> None:
             session.roll_back()
             server.ended(session)
-            self.locked.discard(fault.account)
 
         go_on()
 
