@@ -69,7 +69,7 @@ class Committer:
         self._running: dict[asyncio.Task[None], BatchMode] = {}  # the batches in flight
         self._at_once = BATCHES_AT_ONCE if store.writes_in_parallel else 1
         self._rejoining = asyncio.Lock()
-        self._is_woken = False  # `_start_batches` will be called in the next turn of the event loop
+        self._starting: asyncio.Handle | None = None  # the call of `_start_batches` in the next turn of the event loop
         self._is_running = False
         self._is_stopping = False
         self.has_failed = False  # the store did not take the last batch
@@ -133,12 +133,11 @@ class Committer:
 
     def _wake(self) -> None:
         """Start batches in the next turn of the event loop, so that the moves of this turn share one."""
-        if not self._is_woken:
-            self._is_woken = True
-            asyncio.get_running_loop().call_soon(self._start_batches)
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().call_soon(self._start_batches)
 
     def _start_batches(self) -> None:
-        self._is_woken = False
+        self._starting = None
         if not self._is_running:
             return
         modes = [*self._running.values()]
