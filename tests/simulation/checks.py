@@ -11,7 +11,6 @@ import msgspec
 from sqlalchemy import create_engine
 
 from cadenza.core.records import Cap
-from cadenza.gateway.billing import DEFAULT_ALLOWANCE_TOKENS
 from cadenza.ledger.audit import rules_of
 from cadenza.ledger.caps import month_of
 from cadenza.ledger.rules import Held, Insufficient, Repeated
@@ -104,7 +103,7 @@ class Checks:
     def delivered(self, chat: Chat) -> None:
         """The client has the last byte: its charge is durable by now."""
         charged_nano = self._charged_now(chat.completion_id)
-        if charged_nano != chat.due_nano and not self._is_open_ended(chat, chat.due_nano):
+        if charged_nano != chat.due_nano:
             detail = f"{chat.completion_id} on {chat.process.name}: {charged_nano} of {chat.due_nano}"
             self.fail("a reply is charged before its last byte is sent", detail)
 
@@ -244,8 +243,8 @@ class Checks:
             self.fail("nobody pays for what no upstream was asked", name)
         if self._is_lost(chat.ended_s) and self._lost:
             return
-        if self._is_open_ended(chat, chat.due_nano) and charged_nano < (chat.due_nano or 0):
-            return
+        if isinstance(chat.answer, Held) and (chat.due_nano or 0) > chat.answer.amount_nano:
+            self.fail("no answer costs more than what is held", f"{name}: {chat.due_nano} of {chat.answer.amount_nano}")
         if chat.is_whole and charged_nano != chat.due_nano:
             self.fail("a whole reply is charged what is due", f"{name}: {charged_nano} of {chat.due_nano}")
         if charged_nano > (most_nano := self._most(chat)):
@@ -265,7 +264,7 @@ class Checks:
             has_text = chat.request.is_stream and chat.delivered_tokens > 0
             is_free = not has_text if chat.has_failed else not chat.is_asked
             due_nano = 0 if is_free else PRICE.quote(chat.prompt_tokens, chat.delivered_tokens if has_text else 0)
-        if charged_nano != due_nano and not (self._is_open_ended(chat, due_nano) and charged_nano < due_nano):
+        if charged_nano != due_nano:
             rule = (
                 "who leaves pays for what was delivered"
                 if chat.has_left
@@ -310,15 +309,6 @@ class Checks:
             cap, _ = in_force[key_id]
             if cap and spent_nano > cap.limit_nano and not self._lost:
                 self.fail("no key spends more than its cap", f"{key_id} in {month}: {spent_nano} of {cap.limit_nano}")
-
-    @staticmethod
-    def _is_open_ended(chat: Chat, due_nano: int | None) -> bool:
-        """Whether the answer may be longer than what is held for it, as long as the account has credit.
-
-        Several such answers at once may cost more than the account can pay: see "The rules" in docs/money.md.
-        """
-        held_nano = PRICE.quote(chat.prompt_tokens, DEFAULT_ALLOWANCE_TOKENS)
-        return chat.request.max_tokens is None and (due_nano or 0) > held_nano
 
     @staticmethod
     def _most(chat: Chat) -> int:

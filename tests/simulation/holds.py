@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 ABANDONED_S = 1.0  # how long the hold of a client that left before it was taken may last
-OPEN_ENDED_TOKENS = 4_000  # an answer without `max_tokens` may take as much
 
 
 class WatchedLedger(LedgerWriter):
@@ -61,7 +60,6 @@ class Claim(msgspec.Struct):
     amount_nano: int
     asked_s: float
     payable_nano: int  # the least that account and cap could pay while it waited
-    held_nano: int = 0
     is_running: bool = False
     is_abandoned: bool = False  # nobody waits for its answer
 
@@ -79,9 +77,9 @@ class HoldWatch:
     def asked(self, process: "Process", hold: Hold) -> Claim:
         if before := self._claims.pop(hold.completion_id, None):  # it asks again, with its prompt counted
             self._change(before, -before.amount_nano)
-        chat, now_s = self._world.chat_of[hold.completion_id], self._world.scheduler.now_s
-        tokens = hold.allowance_tokens if chat.request.max_tokens is not None else OPEN_ENDED_TOKENS
-        claim = Claim(process, process.presence.name, hold, hold.price.quote(hold.prompt_tokens, tokens), now_s, 2**62)
+        now_s = self._world.scheduler.now_s
+        most_nano = hold.price.quote(hold.prompt_tokens, hold.allowance_tokens + hold.extra_tokens)
+        claim = Claim(process, process.presence.name, hold, most_nano, now_s, 2**62)
         self._claims[hold.completion_id] = self._waiting[hold.completion_id] = claim
         self._change(claim, claim.amount_nano)
         self._look(claim)
@@ -93,7 +91,9 @@ class HoldWatch:
         chat = self._world.chat_of[claim.hold.completion_id]
         chat.answer, chat.registered_as = answer, claim.name
         if isinstance(answer, Held):
-            claim.is_running, claim.held_nano = True, answer.amount_nano
+            claim.is_running = True
+            self._change(claim, answer.amount_nano - claim.amount_nano)
+            claim.amount_nano = answer.amount_nano
             if claim.asked_s == self._world.scheduler.now_s:
                 self._check_registered(claim)
         else:
@@ -136,7 +136,7 @@ class HoldWatch:
         held = defaultdict[tuple[str, str], int](int)
         for claim in self._claims.values():
             if claim.is_running and not claim.process.loop.is_dead:
-                held[claim.hold.account_id, claim.name] += claim.held_nano
+                held[claim.hold.account_id, claim.name] += claim.amount_nano
         live = self._live() if held else set()
         for (account_id, name), amount_nano in held.items():
             if name in live and amount_nano > reserved.get((account_id, name), 0):
