@@ -33,7 +33,6 @@ class SqliteFile:
         self.writer: object = None  # the store or stranger that has the write lock
         self.commits = 0
         self.alive = dict[str, VirtualLoop]()
-        self.on_commit: list[Callable[[], None]] = []
 
 
 class SimulatedLocks(ProcessLocks):
@@ -158,8 +157,6 @@ class SimulatedSqliteStore:
             session.commit()
             file.writer = None
             file.commits += 1
-            for check in file.on_commit:
-                check()
             return done
 
     async def _wait_for_lock(self) -> None:
