@@ -32,8 +32,8 @@ POSTGRES_ONLY = ("lost machine", "sleep", "freeze", "cut", "slow", "reset", "fai
 KINDS: tuple[FaultKind, ...] = tuple(kind for kind in get_args(FaultKind) if kind != "theft")
 DATABASES: tuple[Database, ...] = ("postgres", "postgres", "sqlite")
 BUSY_S = 20.0  # requests and faults begin in this time
-BURSTS = 12  # in which most requests come, so that the ledger writes many at once
-IN_BURST = 0.7
+BURSTS = 8  # in which most requests come, so that the ledger writes many at once
+IN_BURST = 0.85
 MONTH_END_MS = 1_793_491_200_000  # 2026-11-01 00:00 UTC
 DOLLAR_NANO = 1_000_000_000
 

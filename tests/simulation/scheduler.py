@@ -15,8 +15,11 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any, TypeVar
 
+import msgspec
+
 T = TypeVar("T")
 Callback = Callable[..., object]
+copy_context = contextvars.copy_context
 
 TURN_S = 0.00002  # what one turn of an event loop takes
 
@@ -61,16 +64,14 @@ class Scheduler:
         return True
 
 
-class VirtualHandle:
+class VirtualHandle(msgspec.Struct, eq=False):
     """A callback that an event loop will run, like asyncio.Handle."""
 
-    __slots__ = ("args", "callback", "context", "is_cancelled")
-
-    def __init__(self, callback: Callback, args: tuple[Any, ...], context: contextvars.Context | None) -> None:
-        self.callback = callback
-        self.args = args
-        self.context = context or contextvars.copy_context()
-        self.is_cancelled = False
+    callback: Callback
+    args: tuple[Any, ...]
+    context: contextvars.Context
+    when_s: float = 0.0  # of a timer, by the clock of its loop
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -78,20 +79,8 @@ class VirtualHandle:
     def cancelled(self) -> bool:
         return self.is_cancelled
 
-
-class VirtualTimer(VirtualHandle):
-    """The same, at a time of its loop's clock."""
-
-    __slots__ = ("_when_s",)
-
-    def __init__(
-        self, when_s: float, callback: Callback, args: tuple[Any, ...], context: contextvars.Context | None
-    ) -> None:
-        super().__init__(callback, args, context)
-        self._when_s = when_s
-
     def when(self) -> float:
-        return self._when_s
+        return self.when_s
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -103,7 +92,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.is_dead = False
         self.errors: list[dict[str, Any]] = []
         self._ready: deque[VirtualHandle] = deque()
-        self._late: list[VirtualTimer] = []  # timers that became due in a pause
+        self._late: list[VirtualHandle] = []  # timers that became due in a pause
         self._has_turn = False
         self.is_paused = False
         self._lag_s = 0.0  # how far the monotonic clock is behind the virtual time
@@ -118,7 +107,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Go on after a pause. The monotonic clock stood still for `lost_s` of it."""
         self.is_paused = False
         self._lag_s += lost_s
-        late, self._late = sorted(self._late, key=lambda timer: timer.when()), []
+        late, self._late = sorted(self._late, key=lambda timer: timer.when_s), []
         for timer in late:
             self._fire(timer)
         self._need_turn()
@@ -143,7 +132,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = VirtualHandle(callback, args, context)
+        handle = VirtualHandle(callback, args, context or copy_context())
         if not self.is_dead:
             self._ready.append(handle)
             if not self._has_turn:
@@ -160,7 +149,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = VirtualTimer(when, callback, args, context)
+        timer = VirtualHandle(callback, args, context or copy_context(), when)
         if not self.is_dead:
             self.scheduler.at(when + self._lag_s, self._fire, timer)
         return timer  # type: ignore[return-value]
@@ -200,13 +189,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if not self.is_dead:
             self.errors.append(context)
 
-    def _fire(self, timer: VirtualTimer) -> None:
+    def _fire(self, timer: VirtualHandle) -> None:
         if self.is_dead or timer.is_cancelled:
             return
         if self.is_paused:
             self._late.append(timer)
-        elif timer.when() > self.time() + 1e-6:  # the clock stood still meanwhile
-            self.scheduler.at(timer.when() + self._lag_s, self._fire, timer)
+        elif timer.when_s > self.time() + 1e-6:  # the clock stood still meanwhile
+            self.scheduler.at(timer.when_s + self._lag_s, self._fire, timer)
         else:
             self._ready.append(timer)
             self._need_turn()
