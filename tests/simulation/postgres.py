@@ -82,7 +82,7 @@ class Backend:
     def __init__(self, server: PostgresServer, pid: int, wire: Wire) -> None:
         self.pid = pid
         self.wire = wire
-        self.on_notify: Callable[[], None] | None = None
+        self.on_notify: Callable[[], object] | None = None
         self._server = server
         self._session: ModelSession | None = None  # of a transaction block
         self._has_failed = False

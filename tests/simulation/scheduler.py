@@ -177,7 +177,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.scheduler.after(self.scheduler.random.uniform(0.0001, 0.002), run)
         return done
 
-    get_debug = staticmethod(bool)  # type: ignore[assignment]  # it is False, and every future asks
+    get_debug = staticmethod(bool)  # it is False, and every future asks
 
     def is_running(self) -> bool:
         return True
