@@ -3,8 +3,9 @@
 import math
 import sqlite3
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Iterator
 from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,12 +14,11 @@ from sqlalchemy import create_engine
 from cadenza.core.records import Cap
 from cadenza.ledger.audit import rules_of
 from cadenza.ledger.caps import month_of
-from cadenza.ledger.rules import Held, Insufficient, Repeated
-from cadenza.ledger.transaction import ENDED
+from cadenza.ledger.rules import Held, Repeated
 from cadenza.store import schema
 from tests.simulation.clients import PRICE, Chat
 from tests.simulation.commands import CapChange
-from tests.simulation.database import StatementResult
+from tests.simulation.database import RowChanges
 from tests.simulation.plan import PlannedFault, PlannedRequest
 from tests.simulation.process import Process
 
@@ -33,6 +33,11 @@ UNMARKED_S = 1.0  # what a killed stream delivered before that is charged
 USED_S = 1.0  # so long after a request that was not charged, its idempotency key is free
 RICH_NANO = 100_000_000_000  # no run can spend as much
 PROBE = 1_000_000  # the numbers of requests that try whether everything is served again
+ACCOUNTS, RESERVES = (schema.metadata.tables[name].c.keys() for name in ("accounts", "reserves"))
+ACCOUNT_PLACES = {"accounts": ACCOUNTS.index("id"), "reserves": RESERVES.index("account_id")}
+MONEY = itemgetter(*(ACCOUNTS.index(name) for name in ("balance_nano", "held_nano", "debt_nano")))
+COST_PLACE = schema.usage.c.keys().index("cost_nano")
+RESERVE_PLACE = RESERVES.index("amount_nano")
 AUDITED = ("accounts", "keys", "entries", "usage", "reserves", "holds", "caps", "cap_holds", "debts")
 
 
@@ -60,6 +65,9 @@ class Checks:
         self.broken: list[BrokenRule] = []
         self._faults: list[FaultSpan] = []
         self._lost: list[tuple[float, float]] = []  # times whose commits a failover lost
+        self._find_account = world.model.finder("accounts", "id")
+        self._find_reserves = world.model.finder("reserves", "account_id")
+        self._find_usage = world.model.finder("usage", "completion_id")
 
     @property
     def has_lost_commits(self) -> bool:
@@ -72,23 +80,25 @@ class Checks:
 
     # After every commit
 
-    def after_commit(self) -> None:
-        model = self._world.model
-        reserved, by_process = defaultdict[str, int](int), dict[tuple[str, str], int]()
-        for row in model.table("reserves"):
-            reserved[row["account_id"]] += row["amount_nano"]
-            by_process[row["account_id"], row["process"]] = row["amount_nano"]
-            if row["amount_nano"] < 0:
-                self.fail("nothing is negative", f"a reserve of {row['account_id']}")
-        for row in model.table("accounts"):
-            name, balance_nano, held_nano = row["id"], row["balance_nano"], row["held_nano"]
-            if not 0 <= held_nano <= balance_nano:
-                self.fail("what is held is covered by the balance", f"{name}: {held_nano} of {balance_nano}")
-            if held_nano != reserved[name]:
-                self.fail("what is held is the sum of the reserves", f"{name}: {held_nano}, {reserved[name]}")
-            if row["debt_nano"] < 0 or (row["debt_nano"] and balance_nano > held_nano):
-                self.fail("an account with a debt has no free credit", name)
-        self._world.watch.after_commit(by_process)
+    def after_commit(self, changes: RowChanges) -> None:
+        """Check the accounts that were changed, and those whose reserves were."""
+        for account_id in dict.fromkeys(_changed_accounts(changes)):
+            self._check_account(account_id)
+            self._world.watch.account_changed(account_id)
+
+    def _check_account(self, account_id: str) -> None:
+        [account] = self._find_account(account_id)
+        reserves_nano = [row[RESERVE_PLACE] for row in self._find_reserves(account_id)]
+        balance_nano, held_nano, debt_nano = MONEY(account)
+        reserved_nano = sum(reserves_nano)
+        if reserves_nano and min(reserves_nano) < 0:
+            self.fail("nothing is negative", f"a reserve of {account_id}")
+        if not 0 <= held_nano <= balance_nano:
+            self.fail("what is held is covered by the balance", f"{account_id}: {held_nano} of {balance_nano}")
+        if held_nano != reserved_nano:
+            self.fail("what is held is the sum of the reserves", f"{account_id}: {held_nano}, {reserved_nano}")
+        if debt_nano < 0 or (debt_nano and balance_nano > held_nano):
+            self.fail("an account with a debt has no free credit", account_id)
 
     # Requests
 
@@ -108,9 +118,8 @@ class Checks:
             self.fail("a reply is charged before its last byte is sent", detail)
 
     def ended(self, chat: Chat) -> None:
-        if chat.status == 402 and isinstance(chat.answer, Insufficient) and chat.answer.debt_nano:
-            return
-        if self.is_disturbed(chat):
+        is_quick = chat.status != 429 and chat.waited_s <= WAIT_S_MAX
+        if (is_quick and not isinstance(chat.answer, Repeated)) or self.is_disturbed(chat):
             return
         if chat.status == 429:
             self.fail("an undisturbed request is served", f"{chat.completion_id}: the store was unavailable")
@@ -128,10 +137,8 @@ class Checks:
 
     def _charged_now(self, completion_id: str) -> int | None:
         """What the store has as the cost of a request; None if it was not charged."""
-        session = self._world.model.begin()
-        rows = read(session.run(ENDED.one, {"id": completion_id}))
-        session.roll_back()
-        return rows[0][1] or None if rows else None
+        rows = self._find_usage(completion_id)
+        return rows[0][COST_PLACE] or None if rows else None
 
     # Faults
 
@@ -368,10 +375,9 @@ class Checks:
         database = _audit_database()
         for name in AUDITED:
             columns = [*schema.metadata.tables[name].c.keys()]
-            rows = [[row[column] for column in columns] for row in self._world.model.table(name)]
             database.execute(f"DELETE FROM {name}")
-            marks = ", ".join("?" * len(columns))
-            database.executemany(f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({marks})", rows)
+            insert = f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+            database.executemany(insert, self._world.model.versions(name))
         for rule, query in rules_of("sqlite").items():
             if found := database.execute(query).fetchone():
                 self.fail(rule, str(found))
@@ -397,22 +403,18 @@ def small_request(number: int, process: int, account: int, key: int) -> PlannedR
     )
 
 
-def read(running: Generator[Any, None, StatementResult]) -> list[Any]:
-    """The rows of a statement, which waits for no lock."""
-    try:
-        next(running)
-    except StopIteration as done:
-        result: StatementResult = done.value
-        return result.rows
-    raise AssertionError("a read waits for nobody")
-
-
 def _last_cap(changes: list[CapChange]) -> tuple[Cap | None, float]:
     """The cap that was set last, and since when it was in force; None if that is not certain."""
     later = changes[1:] if not math.isinf(changes[0].since_s) else changes
     if len({change.cap for change in later}) > 1:
         return None, 0.0
     return later[0].cap, min(change.since_s for change in later)
+
+
+def _changed_accounts(changes: RowChanges) -> Iterator[str]:
+    for row, before in changes:
+        if (place := ACCOUNT_PLACES.get(row.table.name)) is not None:
+            yield from (version[place] for version in (before, row.committed) if version is not None)
 
 
 @cache

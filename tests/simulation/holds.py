@@ -9,21 +9,27 @@
 
 import asyncio
 from collections import defaultdict
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cadenza.core.records import Cap, Outcome
+from cadenza.core.records import Outcome
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.caps import month_of
 from cadenza.ledger.rules import Held, Hold, Insufficient, Repeated
 from cadenza.ledger.writer import LedgerWriter
+from cadenza.store import schema
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
+RESERVE_PROCESS, RESERVE_AMOUNT = (schema.reserves.c.keys().index(name) for name in ("process", "amount_nano"))
+HEARTBEATS = schema.processes.c.keys().index("beats")
+MONEY = itemgetter(*(schema.accounts.c.keys().index(name) for name in ("balance_nano", "debt_nano")))
+CAP = itemgetter(*(schema.caps.c.keys().index(name) for name in ("period", "limit_nano", "month", "spent_nano")))
 ABANDONED_S = 1.0  # how long the hold of a client that left before it was taken may last
 
 
@@ -73,6 +79,10 @@ class HoldWatch:
         self._waiting: dict[str, Claim] = {}
         self._of_account: dict[str, int] = defaultdict(int)
         self._of_key: dict[str, int] = defaultdict(int)
+        self._find_account = world.model.finder("accounts", "id")
+        self._find_cap = world.model.finder("caps", "key_id")
+        self._find_process = world.model.finder("processes", "name")
+        self._find_reserves = world.model.finder("reserves", "account_id")
 
     def asked(self, process: "Process", hold: Hold) -> Claim:
         if before := self._claims.pop(hold.completion_id, None):  # it asks again, with its prompt counted
@@ -126,38 +136,35 @@ class HoldWatch:
         self._of_account[claim.hold.account_id] += amount_nano
         self._of_key[claim.hold.key_id] += amount_nano
 
-    # After every commit
-
-    def after_commit(self, reserved: dict[tuple[str, str], int]) -> None:
+    def account_changed(self, account_id: str) -> None:
+        """An account, or a reserve of it, was changed."""
         for claim in self._waiting.values():
-            self._look(claim)
-        if self._world.checks.has_lost_commits:
-            return
-        held = defaultdict[tuple[str, str], int](int)
+            if claim.hold.account_id == account_id:
+                self._look(claim)
+        held = defaultdict[str, int](int)
         for claim in self._claims.values():
-            if claim.is_running and not claim.process.loop.is_dead:
-                held[claim.hold.account_id, claim.name] += claim.amount_nano
-        live = self._live() if held else set()
-        for (account_id, name), amount_nano in held.items():
-            if name in live and amount_nano > reserved.get((account_id, name), 0):
-                detail = f"{account_id}: {name} holds {amount_nano} of {reserved.get((account_id, name), 0)}"
+            if claim.hold.account_id == account_id and claim.is_running and not claim.process.loop.is_dead:
+                held[claim.name] += claim.amount_nano
+        if not held or self._world.checks.has_lost_commits:
+            return
+        reserved = {row[RESERVE_PROCESS]: row[RESERVE_AMOUNT] for row in self._find_reserves(account_id)}
+        for name, amount_nano in held.items():
+            if amount_nano > reserved.get(name, 0) and self._is_registered(name):
+                detail = f"{account_id}: {name} holds {amount_nano} of {reserved.get(name, 0)}"
                 self._world.checks.fail("what a process holds is covered by its reserve", detail)
 
     def _look(self, claim: Claim) -> None:
         """Note the least that could pay for a request that waits."""
-        hold, model = claim.hold, self._world.model
-        for row in model.table("accounts"):
-            if row["id"] == hold.account_id:
-                others_nano = self._of_account[hold.account_id] - claim.amount_nano
-                free_nano = -1 if row["debt_nano"] else row["balance_nano"] - others_nano
-                claim.payable_nano = min(claim.payable_nano, free_nano)
-        for row in model.table("caps"):
-            if row["key_id"] == hold.key_id:
-                month = month_of(Cap(0, row["period"]).period, hold.started_at)
-                others_nano = self._of_key[hold.key_id] - claim.amount_nano
-                spent_nano = row["spent_nano"] if month == row["month"] else 0
-                left_nano = row["limit_nano"] - spent_nano - others_nano
-                claim.payable_nano = min(claim.payable_nano, left_nano if month >= row["month"] else -1)
+        hold = claim.hold
+        [account] = self._find_account(hold.account_id)
+        balance_nano, debt_nano = MONEY(account)
+        others_nano = self._of_account[hold.account_id] - claim.amount_nano
+        claim.payable_nano = min(claim.payable_nano, -1 if debt_nano else balance_nano - others_nano)
+        for period, limit_nano, month, spent_nano in map(CAP, self._find_cap(hold.key_id)):
+            started_in = month_of(period, hold.started_at)
+            others_nano = self._of_key[hold.key_id] - claim.amount_nano
+            left_nano = limit_nano - others_nano - (spent_nano if started_in == month else 0)
+            claim.payable_nano = min(claim.payable_nano, left_nano if started_in >= month else -1)
 
     def _judge(self, claim: Claim, answer: Held | Insufficient) -> None:
         hold, checks = claim.hold, self._world.checks
@@ -171,11 +178,11 @@ class HoldWatch:
             checks.fail("a request gets what its account can pay for", detail)
 
     def _check_registered(self, claim: Claim) -> None:
-        if claim.process.is_thawing or self._world.checks.has_lost_commits or claim.name in self._live():
+        if claim.process.is_thawing or self._world.checks.has_lost_commits or self._is_registered(claim.name):
             return
         detail = f"{claim.hold.completion_id} on {claim.process.name} as {claim.name}"
         self._world.checks.fail("a process that was swept holds nothing in memory", detail)
 
-    def _live(self) -> set[str]:
-        """The processes that may write to the store."""
-        return {row["name"] for row in self._world.model.table("processes") if row["beats"] >= 0}
+    def _is_registered(self, name: str) -> bool:
+        """Whether a process may write to the store under this name."""
+        return any(row[HEARTBEATS] >= 0 for row in self._find_process(name))

@@ -24,6 +24,7 @@ POSTGRES_ONLY = ("lost machine", "sleep", "freeze", "cut", "slow", "reset", "fai
 OF_LINKS = ("cut", "slow", "reset")  # these may meet the operator's connections, too
 KINDS: tuple[FaultKind, ...] = tuple(kind for kind in get_args(FaultKind) if kind != "theft")
 BUSY_S = 20.0  # requests and faults begin in this time
+BURSTS = 3  # of the requests of an account, so that the ledger writes many at once
 MONTH_END_MS = 1_793_491_200_000  # 2026-11-01 00:00 UTC
 DOLLAR_NANO = 1_000_000_000
 SHARERS = 4  # at most as many requests have the same idempotency key
@@ -148,7 +149,8 @@ def _request(base: PlanBase, number: int) -> PlannedRequest:
         account = shared.randrange(len(accounts))
         at_s = min(BUSY_S, shared.uniform(1.0, BUSY_S) + random.choice((0, random.random(), random.uniform(2, 12))))
     elif random.random() < traits.bursts:
-        at_s = Random(f"burst {seed} {account} {random.randrange(3)}").uniform(1.0, BUSY_S) + random.uniform(0, 0.4)
+        burst = Random(f"burst {seed} {account} {random.randrange(BURSTS)}")
+        at_s = burst.uniform(1.0, BUSY_S - 1) + burst.choice((0.02, 0.2, 0.5)) * random.random()
     max_tokens = random.choice(traits.max_tokens)
     return PlannedRequest(
         number=number,

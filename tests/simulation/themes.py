@@ -80,12 +80,12 @@ class ThemeTraits(msgspec.Struct, frozen=True):
     long: float = 0.15  # how many requests take seconds
     keyed: float = 0.2  # how many have an idempotency key
     leaving: float = 0.15
-    bursts: float = 0.0  # how many come within a tenth of a second of others of their account
+    bursts: float = 0.4  # how many come within half a second of others of their account
     upstreams: tuple[Upstream, ...] = UPSTREAMS
 
 
 TRAITS: dict[Theme, ThemeTraits] = {
-    "mixed": ThemeTraits(),
+    "mixed": ThemeTraits(bursts=0.85),
     "swept": ThemeTraits(
         databases=("postgres",),
         processes=(2, 3, 3, 4),
