@@ -373,9 +373,9 @@ def _watching(
             found = _data_version(connection)
             if found != last:
                 of_others = commits_of_others()
-                is_own = of_others is not None and of_others == last_of_others
-                last, last_of_others = found, of_others
-                if not is_own:
+                last = found
+                if of_others is None or of_others != last_of_others:
+                    last_of_others = of_others or last_of_others
                     wake()
 
     timer = loop.call_later(LOOK_EVERY_S, look)
