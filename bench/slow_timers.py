@@ -7,7 +7,7 @@ tenth of the count of each request, more on a busy machine.
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
-from typing import TypeVarTuple, Unpack
+from typing import TypeVarTuple
 
 import uvloop
 
@@ -22,12 +22,12 @@ class SlowTimersLoop(uvloop.Loop):
     """Only what waits for time is slower. Input, output and threads are not."""
 
     def call_later(
-        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return super().call_later(SLOWER * delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_later(max(0.0, when - self.time()), callback, *args, context=context)
 
