@@ -136,12 +136,43 @@ def test_large_balance_sets_no_limit(account_of: AccountOf, upstream: LoopbackUp
     assert {"max_tokens", "max_completion_tokens"}.isdisjoint(upstream.wait_for_request().json)
 
 
-@pytest.mark.parametrize("affordable", [LEAST_TOKENS, 1_023, 1_024, 5_000, 131_071])
-def test_small_balance_sets_a_limit(account_of: AccountOf, upstream: LoopbackUpstream, affordable: int) -> None:
-    """Without a limit of the client, the output is limited to what a small balance pays for."""
+@pytest.mark.parametrize(
+    ("affordable", "limit"),
+    [
+        (LEAST_TOKENS, LEAST_TOKENS),
+        (1_023, 1_023),
+        (1_024, 1_024),
+        (5_000, 1_024 + 3_976 // 8),
+        (131_071, 1_024 + 130_047 // 8),
+    ],
+)
+def test_small_balance_sets_a_limit(
+    account_of: AccountOf, upstream: LoopbackUpstream, affordable: int, limit: int
+) -> None:
+    """Without a limit of the client, the output may have 1,024 tokens, and what an eighth of the rest pays for."""
     reply = account_of(paying_for(affordable)).api.chat()
-    assert upstream.wait_for_request().json["max_tokens"] == affordable
-    assert reply.headers[FITTED] == str(affordable)
+    assert upstream.wait_for_request().json["max_tokens"] == limit
+    assert reply.headers[FITTED] == str(limit)
+
+
+def test_answers_without_a_limit_cannot_be_served_beyond_the_balance(
+    account_of: AccountOf, upstream: LoopbackUpstream
+) -> None:
+    """However many run at once: the limits that upstreams were sent cost no more than the balance."""
+    credit_nano, pauses = paying_for(5_000), [Pause() for _ in range(3)]
+    account = account_of(credit_nano)
+    upstream.script(*[Sse([ROLE, said("words"), pause, STOP, usage_chunk(ONE_EACH)]) for pause in pauses])
+    with ExitStack() as streams:
+        connections = [streams.enter_context(account.api.open_chat(stream=True)) for _ in pauses]
+        for connection in connections:
+            read_until(connection, b"words")
+        limits = [request.json["max_tokens"] for request in upstream.requests]
+        for pause in pauses:
+            pause.release()
+        for connection in connections:
+            read_until(connection, b"[DONE]")
+    assert len(limits) == 3
+    assert sum(paying_for(limit) for limit in limits) <= credit_nano
 
 
 def test_character_layer_is_paid_for(account_of: AccountOf, upstream: LoopbackUpstream) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import create_engine
 
-from cadenza.gateway.billing import DEFAULT_ALLOWANCE_TOKENS
 from cadenza.ledger.audit import rules_of
 from cadenza.store import schema
 from tests.simulation.clients import PRICE, Chat
@@ -167,8 +166,6 @@ class Checks:
         if self._is_lost(chat.ended_s) and self._lost:
             return
         is_certain = chat.process.state != "gone" and not chat.process.was_swept
-        if self._is_open_ended(chat) and charged_nano < (chat.due_nano or 0):
-            return
         if chat.is_whole and charged_nano != chat.due_nano:
             self.fail("a whole reply is charged what is due", f"{name}: {charged_nano} of {chat.due_nano}")
         elif chat.due_nano is not None and is_certain and charged_nano != chat.due_nano:
@@ -179,15 +176,6 @@ class Checks:
             least_nano = PRICE.input_nano * chat.prompt_tokens
             if chat.due_nano is None and charged_nano < least_nano:
                 self.fail("who leaves pays for the prompt", f"{name}: {charged_nano} of {least_nano}")
-
-    @staticmethod
-    def _is_open_ended(chat: Chat) -> bool:
-        """Whether the answer may be longer than what is held for it, as long as the account has credit.
-
-        Several such answers at once may cost more than the account can pay: see "The rules" in docs/money.md.
-        """
-        held_nano = PRICE.quote(chat.prompt_tokens, DEFAULT_ALLOWANCE_TOKENS)
-        return chat.request.max_tokens is None and (chat.due_nano or 0) > held_nano
 
     @staticmethod
     def _most(chat: Chat) -> int:

@@ -140,8 +140,9 @@ async def serve(world: "World", process: Process, chat: Chat, digest: bytes) -> 
         idempotency_digest=chat.idempotency.encode() if chat.idempotency else None,
         is_capped=principal.is_capped,
         version=1,
+        extra_tokens=0 if request.max_tokens else OUTPUT_TOKENS - allowance_tokens,
     )
-    quote = Quote(hold, prompt, request.max_tokens, OUTPUT_TOKENS, WINDOW_TOKENS)
+    quote = Quote(hold, prompt, WINDOW_TOKENS)
     began_s = process.loop.time()
     async with Credit(process.ledger, TOKENIZER, record, quote) as credit:
         chat.waited_s = process.loop.time() - began_s

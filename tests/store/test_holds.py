@@ -47,7 +47,7 @@ async def charges(store: Store) -> list[int]:
 
 async def test_the_whole_allowance_is_held(rich: Store) -> None:
     """If the account can pay, the prompt and the whole allowance are reserved and nothing is charged."""
-    assert await take(rich, make_hold(), "proc_x") == Held(WHOLE_NANO, 50, DOLLAR_NANO - WHOLE_NANO)
+    assert await take(rich, make_hold(), "proc_x") == Held(WHOLE_NANO, 50)
     assert await money(rich) == (DOLLAR_NANO, WHOLE_NANO)
     assert await reserves_of(rich) == {"proc_x": WHOLE_NANO}
     assert await charges(rich) == []
@@ -60,9 +60,7 @@ async def test_the_allowance_is_fitted_to_the_nano(store: Store) -> None:
         free_nano, held_nano = WHOLE_NANO - missing_nano, PROMPT_NANO + tokens * 30
         account = f"{missing_nano}"
         await fund(store, free_nano, account)
-        assert await take(store, make_hold(f"r{account}", account=account)) == Held(
-            held_nano, tokens, free_nano - held_nano
-        )
+        assert await take(store, make_hold(f"r{account}", account=account)) == Held(held_nano, tokens)
         assert await money(store, account) == (free_nano, held_nano)
     assert await findings(store) == []
 
@@ -81,7 +79,7 @@ async def test_a_request_for_less_than_16_needs_only_that(store: Store) -> None:
     """A request for 3 tokens is held for 3, and needs credit for 3 only."""
     await fund(store, PROMPT_NANO + 3 * 30, "a")
     await fund(store, PROMPT_NANO + 3 * 30 - 1, "b")
-    assert await take(store, make_hold("r1", allowance_tokens=3)) == Held(1090, 3, 0)
+    assert await take(store, make_hold("r1", allowance_tokens=3)) == Held(1090, 3)
     assert await take(store, make_hold("r2", allowance_tokens=3, account="b")) == Insufficient(1089, 1090)
 
 
@@ -90,8 +88,8 @@ async def test_held_credit_cannot_be_held_again(store: Store) -> None:
     await fund(store, WHOLE_NANO + PROMPT_NANO + 20 * 30)
     answers = [await take(store, make_hold(f"r{number}")) for number in range(3)]
     assert answers == [
-        Held(WHOLE_NANO, 50, PROMPT_NANO + 20 * 30),
-        Held(PROMPT_NANO + 20 * 30, 20, 0),
+        Held(WHOLE_NANO, 50),
+        Held(PROMPT_NANO + 20 * 30, 20),
         Insufficient(0, SHORT_NANO),
     ]
     assert await findings(store) == []
@@ -101,7 +99,7 @@ async def test_a_price_of_zero_needs_no_credit(store: Store) -> None:
     """A class with prices of zero holds zero and charges zero."""
     await fund(store, 0)
     hold = make_hold(price=Price(0, 0))
-    assert await take(store, hold) == Held(0, 50, 0)
+    assert await take(store, hold) == Held(0, 50)
     assert await finish(store, hold, Usage(100, 50)) == Ended()
     assert await charges(store) == [0]
     assert await findings(store) == []
@@ -112,9 +110,7 @@ async def test_free_output_is_never_fitted(store: Store) -> None:
     await fund(store, PROMPT_NANO)
     hold = make_hold(price=Price(10, 0), allowance_tokens=OUTPUT_TOKENS_MAX, prompt_tokens=101)
     assert await take(store, hold) == Insufficient(PROMPT_NANO, PROMPT_NANO + 10)
-    assert await take(store, msgspec.structs.replace(hold, prompt_tokens=100)) == Held(
-        PROMPT_NANO, OUTPUT_TOKENS_MAX, 0
-    )
+    assert await take(store, msgspec.structs.replace(hold, prompt_tokens=100)) == Held(PROMPT_NANO, OUTPUT_TOKENS_MAX)
 
 
 async def test_a_completion_id_is_charged_once(rich: Store) -> None:

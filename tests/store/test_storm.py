@@ -100,7 +100,7 @@ async def test_a_writer_that_falls_short_gets_what_another_has_to_spare(store: S
         left_nano = DOLLAR_NANO - PRICE.quote(100, 50)
         all_of_it = make_hold("a1", prompt_tokens=left_nano // 10, allowance_tokens=0)
         held = await asker.hold(all_of_it)
-        assert held == Held(left_nano, 0, 0)
+        assert held == Held(left_nano, 0)
         assert await reserves_of(store) == {giver.presence.name: PRICE.quote(100, 50), asker.presence.name: left_nano}
         assert isinstance(await giver.hold(make_hold("g2")), Insufficient)
         await asyncio.gather(giver.end(make_outcome("g1")), asker.end(make_outcome("a1")))

@@ -106,9 +106,9 @@ async def test_each_kind_of_answer_reaches_its_caller(store: Store) -> None:
         ended = await end_all(writer, [make_outcome("r0", Usage(100, 50))])
         answers = await asyncio.gather(*queued)
         assert answers == [
-            Held(WHOLE_NANO, 50, 1480),
+            Held(WHOLE_NANO, 50),
             Repeated("r1", "req-r1"),
-            Held(1480, 16, 0),
+            Held(1480, 16),
             Insufficient(0, 1480),
         ]
         assert ended == [Ended(WHOLE_NANO)]

@@ -27,7 +27,7 @@ def test_a_debt_is_shown_until_it_is_paid(
     make_operator(service, email)
     page = f"/operator/accounts/{account_id_of(service, account.email)}"
     upstream.script(Sse([ROLE, said("first words"), pause, STOP]))
-    with account.api.open_chat(stream=True) as connection:
+    with account.api.open_chat(stream=True, max_tokens=1_000) as connection:
         read_until(connection, b"first words")
         visitor.get("/operator")
         taken = visitor.api("POST", f"{page}/corrections", {"amount": "5.00", "reason": "granted twice"})

@@ -20,7 +20,7 @@ from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.credit_errors import check_least_credit, idempotency_digest, say_insufficient, say_repeated
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.request import ApiRequest, RequestRecord
-from cadenza.ledger.rules import Ended, Held, Hold, Insufficient, Repeated
+from cadenza.ledger.rules import Ended, Hold, Insufficient, Repeated
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.prompt import PromptSize
@@ -31,35 +31,18 @@ BREAK_OFF_S = 5.0  # how long a request that breaks off waits for its charge
 
 
 class Quote(msgspec.Struct, frozen=True):
-    """The hold that a request asks for, and what limits the length of its answer."""
+    """The hold that a request asks for, and what it takes to count its prompt."""
 
     hold: Hold
     prompt: PromptSize
-    max_tokens: int | None
-    route_tokens: int  # the longest answer that a route of the plan can give
     window_tokens: int  # the largest window of the plan
 
     async def counted(self) -> "Quote":
         """The same quote with an exact count of the prompt."""
-        hold = msgspec.structs.replace(self.hold, prompt_tokens=await self._counted_tokens(), is_counted=True)
-        return msgspec.structs.replace(self, hold=hold)
-
-    async def _counted_tokens(self) -> int:
         await self.prompt.exact()
-        return self.prompt.to_hold(self.window_tokens)
-
-    async def output_limit(self, held: Held) -> int:
-        """How many tokens the answer may have: what was asked for, as far as the account and the key's cap can pay.
-
-        Without `max_tokens` the hold covers a usual answer, which may become longer while the credit left pays for it.
-        """
-        if self.max_tokens is not None:
-            return min(held.allowance_tokens, self.route_tokens)
-        price, left_nano = self.hold.price, held.left_nano
-        if left_nano < price.quote(0, self.route_tokens) and not self.hold.is_counted:
-            left_nano += price.quote(self.hold.prompt_tokens - await self._counted_tokens(), 0)
-        more_tokens = left_nano // price.output_nano if price.output_nano else self.route_tokens
-        return min(held.allowance_tokens + more_tokens, self.route_tokens)
+        prompt_tokens = self.prompt.to_hold(self.window_tokens)
+        hold = msgspec.structs.replace(self.hold, prompt_tokens=prompt_tokens, is_counted=True)
+        return msgspec.structs.replace(self, hold=hold)
 
 
 def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRequest, prompt: PromptSize) -> Quote:
@@ -70,6 +53,7 @@ def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRe
     and stays the request's to its end.
     """
     now_ms, principal = time.time_ns() // 1_000_000, request.principal
+    allowance_tokens = allowance(chat.max_tokens, plan.max_output_tokens)
     hold = Hold(
         completion_id=new_completion_id(now_ms),
         request_id=request.record.request_id,
@@ -78,15 +62,16 @@ def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRe
         class_id=plan.class_id,
         prompt_tokens=prompt.to_hold(plan.context_tokens),
         is_counted=prompt.is_exact,
-        allowance_tokens=allowance(chat.max_tokens, plan.max_output_tokens),
+        allowance_tokens=allowance_tokens,
         price=served.prices.at(now_ms),
         stream=chat.stream,
         started_at=now_ms,
         idempotency_digest=idempotency_digest(request.exchange.request.headers),
         is_capped=principal.is_capped,
         version=served.version,
+        extra_tokens=0 if chat.max_tokens else plan.max_output_tokens - allowance_tokens,
     )
-    return Quote(hold, prompt, chat.max_tokens, plan.max_output_tokens, plan.context_tokens)
+    return Quote(hold, prompt, plan.context_tokens)
 
 
 def allowance(max_tokens: int | None, route_tokens: int) -> int:
@@ -133,12 +118,7 @@ class Credit:
         if isinstance(answer, Repeated):
             raise RequestRepeated(say_repeated(answer))
         self._record.held(quote.hold.completion_id, quote.hold.class_id, quote.hold.version)
-        try:
-            self.output_limit = await quote.output_limit(answer)
-        except BaseException as error:
-            self._ledger.end(self._record.outcome(self._record.status_after(error)))
-            raise
-        assert 0 < self.output_limit <= quote.route_tokens
+        self.output_limit = answer.allowance_tokens
         self.meter = UsageMeter(self._tokenizer, quote.prompt, self.output_limit)
         self._ledger.track(quote.hold.completion_id, self.meter)
         return self

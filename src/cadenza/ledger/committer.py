@@ -252,8 +252,9 @@ class Committer:
         return built
 
     def _answer(self, applied: Applied, ends: list[Move], holds: list[Move]) -> None:
-        taken_nano = [answer.amount_nano for answer in applied.answers if isinstance(answer, Held)]
-        self._reserves.written(applied.account, taken_nano)
+        answers = zip(holds, applied.answers, strict=True)
+        taken = [(move.hold, held) for move, held in answers if move.hold and isinstance(held, Held)]
+        self._reserves.written(applied.account, taken)
         if applied.account.has_caps or applied.account.id in self._reserves.caps:
             self._note_caps(applied, ends, holds)
         for move, ended in zip(ends, applied.ended, strict=True):

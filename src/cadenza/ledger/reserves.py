@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from cadenza.ledger.caps import NO_CAP_USE, CapUse
-from cadenza.ledger.rules import AMPLE_TIMES, Demand, Held, Hold, LockedAccount
+from cadenza.ledger.rules import AMPLE_TIMES, RESERVE_SHARE, Demand, Held, Hold, LockedAccount
 
 IDLE_S = 1.0  # a reserve that is unused for this long is given back
 EXACT_S = 1.0  # how long after a request for credit nothing is reserved beyond the requests in flight
@@ -26,7 +26,8 @@ class Reserve(msgspec.Struct):
     in_use_nano: int = 0  # for requests in flight, and for charges that are not written yet
     requests: int = 0  # in flight
     peak: int = 0  # the recent peak of requests in flight
-    usual_nano: int = 0  # the largest recent hold
+    usual_nano: int = 0  # the largest recent hold, without what is held for a longer answer
+    extra_nano: int = 0  # the most that was recently asked for a longer answer
     free_nano: int = 0  # the free credit of the account after the last commit
     used_s: float = 0.0
     exact_until_s: float = 0.0
@@ -35,18 +36,19 @@ class Reserve(msgspec.Struct):
     def spare_nano(self) -> int:
         return self.amount_nano - self.in_use_nano
 
-    def hold(self, amount_nano: int, now_s: float) -> None:
-        self.in_use_nano += amount_nano
+    def hold(self, hold: Hold, held_nano: int, now_s: float) -> None:
+        self.in_use_nano += held_nano
         self.requests += 1
         self.peak = max(self.peak, self.requests)
-        self.usual_nano = max(self.usual_nano, amount_nano)
+        self.usual_nano = max(self.usual_nano, hold.amount_nano)
+        self.extra_nano = max(self.extra_nano, hold.extra_nano)
         self.used_s = now_s
 
     def decay(self) -> None:
         """Let the recent peaks decay within seconds."""
         self.peak = max(self.requests, self.peak // 2)
-        average_nano = self.in_use_nano // self.requests if self.requests else 0
-        self.usual_nano = max(average_nano, self.usual_nano - self.usual_nano // 4)
+        self.usual_nano -= self.usual_nano // 4
+        self.extra_nano -= self.extra_nano // 4
 
     def demand(self, now_s: float, charged_nano: int, new: Sequence[Hold]) -> Demand:
         """What to keep and to ask for in a batch that charges `charged_nano` and takes these holds.
@@ -58,8 +60,10 @@ class Reserve(msgspec.Struct):
         self.in_use_nano -= charged_nano
         self.amount_nano = max(self.in_use_nano, self.amount_nano - charged_nano)
         usual_nano = max([self.usual_nano, *[hold.amount_nano for hold in new]])
+        extra_nano = max([self.extra_nano, *[hold.extra_nano for hold in new]])
         requests = max(LEAST_REQUESTS, PEAK_TIMES * max(self.peak, self.requests + len(new)))
-        wanted_nano = requests * usual_nano
+        share_nano = (self.free_nano + self.amount_nano) // RESERVE_SHARE
+        wanted_nano = requests * usual_nano + min(requests * extra_nano, share_nano)
         has_ample_credit = self.free_nano >= usual_nano * AMPLE_TIMES
         is_exact = now_s < self.exact_until_s or (not new and self.is_idle(now_s))
         if new or is_exact or not has_ample_credit:
@@ -145,12 +149,12 @@ class Reserves:
         reserve = self._reserves.get(hold.account_id)
         if reserve is None:
             return None
-        amount_nano = hold.amount_nano
+        amount_nano = hold.amount_nano + hold.extra_nano
         assert amount_nano >= 0
         if amount_nano > reserve.spare_nano:
             return None
-        reserve.hold(amount_nano, self._clock_s())
-        return Held(amount_nano, hold.allowance_tokens, reserve.free_nano + reserve.spare_nano)
+        reserve.hold(hold, amount_nano, self._clock_s())
+        return Held(amount_nano, hold.allowance_tokens + hold.extra_tokens)
 
     def end(self, account_id: str, amount_nano: int, due_nano: int) -> None:
         """End a request. What is due stays in use until it is charged."""
@@ -167,12 +171,12 @@ class Reserves:
             reserve = self._reserves[account_id] = Reserve(used_s=self._clock_s())
         return reserve.demand(self._clock_s(), charged_nano, new)
 
-    def written(self, account: LockedAccount, taken_nano: Sequence[int]) -> None:
-        """A batch is durable: this is the account now, and these amounts were held."""
+    def written(self, account: LockedAccount, taken: Sequence[tuple[Hold, Held]]) -> None:
+        """A batch is durable: this is the account now, and these holds were taken."""
         reserve, now_s = self._reserves[account.id], self._clock_s()
-        assert account.reserve_nano >= sum(taken_nano), "the reserve covers the holds that were taken in it"
-        for amount_nano in taken_nano:
-            reserve.hold(amount_nano, now_s)
+        for hold, held in taken:
+            reserve.hold(hold, held.amount_nano, now_s)
+        assert account.reserve_nano >= sum([held.amount_nano for _, held in taken]), "it covers what was taken in it"
         reserve.amount_nano = account.reserve_nano
         reserve.free_nano = account.free_nano
         if not reserve.amount_nano and reserve.is_idle(now_s):

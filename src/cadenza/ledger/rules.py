@@ -21,6 +21,7 @@ from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.ledger.caps import CapState, CapStatus
 
 AMPLE_TIMES = 256  # an account that can pay for this many requests like the one at hand has ample credit
+EXTRA_SHARE = 8  # an answer without `max_tokens` may take one part in eight of the credit that is left
 RESERVE_SHARE = 8  # a reserve grows by at most one part in eight of the free credit
 IDEMPOTENCY_MS = 24 * 60 * 60 * 1000
 ENDPOINT = "chat"  # of requests that do not end by themselves
@@ -49,11 +50,16 @@ class Hold(msgspec.Struct, frozen=True):
     idempotency_digest: bytes | None = None
     is_capped: bool = False  # its key has a spend cap
     version: int | None = None  # of the class; None in marks of an earlier release
+    extra_tokens: int = 0  # without `max_tokens`: how much longer the answer may be, if credit is held for it too
     is_final: bool = False  # take what is free now, instead of waiting for credit that other processes can spare
 
     @property
     def amount_nano(self) -> int:
         return self.price.quote(self.prompt_tokens, self.allowance_tokens)
+
+    @property
+    def extra_nano(self) -> int:
+        return self.extra_tokens * self.price.output_nano
 
     @property
     def least_nano(self) -> int:
@@ -65,11 +71,10 @@ class Hold(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """The hold was taken: its amount, the output tokens that it pays for, and the credit left for a longer answer."""
+    """The hold was taken: its amount, and the output tokens that it pays for."""
 
     amount_nano: int
     allowance_tokens: int
-    left_nano: int
     is_capped: bool = False  # it holds a part of its key's cap too
 
 
@@ -210,7 +215,8 @@ def broken_off(hold: Hold, status: int, now_ms: int, usage: Usage | None = None)
 def take_hold(account: LockedAccount, hold: Hold, known: Known, changes: Changes) -> Taken:
     """Hold the whole allowance, or as much of it as the account and the key's cap can pay for.
 
-    The allowance is fitted to the account's credit only if the hold is final, and to a cap at once.
+    The allowance is fitted to the account's credit only if the hold is final, and to a cap at once. For a longer answer
+    a part of what is left is held too, so that no answer is longer than what is held for it.
     """
     digest = hold.idempotency_digest
     if digest and (used := known.keys.get((hold.account_id, digest))) and not used.is_open:
@@ -227,7 +233,10 @@ def take_hold(account: LockedAccount, hold: Hold, known: Known, changes: Changes
         allowance_tokens = min(allowance_tokens, hold.price.affordable(payable_nano, hold.prompt_tokens))
         if not hold.is_counted or allowance_tokens < least_tokens:
             return Insufficient(payable_nano, hold.price.quote(hold.prompt_tokens, least_tokens), cap)
-        amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
+    elif hold.extra_tokens:
+        part_nano = (payable_nano - amount_nano) // EXTRA_SHARE
+        allowance_tokens += min(hold.extra_tokens, hold.price.affordable(part_nano, 0))
+    amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
     if not 0 <= amount_nano <= payable_nano:  # not `assert`: the reserve would not cover the hold
         raise AssertionError("a hold is at most what can pay for it")
     resize(account, account.reserve_nano + amount_nano)
@@ -237,7 +246,7 @@ def take_hold(account: LockedAccount, hold: Hold, known: Known, changes: Changes
     if held_of := known.caps.get(hold.key_id):
         held_of.hold(amount_nano)
         assert not amount_nano or held_of.left_nano(hold.started_at) >= 0
-    return Held(amount_nano, allowance_tokens, payable_nano - amount_nano, held_of is not None)
+    return Held(amount_nano, allowance_tokens, held_of is not None)
 
 
 def grow(account: LockedAccount, demand: Demand) -> None:

@@ -97,8 +97,7 @@ class LedgerWriter:
         if answer is None:
             answer = await self._take(hold)
         if isinstance(answer, Held):
-            assert answer.allowance_tokens <= hold.allowance_tokens
-            assert answer.left_nano >= 0
+            assert answer.allowance_tokens <= hold.allowance_tokens + hold.extra_tokens
             self._open[hold.completion_id] = hold, answer, process
         assert not isinstance(answer, Short)
         return answer

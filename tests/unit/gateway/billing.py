@@ -55,7 +55,6 @@ class Billing(NamedTuple):
         wanted: Hold,
         *,
         prompt: PromptSize | None = None,
-        max_tokens: int | None = 1_000,
         tokenizer: Tokenizer = TOKENIZER,
         wait_s: float = BREAK_OFF_S,
     ) -> Credit:
@@ -64,9 +63,7 @@ class Billing(NamedTuple):
         record.endpoint = "chat"
         record.principal = PRINCIPAL
         record.routed(ROUTE)
-        quote = Quote(
-            wanted, prompt or prompt_of(PROMPT_TOKENS, PROMPT_BYTES, tokenizer), max_tokens, ROUTE_TOKENS, WINDOW_TOKENS
-        )
+        quote = Quote(wanted, prompt or prompt_of(PROMPT_TOKENS, PROMPT_BYTES, tokenizer), WINDOW_TOKENS)
         return Credit(self.ledger, tokenizer, record, quote, wait_s)
 
     async def settle(self, wanted: Hold, result: ReplyResult) -> None:

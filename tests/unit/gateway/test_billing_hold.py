@@ -13,10 +13,9 @@ from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated, UpstreamFailed
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, ReplyResult, Usage
-from cadenza.gateway.billing import Quote, allowance
+from cadenza.gateway.billing import allowance
 from cadenza.gateway.credit_errors import check_not_repeated, idempotency_digest
 from cadenza.ledger import cap_rows
-from cadenza.ledger.rules import Held
 from cadenza.store.schema import reserves, usage
 from tests.unit.gateway.billing import (
     AMPLE_NANO,
@@ -27,7 +26,6 @@ from tests.unit.gateway.billing import (
     ROUTE_TOKENS,
     SMALL_NANO,
     UNCOUNTED,
-    WINDOW_TOKENS,
     Billing,
     SlowTokenizer,
 )
@@ -60,7 +58,7 @@ async def test_an_account_that_cannot_pay_is_told_what_it_has_and_what_it_needs(
 
 async def test_the_credit_that_another_request_holds_cannot_be_spent(billing: Billing) -> None:
     """The free credit is the balance less the holds, and the refusal names it."""
-    async with billing.hold(make_hold(allowance_tokens=2_800), max_tokens=2_800) as credit:
+    async with billing.hold(make_hold(allowance_tokens=2_800)) as credit:
         with pytest.raises(InsufficientCredit, match=r"has 0\.000233 dollars"):
             await billing.settle(make_hold("chatcmpl-two", prompt_tokens=500), GOOD)
         await credit.settle(GOOD)
@@ -115,32 +113,6 @@ async def test_a_key_whose_request_cost_nothing_may_be_used_again(billing: Billi
         await billing.settle(make_hold("chatcmpl-three", idempotency_digest=digest), GOOD)
 
 
-@pytest.mark.parametrize(
-    ("held", "max_tokens", "limit"),
-    [
-        (Held(1, 500, 10**12), 500, 500),
-        (Held(1, 500, 10**12), 800, 500),
-        (Held(1, 5, 0), 5, 5),
-        (Held(1, 1_024, 0), None, 1_024),
-        (Held(1, 1_024, 3_449), None, 1_024),
-        (Held(1, 1_024, 3_450), None, 1_025),
-        (Held(1, 1_024, 10**12), None, 4_096),
-        (Held(1, 40, 10), None, 40),
-        (Held(1, 4_096, 10**12), 131_072, 4_096),
-    ],
-)
-async def test_the_output_limit(held: Held, max_tokens: int | None, limit: int) -> None:
-    """With `max_tokens`, what is held for it; without, as much as the free credit pays for, up to the route's limit."""
-    quote = Quote(make_hold(), prompt_of(PROMPT_TOKENS), max_tokens, ROUTE_TOKENS, WINDOW_TOKENS)
-    assert await quote.output_limit(held) == limit
-
-
-async def test_free_output_is_limited_by_the_route() -> None:
-    """A price of zero for output is not divided by."""
-    quote = Quote(make_hold(price=Price(1, 0)), prompt_of(PROMPT_TOKENS), None, ROUTE_TOKENS, WINDOW_TOKENS)
-    assert await quote.output_limit(Held(1, 1_024, 0)) == ROUTE_TOKENS
-
-
 class Served(NamedTuple):
     """The output limit of a request, or the message of its refusal."""
 
@@ -152,10 +124,11 @@ async def served(billing: Billing, credit_nano: int, max_tokens: int | None, *, 
     """Ask for credit while the account has this much that is not held."""
     tokens, allowed = PROMPT_TOKENS if is_counted else PROMPT_BYTES, allowance(max_tokens, ROUTE_TOKENS)
     wanted = make_hold(new_completion_id(1), prompt_tokens=tokens, allowance_tokens=allowed, is_counted=is_counted)
+    wanted = msgspec.structs.replace(wanted, extra_tokens=0 if max_tokens else ROUTE_TOKENS - allowed)
     others = make_hold(new_completion_id(2), prompt_tokens=SMALL_NANO - credit_nano, price=Price(1, 0))
     async with billing.hold(others) as rest:
         try:
-            async with billing.hold(wanted, max_tokens=max_tokens) as credit:
+            async with billing.hold(wanted) as credit:
                 await credit.settle(FREE)
         except InsufficientCredit as refusal:
             return Served(None, refusal.message)
@@ -207,18 +180,17 @@ async def test_a_prompt_is_held_by_its_bytes_where_the_account_has_much_credit(
         await credit.settle(GOOD)
 
 
-@pytest.mark.parametrize(("max_tokens", "limit"), [(None, ROUTE_TOKENS), (1_000, 1_000)])
-async def test_nothing_is_counted_for_an_account_with_much_credit(
-    tmp_path: Path, max_tokens: int | None, limit: int
-) -> None:
+@pytest.mark.parametrize("extra_tokens", [0, 3_096])
+async def test_nothing_is_counted_for_an_account_with_much_credit(tmp_path: Path, extra_tokens: int) -> None:
     """Neither the hold nor the output limit needs the count where the credit pays for everything."""
+    wanted = msgspec.structs.replace(UNCOUNTED, extra_tokens=extra_tokens)
     prompt = prompt_of(PROMPT_TOKENS, PROMPT_BYTES)
     async with (
         open_funded_store(tmp_path, AMPLE_NANO) as funded,
         funded.writer() as ledger,
-        Billing(funded, ledger).hold(UNCOUNTED, prompt=prompt, max_tokens=max_tokens) as credit,
+        Billing(funded, ledger).hold(wanted, prompt=prompt) as credit,
     ):
-        assert credit.output_limit == limit
+        assert credit.output_limit == 1_000 + extra_tokens
         await credit.settle(GOOD)
     assert not prompt.is_exact
 
@@ -295,12 +267,12 @@ async def test_a_cap_that_does_not_pay_is_named(billing: Billing) -> None:
     )
 
 
-async def test_an_answer_without_a_limit_ends_where_the_cap_does(billing: Billing) -> None:
-    """The cap decides how long the answer may be, if it is less than the credit."""
+async def test_an_answer_without_a_limit_takes_a_part_of_the_cap(billing: Billing) -> None:
+    """The cap decides how long the answer may be, if it is less than the credit: an eighth of what is left is held."""
     await cap(billing, Cap(FORTE.quote(PROMPT_TOKENS, 1_500)))
-    wanted = msgspec.structs.replace(make_hold(), is_capped=True)
-    async with billing.hold(wanted, max_tokens=None) as credit:
-        assert credit.output_limit == 1_500
+    wanted = msgspec.structs.replace(make_hold(), is_capped=True, extra_tokens=3_096)
+    async with billing.hold(wanted) as credit:
+        assert credit.output_limit == 1_000 + 500 // 8
         await credit.settle(GOOD)
 
 

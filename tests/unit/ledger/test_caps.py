@@ -104,7 +104,7 @@ def test_a_hold_is_fitted_to_what_the_cap_leaves(
         assert (cap.held_nano, cap.mine_nano) == (held_nano, 0)
     else:
         amount_nano = 1000 + tokens * 30
-        assert answer == Held(amount_nano, tokens, left_nano - amount_nano, is_capped=True)
+        assert answer == Held(amount_nano, tokens, is_capped=True)
         assert (cap.held_nano, cap.mine_nano) == (held_nano + amount_nano, amount_nano)
 
 
@@ -203,7 +203,7 @@ def test_a_request_of_an_earlier_month_counts_for_that_month() -> None:
     cap = monthly(WHOLE_NANO, 0, m202610=WHOLE_NANO - SHORT_NANO)
     in_october = at(2026, 10, 31)
     answer = take(cap, make_hold(started_at=in_october))
-    assert answer == Held(SHORT_NANO, 16, 0, is_capped=True)
+    assert answer == Held(SHORT_NANO, 16, is_capped=True)
     [ended] = end(cap, make_end(9000, started_at=in_october), use=CapUse({}, {"r1": SHORT_NANO}))
     assert ended.charged_nano == SHORT_NANO
     assert (cap.month, cap.spent_nano, cap.held_nano) == (NOVEMBER, 0, 0)

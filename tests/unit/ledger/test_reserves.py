@@ -13,6 +13,7 @@ from cadenza.ledger.charging import end_requests
 from cadenza.ledger.reserves import EXACT_S, IDLE_S, LEAST_REQUESTS, PEAK_TIMES, Reserves
 from cadenza.ledger.rules import (
     AMPLE_TIMES,
+    RESERVE_SHARE,
     Changes,
     Demand,
     End,
@@ -48,7 +49,8 @@ class Desk:
     def store_has(self, reserve_nano: int, free_nano: int = AMPLE_NANO, taken_nano: tuple[int, ...] = ()) -> None:
         """A batch was written."""
         held_nano = reserve_nano
-        self.reserves.written(LockedAccount("a", free_nano + held_nano, held_nano, reserve_nano), taken_nano)
+        taken = [(make_hold(amount_nano), Held(amount_nano, 1)) for amount_nano in taken_nano]
+        self.reserves.written(LockedAccount("a", free_nano + held_nano, held_nano, reserve_nano), taken)
 
     def demand(self, *new: int, charged_nano: int = 0) -> Demand:
         return self.reserves.demand("a", charged_nano, [make_hold(amount_nano) for amount_nano in new])
@@ -70,8 +72,11 @@ def desk() -> Desk:
     return desk
 
 
-def make_hold(amount_nano: int = ONE_NANO, completion_id: str = "r") -> Hold:
-    return Hold(completion_id, "a", "k", "forte", amount_nano, 1, Price(1, 0), stream=True, started_at=1)
+def make_hold(amount_nano: int = ONE_NANO, completion_id: str = "r", extra_tokens: int = 0) -> Hold:
+    """A hold for a prompt of this amount. Only holds with extra tokens pay for output: 3 nano-dollars a token."""
+    price = Price(1, 3 if extra_tokens else 0)
+    hold = Hold(completion_id, "a", "k", "forte", amount_nano, 1, price, stream=True, started_at=1)
+    return msgspec.structs.replace(hold, extra_tokens=extra_tokens)
 
 
 def test_nothing_is_held_without_a_reserve() -> None:
@@ -82,10 +87,29 @@ def test_nothing_is_held_without_a_reserve() -> None:
 def test_holds_in_memory_stop_where_the_reserve_ends(desk: Desk) -> None:
     """Exactly what the store has is held, and each answer has what is left of the credit."""
     answer = desk.hold()
-    assert answer == Held(ONE_NANO, 1, AMPLE_NANO + 8 * ONE_NANO)
+    assert answer == Held(ONE_NANO, 1)
     assert desk.hold_all() == 8
     assert desk.hold(1) is None
-    assert desk.hold(0) == Held(0, 1, AMPLE_NANO)
+    assert desk.hold(0) == Held(0, 1)
+
+
+def test_the_longest_answer_is_held_whole_or_by_the_store(desk: Desk) -> None:
+    """A reserve that does not cover the longest answer holds nothing: the store decides how long it may be."""
+    extra_tokens = (8 * ONE_NANO - 3) // 3
+    assert desk.reserves.hold(make_hold(extra_tokens=extra_tokens + 1)) is None
+    assert desk.reserves.hold(make_hold(extra_tokens=extra_tokens)) == Held(
+        ONE_NANO + 3 + 3 * extra_tokens, 1 + extra_tokens
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra_tokens", "more_nano"), [(100, 8 * 300), (10_000, (AMPLE_NANO + 10 * ONE_NANO) // RESERVE_SHARE)]
+)
+def test_a_part_of_the_credit_is_reserved_for_longer_answers(desk: Desk, extra_tokens: int, more_nano: int) -> None:
+    """A reserve is wanted for longer answers too, as far as an eighth of the account's credit goes."""
+    demand = desk.reserves.demand("a", 0, [make_hold(extra_tokens=extra_tokens)])
+    assert demand.usual_nano == ONE_NANO + 3
+    assert demand.wanted_nano == LEAST_REQUESTS * demand.usual_nano + more_nano
 
 
 def test_accounts_have_reserves_of_their_own(desk: Desk) -> None:
@@ -144,6 +168,7 @@ def test_a_reserve_is_wanted_for_twice_the_most_requests_lately(desk: Desk) -> N
     assert desk.demand().wanted_nano == PEAK_TIMES * 10 * ONE_NANO
     desk.reserves.pass_time()
     desk.reserves.pass_time()
+    desk.hold()
     assert desk.demand().wanted_nano == LEAST_REQUESTS * ONE_NANO
 
 
@@ -227,47 +252,46 @@ class Process:
         self.account = LockedAccount("a", balance_nano, 0, 0)
         self.elsewhere_nano = 0
         self.known = Known()
-        self.open: list[tuple[Hold, int]] = []  # with the amounts that are held
+        self.open: list[tuple[Hold, Held]] = []
         self.ends: list[End] = []
         self.wanted: list[Hold] = []
-        self.taken: list[tuple[Hold, int]] = []  # by the last batch
+        self.taken: list[tuple[Hold, Held]] = []  # by the last batch
         self.numbers = itertools.count()
 
     @property
     def promised_nano(self) -> int:
         """What the requests in flight hold, and what is due and not charged yet."""
         due_nano = sum(end.due_nano for end in self.ends if end.hold.completion_id not in self.known.ended)
-        return sum(held_nano for _, held_nano in self.open) + due_nano
+        return sum(held.amount_nano for _, held in self.open) + due_nano
 
-    def hold(self, amount_nano: int) -> None:
-        hold = make_hold(amount_nano, f"r{next(self.numbers)}")
+    def hold(self, amount_nano: int, extra_tokens: int = 0) -> None:
+        hold = make_hold(amount_nano, f"r{next(self.numbers)}", extra_tokens)
         held = self.reserves.hold(hold)
         if held:
-            self.open.append((hold, held.amount_nano))
+            self.open.append((hold, held))
         else:
             self.wanted.append(hold)
 
     def end(self, used_percent: int) -> None:
         if self.open:
-            hold, held_nano = self.open.pop(0)
-            due_nano = held_nano * used_percent // 100
-            self.reserves.end("a", held_nano, due_nano)
-            self.ends.append(End(make_outcome(hold.completion_id), hold, held_nano, due_nano))
+            hold, held = self.open.pop(0)
+            due_nano = held.amount_nano * used_percent // 100
+            self.reserves.end("a", held.amount_nano, due_nano)
+            self.ends.append(End(make_outcome(hold.completion_id), hold, held.amount_nano, due_nano))
 
     def build(self) -> Demand:
         charged_nano = sum(end.due_nano for end in self.ends if not end.is_uncertain)
         return self.reserves.demand("a", charged_nano, self.wanted)
 
-    def commit(self, demand: Demand, ends: list[End], wanted: list[Hold]) -> list[int]:
-        """Carry out a batch in the store, and return the amounts of the holds that it took."""
+    def commit(self, demand: Demand, ends: list[End], wanted: list[Hold]) -> None:
+        """Carry out a batch in the store."""
         changes = Changes()
         for ended in end_requests(self.account, demand, ends, self.known, changes):
             assert not ended.is_lost
         final = [msgspec.structs.replace(hold, is_final=True) for hold in wanted]
         answers = [(hold, take_hold(self.account, hold, self.known, changes)) for hold in final]
         grow(self.account, demand)
-        self.taken = [(hold, answer.amount_nano) for hold, answer in answers if isinstance(answer, Held)]
-        return [held_nano for _, held_nano in self.taken]
+        self.taken = [(hold, answer) for hold, answer in answers if isinstance(answer, Held)]
 
     def write(self, meanwhile: "list[tuple[str, int]]", fate: str) -> None:
         """Write a batch, with other steps while it is in flight. Its result may be unknown, or it may fail."""
@@ -276,10 +300,11 @@ class Process:
         for step in meanwhile:
             self.step(*step)
         later = self.ends[len(ends) :]
-        taken_nano = [] if fate == "failed" else self.commit(demand, ends, wanted)
+        if fate != "failed":
+            self.commit(demand, ends, wanted)
         if fate == "written":
             self.ends = later
-            self.reserves.written(self.account, taken_nano)
+            self.reserves.written(self.account, self.taken)
             self.open += self.taken
         else:
             self.ends = [msgspec.structs.replace(end, is_uncertain=True) for end in ends] + later
@@ -288,6 +313,8 @@ class Process:
         match what:
             case "hold":
                 self.hold(number)
+            case "hold without a limit":
+                self.hold(number, extra_tokens=number)
             case "end":
                 self.end(number)
             case "other":
@@ -314,7 +341,8 @@ def make_outcome(completion_id: str) -> Outcome:
 
 
 steps = st.tuples(
-    st.sampled_from(["hold", "hold", "hold", "end", "end", "other", "wait", "asked"]), st.integers(1, 100)
+    st.sampled_from(["hold", "hold", "hold without a limit", "end", "end", "other", "wait", "asked"]),
+    st.integers(1, 100),
 )
 writes = st.tuples(
     st.lists(steps, max_size=6),
