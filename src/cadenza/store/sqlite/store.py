@@ -2,24 +2,26 @@
 
 A small statement takes microseconds, less than handing it to a thread, so it runs on the event loop's thread. Whatever
 may wait runs in a worker thread: long reads, a lock that another process holds, and the disk at COMMIT. There is one
-write connection, used by one transaction at a time. A transaction always runs to its end, even if its caller is
-cancelled. The driver's own transaction control is off (`isolation_level=None`).
+write connection, used by one transaction at a time; the others are queued. A transaction always runs to its end, even
+if its caller is cancelled. The driver's own transaction control is off (`isolation_level=None`).
 """
 
 import asyncio
 import contextlib
 import mmap
 import sqlite3
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import text
 
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.sqlite import files, write_ahead_log
+from cadenza.store.sqlite.write_thread import WriteThread
 from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import (
     WAIT_S,
@@ -80,6 +82,26 @@ class SqliteTransaction:
         self._connection.execute("PRAGMA secure_delete = ON").fetchone()
 
 
+class Write:
+    """What waits for the write connection: `run` in the write thread or, if it is brief, `work` on the event loop."""
+
+    __slots__ = ("answer", "run", "work")
+
+    def __init__(self, run: Callable[[], Any], work: Callable[[Transaction], Any] | None) -> None:
+        self.run = run
+        self.work = work
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(self, result: object, error: BaseException | None) -> None:
+        """Answer the caller, unless it was cancelled."""
+        if self.answer.done():
+            return
+        if error is None:
+            self.answer.set_result(result)
+        else:
+            self.answer.set_exception(error)
+
+
 class SqliteStore:
     """One connection for small reads, one for writes, and up to LONG_READS_MAX for long reads."""
 
@@ -95,10 +117,11 @@ class SqliteStore:
         self._reader: sqlite3.Connection | None = None  # used on the event loop's thread only
         self._log_index: mmap.mmap | None = None
         self._idle_readers: list[sqlite3.Connection] = []
-        self._writer: sqlite3.Connection | None = None
-        self._turn = asyncio.Lock()
-        self._write_thread: ThreadPoolExecutor | None = None
         self._read_threads: ThreadPoolExecutor | None = None
+        self._writer: sqlite3.Connection | None = None  # used by the write that is in progress
+        self._write_thread: WriteThread | None = None
+        self._waiting: deque[Write] = deque()
+        self._writing: Write | None = None
 
     async def row(self, statement: Statement, values: Values) -> Row | None:
         try:
@@ -136,13 +159,18 @@ class SqliteStore:
         is_single: bool = False,  # noqa: ARG002 for Postgres
         lock_s: float | None = None,  # noqa: ARG002 for Postgres
     ) -> T:
-        with self._mapped_errors():
-            return await asyncio.shield(self._transact(work, is_brief=is_brief))
+        try:
+            done: T = await self._in_turn(partial(self._run, work), work if is_brief else None)
+        except sqlite3.Error as error:
+            raise self._translate(error) from None
+        return done
 
     @contextlib.asynccontextmanager
     async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
-        with self._mapped_errors():
+        try:
             connection = await asyncio.to_thread(self._open, READ_ONLY)
+        except sqlite3.Error as error:
+            raise self._translate(error) from None
         with contextlib.closing(connection), _watching(connection, wake):
             yield
 
@@ -158,27 +186,32 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Wait for running statements, and close all connections. The next use opens the store again."""
-        async with self._turn:
-            threads = (self._write_thread, self._read_threads)
-            self._write_thread = self._read_threads = None
-            for executor in threads:
-                if executor:
-                    await asyncio.to_thread(executor.shutdown)
-            for connection in (self._reader, self._writer, *self._idle_readers):
-                if connection:
-                    connection.close()
-            self._reader = self._writer = self._log_index = None
-            self._idle_readers.clear()
+        await self._in_turn(self._close_writer)
+        write_thread, self._write_thread = self._write_thread, None
+        read_threads, self._read_threads = self._read_threads, None
+        if write_thread:
+            await asyncio.to_thread(write_thread.stop)
+        if read_threads:
+            await asyncio.to_thread(read_threads.shutdown)
+        for connection in (self._reader, *self._idle_readers):
+            if connection:
+                connection.close()
+        self._reader = self._log_index = None
+        self._idle_readers.clear()
 
     async def upgrade(self, revision: str = "head") -> Path | None:
-        with self._mapped_errors():
-            async with self._turn:
-                return await self._in_write_thread(lambda: self._upgrade(revision))
+        try:
+            copy: Path | None = await self._in_turn(partial(self._upgrade, revision))
+        except sqlite3.Error as error:
+            raise self._translate(error) from None
+        return copy
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
         self._read_threads = self._read_threads or ThreadPoolExecutor(LONG_READS_MAX, "cadenza-store-read")
-        with self._mapped_errors():
+        try:
             return await asyncio.get_running_loop().run_in_executor(self._read_threads, self._read_in_thread, work)
+        except sqlite3.Error as error:
+            raise self._translate(error) from None
 
     def _read_in_thread(self, work: Callable[[Transaction], T]) -> T:
         try:
@@ -190,15 +223,35 @@ class SqliteStore:
         finally:
             self._idle_readers.append(connection)
 
-    async def _transact(self, work: Callable[[Transaction], T], *, is_brief: bool) -> T:
-        async with self._turn:
-            if not is_brief or not self._begin_now():
-                return await self._in_write_thread(lambda: self._run(work))
-            assert self._writer
-            with _rollback_on_error(self._writer):
-                done = work(SqliteTransaction(self._writer))
-            await self._in_write_thread(self._commit)
-            return done
+    def _in_turn(
+        self, run: Callable[[], Any], work: Callable[[Transaction], Any] | None = None
+    ) -> "asyncio.Future[Any]":
+        write = Write(run, work)
+        self._waiting.append(write)
+        self._write_next()
+        return write.answer
+
+    def _write_next(self) -> None:
+        """Begin the next write, unless one is in progress."""
+        while self._waiting and self._writing is None:
+            write = self._writing = self._waiting.popleft()
+            run = write.run
+            if write.work and self._begin_now():
+                assert self._writer
+                try:
+                    run = partial(self._commit, _work(self._writer, write.work))
+                except Exception as error:  # noqa: BLE001 it is raised where the answer is awaited
+                    self._writing = None
+                    write.done(None, error)
+                    continue
+            self._write_thread = self._write_thread or WriteThread("cadenza-store-write")
+            self._write_thread.run(run, self._written)
+
+    def _written(self, result: object, error: BaseException | None) -> None:
+        write, self._writing = self._writing, None
+        assert write
+        write.done(result, error)
+        self._write_next()
 
     def _begin_now(self) -> bool:
         """Begin a transaction without waiting. False if another process holds the lock, or nothing is open yet."""
@@ -216,17 +269,23 @@ class SqliteStore:
         self._writer.execute(f"PRAGMA {self._wait_pragma}")
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-            with _rollback_on_error(self._writer):
-                done = work(SqliteTransaction(self._writer))
-            self._commit()
-            return done
+            return self._commit(_work(self._writer, work))
         finally:
             self._writer.execute("PRAGMA busy_timeout=0")
 
-    def _commit(self) -> None:
+    def _commit(self, done: T) -> T:
         assert self._writer
-        with _rollback_on_error(self._writer):
+        try:
             self._writer.execute("COMMIT")
+        except BaseException:
+            _roll_back(self._writer)
+            raise
+        return done
+
+    def _close_writer(self) -> None:
+        if self._writer:
+            self._writer.close()
+            self._writer = None
 
     def _upgrade(self, revision: str) -> Path | None:
         """Run Alembic on a connection of its own, inside one transaction that holds the write lock."""
@@ -246,10 +305,6 @@ class SqliteStore:
             raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
         return copies[0] if copies else None
 
-    async def _in_write_thread(self, work: Callable[[], T]) -> T:
-        self._write_thread = self._write_thread or ThreadPoolExecutor(1, "cadenza-store-write")
-        return await asyncio.get_running_loop().run_in_executor(self._write_thread, work)
-
     def _open(self, *pragmas: str, waits: bool = False) -> sqlite3.Connection:
         """Open a connection. Its statements do not wait for locks, unless it `waits`."""
         try:
@@ -265,30 +320,30 @@ class SqliteStore:
             raise
         return connection
 
-    @contextlib.contextmanager
-    def _mapped_errors(self) -> Iterator[None]:
-        """Translate the driver's errors. A ProgrammingError is a bug of ours and is not translated."""
-        try:
-            yield
-        except sqlite3.IntegrityError as error:
-            raise StoreRefused(f"The store refused a change: {error}.") from None
-        except sqlite3.ProgrammingError:
-            raise
-        except sqlite3.Error as error:
-            reason = str(error).partition(":")[0]
-            advice = next((advice for words, advice in ADVICE.items() if words in reason), WRITABLE)
-            raise unavailable(str(self.path), reason, advice) from None
+    def _translate(self, error: sqlite3.Error) -> Exception:
+        """The store's error for one of the driver. A ProgrammingError is a bug of ours and stays what it is."""
+        if isinstance(error, sqlite3.IntegrityError):
+            return StoreRefused(f"The store refused a change: {error}.")
+        if isinstance(error, sqlite3.ProgrammingError):
+            return error
+        reason = str(error).partition(":")[0]
+        advice = next((advice for words, advice in ADVICE.items() if words in reason), WRITABLE)
+        return unavailable(str(self.path), reason, advice)
 
 
-@contextlib.contextmanager
-def _rollback_on_error(connection: sqlite3.Connection) -> Iterator[None]:
-    """Leave no transaction open. After some errors SQLite has already rolled back."""
+def _work(connection: sqlite3.Connection, work: Callable[[Transaction], T]) -> T:
+    """Do the work inside the transaction that has begun."""
     try:
-        yield
+        return work(SqliteTransaction(connection))
     except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        _roll_back(connection)
         raise
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    """Leave no transaction open. After some errors SQLite has already rolled back."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 @contextlib.contextmanager
