@@ -2,7 +2,9 @@
 
 import sqlite3
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,6 +13,7 @@ from sqlalchemy import create_engine
 from cadenza.ledger.audit import rules_of
 from cadenza.store import schema
 from tests.simulation.clients import PRICE, Chat
+from tests.simulation.database import RowChanges
 from tests.simulation.plan import PlannedFault, PlannedRequest
 
 if TYPE_CHECKING:
@@ -20,6 +23,10 @@ AFTER_FAULT_S = 15.0  # so long after a fault, requests may still be refused
 WAIT_S_MAX = 3.0  # how long an undisturbed request may wait for the ledger
 THAW_S = 2.5  # how long after a pause of all its clocks a process may take itself for fresh
 PROBE = 1_000_000  # the numbers of requests that try whether everything is served again
+ACCOUNTS, RESERVES = (schema.metadata.tables[name].c.keys() for name in ("accounts", "reserves"))
+ACCOUNT_PLACES = {"accounts": ACCOUNTS.index("id"), "reserves": RESERVES.index("account_id")}
+MONEY = itemgetter(*(ACCOUNTS.index(name) for name in ("balance_nano", "held_nano", "debt_nano")))
+RESERVE_PLACE = RESERVES.index("amount_nano")
 AUDITED = ("accounts", "keys", "entries", "usage", "reserves", "holds", "caps", "cap_holds", "debts")
 
 
@@ -40,7 +47,8 @@ class Checks:
         self.granted: dict[str, tuple[str, int]] = {}  # commands that returned: the account and the amount
         self._faults: list[tuple[float, float, PlannedFault]] = []
         self._lost: list[tuple[float, float]] = []  # times whose commits a failover lost
-        self._probes = list[tuple[PlannedRequest, str]]()
+        self._find_account = world.model.finder("accounts", "id")
+        self._find_reserves = world.model.finder("reserves", "account_id")
 
     def fail(self, rule: str, detail: str) -> None:
         self.broken.append(BrokenRule(rule, detail, round(self._world.scheduler.now_s, 4)))
@@ -49,21 +57,24 @@ class Checks:
 
     # After every commit
 
-    def after_commit(self) -> None:
-        model = self._world.model
-        reserved = defaultdict[str, int](int)
-        for row in model.table("reserves"):
-            reserved[row["account_id"]] += row["amount_nano"]
-            if row["amount_nano"] < 0:
-                self.fail("nothing is negative", f"a reserve of {row['account_id']}")
-        for row in model.table("accounts"):
-            name, balance_nano, held_nano = row["id"], row["balance_nano"], row["held_nano"]
-            if not 0 <= held_nano <= balance_nano:
-                self.fail("what is held is covered by the balance", f"{name}: {held_nano} of {balance_nano}")
-            if held_nano != reserved[name]:
-                self.fail("what is held is the sum of the reserves", f"{name}: {held_nano}, {reserved[name]}")
-            if row["debt_nano"] < 0 or (row["debt_nano"] and balance_nano > held_nano):
-                self.fail("an account with a debt has no free credit", name)
+    def after_commit(self, changes: RowChanges) -> None:
+        """Check the accounts that were changed, and those whose reserves were."""
+        for account_id in dict.fromkeys(_changed_accounts(changes)):
+            self._check_account(account_id)
+
+    def _check_account(self, account_id: str) -> None:
+        [account] = self._find_account(account_id)
+        reserves_nano = [row[RESERVE_PLACE] for row in self._find_reserves(account_id)]
+        balance_nano, held_nano, debt_nano = MONEY(account)
+        reserved_nano = sum(reserves_nano)
+        if reserves_nano and min(reserves_nano) < 0:
+            self.fail("nothing is negative", f"a reserve of {account_id}")
+        if not 0 <= held_nano <= balance_nano:
+            self.fail("what is held is covered by the balance", f"{account_id}: {held_nano} of {balance_nano}")
+        if held_nano != reserved_nano:
+            self.fail("what is held is the sum of the reserves", f"{account_id}: {held_nano}, {reserved_nano}")
+        if debt_nano < 0 or (debt_nano and balance_nano > held_nano):
+            self.fail("an account with a debt has no free credit", account_id)
 
     # Requests
 
@@ -75,7 +86,7 @@ class Checks:
             self.fail("a revoked key is not accepted", f"{chat.completion_id}: {chat.key_id} on {chat.process.name}")
 
     def ended(self, chat: Chat) -> None:
-        if self._is_disturbed(chat):
+        if (chat.status != 429 and chat.waited_s <= WAIT_S_MAX) or self._is_disturbed(chat):
             return
         if chat.status == 429:
             self.fail("an undisturbed request is served", f"{chat.completion_id}: the store was unavailable")
@@ -233,13 +244,18 @@ class Checks:
         database = _audit_database()
         for name in AUDITED:
             columns = [*schema.metadata.tables[name].c.keys()]
-            rows = [[row[column] for column in columns] for row in self._world.model.table(name)]
             database.execute(f"DELETE FROM {name}")
-            marks = ", ".join("?" * len(columns))
-            database.executemany(f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({marks})", rows)
+            insert = f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+            database.executemany(insert, self._world.model.versions(name))
         for rule, query in rules_of("sqlite").items():
             if found := database.execute(query).fetchone():
                 self.fail(rule, str(found))
+
+
+def _changed_accounts(changes: RowChanges) -> Iterator[str]:
+    for row, before in changes:
+        if (place := ACCOUNT_PLACES.get(row.table.name)) is not None:
+            yield from (version[place] for version in (before, row.committed) if version is not None)
 
 
 @cache

@@ -45,7 +45,7 @@ class CountingByLength(Tokenizer):
 TOKENIZER = CountingByLength()
 
 
-class Chat(msgspec.Struct):
+class Chat(msgspec.Struct, eq=False):
     """What really happened to one try of a request. The invariants compare the ledger with it."""
 
     request: PlannedRequest

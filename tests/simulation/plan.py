@@ -32,6 +32,8 @@ POSTGRES_ONLY = ("lost machine", "sleep", "freeze", "cut", "slow", "reset", "fai
 KINDS: tuple[FaultKind, ...] = tuple(kind for kind in get_args(FaultKind) if kind != "theft")
 DATABASES: tuple[Database, ...] = ("postgres", "postgres", "sqlite")
 BUSY_S = 20.0  # requests and faults begin in this time
+BURSTS = 8  # in which most requests come, so that the ledger writes many at once
+IN_BURST = 0.85
 MONTH_END_MS = 1_793_491_200_000  # 2026-11-01 00:00 UTC
 DOLLAR_NANO = 1_000_000_000
 
@@ -107,13 +109,14 @@ def make_plan(seed: int, *, requests: int = 2_000, database: Database | None = N
     processes = random.choice((1, 2, 3, 3, 4)) if kind == "postgres" else random.choice((1, 2))
     accounts = tuple(_account(Random(f"account {seed} {number}"), number) for number in range(random.randint(2, 6)))
     faults = random.choice((0, 1, 1, 1, 2, 2, 2, 3, 4, 6))
+    bursts = [(random.uniform(1.0, BUSY_S - 1), random.choice((0.02, 0.2, 0.5))) for _ in range(BURSTS)]
     return RunPlan(
         seed=seed,
         database=kind,
         processes=processes,
         start_ms=MONTH_END_MS - random.choice((5_000, 12_000, 3_600_000)),
         accounts=accounts,
-        requests=tuple(_request(seed, number, processes, accounts) for number in range(requests)),
+        requests=tuple(_request(seed, number, processes, accounts, bursts) for number in range(requests)),
         commands=tuple(_command(seed, number, accounts) for number in range(random.randint(0, 12))),
         faults=tuple(_fault(seed, number, kind, processes, accounts) for number in range(faults)),
     )
@@ -125,14 +128,20 @@ def _account(random: Random, number: int) -> PlannedAccount:
     return PlannedAccount(f"acct_{number}", round(dollars * DOLLAR_NANO), caps, random.random() < 0.5)
 
 
-def _request(seed: int, number: int, processes: int, accounts: tuple[PlannedAccount, ...]) -> PlannedRequest:
+def _request(
+    seed: int,
+    number: int,
+    processes: int,
+    accounts: tuple[PlannedAccount, ...],
+    bursts: list[tuple[float, float]],
+) -> PlannedRequest:
     random = Random(f"request {seed} {number}")
     account = random.randrange(len(accounts))
     is_long = random.random() < 0.15
     has_key = random.random() < 0.2
     return PlannedRequest(
         number=number,
-        at_s=random.uniform(1.0, BUSY_S),
+        at_s=_arrival_s(random, bursts),
         process=random.randrange(processes),
         account=account,
         key=random.randrange(len(accounts[account].caps_nano)),
@@ -146,6 +155,13 @@ def _request(seed: int, number: int, processes: int, accounts: tuple[PlannedAcco
         idempotency=random.randrange(40) if has_key else None,
         tries=random.choice((1, 2, 4)),
     )
+
+
+def _arrival_s(random: Random, bursts: list[tuple[float, float]]) -> float:
+    if random.random() > IN_BURST:
+        return random.uniform(1.0, BUSY_S)
+    begin_s, lasts_s = random.choice(bursts)
+    return begin_s + lasts_s * random.random()
 
 
 def _some_time(random: Random) -> float:

@@ -31,9 +31,8 @@ class SqliteFile:
         self.random = random
         self.is_full = False
         self.writer: object = None  # the store or stranger that has the write lock
-        self.commits = 0
+        self.watchers: list[Callable[[], None]] = []  # called after each commit
         self.alive = dict[str, VirtualLoop]()
-        self.on_commit: list[Callable[[], None]] = []
 
 
 class SimulatedLocks(ProcessLocks):
@@ -160,9 +159,8 @@ class SimulatedSqliteStore:
                 raise
             session.commit()
             file.writer = None
-            file.commits += 1
-            for check in file.on_commit:
-                check()
+            for committed in file.watchers:
+                committed()
             return done
 
     async def _wait_for_lock(self) -> None:
@@ -176,19 +174,25 @@ class SimulatedSqliteStore:
 
     @contextlib.asynccontextmanager
     async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
-        async def look() -> None:
-            seen = self._file.commits
-            while True:
-                await asyncio.sleep(LOOK_S)
-                if seen != self._file.commits:
-                    seen = self._file.commits
-                    wake()
+        """Looks every LOOK_S, and so finds a commit within this time."""
+        is_due = False
 
-        looking = asyncio.create_task(look())
+        def committed() -> None:
+            nonlocal is_due
+            if not is_due:
+                is_due = True
+                self._loop.call_later(LOOK_S * self._file.random.random(), look)
+
+        def look() -> None:
+            nonlocal is_due
+            is_due = False
+            wake()
+
+        self._file.watchers.append(committed)
         try:
             yield
         finally:
-            looking.cancel()
+            self._file.watchers.remove(committed)
 
     async def ping(self) -> None:
         """It answers."""

@@ -80,7 +80,7 @@ class World:
         is_set_up = self.operator.start(self._set_up())
         self.scheduler.run(0.4)
         is_set_up.result()
-        self.database.on_commit.append(self.checks.after_commit)
+        self.model.on_commit.append(self.checks.after_commit)
         for number in range(plan.processes):
             self.processes.append(self._begin(number))
         for request in plan.requests:
