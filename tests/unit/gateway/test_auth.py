@@ -157,6 +157,8 @@ async def test_a_revoked_key_is_refused_on_the_next_request(store: WatchedStore)
 async def test_a_key_is_read_again_after_any_commit_of_any_process(store: WatchedStore, tmp_path: Path) -> None:
     """Until then it is cached. The commit of another connection counts, whatever it has changed."""
     gateway, key = make_gateway(store, RecordingObserver()), await new_key(store)
+    await identify(gateway, Client().open(bearer(key)))  # opens the file
+    store.statements.clear()
     for _ in range(3):
         await identify(gateway, Client().open(bearer(key)))
     assert store.reads == 1
