@@ -14,7 +14,7 @@ from typing import TypeVar
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import WAIT_S, Row, StoreRefused, StoreUnavailable, Transaction
-from tests.simulation.database import ModelDatabase, ModelSession, Refused, StatementResult
+from tests.simulation.database import ModelDatabase, ModelSession, Refused, RowChanges, StatementResult
 from tests.simulation.scheduler import VirtualLoop
 
 T = TypeVar("T")
@@ -33,6 +33,11 @@ class SqliteFile:
         self.writer: object = None  # the store or stranger that has the write lock
         self.watchers: list[tuple[object, Callable[[], None]]] = []  # with their stores
         self.alive = dict[str, VirtualLoop]()
+        self.commits = 0
+        database.on_commit.append(self._count_commit)
+
+    def _count_commit(self, _changes: RowChanges) -> None:
+        self.commits += 1
 
 
 class SimulatedLocks(ProcessLocks):
@@ -123,6 +128,9 @@ class SimulatedSqliteStore:
     async def row(self, statement: Statement, values: Values) -> Row | None:
         with self._read() as tx:
             return tx.row(statement, values)
+
+    def change_mark(self) -> bytes | None:
+        return b"%d" % self._file.commits
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
         await self._pass(THREAD_S)

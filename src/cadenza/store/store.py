@@ -94,6 +94,9 @@ class Store(Protocol):
     async def row(self, statement: Statement, values: Values) -> Row | None:
         """Read the first row of a small query. SQLite runs it on the event loop's thread."""
 
+    def change_mark(self) -> bytes | None:
+        """Bytes that are others after every commit of any process, read from memory; None if the store has none."""
+
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
         """Read all rows of a query that may take long. SQLite runs it in a thread.
 
