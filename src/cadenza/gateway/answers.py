@@ -108,11 +108,11 @@ class Heartbeat:
         self._every_s = every_s or 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         if self._every_s:
             self._timer = asyncio.get_running_loop().call_later(self._every_s, self._ping)
 
-    async def __aexit__(self, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._timer:
             self._timer.cancel()
 
