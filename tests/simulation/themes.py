@@ -53,6 +53,7 @@ SHORT_S = (1.5, 1.9, 2.1, 2.4, 2.6, 3.0, 4.0, 5.0)
 RICH = (1_000,)
 ANSWERS: tuple[Upstream, ...] = ("answers",) * 10
 UPSTREAMS: tuple[Upstream, ...] = (*ANSWERS, "fails", "dies", "lies", "uncounted", "cached", "cached", "counts more")
+SMALL_NANO = 10 * 251 + 16 * 1_013  # what is held for the smallest request
 CAPS = (None, None, None, 0, 1_500_013, 30_000_007)
 
 
@@ -102,8 +103,8 @@ TRAITS: dict[Theme, ThemeTraits] = {
         kinds=("stop", "stop", "sleep", "freeze", "cut", "cut", "lost machine"),
         lasts_s=SWEPT_S,
         by_count=0.25,
-        commands=(0, 4),
-        command_kinds=("grant", "cap", "revoke", "correct"),
+        commands=(1, 6),
+        command_kinds=("grant", "cap", "revoke", "revoke", "correct"),
         caps_nano=(None, None, None, 1_500_013, 30_000_007),
         prompts=(40, 4_000, 11_000),
         outputs=(10, 100, 600),
@@ -142,7 +143,7 @@ TRAITS: dict[Theme, ThemeTraits] = {
         processes=(1, 2, 3),
         accounts=(2, 3),
         dollars=(0.02, 10, 1_000),
-        caps_nano=(None, 400_009, 1_500_013, 4_000_037, 30_000_007),
+        caps_nano=(None, SMALL_NANO, SMALL_NANO - 1, 400_009, 1_500_013, 4_000_037, 30_000_007),
         faults=(0, 1, 1, 2, 3),
         kinds=("reset", "reset", "cut", "crash", "stop", "clock", "freeze", "failover"),
         commands=(2, 6),

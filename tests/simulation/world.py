@@ -126,9 +126,10 @@ class World:
 
     # Processes
 
-    def _begin(self, number: int) -> Process:
+    def _begin(self, number: int, clock_ms: int = 0) -> Process:
         self.incarnations[number] += 1
         process = Process(self.machine, number, self.incarnations[number])
+        process.clock_ms = clock_ms
         process.ledger.watch = self.watch
         self.running[id(process)] = []
         process.start(lambda: self._restart(number))
@@ -137,7 +138,7 @@ class World:
     def _restart(self, number: int) -> None:
         if self.processes[number].state == "gone":
             self.graves.append(self.processes[number])
-            self.processes[number] = self._begin(number)
+            self.processes[number] = self._begin(number, self.processes[number].clock_ms)
             self.note(lambda: f"process {number} starts again")
 
     # Requests
@@ -188,7 +189,7 @@ class World:
         except Exception as error:  # noqa: BLE001 it is reported
             chat.status = 500
             self.checks.fail("no request meets an internal error", f"{chat.completion_id}: {places(error)} {error!r}")
-        chat.ended_s = self.scheduler.now_s
+        chat.ended_s, chat.ended_as = self.scheduler.now_s, process.presence.name
         self.watch.charged(chat.completion_id)
         self.checks.ended(chat)
         self.note(lambda: f"{chat.completion_id} on {process.name} ends with {chat.status}")
