@@ -16,6 +16,7 @@ Theme = Literal[
     "capped",  # keys with small caps, at a month's end
     "revoked",  # keys that are revoked while a process is cut off
     "owing",  # refunds, disputes, corrections, vouchers and grants while requests run
+    "unsure",  # connections that break in the middle of transactions
     "locked",  # rows that a stranger has locked, some for long
 ]
 Database = Literal["postgres", "sqlite"]
@@ -175,6 +176,18 @@ TRAITS: dict[Theme, ThemeTraits] = {
         commands=(8, 20),
         command_kinds=("grant", "correct", "correct", "voucher", "voucher", "refund", "refund", "dispute"),
         long=0.4,
+    ),
+    "unsure": ThemeTraits(
+        databases=("postgres",),
+        processes=(1, 2, 3),
+        dollars=(0.05, 10, 1_000),
+        caps_nano=(None, None, 1_500_013, 30_000_007),
+        faults=(4, 6, 8),
+        kinds=("reset", "reset", "reset", "cut", "failover"),
+        lasts_s=(0.05, 0.5, 2.0),
+        by_count=0.9,
+        commands=(2, 6),
+        keyed=0.3,
     ),
     "locked": ThemeTraits(
         databases=("postgres",),
