@@ -88,28 +88,18 @@ class LedgerWriter:
         await self._committer.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def hold_now(self, hold: Hold) -> Held | None:
-        """Take a hold inside the reserve; None if the store must be asked."""
-        held = self._committer.hold_in_memory(hold)
-        if held:
-            self._open_hold(hold, held, self._presence.name)
-        return held
-
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
-        if held := self.hold_now(hold):
-            return held
+        assert hold.completion_id not in self._open
         process = self._presence.name  # before the store is asked: the name may have changed afterwards
-        answer = await self._take(hold)
+        answer: Taken | None = self._committer.hold_in_memory(hold)
+        if answer is None:
+            answer = await self._take(hold)
         if isinstance(answer, Held):
-            self._open_hold(hold, answer, process)
+            assert answer.allowance_tokens <= hold.allowance_tokens + hold.extra_tokens
+            self._open[hold.completion_id] = hold, answer, process
         assert not isinstance(answer, Short)
         return answer
-
-    def _open_hold(self, hold: Hold, held: Held, process: str) -> None:
-        assert hold.completion_id not in self._open
-        assert held.allowance_tokens <= hold.allowance_tokens + hold.extra_tokens
-        self._open[hold.completion_id] = hold, held, process
 
     async def _take(self, hold: Hold) -> Taken:
         """Take a hold in the store. If the credit falls short, wait for what other processes give back.
