@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from cadenza.store.address import open_store
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, Transaction
 from tests.postgres import Postgres
@@ -17,6 +18,10 @@ from tests.store.processes import announce, run_at_once
 
 WAIT_S = 60.0
 QUIET_S = 0.3  # long enough for a watcher to look several times
+
+
+def change(tx: Transaction) -> None:
+    tx.change(Statement(text("UPDATE epochs SET number = number + 1")), {})
 
 
 async def wait_for(event: asyncio.Event) -> None:
@@ -76,6 +81,20 @@ async def test_what_is_rolled_back_is_not_announced(store: Store, other: Store) 
             await store.transact(fail)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(woken.wait(), QUIET_S)
+
+
+async def test_own_commits_wake_nobody_unless_they_are_announced(sqlite_store: SqliteStore) -> None:
+    """On SQLite every commit of another store wakes a watcher, also beside commits of its own store."""
+    other, woken = SqliteStore(sqlite_store.path), asyncio.Event()
+    await sqlite_store.transact(change)
+    async with sqlite_store.watch(woken.set):
+        for _ in range(3):
+            await sqlite_store.transact(change, is_brief=True)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(woken.wait(), QUIET_S / 3)
+            await asyncio.gather(sqlite_store.transact(change), other.transact(change))
+            await wait_for(woken)
+    await other.close()
 
 
 async def test_nothing_is_heard_after_the_block(store: Store, other: Store) -> None:
