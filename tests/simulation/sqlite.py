@@ -129,8 +129,8 @@ class SimulatedSqliteStore:
         with self._read() as tx:
             return tx.row(statement, values)
 
-    def change_mark(self) -> bytes | None:
-        return b"%d" % self._file.commits
+    def change_mark(self) -> object:
+        return self._file.commits
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
         await self._pass(THREAD_S)

@@ -70,7 +70,7 @@ class PostgresStore:
         read_s = self._bounds.read_s
         return await self._run(lambda session: session.row(statement, values, read_s), read_s)
 
-    def change_mark(self) -> bytes | None:
+    def change_mark(self) -> object:
         return None
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:

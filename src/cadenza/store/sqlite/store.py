@@ -8,7 +8,6 @@ if its caller is cancelled. The driver's own transaction control is off (`isolat
 
 import asyncio
 import contextlib
-import mmap
 import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -32,7 +31,6 @@ from cadenza.store.store import (
 )
 
 LONG_READS_MAX = 4
-LOG_INDEX_HEADER_BYTES = 48
 LOOK_EVERY_S = 0.02  # for commits of other connections: 0.6% of a core
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
@@ -117,7 +115,6 @@ class SqliteStore:
         self._wait_s = wait_s
         self._wait_pragma = f"busy_timeout={round(wait_s * 1000)}"
         self._reader: sqlite3.Connection | None = None  # used on the event loop's thread only
-        self._log_index: mmap.mmap | None = None
         self._idle_readers: list[sqlite3.Connection] = []
         self._read_threads: ThreadPoolExecutor | None = None
         self._writer: sqlite3.Connection | None = None  # used by the write that is in progress
@@ -136,21 +133,16 @@ class SqliteStore:
             return await self._read(lambda tx: tx.row(statement, values))
         return found
 
-    def change_mark(self) -> bytes | None:
-        """The header of the write-ahead log's index, which all connections to the file share in memory.
+    def change_mark(self) -> object:
+        """The number of SQLite that changes with commits of other connections, and the reader whose number it is.
 
-        Each commit changes it, before the commit returns (sqlite.org/walformat.html, "WAL-Index Header"). The file is
-        replaced only while no connection is open, and the reader keeps one open.
+        The index of the write-ahead log has it too, in shared memory, but that file must not be opened here: closing it
+        would drop SQLite's own locks.
         """
-        if self._log_index is None:
-            if self._reader is None:
-                return None
-            try:
-                with Path(f"{self.path}-shm").open("rb") as file:
-                    self._log_index = mmap.mmap(file.fileno(), LOG_INDEX_HEADER_BYTES, access=mmap.ACCESS_READ)
-            except (OSError, ValueError):
-                return None
-        return self._log_index[:LOG_INDEX_HEADER_BYTES]
+        try:
+            return self._reader and (self._reader, _data_version(self._reader))
+        except sqlite3.Error:  # the look-up that follows reports it
+            return None
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:  # noqa: ARG002 for Postgres
         return await self._read(lambda tx: tx.rows(statement, values))
@@ -204,7 +196,7 @@ class SqliteStore:
         for connection in (self._reader, *self._idle_readers):
             if connection:
                 connection.close()
-        self._reader = self._log_index = None
+        self._reader = None
         self._idle_readers.clear()
 
     async def upgrade(self, revision: str = "head") -> Path | None:
