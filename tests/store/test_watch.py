@@ -1,13 +1,15 @@
 """Announcements: a transaction of one process wakes the watchers of all, on both databases."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from cadenza.store.address import open_store
+from cadenza.store.postgres.store import Listener
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, Transaction
@@ -145,3 +147,42 @@ async def test_a_store_that_does_not_answer_cannot_be_watched(tmp_path: Path) ->
             async with store.watch(lambda: None):
                 pass
         await store.close()
+
+
+class LostConnection:
+    """A connection as a listener uses it, until the test loses it."""
+
+    def __init__(self) -> None:
+        self.on_end: list[Callable[[object], None]] = []
+
+    def add_termination_listener(self, listener: Callable[[object], None]) -> None:
+        self.on_end.append(listener)
+
+    async def add_listener(self, channel: str, listener: Callable[..., None]) -> None:
+        """Nothing is announced."""
+
+    def terminate(self) -> None:
+        """It is lost."""
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_watch_ends_in_the_moment_in_which_its_connection_is_lost(turns: int) -> None:
+    """A process that stops, or that could not start, does not wait for ever for its listener."""
+    connection = LostConnection()
+
+    async def connect(listen: Callable[[Any], Awaitable[None]]) -> Any:
+        await listen(connection)
+        return connection
+
+    listener = Listener(connect, lambda: None)
+    await listener.connect()
+    keeping = asyncio.create_task(listener.keep_connected())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for lost in connection.on_end:
+        lost(connection)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    keeping.cancel()
+    await asyncio.wait([keeping], timeout=1)
+    assert keeping.cancelled()
