@@ -8,13 +8,15 @@ from sqlalchemy import TextClause, text
 
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.ledger import EXPORT_FIELDS
+from cadenza.ledger.origins import ORIGIN
 from cadenza.ledger.rules import IDEMPOTENCY_MS
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 
 # Each rule selects the rows that break it: the account, request or key, and by how much it is off. The table `holds`
 # has rows of the release before, which held credit by request. MONTH is the month of u.started_at, like 202611 in UTC.
-# Metering rows of an earlier release have no prices: their charges cannot be recomputed, and are counted as such.
+# Metering rows of an earlier release have no prices: their charges cannot be recomputed, and are counted as such. Its
+# entries do not say what is granted: a process of it may spend granted credit until this release moves the account.
 RULES = {
     "the balance is the sum of the entries": """
         SELECT a.id, a.balance_nano - COALESCE(e.total, 0) FROM accounts a
@@ -95,6 +97,15 @@ RULES = {
             SELECT debt_id, SUM(amount_nano) AS total FROM entries WHERE debt_id IS NOT NULL GROUP BY debt_id
         ) e ON e.debt_id = d.id
         WHERE d.amount_nano - d.left_nano <> -COALESCE(e.total, 0)""",
+    "the granted credit of an account is the sum of what its entries say of it": """
+        SELECT a.id, a.granted_nano - a.granted_before_nano - COALESCE(e.total, 0) FROM accounts a
+        LEFT JOIN (SELECT account_id, SUM(granted_nano) AS total FROM entries GROUP BY account_id) e
+        ON e.account_id = a.id
+        WHERE a.granted_nano <> a.granted_before_nano + COALESCE(e.total, 0)""",
+    "granted credit is a part of the balance": """
+        SELECT a.id, a.balance_nano - a.granted_nano FROM accounts a
+        WHERE a.granted_nano < 0 OR (a.granted_nano > a.balance_nano AND (
+            SELECT e.granted_nano FROM entries e WHERE e.account_id = a.id ORDER BY e.id DESC LIMIT 1) IS NOT NULL)""",
 }
 MONTHS = {
     "sqlite": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",
@@ -129,12 +140,15 @@ COUNTS = Statement(
     (SELECT COUNT(*) FROM usage WHERE input_nano IS NULL)""")
 )
 EXPORT = Statement(
-    text("""
-    SELECT e.id, e.created_at, a.email, e.kind, e.amount_nano, e.amount_nano, e.completion_id, u.request_id,
-    u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated, e.note, u.provider, u.model,
-    u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano, COALESCE(e.source, u.source), u.version
-    FROM entries e JOIN accounts a ON a.id = e.account_id LEFT JOIN usage u ON u.completion_id = e.completion_id
-    WHERE e.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email) ORDER BY e.id LIMIT :page""")
+    text(f"""
+    SELECT entries.id, entries.created_at, a.email, entries.kind, entries.amount_nano, entries.amount_nano,
+    entries.completion_id, u.request_id, u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated,
+    entries.note, u.provider, u.model, u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano,
+    COALESCE(entries.source, u.source), u.version, {ORIGIN}, entries.granted_nano
+    FROM entries JOIN accounts a ON a.id = entries.account_id
+    LEFT JOIN usage u ON u.completion_id = entries.completion_id
+    WHERE entries.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email)
+    ORDER BY entries.id LIMIT :page""")  # noqa: S608 our own expression
 )
 PAGE = 1000
 
