@@ -315,8 +315,6 @@ READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (credit.GRANTED_OF_DEBT, {}),
     (credit.FIND_REFERENCE, {}),
     (low_balances.FIND, {}),
-    (statement.NEWEST, {}),
-    (statement.OLDEST, {}),
     (statement.REPLY_COST, {}),
     (vouchers.BY_DIGEST, {}),
     (vouchers.BY_ID_OR_PREFIX, {"text": one_of("x", "voucher_1")}),

@@ -28,6 +28,7 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
     CHARGE_IS_METERED,
     CORRECTION_FOLLOWS,
     METERED_IS_CHARGED,
+    REFUND_IS_PART,
     COSTS_ITS_COUNTS,
     WITHIN_HOLD,
     KEY_IS_CHARGED_ONCE,
@@ -173,6 +174,14 @@ BROKEN |= {
     ),
 }
 BROKEN |= {
+    "a refund of more than was charged": (
+        [
+            """INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at, origin)
+            VALUES ('acct_a', 'correction', 1215, 'settled', '', 0, 'refund')""",
+            "UPDATE accounts SET balance_nano = balance_nano + 1215 WHERE id = 'acct_a'",
+        ],
+        [Violation(REFUND_IS_PART, "settled", 5)],
+    ),
     "granted credit that no entry grants": (
         ["UPDATE accounts SET granted_nano = granted_nano - 7 WHERE id = 'acct_a'"],
         [Violation(GRANTED_IS_SUM, "acct_a", -7)],

@@ -46,9 +46,14 @@ RULES = {
         LEFT JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
         LEFT JOIN (
             SELECT completion_id, SUM(amount_nano) AS total FROM entries
-            WHERE kind = 'correction' AND completion_id IS NOT NULL GROUP BY completion_id
+            WHERE kind = 'correction' AND completion_id IS NOT NULL AND COALESCE(origin, '') <> 'refund'
+            GROUP BY completion_id
         ) c ON c.completion_id = u.completion_id
         WHERE u.cost_nano <> -COALESCE(e.amount_nano, 0) - COALESCE(c.total, 0)""",
+    "a request is refunded at most what it was charged": """
+        SELECT r.completion_id, r.amount_nano + COALESCE(e.amount_nano, 0) FROM entries r
+        LEFT JOIN entries e ON e.completion_id = r.completion_id AND e.kind = 'charge'
+        WHERE r.origin = 'refund' AND r.amount_nano > -COALESCE(e.amount_nano, 0)""",
     "a request costs its counts at its prices, less what could not be charged": """
         SELECT u.completion_id, u.cost_nano + COALESCE(u.short_nano, 0) - PRICED FROM usage u
         WHERE u.cost_nano + COALESCE(u.short_nano, 0) <> PRICED OR u.short_nano < 0""",
@@ -144,9 +149,10 @@ EXPORT = Statement(
     SELECT entries.id, entries.created_at, a.email, entries.kind, entries.amount_nano, entries.amount_nano,
     entries.completion_id, u.request_id, u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated,
     entries.note, u.provider, u.model, u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano,
-    COALESCE(entries.source, u.source), u.version, {ORIGIN}, entries.granted_nano
+    COALESCE(entries.source, u.source), u.version, {ORIGIN}, entries.granted_nano, r.amount_nano
     FROM entries JOIN accounts a ON a.id = entries.account_id
     LEFT JOIN usage u ON u.completion_id = entries.completion_id
+    LEFT JOIN entries r ON r.source = 'refund:' || entries.completion_id AND entries.kind = 'charge'
     WHERE entries.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email)
     ORDER BY entries.id LIMIT :page""")  # noqa: S608 our own expression
 )

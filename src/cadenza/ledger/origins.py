@@ -9,6 +9,7 @@ from their kind, source and note.
 | `grant`      | grant      | granted by an operator                                                        |
 | `return`     | correction | a payment was refunded                                                        |
 | `dispute`    | correction | a payment was disputed, or its dispute was won                                |
+| `refund`     | correction | an operator refunded a request                                                |
 | `late-end`   | correction | a sweep had charged a request too much                                        |
 | `correction` | correction | an operator took credit back                                                  |
 | `erasure`    | correction | what was left when the account was erased                                     |
@@ -20,7 +21,7 @@ from typing import Literal
 import msgspec
 
 Origin = Literal[
-    "payment", "opening", "voucher", "grant", "return", "dispute", "late-end", "correction", "erasure", "debt"
+    "payment", "opening", "voucher", "grant", "return", "dispute", "refund", "late-end", "correction", "erasure", "debt"
 ]
 GRANTS = frozenset({"payment", "opening", "voucher", "grant"})
 PAID_FIRST = frozenset({"return", "dispute", "debt"})  # they take back paid credit before granted credit
