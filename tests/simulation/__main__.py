@@ -11,6 +11,7 @@ import msgspec
 
 from tests.simulation.plan import make_plan
 from tests.simulation.run import SimulatedRun, run_plan, shrink
+from tests.simulation.themes import THEMES, Theme
 
 REQUESTS = 2_000
 SAY_EVERY_S = 10.0
@@ -29,16 +30,18 @@ def main() -> int:
     warnings.simplefilter("ignore")  # coroutines of processes that were killed
     arguments = _parse()
     if arguments.seed is not None:
-        return _replay(arguments.seed, arguments.requests, is_quiet=arguments.quiet)
+        return _replay(
+            arguments.seed, arguments.requests, theme_of(arguments.seed, arguments.theme), is_quiet=arguments.quiet
+        )
     first = arguments.first if arguments.first is not None else int(time.time()) * 1000 % 10**9
     until_s = time.monotonic() + arguments.seconds if arguments.seconds else float("inf")
     runs = requests = failed = 0
-    cpu_s, said_s = 0.0, time.monotonic()
+    began_s, said_s = time.process_time(), time.monotonic()
     seeds = itertools.count(first) if arguments.seeds is None else range(first, first + arguments.seeds)
     try:
         for seed in seeds:
-            done = run_plan(make_plan(seed, requests=arguments.requests))
-            runs, requests, cpu_s = runs + 1, requests + done.requests, cpu_s + done.cpu_s
+            done = run_plan(make_plan(seed, requests=arguments.requests, theme=theme_of(seed, arguments.theme)))
+            runs, requests = runs + 1, requests + done.requests
             if done.broken:
                 failed += 1
                 _report(done, as_json=arguments.json, requests=requests)
@@ -52,8 +55,9 @@ def main() -> int:
     except KeyboardInterrupt:
         pass
     if not arguments.json:
+        a_second = requests / (time.process_time() - began_s)
         say(
-            f"{runs} seeds from {first}: {requests} requests, {requests / max(cpu_s, 0.001):.0f} a second of CPU,"
+            f"{runs} seeds from {first}: {requests} requests, {a_second:.0f} a second of CPU,"
             f" {failed} seeds broke a rule"
         )
     return 1 if failed else 0
@@ -66,10 +70,16 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, help="how many seeds (default: until stopped)")
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"requests in a run (default: {REQUESTS})")
+    parser.add_argument("--theme", choices=THEMES, nargs="+", help="one or several (default: by the seed)")
     parser.add_argument("--stop-at-first", action="store_true", help="stop at the first seed that breaks a rule")
     parser.add_argument("--quiet", action="store_true", help="with --seed: do not look for a shorter history")
     parser.add_argument("--json", action="store_true", help="print broken rules as JSON, one line each")
     return parser.parse_args()
+
+
+def theme_of(seed: int, themes: list[Theme] | None) -> Theme | None:
+    """Of several themes, the seeds have each in turn. None: as the seed wants."""
+    return themes[seed % len(themes)] if themes else None
 
 
 def _report(done: SimulatedRun, *, as_json: bool, requests: int) -> None:
@@ -79,13 +89,14 @@ def _report(done: SimulatedRun, *, as_json: bool, requests: int) -> None:
             say(msgspec.json.encode(facts).decode())
         else:
             say(f"seed {done.plan.seed}: {broken.rule}: {broken.detail}")
-            say(f'  replay it with: make simulate ARGS="--seed {done.plan.seed}"')
+            words = f"--seed {done.plan.seed} --theme {done.plan.theme} --requests {len(done.plan.requests)}"
+            say(f'  replay it with: make simulate ARGS="{words}"')
 
 
-def _replay(seed: int, requests: int, *, is_quiet: bool) -> int:
-    plan = make_plan(seed, requests=requests)
+def _replay(seed: int, requests: int, theme: Theme | None, *, is_quiet: bool) -> int:
+    plan = make_plan(seed, requests=requests, theme=theme)
     done = run_plan(plan)
-    say(f"seed {seed}: {plan.database}, {plan.processes} processes, digest {done.digest}")
+    say(f"seed {seed}: {plan.theme}, {plan.database}, {plan.processes} processes, digest {done.digest}")
     if not done.broken:
         say(f"{done.requests} requests, {done.whole} whole replies, no rule is broken")
         return 0

@@ -11,7 +11,7 @@ inserted, and text is ordered by code points; a sum is an int, and a flag of SQL
 """
 
 import itertools
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -45,7 +45,9 @@ FIRST_ROWS: dict[str, list[Tuple]] = {
 }
 
 Waits = Generator["ModelSession", None, None]
+Running = Generator["ModelSession", None, "StatementResult"]
 Found = Iterable[Any]
+RowChanges = list[tuple[RowState, Tuple | None]]  # rows, and their versions before
 
 
 class Refused(Exception):
@@ -81,7 +83,8 @@ class ModelDatabase:
         self.sequences = [0] * len(self.rows)
         self.open: dict[ModelSession, None] = {}
         self._ages = itertools.count(1)
-        self.log: list[list[tuple[RowState, Tuple | None]]] | None = None  # the versions before each commit
+        self.log: list[RowChanges] | None = None  # the versions before each commit
+        self.on_commit: list[Callable[[RowChanges], None]] = []
         for name, rows in FIRST_ROWS.items():
             for row in rows:
                 self._put(RowState(self.layouts.tables[name], row, None), row)
@@ -114,10 +117,26 @@ class ModelDatabase:
 
     def table(self, name: str) -> Iterator[dict[str, Any]]:
         """The committed rows of a table."""
-        layout = self.layouts.tables[name]
-        for row in self.rows[layout.number]:
+        columns = self.layouts.tables[name].columns
+        for row in self.versions(name):
+            yield dict(zip(columns, row, strict=True))
+
+    def versions(self, name: str) -> Iterator[Tuple]:
+        """The same, as tuples in the order of the columns."""
+        for row in self.rows[self.layouts.tables[name].number]:
             if row.committed is not None:
-                yield dict(zip(layout.columns, row.committed, strict=True))
+                yield row.committed
+
+    def finder(self, name: str, column: str) -> Callable[[Any], list[Tuple]]:
+        """A function that finds the committed rows of a table by the value of a column that has an index."""
+        index = next(one for one in self.layouts.tables[name].indexes if one.columns == (column,))
+        buckets, [place] = self.buckets[index.number], index.places
+
+        def find(value: Any) -> list[Tuple]:
+            found = [row.committed for row in buckets.get(value, NOTHING)]
+            return [row for row in found if row is not None and row[place] == value]
+
+        return find
 
     def _put(self, row: RowState, committed: Tuple) -> None:
         row.committed, row.pending = committed, None
@@ -192,7 +211,7 @@ class ModelSession:
         self._sequences = () if self._has_locks else tuple(database.sequences)  # SQLite uses ids again
         database.open[self] = None
 
-    def run(self, statement: Statement, values: Values) -> Generator["ModelSession", None, StatementResult]:
+    def run(self, statement: Statement, values: Values) -> Running:
         """Run a statement. Yields each session that it must wait for; go on when that one has ended.
 
         Of several that wait for one session, the first is to go on first.
@@ -200,7 +219,7 @@ class ModelSession:
         compiled = compile_statement(self._database.kind, statement)
         return self._run(compiled.plan, compiled.pick(values))
 
-    def run_text(self, text: str, values: Tuple) -> Generator["ModelSession", None, StatementResult]:
+    def run_text(self, text: str, values: Tuple) -> Running:
         """The same for the text of a statement, and its values in order."""
         return self._run(compile_text(self._database.kind, text), values)
 
@@ -208,7 +227,7 @@ class ModelSession:
     def has_changes(self) -> bool:
         return bool(self._changed)
 
-    def _run(self, plan: StatementPlan, p: Tuple) -> Generator["ModelSession", None, StatementResult]:
+    def _run(self, plan: StatementPlan, p: Tuple) -> Running:
         assert not self.is_ended
         if type(plan) is SelectPlan:
             rows = plan.rows(self, p, None)
@@ -232,14 +251,16 @@ class ModelSession:
         """Make the changes visible. Return whether something was announced."""
         assert not self.is_ended
         database = self._database
-        if database.log is not None and self._changed:
-            database.log.append([(row, row.committed) for row in self._changed])
-        for row in self._changed:
-            before = row.committed
+        changes: RowChanges = [(row, row.committed) for row in self._changed]
+        if database.log is not None and changes:
+            database.log.append(changes)
+        for row, before in changes:
             row.committed, row.pending, row.writer = row.pending, None, None
             if row.committed is None:
                 database.remove(row, before)
         self._end()
+        for see in database.on_commit:
+            see(changes)
         return self._has_news
 
     def roll_back(self) -> None:
@@ -269,7 +290,7 @@ class ModelSession:
         self.is_ended = True
         del self._database.open[self]
 
-    def _combine(self, plan: CombinedPlan, p: Tuple) -> Generator["ModelSession", None, StatementResult]:
+    def _combine(self, plan: CombinedPlan, p: Tuple) -> Running:
         found = {name: self._begin(part, p) for name, part in plan.parts}
         results: dict[str, list[Tuple]] = {}
         for name, part in plan.parts:
@@ -281,31 +302,23 @@ class ModelSession:
 
     def _begin(self, plan: ChangePlan, p: Tuple) -> Found:
         """Read what the statement needs of the tables."""
-        match plan:
-            case InsertPlan():
-                return plan.rows(self, p, None) if plan.reads_tables else []
-            case SelectPlan():
-                return plan.rows(self, p, None)  # type: ignore[no-any-return]
-        return plan.scan(self, p, None)  # type: ignore[no-any-return]
+        if type(plan) is InsertPlan:
+            return plan.rows(self, p, None) if plan.reads_tables else []
+        return plan.scan(self, p, None)  # type: ignore[no-any-return, union-attr]
 
-    def _finish(
-        self, plan: ChangePlan, p: Tuple, x: Any, found: Found
-    ) -> Generator["ModelSession", None, StatementResult]:
+    def _finish(self, plan: ChangePlan, p: Tuple, x: Any, found: Found) -> Running:
         match plan:
             case UpdatePlan():
-                return (yield from self._update(plan, p, x, found))
+                return self._update(plan, p, x, found)
             case InsertPlan():
-                return (yield from self._insert(plan, p, x, found if plan.reads_tables else plan.rows(self, p, x)))
+                return self._insert(plan, p, x, found if plan.reads_tables else plan.rows(self, p, x))
             case LockingPlan():
-                return (yield from self._lock_rows(plan, p, x, found))
+                return self._lock_rows(plan, p, x, found)
             case DeletePlan():
-                return (yield from self._delete(plan, p, x, found))
-        rows = [*found]
-        return StatementResult(rows, len(rows))
+                return self._delete(plan, p, x, found)
+        raise NotImplementedError("a part of a WITH that only reads")
 
-    def _lock_rows(
-        self, plan: LockingPlan, p: Tuple, x: Any, found: Found
-    ) -> Generator["ModelSession", None, StatementResult]:
+    def _lock_rows(self, plan: LockingPlan, p: Tuple, x: Any, found: Found) -> Running:
         rows: list[Tuple] = []
         limit = plan.limit(self, p, x)
         for state, version, *joined in found:
@@ -327,9 +340,7 @@ class ModelSession:
                 rows.append(plan.value(self, p, x, *combined))
         return StatementResult(rows, len(rows))
 
-    def _update(
-        self, plan: UpdatePlan, p: Tuple, x: Any, found: Found
-    ) -> Generator["ModelSession", None, StatementResult]:
+    def _update(self, plan: UpdatePlan, p: Tuple, x: Any, found: Found) -> Running:
         rows: list[Tuple] = []
         count = 0
         if plan.table.is_append_only and (found or self._has_locks):
@@ -363,9 +374,7 @@ class ModelSession:
                 break
         return StatementResult(rows, count)
 
-    def _delete(
-        self, plan: DeletePlan, p: Tuple, x: Any, found: Found
-    ) -> Generator["ModelSession", None, StatementResult]:
+    def _delete(self, plan: DeletePlan, p: Tuple, x: Any, found: Found) -> Running:
         rows: list[Tuple] = []
         count = 0
         if plan.table.is_append_only and (found or self._has_locks):
@@ -391,9 +400,7 @@ class ModelSession:
                 rows.append(plan.returning(self, p, x, newest, *others))
         return StatementResult(rows, count)
 
-    def _insert(
-        self, plan: InsertPlan, p: Tuple, x: Any, found: Found
-    ) -> Generator["ModelSession", None, StatementResult]:
+    def _insert(self, plan: InsertPlan, p: Tuple, x: Any, found: Found) -> Running:
         rows: list[Tuple] = []
         count = 0
         table = plan.table

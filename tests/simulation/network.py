@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from tests.simulation.scheduler import Scheduler, VirtualLoop
 
 LOST_AFTER_S = 5.0  # then either side gives up a connection whose packets are not acknowledged
-TRIP_S = (0.0001, 0.0008)
+TRIP_LEAST_S, TRIP_SPREAD_S = 0.0001, 0.0007
+
+Arrive = Callable[..., object]
 
 
 class Link:
@@ -21,11 +24,11 @@ class Link:
         self.is_cut = False
         self.sent = 0  # messages to the server
         self.trap: tuple[int, Callable[[], None]] | None = None  # what happens when this many were sent
-        self._random = random
+        self._random = random.random
         self._cuts = 0
 
     def trip_s(self) -> float:
-        return self._random.uniform(*TRIP_S) * self.slowness
+        return (TRIP_LEAST_S + TRIP_SPREAD_S * self._random()) * self.slowness
 
     def cut(self) -> None:
         self.is_cut = True
@@ -60,43 +63,47 @@ class Wire:
         self._link = link
         self._lost_here, self._lost_there = on_lost_here, on_lost_there
         self._last_s = [0.0, 0.0]
-        self._held: list[tuple[int, Callable[[], None]]] = []
+        self._held: list[tuple[int, Arrive, tuple[Any, ...]]] = []
 
-    def to_server(self, arrive: Callable[[], None], work_s: float = 0.0) -> None:
+    def to_server(self, work_s: float, arrive: Arrive, *args: Any) -> None:
         """Send a message; `arrive` is called when the server has received it and worked on it."""
         link = self._link
         link.sent += 1
-        self._send(0, arrive, work_s)
+        self._send(0, work_s, arrive, args)
         if link.trap and link.sent >= link.trap[0]:
             _, spring = link.trap
             link.trap = None
             link.scheduler.after(link.trip_s(), spring)
 
-    def to_client(self, arrive: Callable[[], None]) -> None:
-        self._send(1, arrive)
+    def to_client(self, arrive: Arrive, *args: Any) -> None:
+        """Send a message back. While the process is paused, it waits in the process's socket."""
+        self._send(1, 0.0, arrive, args)
 
-    def _send(self, way: int, arrive: Callable[[], None], work_s: float = 0.0) -> None:
+    def _send(self, way: int, work_s: float, arrive: Arrive, args: tuple[Any, ...]) -> None:
         if self.is_broken:
             return
-        scheduler = self._link.scheduler
-        when_s = max(self._last_s[way] + 1e-9, scheduler.now_s + self._link.trip_s() + work_s)
+        link = self._link
+        when_s = link.scheduler.now_s + link.trip_s() + work_s
+        if when_s <= self._last_s[way]:
+            when_s = self._last_s[way] + 1e-9
         self._last_s[way] = when_s
-        scheduler.at(when_s, self._arrive, way, arrive)
+        link.scheduler.at(when_s, self._arrive, way, arrive, args)
 
-    def _arrive(self, way: int, arrive: Callable[[], None]) -> None:
+    def _arrive(self, way: int, arrive: Arrive, args: tuple[Any, ...]) -> None:
         if self.is_broken:
             return
-        if self._link.is_cut or self._held:
-            self._held.append((way, arrive))
-        elif way == 0:
-            arrive()
+        link = self._link
+        if link.is_cut or self._held:
+            self._held.append((way, arrive, args))
+        elif way == 1 and link.loop.is_paused:
+            link.loop.call_soon(arrive, *args)
         else:
-            self._link.loop.call_soon(arrive)
+            arrive(*args)
 
     def deliver_held(self) -> None:
         held, self._held = self._held, []
-        for way, arrive in held:
-            self._link.scheduler.after(0.0, self._arrive, way, arrive)
+        for way, arrive, args in held:
+            self._link.scheduler.after(0.0, self._arrive, way, arrive, args)
 
     def break_off(self, *, here: bool = True, there: bool = True) -> None:
         """The connection is lost: messages on the way are not delivered."""

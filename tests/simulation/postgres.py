@@ -4,23 +4,24 @@ The server runs each statement on the model of its tables (database.py). It know
 in a transaction, lost connections, a full disk, and failovers.
 """
 
+import asyncio
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
 
 from cadenza.store.postgres.connection import PID, PostgresAddress, PostgresBounds
-from tests.simulation.database import Deadlock, ModelDatabase, ModelSession, Refused, StatementResult
+from tests.simulation.database import Deadlock, ModelDatabase, ModelSession, Refused, Running, StatementResult
 from tests.simulation.network import Link, Wire
 from tests.simulation.scheduler import Scheduler
 
 BOUNDS = PostgresBounds()
-WORK_S = (0.00005, 0.0004)  # what a statement takes
-COMMIT_S = (0.0003, 0.003)
+WORK_LEAST_S, WORK_SPREAD_S = 0.00005, 0.00035  # what a statement takes
+COMMIT_LEAST_S, COMMIT_SPREAD_S = 0.0003, 0.0027
 LOCK_TIMEOUT = re.compile(r"SET LOCAL lock_timeout = (\d+)")
-Answer = Callable[[Any, Exception | None], None]
+Answer = tuple[Callable[[Any, Any, Exception | None], None], Any]  # what is called with its first argument
 
 
 class PostgresServer:
@@ -33,7 +34,6 @@ class PostgresServer:
         self.is_down = False
         self.is_full = False
         self.backends: dict[int, Backend] = {}
-        self.on_commit: list[Callable[[], None]] = []
         self._last_pid = 0
         self._waiting: dict[ModelSession, list[Callable[[], None]]] = {}
 
@@ -50,17 +50,21 @@ class PostgresServer:
         backend = self.backends[self._last_pid] = Backend(self, self._last_pid, wire)
         return backend
 
+    def work_s(self, text: str = "") -> float:
+        """How long the server works on a command."""
+        if text == "COMMIT":
+            return COMMIT_LEAST_S + COMMIT_SPREAD_S * self.random.random()
+        return WORK_LEAST_S + WORK_SPREAD_S * self.random.random()
+
     def wait_for(self, session: ModelSession, then: Callable[[], None]) -> None:
         self._waiting.setdefault(session, []).append(then)
 
     def ended(self, session: ModelSession) -> None:
         """A transaction has ended: those that wait for it go on."""
         for then in self._waiting.pop(session, []):
-            self.scheduler.after(self.random.uniform(*WORK_S), then)
+            self.scheduler.after(self.work_s(), then)
 
     def committed(self, *, is_announced: bool) -> None:
-        for check in self.on_commit:
-            check()
         if is_announced:
             for backend in list(self.backends.values()):
                 backend.notify()
@@ -78,13 +82,15 @@ class Backend:
     def __init__(self, server: PostgresServer, pid: int, wire: Wire) -> None:
         self.pid = pid
         self.wire = wire
-        self.on_notify: Callable[[], None] | None = None
+        self.on_notify: Callable[[], object] | None = None
         self._server = server
         self._session: ModelSession | None = None  # of a transaction block
         self._has_failed = False
         self._lock_s = BOUNDS.lock_s
-        self._running: Generator[ModelSession, None, Any] | None = None
+        self._running: Running | None = None
         self._is_lost = False
+        self._idle_since_s = 0.0
+        self._has_idle_timer = False
         self._commands = 0  # to tell whether a timer is about the command that runs now
 
     def lost(self) -> None:
@@ -126,7 +132,7 @@ class Backend:
             self._running = self._run(text, rows)
             self._go_on(answer, self._commands)
 
-    def _run(self, text: str, rows: Sequence[Sequence[Any]]) -> Generator[ModelSession, None, StatementResult]:
+    def _run(self, text: str, rows: Sequence[Sequence[Any]]) -> Running:
         """Run a statement for each row of values, in the open transaction or in one of its own."""
         session = self._session or self._server.database.begin()
         result = StatementResult([], 0)
@@ -202,14 +208,25 @@ class Backend:
             self._server.ended(session)
 
     def _reply(self, answer: Answer, value: Any = None, error: Exception | None = None) -> None:
-        self.wire.to_client(lambda: answer(value, error))
-        if self._session is not None:
-            number = self._commands
-            self._server.scheduler.after(BOUNDS.idle_in_transaction_s, self._end_idle, number)
+        self.wire.to_client(*answer, value, error)
+        scheduler = self._server.scheduler
+        self._idle_since_s = scheduler.now_s
+        if self._session is not None and not self._has_idle_timer:
+            self._has_idle_timer = True
+            scheduler.after(BOUNDS.idle_in_transaction_s, self._end_if_idle)
 
-    def _end_idle(self, number: int) -> None:
-        if number == self._commands and self._session is not None and not self._is_lost:
+    def _end_if_idle(self) -> None:
+        """End a session that waits in a transaction for its client. While there are transactions, one timer runs."""
+        self._has_idle_timer = False
+        scheduler = self._server.scheduler
+        if self._session is None or self._is_lost:
+            return
+        idle_since_s = self._idle_since_s if self._running is None else scheduler.now_s
+        if scheduler.now_s >= idle_since_s + BOUNDS.idle_in_transaction_s:
             self.wire.break_off()
+        else:
+            self._has_idle_timer = True
+            scheduler.at(idle_since_s + BOUNDS.idle_in_transaction_s, self._end_if_idle)
 
 
 class SimulatedConnection:
@@ -231,12 +248,12 @@ class SimulatedConnection:
 
         def accept() -> None:
             if self._server.is_down:
-                self._wire.to_client(lambda: self._answered(opened, None, ConnectionRefusedError(111, "refused")))
+                self._wire.to_client(self._answered, opened, None, ConnectionRefusedError(111, "refused"))
             else:
                 self._backend = self._server.new_backend(self._wire)
-                self._wire.to_client(lambda: self._answered(opened, None, None))
+                self._wire.to_client(self._answered, opened, None, None)
 
-        self._wire.to_server(accept)
+        self._wire.to_server(0.0, accept)
         try:
             await opened
         except BaseException:
@@ -275,7 +292,7 @@ class SimulatedConnection:
     async def add_listener(self, channel: str, listener: Callable[..., None]) -> None:
         await self._ask("SELECT 1", [()])
         assert self._backend
-        self._backend.on_notify = lambda: listener(self, 0, channel, "")
+        self._backend.on_notify = lambda: self._link.loop.call_soon(listener, self, 0, channel, "")
 
     def is_closed(self) -> bool:
         return self._is_closed
@@ -291,17 +308,15 @@ class SimulatedConnection:
     async def close(self, *, timeout: float) -> None:  # noqa: ASYNC109
         self.terminate()
 
-    async def _ask(self, text: str, rows: Sequence[Sequence[Any]]) -> Any:
+    def _ask(self, text: str, rows: Sequence[Sequence[Any]]) -> "asyncio.Future[Any]":
         if self._is_closed:
             raise asyncpg.InterfaceError("connection is closed")
         answered = self._link.loop.create_future()
         self._waiting[answered] = None
-        backend = self._backend
-        assert backend
-        reply = lambda value, error: self._answered(answered, value, error)  # noqa: E731
-        work_s = self._server.random.uniform(*(COMMIT_S if text == "COMMIT" else WORK_S))
-        self._wire.to_server(lambda: backend.command(text, rows, reply), work_s)
-        return await answered
+        assert self._backend
+        answer = self._answered, answered
+        self._wire.to_server(self._server.work_s(text), self._backend.command, text, rows, answer)
+        return answered
 
     def _answered(self, future: Any, value: Any, error: Exception | None) -> None:
         self._waiting.pop(future, None)

@@ -7,16 +7,19 @@ or without its clocks, and killed: then none of its callbacks runs again, not ev
 
 import asyncio
 import contextvars
-import heapq
 from asyncio.events import _get_running_loop as get_running_loop
 from asyncio.events import _set_running_loop as set_running_loop
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
+from heapq import heappop, heappush
 from random import Random
 from typing import Any, TypeVar
 
+import msgspec
+
 T = TypeVar("T")
 Callback = Callable[..., object]
+copy_context = contextvars.copy_context
 
 TURN_S = 0.00002  # what one turn of an event loop takes
 
@@ -31,37 +34,53 @@ class Scheduler:
         self.is_stopped = False
         self._events: list[tuple[float, int, Callback, tuple[Any, ...]]] = []
         self._count = 0
+        self._until_s = 0.0
 
     def at(self, when_s: float, happen: Callback, *args: Any) -> None:
         """Let something happen at a virtual time, or now if that is past."""
         self._count += 1
-        heapq.heappush(self._events, (max(when_s, self.now_s), self._count, happen, args))
+        heappush(self._events, (max(self.now_s, when_s), self._count, happen, args))
 
     def after(self, delay_s: float, happen: Callback, *args: Any) -> None:
-        self.at(self.now_s + delay_s, happen, *args)
+        self._count += 1
+        heappush(self._events, (self.now_s + delay_s, self._count, happen, args))
 
     def run(self, until_s: float) -> None:
         """Let everything happen up to a virtual time."""
-        events = self._events
+        events, self._until_s = self._events, until_s
         while events and events[0][0] <= until_s and not self.is_stopped:
-            self.now_s, _, happen, args = heapq.heappop(events)
+            self.now_s, _, happen, args = heappop(events)
             self.steps += 1
             happen(*args)
         self.now_s = max(self.now_s, until_s)
 
+    def pass_quietly(self, span_s: float) -> bool:
+        """Let time pass in the middle of an event, unless another event comes before that."""
+        then_s = self.now_s + span_s
+        if (self._events and self._events[0][0] <= then_s) or then_s > self._until_s or self.is_stopped:
+            return False
+        self.now_s = then_s
+        self.steps += 1
+        return True
 
-class VirtualHandle(asyncio.Handle):
-    """A callback that an event loop will run."""
 
-    def run(self) -> None:
-        self._run()
+class VirtualHandle(msgspec.Struct, eq=False):
+    """A callback that an event loop will run, like asyncio.Handle."""
 
+    callback: Callback
+    args: tuple[Any, ...]
+    context: contextvars.Context
+    when_s: float = 0.0  # of a timer, by the clock of its loop
+    is_cancelled: bool = False
 
-class VirtualTimer(asyncio.TimerHandle):
-    """The same, at a time of its loop's clock."""
+    def cancel(self) -> None:
+        self.is_cancelled = True
 
-    def run(self) -> None:
-        self._run()
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.when_s
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -71,25 +90,24 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.scheduler = scheduler
         self.name = name
         self.is_dead = False
-        self.turns = 0
         self.errors: list[dict[str, Any]] = []
-        self._ready: deque[VirtualHandle | VirtualTimer] = deque()
-        self._late: list[VirtualTimer] = []  # timers that became due in a pause
+        self._ready: deque[VirtualHandle] = deque()
+        self._late: list[VirtualHandle] = []  # timers that became due in a pause
         self._has_turn = False
-        self._is_paused = False
+        self.is_paused = False
         self._lag_s = 0.0  # how far the monotonic clock is behind the virtual time
 
     def time(self) -> float:
         return self.scheduler.now_s - self._lag_s
 
     def pause(self) -> None:
-        self._is_paused = True
+        self.is_paused = True
 
     def resume(self, lost_s: float = 0.0) -> None:
         """Go on after a pause. The monotonic clock stood still for `lost_s` of it."""
-        self._is_paused = False
+        self.is_paused = False
         self._lag_s += lost_s
-        late, self._late = sorted(self._late, key=lambda timer: timer.when()), []
+        late, self._late = sorted(self._late, key=lambda timer: timer.when_s), []
         for timer in late:
             self._fire(timer)
         self._need_turn()
@@ -114,11 +132,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = VirtualHandle(callback, args, self, context)
+        handle = VirtualHandle(callback, args, context or copy_context())
         if not self.is_dead:
             self._ready.append(handle)
-            self._need_turn()
-        return handle
+            if not self._has_turn:
+                self._need_turn()
+        return handle  # type: ignore[return-value]
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
@@ -130,10 +149,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = VirtualTimer(when, callback, args, self, context)
+        timer = VirtualHandle(callback, args, context or copy_context(), when)
         if not self.is_dead:
             self.scheduler.at(when + self._lag_s, self._fire, timer)
-        return timer
+        return timer  # type: ignore[return-value]
 
     def create_future(self) -> "asyncio.Future[Any]":
         return asyncio.Future(loop=self)
@@ -158,8 +177,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.scheduler.after(self.scheduler.random.uniform(0.0001, 0.002), run)
         return done
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)  # it is False, and every future asks
 
     def is_running(self) -> bool:
         return True
@@ -171,39 +189,43 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if not self.is_dead:
             self.errors.append(context)
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """The timer does nothing when it fires."""
-
-    def _fire(self, timer: "VirtualTimer") -> None:
-        if self.is_dead or timer.cancelled():
+    def _fire(self, timer: VirtualHandle) -> None:
+        if self.is_dead or timer.is_cancelled:
             return
-        if self._is_paused:
+        if self.is_paused:
             self._late.append(timer)
-        elif timer.when() > self.time() + 1e-6:  # the clock stood still meanwhile
-            self.scheduler.at(timer.when() + self._lag_s, self._fire, timer)
+        elif timer.when_s > self.time() + 1e-6:  # the clock stood still meanwhile
+            self.scheduler.at(timer.when_s + self._lag_s, self._fire, timer)
         else:
             self._ready.append(timer)
             self._need_turn()
 
     def _need_turn(self) -> None:
-        if not self._has_turn and not self._is_paused and self._ready:
+        if not self._has_turn and not self.is_paused and self._ready:
             self._has_turn = True
             self.scheduler.after(TURN_S, self._turn)
 
     def _turn(self) -> None:
-        """Run what is ready, as one iteration of a real loop does."""
-        self._has_turn = False
-        if self.is_dead or self._is_paused:
-            return
-        self.turns += 1
+        """Run what is ready, as one iteration of a real loop does, and then the next one if nothing comes between."""
         set_running_loop(self)
         try:
-            for _ in range(len(self._ready)):
-                handle = self._ready.popleft()
-                if not handle.cancelled():
-                    handle.run()
-                if not self._ready:  # it was killed
+            while not self.is_dead and not self.is_paused:
+                self._run_ready()
+                if not self._ready or not self.scheduler.pass_quietly(TURN_S):
                     break
         finally:
             set_running_loop(None)
+        self._has_turn = False
         self._need_turn()
+
+    def _run_ready(self) -> None:
+        ready = self._ready
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.is_cancelled:
+                try:
+                    handle.context.run(handle.callback, *handle.args)
+                except Exception as error:  # noqa: BLE001 as an event loop does
+                    self.call_exception_handler({"message": "Exception in callback", "exception": error})
+            if not ready:  # it was killed
+                break

@@ -49,21 +49,16 @@ class Backlog:
         self._aside: Queue = OrderedDict()  # the longest unserved first; an account stays until it was written
         self._in_flight: dict[str, list[Move]] = {}  # the batches that are being written
         self._probed = 0
-        self._has_more = asyncio.Event()
-        self._is_drained = asyncio.Event()
-        self._is_drained.set()
+        self._drained: asyncio.Future[None] | None = None  # while somebody waits for it
 
     def __len__(self) -> int:
         """How many moves wait, of accounts that are not set aside."""
         return sum(map(len, self._ready.values()))
 
-    def add(self, move: Move) -> "asyncio.Future[Answer]":
+    def add(self, move: Move) -> None:
         assert not move.answer.done()
         assert move.hold is None or move.end is None
         self._queue(move.account_id).setdefault(move.account_id, []).append(move)
-        self._is_drained.clear()
-        self._has_more.set()
-        return move.answer
 
     def has_moves_of(self, account_id: str) -> bool:
         """Whether a move of the account waits, other than those that are being written."""
@@ -98,10 +93,9 @@ class Backlog:
         """The batch was written, or put back."""
         for account_id in {move.account_id for move in batch}:
             del self._in_flight[account_id]
-        if self._ready or any(self._aside.values()):
-            self._has_more.set()
-        elif not self._in_flight:
-            self._is_drained.set()
+        if self._drained and self.is_empty:
+            self._drained.set_result(None)
+            self._drained = None
 
     def put_back(self, batch: Iterable[Move]) -> None:
         """Put moves back at the head of the queues of their accounts. Holds without a waiting caller are dropped."""
@@ -145,20 +139,14 @@ class Backlog:
                 found.append(move)
         return found
 
-    async def wait_for_more(self) -> None:
-        await self._has_more.wait()
-        self._has_more.clear()
-
-    def wake(self) -> None:
-        """End `wait_for_more` though nothing was added."""
-        self._has_more.set()
-
     @property
     def is_empty(self) -> bool:
         return not self._ready and not self._in_flight and not any(self._aside.values())
 
     async def drained(self) -> None:
-        await self._is_drained.wait()
+        if not self.is_empty:
+            self._drained = self._drained or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
 
     def _queue(self, account_id: str) -> Queue:
         return self._aside if account_id in self._aside else self._ready

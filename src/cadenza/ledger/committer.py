@@ -66,9 +66,11 @@ class Committer:
         self._on_swept = on_swept
         self._retry_s = retry_s
         self._backlog = Backlog()
-        self._running: set[asyncio.Task[None]] = set()
-        self._special: dict[BatchMode, asyncio.Task[None]] = {}  # the batches in ALONE and PROBE
+        self._running: dict[asyncio.Task[None], BatchMode] = {}  # the batches in flight
+        self._at_once = BATCHES_AT_ONCE if store.writes_in_parallel else 1
         self._rejoining = asyncio.Lock()
+        self._starting: asyncio.Handle | None = None  # the call of `_start_batches` in the next turn of the event loop
+        self._is_running = False
         self._is_stopping = False
         self.has_failed = False  # the store did not take the last batch
 
@@ -85,16 +87,16 @@ class Committer:
         return self._reserves.hold(hold)
 
     def hold(self, hold: Hold) -> "asyncio.Future[Answer]":
-        return self._backlog.add(Move(hold.account_id, _future(), hold))
+        return self._add(Move(hold.account_id, _future(), hold))
 
     def end(self, end: End, *, process: str, is_recorded: bool) -> "asyncio.Future[Answer]":
         """End a request whose hold was taken when this process had the name `process`."""
-        return self._backlog.add(Move(end.hold.account_id, _future(), None, end, process, is_recorded))
+        return self._add(Move(end.hold.account_id, _future(), None, end, process, is_recorded))
 
     def resize(self, account_id: str) -> None:
         """Resize the reserve of an account to what is needed now. Every move of the account does so too."""
         if not self._backlog.has_moves_of(account_id):
-            self._backlog.add(Move(account_id, _future()))
+            self._add(Move(account_id, _future()))
 
     def fail_late(self, wait_s: float) -> None:
         """Fail the callers of moves that have waited for longer than `wait_s`. To be called every LOOK_EVERY_S.
@@ -112,41 +114,54 @@ class Committer:
     async def drained(self) -> None:
         await self._backlog.drained()
 
-    async def run(self) -> None:
-        """Write until `stop`. Then write what waits, once, and return."""
-        while True:
-            await self._backlog.wait_for_more()
-            if self._store.writes_in_parallel:
-                self._start_batches()
-            else:
-                while batch := self._backlog.take(BATCH_MAX):
-                    await self._write(batch, BatchMode.ALONE)
-                    if self._is_stopping and self.has_failed:
-                        return
-            if self._is_stopping and (self._backlog.is_empty or self.has_failed):
-                await asyncio.gather(*self._running, *self._special.values())
-                return
+    def start(self) -> None:
+        self._is_running = True
+        self._wake()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
+        """Write what waits, once."""
         self._is_stopping = True
-        self._backlog.wake()
+        self._start_batches()
+        while self._running:
+            await asyncio.wait(self._running)
+        self._is_running = False
+
+    def _add(self, move: Move) -> "asyncio.Future[Answer]":
+        self._backlog.add(move)
+        self._wake()
+        return move.answer
+
+    def _wake(self) -> None:
+        """Start batches in the next turn of the event loop, so that the moves of this turn share one."""
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().call_soon(self._start_batches)
 
     def _start_batches(self) -> None:
-        while len(self._running) < BATCHES_AT_ONCE and (not self._running or len(self._backlog) >= BATCH_LEAST):
+        self._starting = None
+        if not self._is_running:
+            return
+        modes = [*self._running.values()]
+        shared = modes.count(BatchMode.SHARED)
+        while shared < self._at_once and (not shared or len(self._backlog) >= BATCH_LEAST):
             if not (batch := self._backlog.take(BATCH_MAX)):
                 break
-            task = self._start(batch, BatchMode.SHARED)
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._start(batch, BatchMode.SHARED)
+            shared += 1
+        if not self._store.writes_in_parallel:  # no account is locked by itself, so none is set aside
+            return
         for mode, take in ((BatchMode.ALONE, self._backlog.take_alone), (BatchMode.PROBE, self._backlog.take_probes)):
-            is_free = mode not in self._special or self._special[mode].done()
-            if is_free and (batch := take(BATCH_MAX)):
-                self._special[mode] = self._start(batch, mode)
+            if mode not in modes and (batch := take(BATCH_MAX)):
+                self._start(batch, mode)
 
-    def _start(self, batch: list[Move], mode: BatchMode) -> asyncio.Task[None]:
+    def _start(self, batch: list[Move], mode: BatchMode) -> None:
         task = asyncio.create_task(self._write(batch, mode))
-        task.add_done_callback(lambda _: self._backlog.wake())
-        return task
+        self._running[task] = mode
+        task.add_done_callback(self._batch_ended)
+
+    def _batch_ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        if not task.cancelled() and not (self._is_stopping and self.has_failed):
+            self._start_batches()
 
     async def _write(self, batch: list[Move], mode: BatchMode) -> None:
         """Write a batch; what the store did not take is put back and retried after a pause."""
@@ -231,17 +246,20 @@ class Committer:
         """Group the moves by account. Holds that a reserve covers by now are taken in memory and answered at once."""
         built: Batch = {}
         groups: dict[str, tuple[list[Move], list[Move]]] = {}
+        name = self._presence.name
         for move in batch:
-            ends, holds = groups.setdefault(move.account_id, ([], []))
+            group = groups.get(move.account_id)
+            if group is None:
+                group = groups[move.account_id] = [], []
             if move.end:
-                if move.process != self._presence.name:
+                if move.process != name:
                     move.end = msgspec.structs.replace(move.end, is_uncertain=True, is_late=True)
-                ends.append(move)
+                group[0].append(move)
             elif move.hold and not move.answer.done():
                 if held := self.hold_in_memory(move.hold):
                     move.answer.set_result(held)
                 else:
-                    holds.append(move)
+                    group[1].append(move)
         for account_id, (ends, holds) in groups.items():
             ended = [move.end for move in ends if move.end]
             wanted = [move.hold for move in holds if move.hold]
@@ -279,15 +297,25 @@ class Committer:
         assert move.end
         assert ended.charged_nano <= move.end.due_nano
         assert ended.is_lost or ended.charged_nano + ended.short_nano == move.end.due_nano
-        outcome, metrics, log = move.end.outcome, self._observer.metrics, self._observer.log
-        completion_id = outcome.completion_id
+        outcome = move.end.outcome
+        if ended.short_nano or ended.is_lost or ended.corrected_nano:
+            self._report(outcome.completion_id, ended)
+        if ended.is_lost:
+            outcome = msgspec.structs.replace(outcome, status=LOST_STATUS)
+        if not move.answer.done():
+            move.answer.set_result(ended)
+        if move.is_recorded:
+            asyncio.get_running_loop().call_soon(self._observer.record, outcome)  # after the requests were answered
+
+    def _report(self, completion_id: str, ended: Ended) -> None:
+        """Count and log the end of a request that was not charged exactly what was due."""
+        metrics, log = self._observer.metrics, self._observer.log
         if ended.short_nano:
             metrics.ledger_short.inc(ended.short_nano)
             log.warning(
                 "an account could not pay all that was due", completion_id=completion_id, short_nano=ended.short_nano
             )
         if ended.is_lost:
-            outcome = msgspec.structs.replace(outcome, status=LOST_STATUS)
             metrics.ledger_lost.inc()
             log.warning(
                 "a request was not charged in full, because its process was taken for dead",
@@ -298,10 +326,6 @@ class Committer:
             log.info(
                 "a charge of a sweep was corrected", completion_id=completion_id, corrected_nano=ended.corrected_nano
             )
-        if not move.answer.done():
-            move.answer.set_result(ended)
-        if move.is_recorded:
-            asyncio.get_running_loop().call_soon(self._observer.record, outcome)  # after the requests were answered
 
     def abandon(self, hold: Hold, held: Held) -> None:
         """End a hold whose request was cancelled before it got the answer. The request records its own outcome."""

@@ -111,8 +111,9 @@ class BatchRows(msgspec.Struct):
     def _write_at_once(self, tx: Transaction) -> tuple[int, bool]:
         written = (self.entries, self.usage, self.accounts, self.changed_reserves, self.dropped_reserves)
         values: dict[str, Any] = {"process": self.process}
-        for (prefix, columns), rows in zip(_ARRAYS.items(), written, strict=True):
-            values |= {f"{prefix}_{column}": [row[column] for row in rows] for column in columns}
+        for columns, rows in zip(_COLUMNS, written, strict=True):
+            for name, column in columns.items():
+                values[name] = [row[column] for row in rows] if rows else []
         row = tx.row(WRITE, values)
         assert row
         return int(row[0]), bool(row[1])
@@ -214,6 +215,7 @@ _ARRAYS = {  # the arrays that Postgres is given: the prefix of their names, and
     "r": {"account": "text", "before": "bigint", "after": "bigint", "spare": "boolean"},
     "d": {"account": "text", "before": "bigint"},
 }
+_COLUMNS = [{f"{prefix}_{name}": name for name in columns} for prefix, columns in _ARRAYS.items()]
 
 
 def _unnest(prefix: str) -> str:

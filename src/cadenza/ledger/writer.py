@@ -68,8 +68,8 @@ class LedgerWriter:
     async def start(self) -> None:
         await self._sweeper.sweep()
         timing = self._timing
+        self._committer.start()
         self._tasks = [
-            asyncio.create_task(self._committer.run()),
             asyncio.create_task(self._every(timing.mark_every_s, self.mark)),
             asyncio.create_task(self._every(timing.sweep_every_s, self.sweep)),
             asyncio.create_task(self._every(LOOK_EVERY_S, self._fail_late)),
@@ -81,13 +81,12 @@ class LedgerWriter:
     async def stop(self) -> None:
         """Write everything that waits, give back all reserves, and stop. Another process sweeps what is left."""
         await asyncio.gather(*self._endings, return_exceptions=True)
-        writing, *others = self._tasks
-        for task in others:
+        for task in self._tasks:
             task.cancel()
         for account_id in self._reserves.close():
             self._committer.resize(account_id)
-        self._committer.stop()
-        await asyncio.gather(writing, *others, return_exceptions=True)
+        await self._committer.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
@@ -133,8 +132,12 @@ class LedgerWriter:
         return answer
 
     def track(self, completion_id: str, delivery: Delivery) -> None:
-        """Mark what the request delivers until its hold ends. Without an open hold, nothing is marked."""
-        if found := self._open.get(completion_id):
+        """Mark what the request delivers until its hold ends. Without an open hold, nothing is marked.
+
+        Neither is a request that will end late: a sweep would charge it though its idempotency key is free again.
+        """
+        found = self._open.get(completion_id)
+        if found and found[2] == self._presence.name:
             self._marks.track(found[0], delivery)
 
     def end(self, outcome: Outcome) -> "asyncio.Future[Answer]":
@@ -181,6 +184,7 @@ class LedgerWriter:
         """Another process took this one for dead and swept it. Requests continue, and end late."""
         self._observer.log.warning("this process was taken for dead and begins again", requests=len(self._open))
         self._reserves.lose()
+        self._marks.lose()
 
     def _woken(self) -> None:
         wake, self._wake = self._wake, asyncio.Event()

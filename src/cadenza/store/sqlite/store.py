@@ -2,23 +2,25 @@
 
 A small statement takes microseconds, less than handing it to a thread, so it runs on the event loop's thread. Whatever
 may wait runs in a worker thread: long reads, a lock that another process holds, and the disk at COMMIT. There is one
-write connection, used by one transaction at a time. A transaction always runs to its end, even if its caller is
-cancelled. The driver's own transaction control is off (`isolation_level=None`).
+write connection, used by one transaction at a time; the others are queued. A transaction always runs to its end, even
+if its caller is cancelled. The driver's own transaction control is off (`isolation_level=None`).
 """
 
 import asyncio
 import contextlib
 import sqlite3
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import text
 
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.sqlite import files, write_ahead_log
+from cadenza.store.sqlite.write_thread import WriteThread
 from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import (
     WAIT_S,
@@ -48,11 +50,12 @@ T = TypeVar("T")
 class SqliteTransaction:
     """Runs statements on one connection."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "is_announced")
     combines_changes = False
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.is_announced = False
 
     def row(self, statement: Statement, values: Values) -> Row | None:
         found: Row | None = self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
@@ -72,10 +75,31 @@ class SqliteTransaction:
         self._connection.executemany(statement.sqlite_text, map(statement.sqlite_values, values))
 
     def announce(self) -> None:
-        """Nothing to do: every commit wakes the watchers."""
+        """Other processes see every commit, so this is for our own watchers."""
+        self.is_announced = True
 
     def overwrite_deleted(self) -> None:
         self._connection.execute("PRAGMA secure_delete = ON").fetchone()
+
+
+class Write:
+    """What waits for the write connection: `run` in the write thread or, if it is brief, `work` on the event loop."""
+
+    __slots__ = ("answer", "run", "work")
+
+    def __init__(self, run: Callable[[], Any], work: Callable[[Transaction], Any] | None) -> None:
+        self.run = run
+        self.work = work
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(self, result: object, error: BaseException | None) -> None:
+        """Answer the caller, unless it was cancelled."""
+        if self.answer.done():
+            return
+        if error is None:
+            self.answer.set_result(result)
+        else:
+            self.answer.set_exception(error)
 
 
 class SqliteStore:
@@ -92,10 +116,13 @@ class SqliteStore:
         self._wait_pragma = f"busy_timeout={round(wait_s * 1000)}"
         self._reader: sqlite3.Connection | None = None  # used on the event loop's thread only
         self._idle_readers: list[sqlite3.Connection] = []
-        self._writer: sqlite3.Connection | None = None
-        self._turn = asyncio.Lock()
-        self._write_thread: ThreadPoolExecutor | None = None
         self._read_threads: ThreadPoolExecutor | None = None
+        self._writer: sqlite3.Connection | None = None  # used by the write that is in progress
+        self._write_thread: WriteThread | None = None
+        self._waiting: deque[Write] = deque()
+        self._writing: Write | None = None
+        self._is_announced = False  # the write in progress wakes our own watchers
+        self._watchers: list[Callable[[], None]] = []
 
     async def row(self, statement: Statement, values: Values) -> Row | None:
         try:
@@ -105,6 +132,17 @@ class SqliteStore:
         except sqlite3.Error:  # tried again in a thread, which waits for locks
             return await self._read(lambda tx: tx.row(statement, values))
         return found
+
+    def change_mark(self) -> object:
+        """The number of SQLite that changes with commits of other connections, and the reader whose number it is.
+
+        The index of the write-ahead log has it too, in shared memory, but that file must not be opened here: closing it
+        would drop SQLite's own locks.
+        """
+        try:
+            return self._reader and (self._reader, _data_version(self._reader))
+        except sqlite3.Error:  # the look-up that follows reports it
+            return None
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:  # noqa: ARG002 for Postgres
         return await self._read(lambda tx: tx.rows(statement, values))
@@ -117,15 +155,24 @@ class SqliteStore:
         is_single: bool = False,  # noqa: ARG002 for Postgres
         lock_s: float | None = None,  # noqa: ARG002 for Postgres
     ) -> T:
-        with self._mapped_errors():
-            return await asyncio.shield(self._transact(work, is_brief=is_brief))
+        try:
+            done: T = await self._in_turn(partial(self._run, work), work if is_brief else None)
+        except sqlite3.Error as error:
+            raise self._translate(error) from None
+        return done
 
     @contextlib.asynccontextmanager
     async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
-        with self._mapped_errors():
+        try:
             connection = await asyncio.to_thread(self._open, READ_ONLY)
-        with contextlib.closing(connection), _watching(connection, wake):
-            yield
+        except sqlite3.Error as error:
+            raise self._translate(error) from None
+        with contextlib.closing(connection), _watching(connection, self._commits_of_others, wake):
+            self._watchers.append(wake)
+            try:
+                yield
+            finally:
+                self._watchers.remove(wake)
 
     async def ping(self) -> None:
         await self.row(PING, {})
@@ -139,27 +186,32 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Wait for running statements, and close all connections. The next use opens the store again."""
-        async with self._turn:
-            threads = (self._write_thread, self._read_threads)
-            self._write_thread = self._read_threads = None
-            for executor in threads:
-                if executor:
-                    await asyncio.to_thread(executor.shutdown)
-            for connection in (self._reader, self._writer, *self._idle_readers):
-                if connection:
-                    connection.close()
-            self._reader = self._writer = None
-            self._idle_readers.clear()
+        await self._in_turn(self._close_writer)
+        write_thread, self._write_thread = self._write_thread, None
+        read_threads, self._read_threads = self._read_threads, None
+        if write_thread:
+            await asyncio.to_thread(write_thread.stop)
+        if read_threads:
+            await asyncio.to_thread(read_threads.shutdown)
+        for connection in (self._reader, *self._idle_readers):
+            if connection:
+                connection.close()
+        self._reader = None
+        self._idle_readers.clear()
 
     async def upgrade(self, revision: str = "head") -> Path | None:
-        with self._mapped_errors():
-            async with self._turn:
-                return await self._in_write_thread(lambda: self._upgrade(revision))
+        try:
+            copy: Path | None = await self._in_turn(partial(self._upgrade, revision))
+        except sqlite3.Error as error:
+            raise self._translate(error) from None
+        return copy
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
         self._read_threads = self._read_threads or ThreadPoolExecutor(LONG_READS_MAX, "cadenza-store-read")
-        with self._mapped_errors():
+        try:
             return await asyncio.get_running_loop().run_in_executor(self._read_threads, self._read_in_thread, work)
+        except sqlite3.Error as error:
+            raise self._translate(error) from None
 
     def _read_in_thread(self, work: Callable[[Transaction], T]) -> T:
         try:
@@ -171,15 +223,38 @@ class SqliteStore:
         finally:
             self._idle_readers.append(connection)
 
-    async def _transact(self, work: Callable[[Transaction], T], *, is_brief: bool) -> T:
-        async with self._turn:
-            if not is_brief or not self._begin_now():
-                return await self._in_write_thread(lambda: self._run(work))
-            assert self._writer
-            with _rollback_on_error(self._writer):
-                done = work(SqliteTransaction(self._writer))
-            await self._in_write_thread(self._commit)
-            return done
+    def _in_turn(
+        self, run: Callable[[], Any], work: Callable[[Transaction], Any] | None = None
+    ) -> "asyncio.Future[Any]":
+        write = Write(run, work)
+        self._waiting.append(write)
+        self._write_next()
+        return write.answer
+
+    def _write_next(self) -> None:
+        """Begin the next write, unless one is in progress."""
+        while self._waiting and self._writing is None:
+            write = self._writing = self._waiting.popleft()
+            run = write.run
+            if write.work and self._begin_now():
+                try:
+                    run = partial(self._commit, self._work(write.work))
+                except Exception as error:  # noqa: BLE001 it is raised where the answer is awaited
+                    self._writing = None
+                    write.done(None, error)
+                    continue
+            self._write_thread = self._write_thread or WriteThread("cadenza-store-write")
+            self._write_thread.run(run, self._written)
+
+    def _written(self, result: object, error: BaseException | None) -> None:
+        write, self._writing = self._writing, None
+        assert write
+        write.done(result, error)
+        if self._is_announced:
+            self._is_announced = False
+            for wake in self._watchers:
+                wake()
+        self._write_next()
 
     def _begin_now(self) -> bool:
         """Begin a transaction without waiting. False if another process holds the lock, or nothing is open yet."""
@@ -197,17 +272,41 @@ class SqliteStore:
         self._writer.execute(f"PRAGMA {self._wait_pragma}")
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-            with _rollback_on_error(self._writer):
-                done = work(SqliteTransaction(self._writer))
-            self._commit()
-            return done
+            return self._commit(self._work(work))
         finally:
             self._writer.execute("PRAGMA busy_timeout=0")
 
-    def _commit(self) -> None:
+    def _work(self, work: Callable[[Transaction], T]) -> T:
+        """Do the work inside the transaction that has begun."""
         assert self._writer
-        with _rollback_on_error(self._writer):
+        tx = SqliteTransaction(self._writer)
+        try:
+            done = work(tx)
+        except BaseException:
+            _roll_back(self._writer)
+            raise
+        self._is_announced = tx.is_announced
+        return done
+
+    def _commit(self, done: T) -> T:
+        assert self._writer
+        try:
             self._writer.execute("COMMIT")
+        except BaseException:
+            _roll_back(self._writer)
+            raise
+        return done
+
+    def _commits_of_others(self) -> Row | None:
+        """A number that changes when another connection has committed; None if the writer is in use or not open."""
+        if self._writer is None or self._writing:
+            return None
+        return _data_version(self._writer)
+
+    def _close_writer(self) -> None:
+        if self._writer:
+            self._writer.close()
+            self._writer = None
 
     def _upgrade(self, revision: str) -> Path | None:
         """Run Alembic on a connection of its own, inside one transaction that holds the write lock."""
@@ -227,10 +326,6 @@ class SqliteStore:
             raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
         return copies[0] if copies else None
 
-    async def _in_write_thread(self, work: Callable[[], T]) -> T:
-        self._write_thread = self._write_thread or ThreadPoolExecutor(1, "cadenza-store-write")
-        return await asyncio.get_running_loop().run_in_executor(self._write_thread, work)
-
     def _open(self, *pragmas: str, waits: bool = False) -> sqlite3.Connection:
         """Open a connection. Its statements do not wait for locks, unless it `waits`."""
         try:
@@ -246,50 +341,53 @@ class SqliteStore:
             raise
         return connection
 
-    @contextlib.contextmanager
-    def _mapped_errors(self) -> Iterator[None]:
-        """Translate the driver's errors. A ProgrammingError is a bug of ours and is not translated."""
-        try:
-            yield
-        except sqlite3.IntegrityError as error:
-            raise StoreRefused(f"The store refused a change: {error}.") from None
-        except sqlite3.ProgrammingError:
-            raise
-        except sqlite3.Error as error:
-            reason = str(error).partition(":")[0]
-            advice = next((advice for words, advice in ADVICE.items() if words in reason), WRITABLE)
-            raise unavailable(str(self.path), reason, advice) from None
+    def _translate(self, error: sqlite3.Error) -> Exception:
+        """The store's error for one of the driver. A ProgrammingError is a bug of ours and stays what it is."""
+        if isinstance(error, sqlite3.IntegrityError):
+            return StoreRefused(f"The store refused a change: {error}.")
+        if isinstance(error, sqlite3.ProgrammingError):
+            return error
+        reason = str(error).partition(":")[0]
+        advice = next((advice for words, advice in ADVICE.items() if words in reason), WRITABLE)
+        return unavailable(str(self.path), reason, advice)
 
 
-@contextlib.contextmanager
-def _rollback_on_error(connection: sqlite3.Connection) -> Iterator[None]:
+def _roll_back(connection: sqlite3.Connection) -> None:
     """Leave no transaction open. After some errors SQLite has already rolled back."""
-    try:
-        yield
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _data_version(connection: sqlite3.Connection) -> Row:
+    """A number that changes when a connection other than this one has committed."""
+    found: Row = connection.execute("PRAGMA data_version").fetchone()
+    return found
 
 
 @contextlib.contextmanager
-def _watching(connection: sqlite3.Connection, wake: Callable[[], None]) -> Iterator[None]:
-    """For the block, call `wake` after each commit of another connection, which changes `PRAGMA data_version`.
+def _watching(
+    connection: sqlite3.Connection, commits_of_others: Callable[[], Row | None], wake: Callable[[], None]
+) -> Iterator[None]:
+    """For the block, call `wake` after commits, unless they are certainly all our own.
 
-    The connection is used for nothing else, on the event loop's thread.
+    The connection is used for nothing else, on the event loop's thread. It sees every commit; which of them are our
+    own, `commits_of_others` tells, but not always.
     """
     loop = asyncio.get_running_loop()
-    last = connection.execute("PRAGMA data_version").fetchone()
+    last, last_of_others = _data_version(connection), commits_of_others()
     timer: asyncio.TimerHandle
 
     def look() -> None:
-        nonlocal last, timer
+        nonlocal last, last_of_others, timer
         timer = loop.call_later(LOOK_EVERY_S, look)
         with contextlib.suppress(sqlite3.OperationalError):  # the file is locked: the next look sees the change
-            found = connection.execute("PRAGMA data_version").fetchone()
+            found = _data_version(connection)
             if found != last:
+                of_others = commits_of_others()
                 last = found
-                wake()
+                if of_others is None or of_others != last_of_others:
+                    last_of_others = of_others or last_of_others
+                    wake()
 
     timer = loop.call_later(LOOK_EVERY_S, look)
     try:
