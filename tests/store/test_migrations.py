@@ -226,7 +226,7 @@ async def test_a_store_of_every_revision_keeps_its_rows(empty: Store) -> None:
 async def test_what_was_granted_before_is_computed_from_the_entries(empty: Store) -> None:
     """Granted credit was spent first; payments, refunds of them and disputes moved paid credit."""
     await empty.upgrade("0011")
-    histories = {
+    histories: dict[str, list[tuple[str, int, str | None]]] = {
         "a": [("grant", 50, None), ("grant", 100, "pay_1"), ("charge", -80, "r1"), ("grant", 20, "vch_1")],
         "b": [
             ("grant", 100, "pay_2"),
