@@ -30,7 +30,9 @@ def main() -> int:
     warnings.simplefilter("ignore")  # coroutines of processes that were killed
     arguments = _parse()
     if arguments.seed is not None:
-        return _replay(arguments.seed, arguments.requests, arguments.theme, is_quiet=arguments.quiet)
+        return _replay(
+            arguments.seed, arguments.requests, theme_of(arguments.seed, arguments.theme), is_quiet=arguments.quiet
+        )
     first = arguments.first if arguments.first is not None else int(time.time()) * 1000 % 10**9
     until_s = time.monotonic() + arguments.seconds if arguments.seconds else float("inf")
     runs = requests = failed = 0
@@ -38,7 +40,7 @@ def main() -> int:
     seeds = itertools.count(first) if arguments.seeds is None else range(first, first + arguments.seeds)
     try:
         for seed in seeds:
-            done = run_plan(make_plan(seed, requests=arguments.requests, theme=arguments.theme))
+            done = run_plan(make_plan(seed, requests=arguments.requests, theme=theme_of(seed, arguments.theme)))
             runs, requests = runs + 1, requests + done.requests
             if done.broken:
                 failed += 1
@@ -68,11 +70,16 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, help="how many seeds (default: until stopped)")
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"requests in a run (default: {REQUESTS})")
-    parser.add_argument("--theme", choices=THEMES, help="of all runs (default: by the seed)")
+    parser.add_argument("--theme", choices=THEMES, nargs="+", help="one or several (default: by the seed)")
     parser.add_argument("--stop-at-first", action="store_true", help="stop at the first seed that breaks a rule")
     parser.add_argument("--quiet", action="store_true", help="with --seed: do not look for a shorter history")
     parser.add_argument("--json", action="store_true", help="print broken rules as JSON, one line each")
     return parser.parse_args()
+
+
+def theme_of(seed: int, themes: list[Theme] | None) -> Theme | None:
+    """Of several themes, the seeds have each in turn. None: as the seed wants."""
+    return themes[seed % len(themes)] if themes else None
 
 
 def _report(done: SimulatedRun, *, as_json: bool, requests: int) -> None:
@@ -82,7 +89,8 @@ def _report(done: SimulatedRun, *, as_json: bool, requests: int) -> None:
             say(msgspec.json.encode(facts).decode())
         else:
             say(f"seed {done.plan.seed}: {broken.rule}: {broken.detail}")
-            say(f'  replay it with: make simulate ARGS="--seed {done.plan.seed}"')
+            words = f"--seed {done.plan.seed} --theme {done.plan.theme} --requests {len(done.plan.requests)}"
+            say(f'  replay it with: make simulate ARGS="{words}"')
 
 
 def _replay(seed: int, requests: int, theme: Theme | None, *, is_quiet: bool) -> int:

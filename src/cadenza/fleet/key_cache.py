@@ -27,7 +27,7 @@ class KeyCache:
         self._presence = presence
         self._wait_s = wait_s
         self._cached = BoundedCache[bytes, FoundKey](keys_max)  # read under `presence.epoch`, or at `_change_mark`
-        self._change_mark: bytes | None = None
+        self._change_mark: object = None
         self._turns = asyncio.Semaphore(QUERIES_AT_ONCE)
         self._next: tuple[set[bytes], asyncio.Task[FoundKeys]] | None = None  # the query that has not begun
         self._queries: set[asyncio.Task[FoundKeys]] = set()
