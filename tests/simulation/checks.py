@@ -176,7 +176,7 @@ class Checks:
         is_hindered = any(now_s < span.begin_s + span.fault.lasts_s + MARKS_AGAIN_S for span in self._faults)
         for chat in running:
             delivered = [tokens for at_s, tokens in chat.deliveries if at_s < now_s - UNMARKED_S]
-            if delivered and not is_hindered:
+            if delivered and not is_hindered and chat.registered_as == process.presence.name:
                 chat.marked_nano = PRICE.quote(chat.prompt_tokens, delivered[-1])
         if process.state != "starting":
             self._world.scheduler.after(FREED_S, self._check_freed, process, now_s)
