@@ -1,7 +1,6 @@
 """`python -m tests.simulation`: run seeds until stopped, or replay one. See docs/money.md."""
 
 import argparse
-import gc
 import itertools
 import os
 import sys
@@ -12,6 +11,7 @@ import msgspec
 
 from tests.simulation.plan import make_plan
 from tests.simulation.run import SimulatedRun, run_plan, shrink
+from tests.simulation.themes import THEMES, Theme
 
 REQUESTS = 2_000
 SAY_EVERY_S = 10.0
@@ -28,10 +28,9 @@ def main() -> int:
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
     warnings.simplefilter("ignore")  # coroutines of processes that were killed
-    gc.freeze()  # what is imported stays
     arguments = _parse()
     if arguments.seed is not None:
-        return _replay(arguments.seed, arguments.requests, is_quiet=arguments.quiet)
+        return _replay(arguments.seed, arguments.requests, arguments.theme, is_quiet=arguments.quiet)
     first = arguments.first if arguments.first is not None else int(time.time()) * 1000 % 10**9
     until_s = time.monotonic() + arguments.seconds if arguments.seconds else float("inf")
     runs = requests = failed = 0
@@ -39,7 +38,7 @@ def main() -> int:
     seeds = itertools.count(first) if arguments.seeds is None else range(first, first + arguments.seeds)
     try:
         for seed in seeds:
-            done = run_plan(make_plan(seed, requests=arguments.requests))
+            done = run_plan(make_plan(seed, requests=arguments.requests, theme=arguments.theme))
             runs, requests = runs + 1, requests + done.requests
             if done.broken:
                 failed += 1
@@ -69,6 +68,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, help="how many seeds (default: until stopped)")
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"requests in a run (default: {REQUESTS})")
+    parser.add_argument("--theme", choices=THEMES, help="of all runs (default: by the seed)")
     parser.add_argument("--stop-at-first", action="store_true", help="stop at the first seed that breaks a rule")
     parser.add_argument("--quiet", action="store_true", help="with --seed: do not look for a shorter history")
     parser.add_argument("--json", action="store_true", help="print broken rules as JSON, one line each")
@@ -85,10 +85,10 @@ def _report(done: SimulatedRun, *, as_json: bool, requests: int) -> None:
             say(f'  replay it with: make simulate ARGS="--seed {done.plan.seed}"')
 
 
-def _replay(seed: int, requests: int, *, is_quiet: bool) -> int:
-    plan = make_plan(seed, requests=requests)
+def _replay(seed: int, requests: int, theme: Theme | None, *, is_quiet: bool) -> int:
+    plan = make_plan(seed, requests=requests, theme=theme)
     done = run_plan(plan)
-    say(f"seed {seed}: {plan.database}, {plan.processes} processes, digest {done.digest}")
+    say(f"seed {seed}: {plan.theme}, {plan.database}, {plan.processes} processes, digest {done.digest}")
     if not done.broken:
         say(f"{done.requests} requests, {done.whole} whole replies, no rule is broken")
         return 0

@@ -1,5 +1,6 @@
 """The invariants: what must be true after every commit, for every request, and once the faults have ended."""
 
+import math
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,22 +11,32 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import create_engine
 
+from cadenza.core.records import Cap
 from cadenza.ledger.audit import rules_of
+from cadenza.ledger.caps import month_of
+from cadenza.ledger.rules import Held, Repeated
 from cadenza.store import schema
 from tests.simulation.clients import PRICE, Chat
+from tests.simulation.commands import CapChange
 from tests.simulation.database import RowChanges
 from tests.simulation.plan import PlannedFault, PlannedRequest
+from tests.simulation.process import Process
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 AFTER_FAULT_S = 15.0  # so long after a fault, requests may still be refused
+AFTER_LOCK_S = 2.0  # and so long after a stranger has unlocked their account
 WAIT_S_MAX = 3.0  # how long an undisturbed request may wait for the ledger
-THAW_S = 2.5  # how long after a pause of all its clocks a process may take itself for fresh
+FREED_S = 10.0  # so long after its death, nothing of a process is left, except of locked accounts
+UNMARKED_S = 1.0  # what a killed stream delivered before that is charged
+USED_S = 1.0  # so long after a request that was not charged, its idempotency key is free
+RICH_NANO = 100_000_000_000  # no run can spend as much
 PROBE = 1_000_000  # the numbers of requests that try whether everything is served again
 ACCOUNTS, RESERVES = (schema.metadata.tables[name].c.keys() for name in ("accounts", "reserves"))
 ACCOUNT_PLACES = {"accounts": ACCOUNTS.index("id"), "reserves": RESERVES.index("account_id")}
 MONEY = itemgetter(*(ACCOUNTS.index(name) for name in ("balance_nano", "held_nano", "debt_nano")))
+COST_PLACE = schema.usage.c.keys().index("cost_nano")
 RESERVE_PLACE = RESERVES.index("amount_nano")
 AUDITED = ("accounts", "keys", "entries", "usage", "reserves", "holds", "caps", "cap_holds", "debts")
 
@@ -38,17 +49,29 @@ class BrokenRule(msgspec.Struct, frozen=True):
     at_s: float
 
 
+class FaultSpan(msgspec.Struct):
+    """The time in which a fault may disturb requests."""
+
+    fault: PlannedFault
+    begin_s: float
+    end_s: float
+
+
 class Checks:
     """Watches one run."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self.broken: list[BrokenRule] = []
-        self.granted: dict[str, tuple[str, int]] = {}  # commands that returned: the account and the amount
-        self._faults: list[tuple[float, float, PlannedFault]] = []
+        self._faults: list[FaultSpan] = []
         self._lost: list[tuple[float, float]] = []  # times whose commits a failover lost
         self._find_account = world.model.finder("accounts", "id")
         self._find_reserves = world.model.finder("reserves", "account_id")
+        self._find_usage = world.model.finder("usage", "completion_id")
+
+    @property
+    def has_lost_commits(self) -> bool:
+        return bool(self._lost)
 
     def fail(self, rule: str, detail: str) -> None:
         self.broken.append(BrokenRule(rule, detail, round(self._world.scheduler.now_s, 4)))
@@ -61,6 +84,7 @@ class Checks:
         """Check the accounts that were changed, and those whose reserves were."""
         for account_id in dict.fromkeys(_changed_accounts(changes)):
             self._check_account(account_id)
+            self._world.watch.account_changed(account_id)
 
     def _check_account(self, account_id: str) -> None:
         [account] = self._find_account(account_id)
@@ -79,33 +103,95 @@ class Checks:
     # Requests
 
     def accepted(self, chat: Chat) -> None:
-        revoked_s = self._world.revoked_s.get(chat.key_id)
+        chat.is_thawed = chat.process.is_thawing
+        revoked_s = self._world.operator.revoked_s.get(chat.key_id)
         if revoked_s is None or chat.started_s <= revoked_s or self._is_lost(revoked_s):
             return
-        if chat.started_s - chat.process.thawed_s > THAW_S:
+        if not chat.is_thawed:
             self.fail("a revoked key is not accepted", f"{chat.completion_id}: {chat.key_id} on {chat.process.name}")
 
+    def delivered(self, chat: Chat) -> None:
+        """The client has the last byte: its charge is durable by now."""
+        charged_nano = self._charged_now(chat.completion_id)
+        if charged_nano != chat.due_nano:
+            detail = f"{chat.completion_id} on {chat.process.name}: {charged_nano} of {chat.due_nano}"
+            self.fail("a reply is charged before its last byte is sent", detail)
+
     def ended(self, chat: Chat) -> None:
-        if (chat.status != 429 and chat.waited_s <= WAIT_S_MAX) or self._is_disturbed(chat):
+        is_quick = chat.status != 429 and chat.waited_s <= WAIT_S_MAX
+        if (is_quick and not isinstance(chat.answer, Repeated)) or self.is_disturbed(chat):
             return
         if chat.status == 429:
             self.fail("an undisturbed request is served", f"{chat.completion_id}: the store was unavailable")
         if chat.waited_s > WAIT_S_MAX:
             self.fail("an undisturbed request is served", f"{chat.completion_id} waited for {chat.waited_s:.2f} s")
+        if isinstance(chat.answer, Repeated):
+            self._check_repeated(chat, chat.answer)
+
+    def _check_repeated(self, chat: Chat, answer: Repeated) -> None:
+        """A request is refused because of its idempotency key only if another one was charged, or still runs."""
+        used_by = self._world.chat_of[answer.completion_id]
+        has_ended = used_by.ended_s is not None and used_by.ended_s < chat.started_s - USED_S
+        if has_ended and self._charged_now(used_by.completion_id) is None:
+            self.fail("a key is used only by a charged request", f"{chat.completion_id}, {used_by.completion_id}")
+
+    def _charged_now(self, completion_id: str) -> int | None:
+        """What the store has as the cost of a request; None if it was not charged."""
+        rows = self._find_usage(completion_id)
+        return rows[0][COST_PLACE] or None if rows else None
+
+    # Faults
 
     def fault_began(self, fault: PlannedFault) -> None:
         now_s = self._world.scheduler.now_s
-        self._faults.append((now_s, now_s + max(fault.lasts_s, 1.0) + AFTER_FAULT_S, fault))
+        is_lock = fault.kind == "lock" and self._world.plan.database == "postgres"
+        end_s = math.inf if is_lock else now_s + max(fault.lasts_s, 1.0) + AFTER_FAULT_S
+        self._faults.append(FaultSpan(fault, now_s, end_s))
         if fault.kind == "lost tail":
             self._lost.append((now_s - 0.5, now_s + AFTER_FAULT_S))
 
-    def _is_disturbed(self, chat: Chat) -> bool:
-        ended_s = self._world.scheduler.now_s
+    def lock_ended(self, fault: PlannedFault) -> None:
+        for span in self._faults:
+            if span.fault is fault:
+                span.end_s = self._world.scheduler.now_s + AFTER_LOCK_S
+
+    def is_disturbed(self, chat: Chat) -> bool:
+        return self._is_disturbed(chat.request.account, chat.started_s)
+
+    def _is_disturbed(self, account: int, since_s: float, *, locks_only: bool = False) -> bool:
+        """Whether something went wrong since then. On Postgres a lock disturbs only its account."""
+        is_postgres, now_s = self._world.plan.database == "postgres", self._world.scheduler.now_s
         return any(
-            begin_s <= ended_s and chat.started_s <= end_s
-            for begin_s, end_s, fault in self._faults
-            if fault.kind != "lock" or self._world.plan.database == "sqlite" or fault.account == chat.request.account
+            span.begin_s <= now_s and since_s <= span.end_s
+            for span in self._faults
+            if not locks_only or span.fault.kind == "lock"
+            if not is_postgres or span.fault.kind != "lock" or span.fault.account == account
         )
+
+    def died(self, process: Process, running: list[Chat]) -> None:
+        """A process is killed. What its streams delivered a while ago is marked, and will be charged."""
+        now_s = self._world.scheduler.now_s
+        for chat in running:
+            delivered = [tokens for at_s, tokens in chat.deliveries if at_s < now_s - UNMARKED_S]
+            if delivered and not self._is_disturbed(chat.request.account, now_s - 3):
+                chat.marked_nano = PRICE.quote(chat.prompt_tokens, delivered[-1])
+        if process.state != "starting":
+            self._world.scheduler.after(FREED_S, self._check_freed, process, now_s)
+
+    def _check_freed(self, process: Process, died_s: float) -> None:
+        """What a dead process held is free, except of locked accounts."""
+        if any(span.fault.kind != "lock" and span.end_s > died_s and span.begin_s != died_s for span in self._faults):
+            return
+        name, model, accounts = process.presence.name, self._world.model, self._world.plan.accounts
+        locked = {
+            one.name for number, one in enumerate(accounts) if self._is_disturbed(number, died_s, locks_only=True)
+        }
+        of_key = {row["id"]: row["account_id"] for row in model.table("keys")}
+        for table in ("reserves", "marks", "idempotency", "cap_holds"):
+            for row in model.table(table):
+                account_id = row["account_id"] if table != "cap_holds" else of_key[row["key_id"]]
+                if row["process"] == name and account_id not in locked:
+                    self.fail("what a dead process held is freed", f"{process.name}: {table} of {account_id}")
 
     def _is_lost(self, at_s: float | None) -> bool:
         """Whether what was committed at this time may have been lost by a failover."""
@@ -114,35 +200,21 @@ class Checks:
     # At the end
 
     def begin_probes(self) -> None:
-        """Every account is tried on every process, once the faults have ended."""
+        """Every key is tried, those without a cap on every process, once the faults have ended."""
         world = self._world
         for number, process in enumerate(world.processes):
             if process.state != "serving":
                 self.fail("every process serves again", f"{process.name} is {process.state}")
-            for account in range(len(world.plan.accounts)):
-                request = PlannedRequest(
-                    number=PROBE + number * 100 + account,
-                    at_s=world.scheduler.now_s,
-                    process=number,
-                    account=account,
-                    key=0,
-                    prompt_chars=40,
-                    max_tokens=16,
-                    output_tokens=5,
-                    is_stream=True,
-                    takes_s=0.05,
-                    upstream="answers",
-                    leaves_after_s=None,
-                    idempotency=None,
-                    tries=1,
-                )
-                world.send(request)
+            for account, planned in enumerate(world.plan.accounts):
+                for key in range(len(planned.caps_nano)):
+                    if key == 0 or number == key % len(world.processes):
+                        world.send(small_request(PROBE + number * 1_000 + account * 10 + key, number, account, key))
 
     def at_end(self) -> None:
         if self.broken:
             return
         charged, idempotent = self._charges(), defaultdict[tuple[str, str], list[str]](list)
-        by_id = {chat.completion_id: chat for chat in self._world.chats}
+        by_id = self._world.chat_of
         for completion_id in charged.keys() - by_id.keys():
             self.fail("only requests are charged", completion_id)
         for chat in self._world.chats:
@@ -152,9 +224,11 @@ class Checks:
         for (account_id, name), ids in idempotent.items():
             if len(ids) > 1 and not any(self._is_lost(by_id[one].ended_s) for one in ids):
                 self.fail("one idempotency key is charged once", f"{account_id} {name}: {ids}")
+        self._check_keys({*charged})
+        self._check_caps(charged)
         self._check_probes()
         self._check_left()
-        self._check_grants()
+        self._check_effects()
         self._audit()
 
     def _charges(self) -> dict[str, int]:
@@ -169,24 +243,79 @@ class Checks:
         return charged
 
     def _check_chat(self, chat: Chat, charged_nano: int) -> None:
-        name = f"{chat.completion_id} on {chat.process.name}"
-        if chat.ended_s is None and chat.process.state != "gone":
+        name, process = f"{chat.completion_id} on {chat.process.name}", chat.process
+        if chat.ended_s is None and process.state != "gone":
             self.fail("every request ends", name)
         if charged_nano and not chat.is_asked:
             self.fail("nobody pays for what no upstream was asked", name)
         if self._is_lost(chat.ended_s) and self._lost:
             return
-        is_certain = chat.process.state != "gone" and not chat.process.was_swept
+        if isinstance(chat.answer, Held) and (chat.due_nano or 0) > chat.answer.amount_nano:
+            self.fail("no answer costs more than what is held", f"{name}: {chat.due_nano} of {chat.answer.amount_nano}")
         if chat.is_whole and charged_nano != chat.due_nano:
             self.fail("a whole reply is charged what is due", f"{name}: {charged_nano} of {chat.due_nano}")
-        elif chat.due_nano is not None and is_certain and charged_nano != chat.due_nano:
-            self.fail("a reply that ended is charged what is due", f"{name}: {charged_nano} of {chat.due_nano}")
-        elif charged_nano > (most_nano := self._most(chat)):
+        if charged_nano > (most_nano := self._most(chat)):
             self.fail("nobody pays for more than was delivered", f"{name}: {charged_nano} of {most_nano}")
-        elif chat.has_left and chat.is_asked and is_certain and chat.request.upstream not in {"fails", "dies"}:
-            least_nano = PRICE.input_nano * chat.prompt_tokens
-            if chat.due_nano is None and charged_nano < least_nano:
-                self.fail("who leaves pays for the prompt", f"{name}: {charged_nano} of {least_nano}")
+        if process.state != "gone" and isinstance(chat.answer, Held):
+            if chat.registered_as == process.presence.name and not process.presence.is_swept:
+                self._check_certain(chat, charged_nano)
+            elif chat.due_nano is not None:
+                self._check_late(chat, charged_nano)
+        if process.state == "gone" and charged_nano < chat.marked_nano and chat.key_id not in self._world.operator.caps:
+            self.fail("a killed stream pays for its mark", f"{name}: {charged_nano} of {chat.marked_nano}")
+
+    def _check_certain(self, chat: Chat, charged_nano: int) -> None:
+        """A request whose process was not swept is charged exactly what it owes, however it ended."""
+        due_nano = chat.due_nano
+        if due_nano is None:
+            has_text = chat.request.is_stream and chat.delivered_tokens > 0
+            is_free = not has_text if chat.has_failed else not chat.is_asked
+            due_nano = 0 if is_free else PRICE.quote(chat.prompt_tokens, chat.delivered_tokens if has_text else 0)
+        if charged_nano != due_nano:
+            rule = (
+                "who leaves pays for what was delivered"
+                if chat.has_left
+                else "a reply that ended is charged what is due"
+            )
+            self.fail(rule, f"{chat.completion_id} on {chat.process.name}: {charged_nano} of {due_nano}")
+
+    def _check_late(self, chat: Chat, charged_nano: int) -> None:
+        """The process of a request was swept. Without a mark it is charged, if it lost neither key nor credit."""
+        operator, planned = self._world.operator, self._world.plan.accounts[chat.request.account]
+        if chat.idempotency or chat.key_id in operator.caps or chat.key_id in operator.maybe_revoked:
+            return
+        if planned.credit_nano < RICH_NANO or charged_nano == chat.due_nano:
+            return
+        if not chat.request.is_stream or not charged_nano:
+            detail = f"{chat.completion_id} on {chat.process.name}: {charged_nano} of {chat.due_nano}"
+            self.fail("a late end is charged", detail)
+
+    def _check_keys(self, charged: set[str]) -> None:
+        """The idempotency keys of charged requests are used, and no others."""
+        if self._lost:
+            return
+        used = {row["completion_id"] for row in self._world.model.table("idempotency")}
+        if wrong := sorted(used - charged):
+            self.fail("a key is used only by a charged request", str(wrong[:3]))
+        keyed = {chat.completion_id for chat in self._world.chats if chat.idempotency}
+        if wrong := sorted(keyed & charged - used):
+            self.fail("the key of a charged request stays used", str(wrong[:3]))
+
+    def _check_caps(self, charged: dict[str, int]) -> None:
+        """Requests that began after a cap was set spend no more than the cap, in each period."""
+        spent = defaultdict[tuple[str, int], int](int)
+        in_force = {
+            key_id: (changes[0].cap, changes[0].since_s) if len(changes) == 1 else _last_cap(changes)
+            for key_id, changes in self._world.operator.caps.items()
+        }
+        for chat in self._world.chats:
+            cap, since_s = in_force.get(chat.key_id, (None, 0.0))
+            if cap and chat.started_s > since_s and not chat.is_thawed:
+                spent[chat.key_id, month_of(cap.period, chat.started_ms)] += charged.get(chat.completion_id, 0)
+        for (key_id, month), spent_nano in spent.items():
+            cap, _ = in_force[key_id]
+            if cap and spent_nano > cap.limit_nano and not self._lost:
+                self.fail("no key spends more than its cap", f"{key_id} in {month}: {spent_nano} of {cap.limit_nano}")
 
     @staticmethod
     def _most(chat: Chat) -> int:
@@ -195,15 +324,11 @@ class Checks:
         return max(quoted_nano, chat.due_nano or 0)
 
     def _check_probes(self) -> None:
-        world = self._world
-        money = {row["id"]: row for row in world.model.table("accounts")}
-        keys = {row["id"]: row for row in world.model.table("keys")}
-        for chat in world.chats:
-            if chat.request.number < PROBE or chat.status == 200:
-                continue
-            row, key = money[chat.account_id], keys[chat.key_id]
-            is_payable = row["balance_nano"] > 100 * PRICE.quote(40, 16) and not row["debt_nano"]
-            if is_payable and not key["is_capped"] and key["revoked_at"] is None:
+        """Whether an account or a cap can pay is judged with each hold."""
+        revoked = self._world.operator.maybe_revoked
+        for chat in self._world.chats:
+            is_probe = PROBE <= chat.request.number < 2 * PROBE and chat.key_id not in revoked
+            if is_probe and chat.status not in {200, 402}:
                 self.fail("every account is served again", f"{chat.completion_id}: {chat.status}")
 
     def _check_left(self) -> None:
@@ -227,17 +352,23 @@ class Checks:
                 line = next(one for one in text.splitlines() if '"level":"error"' in one)
                 self.fail("nothing is refused by mistake", f"{process.name}: {line}")
 
-    def _check_grants(self) -> None:
+    def _check_effects(self) -> None:
+        """A command, a voucher and an event of a payment have an effect once, or none if they did not return."""
         if self._lost:
             return
-        by_note = defaultdict[str, int](int)
+        by_source, by_note = defaultdict[str, int](int), defaultdict[str, int](int)
+        debts = {row["id"]: row for row in self._world.model.table("debts")}
         for row in self._world.model.table("entries"):
-            if row["kind"] == "grant" and row["note"]:
-                by_note[row["note"]] += row["amount_nano"]
-        for reference, (account_id, amount_nano) in self.granted.items():
-            if by_note[reference] != amount_nano:
-                detail = f"{reference} of {account_id}: {by_note[reference]} of {amount_nano}"
-                self.fail("a grant that returned was made once", detail)
+            origin = debts[row["debt_id"]] if row["debt_id"] else row
+            by_source[origin["source"]] += row["amount_nano"]
+            by_note[origin["note"]] += row["amount_nano"]
+        for row in debts.values():
+            by_source[row["source"]] -= row["left_nano"]
+            by_note[row["note"]] -= row["left_nano"]
+        for name, effect in self._world.operator.effects.items():
+            total_nano = sum(by_source[one] for one in effect.sources) + (by_note[effect.note] if effect.note else 0)
+            if total_nano not in effect.amounts_nano:
+                self.fail("a command takes effect once", f"{name}: {total_nano}, not {sorted(effect.amounts_nano)}")
 
     def _audit(self) -> None:
         """The rules of `cadenza ledger check`, on a real database with the rows of the model."""
@@ -250,6 +381,34 @@ class Checks:
         for rule, query in rules_of("sqlite").items():
             if found := database.execute(query).fetchone():
                 self.fail(rule, str(found))
+
+
+def small_request(number: int, process: int, account: int, key: int) -> PlannedRequest:
+    """A request that tries whether something is served."""
+    return PlannedRequest(
+        number=number,
+        at_s=0.0,
+        process=process,
+        account=account,
+        key=key,
+        prompt_chars=40,
+        max_tokens=16,
+        output_tokens=5,
+        is_stream=True,
+        takes_s=0.05,
+        upstream="answers",
+        leaves_after_s=None,
+        idempotency=None,
+        tries=1,
+    )
+
+
+def _last_cap(changes: list[CapChange]) -> tuple[Cap | None, float]:
+    """The cap that was set last, and since when it was in force; None if that is not certain."""
+    later = changes[1:] if not math.isinf(changes[0].since_s) else changes
+    if len({change.cap for change in later}) > 1:
+        return None, 0.0
+    return later[0].cap, min(change.since_s for change in later)
 
 
 def _changed_accounts(changes: RowChanges) -> Iterator[str]:

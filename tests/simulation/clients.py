@@ -11,7 +11,7 @@ from cadenza.core.records import Outcome, Principal, ReplyResult, Route, Usage
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.billing import Credit, Quote, allowance
 from cadenza.gateway.request import RequestRecord
-from cadenza.ledger.rules import Hold
+from cadenza.ledger.rules import Held, Hold, Insufficient, Repeated
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.store.tables import keys
 from cadenza.upstreams.base import Piece
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CHARS_PER_TOKEN = 4
 WINDOW_TOKENS = 32_000
 OUTPUT_TOKENS = 4_000
-PRICE = Price(250, 1_000, 25)
+PRICE = Price(251, 1_013, 23)  # odd, so that nothing is paid for without a rest
 ROUTE = Route("acme", "model-1", WINDOW_TOKENS, OUTPUT_TOKENS)
 CHARACTER = Character("")
 CHUNKS = 5
@@ -57,7 +57,10 @@ class Chat(msgspec.Struct, eq=False):
     started_s: float
     prompt_tokens: int  # as we count them
     is_asked: bool = False
+    answer: Held | Insufficient | Repeated | None = None  # of the ledger
+    registered_as: str = ""  # the name of its process when its credit was held
     delivered_tokens: int = 0
+    deliveries: list[tuple[float, int]] = []  # when how many tokens were delivered, of a stream
     reported_tokens: int = 0  # of the prompt, by the upstream
     due_nano: int | None = None  # of a reply that was complete at the upstream
     has_left: bool = False  # the client left
@@ -65,6 +68,10 @@ class Chat(msgspec.Struct, eq=False):
     status: int = 0
     waited_s: float = 0.0  # for the ledger
     ended_s: float | None = None
+    has_failed: bool = False  # the upstream failed
+    started_ms: int = 0  # by the clock of its process
+    is_thawed: bool = False  # its process may have taken itself for fresh, because its clocks stood still
+    marked_nano: int = 0  # what a killed process had marked of it, at least
 
 
 class SimulatedRecord(RequestRecord):
@@ -116,6 +123,7 @@ class Refusal(Exception):
 async def serve(world: "World", process: Process, chat: Chat, digest: bytes) -> None:
     """Serve one chat, as the gateway does. What happened is noted in `chat`."""
     request, now_ms = chat.request, process.now_ms()
+    chat.started_ms = now_ms
     found = await process.key_cache.find(digest)
     if found is None or keys.state_of(found, process.now_ms()) != "active":
         raise Refusal(401)
@@ -164,19 +172,22 @@ async def _relay(world: "World", chat: Chat, credit: Credit) -> ReplyResult:
     world.asked(chat)
     await asyncio.sleep(pause_s)
     if request.upstream == "fails":
+        chat.has_failed = True
         credit.note_asked(None)
         raise Refusal(502)
     credit.routed(ROUTE)
     tokens = min(request.output_tokens, credit.output_limit)
     chunk_tokens = -(-tokens // CHUNKS) if request.is_stream else tokens
     while chat.delivered_tokens < tokens:
-        if request.upstream == "dies" and chat.delivered_tokens >= tokens // 2:
+        if request.upstream == "dies" and (not request.is_stream or chat.delivered_tokens >= tokens // 2):
+            chat.has_failed = True
             await meter.count()
             raise Refusal(502)
         part = min(chunk_tokens, tokens - chat.delivered_tokens)
+        chat.delivered_tokens += part
         if request.is_stream:
             meter.deliver(" w" * part)
-        chat.delivered_tokens += part
+            chat.deliveries.append((world.scheduler.now_s, chat.delivered_tokens))
         await asyncio.sleep(pause_s)
     meter.take(Piece(finish_reason="stop", usage=_reported(chat, tokens)))
     if meter.needs_count:

@@ -10,10 +10,10 @@ from typing import Literal
 from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Host, Presence
 from cadenza.fleet.shared import MemoryRates
-from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Observer, make_log
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.store import Store, StoreUnavailable
+from tests.simulation.holds import WatchedLedger
 from tests.simulation.network import Link
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.scheduler import Scheduler, VirtualLoop
@@ -21,6 +21,7 @@ from tests.simulation.sqlite import SimulatedSqliteStore, SqliteFile
 
 URL = "postgresql://simulated/cadenza"
 State = Literal["starting", "serving", "draining", "gone"]
+THAW_S = 2.5  # how long after a pause of all its clocks a process may take itself for fresh
 START_PAUSE_S = 0.5  # before a process that could not start is started again
 
 
@@ -57,7 +58,7 @@ class Process:
         self.link = Link(scheduler, self.loop, Random(f"{machine.random.random()} {self.name}"))
         self.state: State = "starting"
         self.clock_ms = 0  # how far its time of day is off
-        self.thawed_s = -100.0  # when it last went on after a pause in which its clocks stood still
+        self.thawed_s = -100.0  # when it last went on after a pause in which all of its clocks stood still
         self._machine = machine
         self._boot_lag_s = 0.0
         self._first_name = ""
@@ -70,7 +71,8 @@ class Process:
         self.presence = Presence(self.store, host=host)
         self.log = io.StringIO()
         self.observer = Observer(make_log(self.log))
-        self.ledger = LedgerWriter(self.store, self.observer, self.presence)
+        self.ledger = WatchedLedger(self.store, self.observer, self.presence)
+        self.ledger.process = self
         self.key_cache = KeyCache(self.store, self.presence)
         self.rates = MemoryRates(lambda: round(self.loop.time() * 1e9))
 
@@ -81,6 +83,11 @@ class Process:
     def was_swept(self) -> bool:
         """Whether another process took it for dead: it has registered again since, or must."""
         return self.presence.is_swept or self.presence.name != self._first_name
+
+    @property
+    def is_thawing(self) -> bool:
+        """Whether it may take itself for fresh, because its clocks stood still."""
+        return self._machine.scheduler.now_s - self.thawed_s <= THAW_S
 
     def start(self, on_failure: Callable[[], None]) -> None:
         self.loop.start(self._start(on_failure))
@@ -123,7 +130,7 @@ class Process:
     def resume(self, lost_s: float, boot_lost_s: float) -> None:
         """Go on, with the monotonic clock and the boot clock behind by these times."""
         self._boot_lag_s += boot_lost_s
-        if lost_s:
+        if boot_lost_s:
             self.thawed_s = self._machine.scheduler.now_s
         if not self.loop.is_dead:
             self.loop.resume(lost_s)

@@ -3,8 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from tests.simulation.plan import DOLLAR_NANO, Database, PlannedFault, make_plan
+from tests.simulation.plan import DOLLAR_NANO, PlannedFault, make_plan
 from tests.simulation.run import run_plan, shrink
+from tests.simulation.themes import Database
 
 SEEDS = range(8)
 

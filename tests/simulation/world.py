@@ -5,24 +5,23 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from cadenza.control.money.credit import correct_credit, give_credit
-from cadenza.core.errors import CadenzaError, ControlError
+from cadenza.core.errors import CadenzaError
 from cadenza.core.records import Cap
-from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit as ledger_credit
 from cadenza.ledger.cap_rows import set_cap
 from cadenza.observe import places
-from cadenza.store.store import Store, StoreUnavailable, Transaction
+from cadenza.store.store import StoreUnavailable, Transaction
 from cadenza.store.tables import accounts, keys
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.keys import NewKey
-from tests.simulation.checks import Checks
+from tests.simulation.checks import Checks, small_request
 from tests.simulation.clients import CHARS_PER_TOKEN, Chat, Refusal, serve
+from tests.simulation.commands import CapChange, Operator, key_name
 from tests.simulation.database import ModelDatabase
+from tests.simulation.holds import HoldWatch
 from tests.simulation.network import Link
 from tests.simulation.plan import (
     BUSY_S,
-    DOLLAR_NANO,
     PlannedAccount,
     PlannedCommand,
     PlannedFault,
@@ -31,19 +30,22 @@ from tests.simulation.plan import (
 )
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.process import Machine, Process
-from tests.simulation.scheduler import Scheduler, VirtualLoop
+from tests.simulation.scheduler import Scheduler
 from tests.simulation.sqlite import SqliteFile
 
 LOST_TAIL_S = 0.3
 DOWN_S = 1.0
 RESTART_S = 0.3
 RETRY_S = 0.2
+TWO_HOURS_MS = 7_200_000
 PROBES_S = 16.0  # so long after the last fault, every account must be served
 SETTLED_S = 24.0  # so long after the last fault, everything must be in order
+REVOKED = 2_000_000  # the numbers of requests with a key that was revoked
+REVOKED_S = (0.0, 0.02, 0.3, 1.0, 2.2)  # when they are sent, after the revocation returned
 
 
 class World:
-    """Runs a plan. `checks.violations` says what went wrong."""
+    """Runs a plan. `checks.broken` says what went wrong."""
 
     def __init__(self, plan: RunPlan, *, is_traced: bool = False) -> None:
         self.plan = plan
@@ -58,18 +60,15 @@ class World:
         )
         self.machine = Machine(self.scheduler, random, self.database, plan.start_ms)
         self.checks = Checks(self)
+        self.watch = HoldWatch(self)
         self.chats: list[Chat] = []
+        self.chat_of: dict[str, Chat] = {}  # by completion id
         self.running: dict[int, list[Chat]] = {}
         self.processes: list[Process] = []
         self.incarnations = [0] * plan.processes
         self.graves: list[Any] = []  # dead processes: nothing of them may be collected while the run goes on
-        self.revoked_s: dict[str, float] = {}  # when a revocation returned, by key
         self.last_fault_s = 0.0
-        self.operator = VirtualLoop(self.scheduler, "operator")  # type: ignore[abstract]
-        self.operator_link = Link(self.scheduler, self.operator, Random(f"operator {plan.seed}"))
-        self.operator_store: Store = self.operator.inside(
-            lambda: self.machine.open_store(self.operator, self.operator_link)
-        )
+        self.operator = Operator(self)
 
     def note(self, text: Callable[[], str]) -> None:
         if self.trace is not None:
@@ -77,7 +76,7 @@ class World:
 
     def run(self) -> None:
         plan, at = self.plan, self.scheduler.at
-        is_set_up = self.operator.start(self._set_up())
+        is_set_up = self.operator.loop.start(self._set_up())
         self.scheduler.run(0.4)
         is_set_up.result()
         self.model.on_commit.append(self.checks.after_commit)
@@ -86,7 +85,7 @@ class World:
         for request in plan.requests:
             at(request.at_s, self.send, request)
         for command in plan.commands:
-            at(command.at_s, lambda one=command: self.operator.start(self._command(one)))
+            at(command.at_s, self.operator.start, command)
         for fault in plan.faults:
             self._plan_fault(fault)
         self.scheduler.run(BUSY_S + 1)
@@ -100,7 +99,7 @@ class World:
         """Kill everything, so that nothing runs when it is thrown away."""
         for process in [*self.processes, *self.graves]:
             process.loop.kill()
-        self.operator.kill()
+        self.operator.loop.kill()
 
     # Set-up
 
@@ -114,7 +113,7 @@ class World:
                 for key, cap_nano in enumerate(planned.caps_nano):
                     self._add_key(tx, number, planned, key, cap_nano)
 
-        await self.operator_store.transact(work)
+        await self.operator.store.transact(work)
 
     def _add_key(self, tx: Transaction, account: int, planned: PlannedAccount, key: int, cap_nano: int | None) -> None:
         key_id = key_name(account, key)
@@ -123,12 +122,14 @@ class World:
         if cap_nano is not None:
             cap = Cap(cap_nano, "month" if planned.is_monthly else "total")
             set_cap(tx, planned.name, key_id, cap, self.plan.start_ms)
+            self.operator.caps[key_id].append(CapChange(cap, 0.0))
 
     # Processes
 
     def _begin(self, number: int) -> Process:
         self.incarnations[number] += 1
         process = Process(self.machine, number, self.incarnations[number])
+        process.ledger.watch = self.watch
         self.running[id(process)] = []
         process.start(lambda: self._restart(number))
         return process
@@ -162,6 +163,7 @@ class World:
             request.prompt_chars // CHARS_PER_TOKEN,
         )
         self.chats.append(chat)
+        self.chat_of[chat.completion_id] = chat
         self.running[id(process)].append(chat)
         task = asyncio.get_running_loop().create_task(self._serve(process, chat, tries))
         if request.leaves_after_s is not None and tries == 0:
@@ -187,6 +189,7 @@ class World:
             chat.status = 500
             self.checks.fail("no request meets an internal error", f"{chat.completion_id}: {places(error)} {error!r}")
         chat.ended_s = self.scheduler.now_s
+        self.watch.charged(chat.completion_id)
         self.checks.ended(chat)
         self.note(lambda: f"{chat.completion_id} on {process.name} ends with {chat.status}")
         self.running[id(process)].remove(chat)
@@ -209,31 +212,15 @@ class World:
     def whole(self, chat: Chat) -> None:
         """The client got the last byte."""
         chat.is_whole = True
+        self.checks.delivered(chat)
 
-    # Commands
-
-    async def _command(self, command: PlannedCommand) -> None:
-        planned, now_ms = self.plan.accounts[command.account], self.plan.start_ms + round(self.scheduler.now_s * 1000)
-        store, email = self.operator_store, f"{planned.name}@example.org"
-        key_id, reference = key_name(command.account, command.key), f"command {command.number}"
-        cap = Cap(command.amount_nano, "total") if command.amount_nano < DOLLAR_NANO else None
-        for _ in range(command.repeats + 1):
-            try:
-                match command.kind:
-                    case "grant":
-                        await give_credit(store, email, command.amount_nano, reference, now_ms, reference=reference)
-                        self.checks.granted.setdefault(reference, (planned.name, command.amount_nano))
-                    case "correct":
-                        await correct_credit(store, email, -command.amount_nano, "why", "operator", now_ms, reference)
-                    case "cap":
-                        await make_change(store, lambda tx: set_cap(tx, planned.name, key_id, cap, now_ms))
-                    case "revoke":
-                        await make_change(store, lambda tx: keys.revoke(tx, key_id, now_ms))
-                        self.revoked_s.setdefault(key_id, self.scheduler.now_s)
-            except (StoreUnavailable, ControlError):
-                self.note(lambda: f"{reference} failed")
-            else:
-                self.note(lambda: f"{reference}: {command.kind} of {planned.name} {key_id}")
+    def try_revoked(self, command: PlannedCommand) -> None:
+        """A revocation has returned: the key is tried on every process, now and a little later."""
+        for number, delay_s in enumerate(REVOKED_S):
+            for process in range(len(self.processes)):
+                probe = REVOKED + command.number * 1_000 + number * 100 + process
+                request = small_request(probe, process, command.account, command.key)
+                self.scheduler.after(delay_s, self.send, request)
 
     # Faults
 
@@ -245,27 +232,50 @@ class World:
 
     def _fault_by_count(self, fault: PlannedFault) -> None:
         """Let it happen in the middle of what a process does, at its n-th command to the store."""
-        process = self.processes[fault.process]
+        process, link = self._target(fault)
         assert fault.commands_until is not None
-        if self.scheduler.now_s > BUSY_S:
-            return
-        if process.link.sent >= fault.commands_until:
+        if link.sent >= fault.commands_until:
             self._fault(fault)
-        elif process.link.trap is None and process.state != "gone":
-            process.link.trap = (fault.commands_until, lambda: self._fault(fault))
+        elif link.trap is None and (process is None or process.state != "gone"):
+            link.trap = (fault.commands_until, lambda: self._fault(fault))
         else:
             self.scheduler.after(1.0, self._fault_by_count, fault)
 
+    def _target(self, fault: PlannedFault) -> tuple[Process | None, Link]:
+        """The process that a fault meets, or None for the operator, and its way to the store."""
+        process = self.processes[fault.process] if fault.process < len(self.processes) else None
+        return process, process.link if process else self.operator.link
+
     def _fault(self, fault: PlannedFault) -> None:
-        process, kind = self.processes[fault.process], fault.kind
-        if process.state == "gone" and kind not in {"lock", "full", "failover", "lost tail"}:
+        (process, link), kind = self._target(fault), fault.kind
+        if self.scheduler.now_s > BUSY_S:
             return
-        where = f"{process.name}, account {fault.account}"
+        if process and process.state == "gone" and kind not in {"lock", "full", "failover", "lost tail"}:
+            return
+        where = f"{process.name if process else 'operator'}, account {fault.account}"
         self.note(lambda: f"fault {fault.number}: {kind} of {where}, for {fault.lasts_s:.2f} s")
         now_s, lasts_s, after = self.scheduler.now_s, fault.lasts_s, self.scheduler.after
         self.last_fault_s = max(self.last_fault_s, now_s + lasts_s)
+        if process and kind in {"crash", "lost machine"}:
+            self.checks.died(process, self.running[id(process)])
         self.checks.fault_began(fault)
-        number = fault.process
+        match kind:
+            case "cut":
+                link.cut()
+                after(lasts_s, link.heal)
+            case "slow":
+                link.slowness = 100.0
+                after(lasts_s, setattr, link, "slowness", 1.0)
+            case "reset":
+                link.break_all()
+            case "lock" | "theft" | "full" | "failover" | "lost tail":
+                self._fault_of_store(fault)
+            case _:
+                assert process
+                self._fault_of_process(fault, process)
+
+    def _fault_of_process(self, fault: PlannedFault, process: Process) -> None:
+        kind, lasts_s, after, number = fault.kind, fault.lasts_s, self.scheduler.after, fault.process
         match kind:
             case "crash" | "lost machine":
                 process.die(is_machine_lost=kind == "lost machine")
@@ -274,22 +284,12 @@ class World:
                 process.pause()
                 lost_s = 0.0 if kind == "stop" else lasts_s
                 after(lasts_s, process.resume, lost_s, lasts_s if kind == "freeze" else 0.0)
-            case "cut":
-                process.link.cut()
-                after(lasts_s, process.link.heal)
-            case "slow":
-                process.link.slowness = 100.0
-                after(lasts_s, setattr, process.link, "slowness", 1.0)
-            case "reset":
-                process.link.break_all()
             case "clock":
-                process.clock_ms += round((lasts_s - 5) * 10_000)
+                process.clock_ms += TWO_HOURS_MS if fault.number % 3 == 0 else round((lasts_s - 5) * 10_000)
             case "drain":
                 running = self.running[id(process)]
                 process.loop.start(process.drain(lambda: not running))
                 self._restart_when_gone(number)
-            case _:
-                self._fault_of_store(fault)
 
     def _fault_of_store(self, fault: PlannedFault) -> None:
         match fault.kind:
@@ -330,6 +330,7 @@ class World:
         def end() -> None:
             session.roll_back()
             server.ended(session)
+            self.checks.lock_ended(fault)
 
         go_on()
 
@@ -359,7 +360,3 @@ class World:
             self.note(lambda: "the store is up again")
 
         self.scheduler.after(LOST_TAIL_S if loses_tail else 0.0, fail)
-
-
-def key_name(account: int, key: int) -> str:
-    return f"key_{account}_{key}"

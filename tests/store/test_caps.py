@@ -241,6 +241,19 @@ async def test_a_cap_that_is_set_again_knows_what_runs(rich: Store) -> None:
     assert await figures(rich) == (2 * WHOLE_NANO, 0)
 
 
+async def test_a_request_of_an_earlier_cap_is_charged_in_full(rich: Store) -> None:
+    """It ends before its process has written anything under the new cap."""
+    async with writing(rich) as (writer, _):
+        await cap(rich, Cap(9 * WHOLE_NANO))
+        await hold(writer, "r1")
+        await cap(rich, None)
+        await cap(rich, Cap(100))
+        ended = await end(writer, "r1", Usage(100, 50))
+        assert (ended.charged_nano, ended.is_lost) == (WHOLE_NANO, False)
+        await refused(writer, "r2")
+    assert await figures(rich) == (WHOLE_NANO, 0)
+
+
 async def test_a_month_begins_anew(rich: Store) -> None:
     """The first request of a month has the whole cap; one of the month before counts for that month when it ends."""
     async with writing(rich) as (writer, _):

@@ -98,6 +98,20 @@ async def test_a_request_whose_key_is_used_by_a_retry_is_lost(rich: Store, is_ov
     assert (await charged(rich), await users_of_keys(rich)) == ({"r2": 2500}, ["r2"])
 
 
+async def test_a_request_that_will_end_late_is_not_marked(rich: Store) -> None:
+    """If its process is swept again, it is not charged by a mark: a retry with its key may have been charged."""
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
+        await writer.hold(FIRST)
+        writer.track("r1", Progress(7))
+        await sweep_process(rich, writer.presence.name)
+        assert isinstance(await writer.hold(RETRY), Held)
+        assert await writer.end(make_outcome("r2", WHOLE)) == Ended(2500)
+        await writer.mark()
+        await sweep_process(rich, writer.presence.name)
+        assert await writer.end(make_outcome("r1", WHOLE)) == LOST
+    assert await charged(rich) == {"r2": 2500}
+
+
 async def test_a_retry_in_the_same_process_under_a_new_name_is_the_one_that_counts(rich: Store) -> None:
     """The process is swept and begins again; the retry with the freed key is its own, and only the retry is charged."""
     async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):

@@ -68,7 +68,7 @@ def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes
     charged_nano = min(due_nano, not_kept_nano + account.free_nano)
     assert 0 <= charged_nano <= end.due_nano
     if cap:
-        cap.charge(charged_nano, hold.started_at, is_excused=_is_excused(end))
+        cap.charge(charged_nano, hold.started_at, is_excused=_is_excused(end, own_nano))
     from_reserve_nano = min(charged_nano, not_kept_nano)
     account.reserve_nano -= from_reserve_nano
     account.held_nano -= from_reserve_nano
@@ -125,14 +125,17 @@ def _is_short(end: End, charged_nano: int) -> bool:
     return charged_nano < end.due_nano and charged_nano < end.held_nano
 
 
-def _is_excused(end: End) -> bool:
-    """Whether a request was already running when the cap of its key was set. A late one may have begun after that."""
-    return not end.is_capped and not end.is_late
+def _is_excused(end: End, own_nano: int) -> bool:
+    """Whether a request was already running when the cap of its key was set. A late one may have begun after that.
+
+    It holds nothing of the cap then, or less than its credit, if it began under an earlier cap that was removed.
+    """
+    return not end.is_late and (not end.is_capped or own_nano < end.held_nano)
 
 
 def _within_cap(cap: CapState, end: End, own_nano: int) -> int:
     """What is due for a request that held `own_nano` of its cap: at most that, or what the cap leaves if it is more."""
     cap.enter(end.hold.started_at)
-    if _is_excused(end):
+    if _is_excused(end, own_nano):
         return end.due_nano
     return min(end.due_nano, max(own_nano, cap.left_nano(end.hold.started_at)))

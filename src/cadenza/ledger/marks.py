@@ -73,6 +73,10 @@ class Marks:
         tracked = self._tracked.pop(completion_id, None)
         return tracked is not None and tracked.may_have_mark
 
+    def lose(self) -> None:
+        """This process was swept: the requests that run end late, and what they owe is decided then."""
+        self._tracked.clear()
+
     async def write(self, process: str) -> None:
         """Mark what long-running requests have delivered since their last mark."""
         counted = await self._count()

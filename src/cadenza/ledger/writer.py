@@ -132,8 +132,12 @@ class LedgerWriter:
         return answer
 
     def track(self, completion_id: str, delivery: Delivery) -> None:
-        """Mark what the request delivers until its hold ends. Without an open hold, nothing is marked."""
-        if found := self._open.get(completion_id):
+        """Mark what the request delivers until its hold ends. Without an open hold, nothing is marked.
+
+        Neither is a request that will end late: a sweep would charge it though its idempotency key is free again.
+        """
+        found = self._open.get(completion_id)
+        if found and found[2] == self._presence.name:
             self._marks.track(found[0], delivery)
 
     def end(self, outcome: Outcome) -> "asyncio.Future[Answer]":
@@ -180,6 +184,7 @@ class LedgerWriter:
         """Another process took this one for dead and swept it. Requests continue, and end late."""
         self._observer.log.warning("this process was taken for dead and begins again", requests=len(self._open))
         self._reserves.lose()
+        self._marks.lose()
 
     def _woken(self) -> None:
         wake, self._wake = self._wake, asyncio.Event()

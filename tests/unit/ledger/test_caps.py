@@ -64,13 +64,21 @@ def take(cap: CapState, hold: Hold, account: LockedAccount | None = None, *, is_
     return take_hold(account or rich(), wanted, Known(caps={"k": cap}), Changes())
 
 
-def make_end(due_nano: int, completion_id: str = "r1", *, started_at: int = 1, is_capped: bool = True) -> End:
+def make_end(
+    due_nano: int,
+    completion_id: str = "r1",
+    *,
+    held_nano: int = WHOLE_NANO,
+    started_at: int = 1,
+    is_capped: bool = True,
+    is_late: bool = False,
+) -> End:
     outcome = Outcome(
         request_id="req", completion_id=completion_id, endpoint="chat", status=200, duration_ms=1, ended_at=1,
         usage=Usage(0, 0),
     )  # fmt: skip
     hold = make_hold(completion_id, started_at=started_at)
-    return End(outcome, hold, WHOLE_NANO, due_nano, is_capped=is_capped)
+    return End(outcome, hold, held_nano, due_nano, is_capped=is_capped, is_uncertain=is_late, is_late=is_late)
 
 
 def end(cap: CapState, *ends: End, use: CapUse = NO_CAP_USE) -> list[Ended]:
@@ -162,11 +170,11 @@ def test_what_a_short_answer_leaves_pays_for_a_long_one() -> None:
 def test_a_process_that_was_swept_has_no_hold_left() -> None:
     """Its requests pay what the cap leaves by now, and what runs on under its new name stays held."""
     cap = total(5000, spent_nano=1000, held_nano=3000, mine_nano=3000)
-    [ended] = end(cap, make_end(WHOLE_NANO), use=CapUse({"k": 3000}, {}))
+    [ended] = end(cap, make_end(WHOLE_NANO, is_late=True), use=CapUse({"k": 3000}, {}))
     assert (ended.charged_nano, ended.is_lost) == (1000, True)
     assert (cap.spent_nano, cap.held_nano, cap.excused_nano) == (2000, 3000, 0)
     cap = total(5000, spent_nano=5000)
-    [ended] = end(cap, make_end(WHOLE_NANO), use=CapUse({}, {"r1": WHOLE_NANO}))
+    [ended] = end(cap, make_end(WHOLE_NANO, is_late=True), use=CapUse({}, {"r1": WHOLE_NANO}))
     assert (ended.charged_nano, cap.held_nano, cap.mine_nano) == (0, 0, 0)
 
 
@@ -176,6 +184,14 @@ def test_a_request_that_ran_when_the_cap_was_set_is_counted_in_full() -> None:
     [ended] = end(cap, make_end(900, is_capped=False))
     assert (ended.charged_nano, cap.spent_nano, cap.excused_nano) == (900, 1300, 300)
     assert isinstance(take(cap, make_hold()), Insufficient)
+
+
+def test_a_request_of_an_earlier_cap_is_counted_in_full() -> None:
+    """The cap was removed and set again while it ran: it holds nothing of the new one, and is excused."""
+    cap = total(1000, spent_nano=400)
+    [ended] = end(cap, make_end(WHOLE_NANO), use=CapUse({}, {"r1": WHOLE_NANO}))
+    assert (ended.charged_nano, ended.is_lost) == (WHOLE_NANO, False)
+    assert (cap.spent_nano, cap.held_nano, cap.excused_nano) == (400 + WHOLE_NANO, 0, WHOLE_NANO - 600)
 
 
 def test_what_the_store_holds_for_nobody_is_given_back() -> None:
@@ -204,7 +220,8 @@ def test_a_request_of_an_earlier_month_counts_for_that_month() -> None:
     in_october = at(2026, 10, 31)
     answer = take(cap, make_hold(started_at=in_october))
     assert answer == Held(SHORT_NANO, 16, is_capped=True)
-    [ended] = end(cap, make_end(9000, started_at=in_october), use=CapUse({}, {"r1": SHORT_NANO}))
+    fitted = make_end(9000, started_at=in_october, held_nano=SHORT_NANO)
+    [ended] = end(cap, fitted, use=CapUse({}, {"r1": SHORT_NANO}))
     assert ended.charged_nano == SHORT_NANO
     assert (cap.month, cap.spent_nano, cap.held_nano) == (NOVEMBER, 0, 0)
 
@@ -253,7 +270,7 @@ def test_no_moves_of_two_processes_pass_a_cap(limit_nano: int, steps: list[Move]
             began, own_nano = mine.pop(0)
             name = f"r{number}"
             use = CapUse({"k": cap.mine_nano - own_nano}, {name: own_nano})
-            [ended] = end(cap, make_end(step.due_nano, name, started_at=began), use=use)
+            [ended] = end(cap, make_end(step.due_nano, name, held_nano=own_nano, started_at=began), use=use)
             assert ended.charged_nano >= min(step.due_nano, own_nano)
             spent_nano[month_of("month", began)] += ended.charged_nano
         month = cap.month

@@ -1,0 +1,213 @@
+"""What operators, owners and the payment provider do in a run, and what must have become of it at the end."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cadenza.control.money.credit import correct_credit, give_credit
+from cadenza.control.money.payments import (
+    DisputeClosed,
+    Disputed,
+    Fact,
+    Paid,
+    PaymentEvent,
+    Refunded,
+    Subject,
+    apply_event,
+)
+from cadenza.control.money.vouchers import Redeemed, redeem_voucher
+from cadenza.core.codes import code_prefix, digest_code, normal_code
+from cadenza.core.errors import ControlError
+from cadenza.core.records import Cap, Period
+from cadenza.fleet.changes import make_change
+from cadenza.ledger import payments, vouchers
+from cadenza.ledger.cap_rows import set_cap
+from cadenza.ledger.payments import Payment
+from cadenza.ledger.vouchers import Voucher
+from cadenza.store.store import StoreUnavailable
+from cadenza.store.tables import keys
+from tests.simulation.network import Link
+from tests.simulation.plan import DOLLAR_NANO, PlannedCommand
+from tests.simulation.scheduler import VirtualLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+PROVIDER = "simulated"
+PAUSES_S = (0.0, 0.05, 0.5, 3.0)  # between the events of a payment
+
+
+class Effect(msgspec.Struct):
+    """The credit that a command gives or takes (below zero), by the sources or the note of its entries."""
+
+    sources: tuple[str, ...] = ()
+    note: str = ""
+    amounts_nano: set[int] = msgspec.field(default_factory=lambda: {0})  # that are possible
+
+    def may_be(self, amount_nano: int) -> None:
+        """The command was sent."""
+        self.amounts_nano.add(amount_nano)
+
+    def must_be(self, amount_nano: int) -> None:
+        """The command returned."""
+        self.amounts_nano = {amount_nano}
+
+
+class CapChange(msgspec.Struct, frozen=True):
+    """A cap that was set, and from when on: a request that begins later must not pass it."""
+
+    cap: Cap | None
+    since_s: float
+
+
+class Operator:
+    """Carries out commands, on connections of its own."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.loop = VirtualLoop(world.scheduler, "operator")  # type: ignore[abstract]
+        self.link = Link(world.scheduler, self.loop, Random(f"operator {world.plan.seed}"))
+        self.store = self.loop.inside(lambda: world.machine.open_store(self.loop, self.link))
+        self.effects: dict[str, Effect] = {}
+        self.revoked_s: dict[str, float] = {}  # when a revocation returned, by key
+        self.maybe_revoked: set[str] = set()
+        self.caps: dict[str, list[CapChange]] = defaultdict(list)  # by key; those that may have failed have no end
+
+    def start(self, command: PlannedCommand) -> None:
+        self.loop.start(self._run(command))
+
+    async def _run(self, command: PlannedCommand) -> None:
+        """Repetitions have the same reference: they take effect once."""
+        work = self._prepare(command)
+        times = range(command.repeats + 1)
+        if command.is_at_once:
+            await asyncio.gather(*[self._try(command, work) for _ in times])
+        else:
+            for _ in times:
+                await self._try(command, work)
+
+    async def _try(self, command: PlannedCommand, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (StoreUnavailable, ControlError) as error:
+            text = str(error)
+            self._world.note(lambda: f"command {command.number} failed: {text[:80]}")
+        else:
+            self._world.note(lambda: f"command {command.number}: {command.kind} of account {command.account} returns")
+
+    def _now_ms(self) -> int:
+        return self._world.plan.start_ms + round(self._world.scheduler.now_s * 1000)
+
+    def _prepare(self, command: PlannedCommand) -> Callable[[], Awaitable[None]]:
+        match command.kind:
+            case "grant":
+                return lambda: self._grant(command)
+            case "correct":
+                return lambda: self._correct(command)
+            case "revoke":
+                return lambda: self._revoke(command)
+            case "cap":
+                return lambda: self._cap(command)
+            case "voucher":
+                return lambda: self._redeem(command)
+            case "refund" | "dispute":
+                return lambda: self._pay(command)
+
+    def _account(self, command: PlannedCommand) -> str:
+        return self._world.plan.accounts[command.account].name
+
+    async def _grant(self, command: PlannedCommand) -> None:
+        reference, amount_nano = f"command {command.number}", command.amount_nano
+        effect = self._effect(reference, note=reference)
+        effect.may_be(amount_nano)
+        email = f"{self._account(command)}@example.org"
+        await give_credit(self.store, email, amount_nano, reference, self._now_ms(), reference=reference)
+        effect.must_be(amount_nano)
+
+    async def _correct(self, command: PlannedCommand) -> None:
+        reference, amount_nano = f"command {command.number}", -command.amount_nano
+        effect = self._effect(reference, note=reference)
+        effect.may_be(amount_nano)
+        email, now_ms = f"{self._account(command)}@example.org", self._now_ms()
+        await correct_credit(self.store, email, amount_nano, reference, "operator", now_ms, reference)
+        effect.must_be(amount_nano)
+
+    def _effect(self, name: str, *sources: str, note: str = "") -> Effect:
+        return self.effects.setdefault(name, Effect(sources, note))
+
+    async def _revoke(self, command: PlannedCommand) -> None:
+        key_id, now_ms = key_name(command.account, command.key), self._now_ms()
+        self.maybe_revoked.add(key_id)
+        await make_change(self.store, lambda tx: keys.revoke(tx, key_id, now_ms))
+        self.revoked_s.setdefault(key_id, self._world.scheduler.now_s)
+        self._world.try_revoked(command)
+
+    async def _cap(self, command: PlannedCommand) -> None:
+        account_id, key_id, now_ms = self._account(command), key_name(command.account, command.key), self._now_ms()
+        period: Period = "month" if self._world.plan.accounts[command.account].is_monthly else "total"
+        cap = Cap(command.amount_nano, period) if command.amount_nano < DOLLAR_NANO else None
+        changes = self.caps[key_id]
+        changes.append(CapChange(cap, float("inf")))  # until it returns
+        await make_change(self.store, lambda tx: set_cap(tx, account_id, key_id, cap, now_ms))
+        changes.append(CapChange(cap, self._world.scheduler.now_s))
+
+    async def _redeem(self, command: PlannedCommand) -> None:
+        """Make a voucher, and let two accounts redeem it."""
+        code = normal_code(f"{command.number:020d}")
+        assert code
+        name, now_ms, amount_nano = f"voucher {command.number}", self._now_ms(), command.amount_nano
+        if name not in self.effects:
+            self._effect(name, name).may_be(amount_nano)
+            voucher = Voucher(name, code_prefix(code), amount_nano, "", now_ms)
+            await self.store.transact(lambda tx: vouchers.add_all(tx, [(digest_code(code), voucher)]))
+        count = len(self._world.plan.accounts)
+        names = [self._world.plan.accounts[(command.account + number) % count].name for number in range(2)]
+        redeemed = await asyncio.gather(
+            *[redeem_voucher(self.store, account, code, account, now_ms) for account in names], return_exceptions=True
+        )
+        if any(isinstance(one, Redeemed) for one in redeemed):
+            self.effects[name].must_be(amount_nano)
+        for error in redeemed:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _pay(self, command: PlannedCommand) -> None:
+        """A card payment that is refunded in two parts, or disputed. Each repetition sends all events again."""
+        number, amount_nano, now_ms = command.number, command.amount_nano, self._now_ms()
+        name, pause_s = f"payment {number}", PAUSES_S[number % len(PAUSES_S)]
+        if name not in self.effects:
+            self._effect(name, name)
+            of, checkout = self._account(command), f"checkout {number}"
+            payment = Payment(name, of, PROVIDER, checkout, None, amount_nano, 0, "open", now_ms, now_ms)
+            await self.store.transact(lambda tx: payments.add(tx, payment))
+        await self._event(name, "paid", Paid(amount_nano), self.effects[name], amount_nano)
+        await asyncio.sleep(pause_s)
+        if command.kind == "refund":
+            part_nano = amount_nano // 3
+            for total_nano, more_nano in ((part_nano, part_nano), (amount_nano, amount_nano - part_nano)):
+                event = f"refunded {total_nano}"
+                effect = self._effect(f"{name} {event}", f"{name} {event}")
+                await self._event(name, event, Refunded(total_nano), effect, -more_nano)
+                await asyncio.sleep(pause_s)
+            return
+        dispute = f"dispute {number}"
+        effect = self._effect(dispute, dispute, f"{dispute}:closed")
+        await self._event(name, "disputed", Disputed(dispute, amount_nano), effect, -amount_nano)
+        await asyncio.sleep(pause_s)
+        is_won = number % 2 == 0
+        closed = DisputeClosed(dispute, amount_nano, "won" if is_won else "lost")
+        await self._event(name, "closed", closed, effect, 0 if is_won else -amount_nano)
+
+    async def _event(self, payment: str, kind: str, fact: Fact, effect: Effect, amount_nano: int) -> None:
+        effect.may_be(amount_nano)
+        event = PaymentEvent(f"{payment} {kind}", kind, Subject(payment_id=payment), fact)
+        if await apply_event(self.store, PROVIDER, event, self._now_ms()) == "done":
+            effect.must_be(amount_nano)
+
+
+def key_name(account: int, key: int) -> str:
+    return f"key_{account}_{key}"

@@ -1,0 +1,188 @@
+"""What the ledger answers to each request for credit, beside what account and cap could pay at that time.
+
+`WatchedLedger` is the real ledger and says what it was asked and what it answered. The rules:
+
+- a request gets as many tokens as its account and its cap can pay for, less what other requests hold or wait for;
+- what a process holds in memory is covered by its reserve in the store;
+- a process that was swept holds nothing in memory.
+"""
+
+import asyncio
+from collections import defaultdict
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cadenza.core.records import Outcome
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN
+from cadenza.ledger.backlog import Answer
+from cadenza.ledger.caps import month_of
+from cadenza.ledger.rules import Held, Hold, Insufficient, Repeated
+from cadenza.ledger.writer import LedgerWriter
+from cadenza.store import schema
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+RESERVE_PROCESS, RESERVE_AMOUNT = (schema.reserves.c.keys().index(name) for name in ("process", "amount_nano"))
+HEARTBEATS = schema.processes.c.keys().index("beats")
+MONEY = itemgetter(*(schema.accounts.c.keys().index(name) for name in ("balance_nano", "debt_nano")))
+CAP = itemgetter(*(schema.caps.c.keys().index(name) for name in ("period", "limit_nano", "month", "spent_nano")))
+ABANDONED_S = 1.0  # how long the hold of a client that left before it was taken may last
+
+
+class WatchedLedger(LedgerWriter):
+    """The ledger of a process. `watch` is told of every hold and of every end."""
+
+    watch: "HoldWatch | None" = None
+    process: "Process"
+
+    async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
+        if self.watch is None:
+            return await super().hold(hold)
+        claim = self.watch.asked(self.process, hold)
+        try:
+            answer = await super().hold(hold)
+        except BaseException:
+            self.watch.abandoned(claim)
+            raise
+        self.watch.answered(claim, answer)
+        return answer
+
+    def end(self, outcome: Outcome) -> "asyncio.Future[Answer]":
+        if self.watch is not None:
+            self.watch.ended(outcome.completion_id)
+        return super().end(outcome)
+
+
+class Claim(msgspec.Struct):
+    """The credit that a request waits for or holds, at most."""
+
+    process: Any
+    name: str  # of the process, in the store
+    hold: Hold
+    amount_nano: int
+    asked_s: float
+    payable_nano: int  # the least that account and cap could pay while it waited
+    is_running: bool = False
+    is_abandoned: bool = False  # nobody waits for its answer
+
+
+class HoldWatch:
+    """Judges the answers of all ledgers of a run."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._claims: dict[str, Claim] = {}
+        self._waiting: dict[str, Claim] = {}
+        self._of_account: dict[str, int] = defaultdict(int)
+        self._of_key: dict[str, int] = defaultdict(int)
+        self._find_account = world.model.finder("accounts", "id")
+        self._find_cap = world.model.finder("caps", "key_id")
+        self._find_process = world.model.finder("processes", "name")
+        self._find_reserves = world.model.finder("reserves", "account_id")
+
+    def asked(self, process: "Process", hold: Hold) -> Claim:
+        if before := self._claims.pop(hold.completion_id, None):  # it asks again, with its prompt counted
+            self._change(before, -before.amount_nano)
+        now_s = self._world.scheduler.now_s
+        most_nano = hold.price.quote(hold.prompt_tokens, hold.allowance_tokens + hold.extra_tokens)
+        claim = Claim(process, process.presence.name, hold, most_nano, now_s, 2**62)
+        self._claims[hold.completion_id] = self._waiting[hold.completion_id] = claim
+        self._change(claim, claim.amount_nano)
+        self._look(claim)
+        return claim
+
+    def answered(self, claim: Claim, answer: Held | Insufficient | Repeated) -> None:
+        del self._waiting[claim.hold.completion_id]
+        self._look(claim)
+        chat = self._world.chat_of[claim.hold.completion_id]
+        chat.answer, chat.registered_as = answer, claim.name
+        if isinstance(answer, Held):
+            claim.is_running = True
+            self._change(claim, answer.amount_nano - claim.amount_nano)
+            claim.amount_nano = answer.amount_nano
+            if claim.asked_s == self._world.scheduler.now_s:
+                self._check_registered(claim)
+        else:
+            self._drop(claim)
+        if not isinstance(answer, Repeated) and (isinstance(answer, Held) or claim.hold.is_counted):
+            self._judge(claim, answer)
+
+    def abandoned(self, claim: Claim) -> None:
+        """The client left, or the store did not answer: the hold may be taken, and is given back."""
+        del self._waiting[claim.hold.completion_id]
+        claim.is_abandoned = True
+        self._world.scheduler.after(ABANDONED_S, self._drop, claim)
+
+    def ended(self, completion_id: str) -> None:
+        """What is due stays reserved until it is charged."""
+        self._claims[completion_id].is_running = False
+
+    def charged(self, completion_id: str) -> None:
+        """The request is over, and its charge is durable."""
+        claim = self._claims.get(completion_id)
+        if claim and not claim.is_abandoned:
+            self._drop(claim)
+
+    def _drop(self, claim: Claim) -> None:
+        if self._claims.get(claim.hold.completion_id) is claim:
+            del self._claims[claim.hold.completion_id]
+            self._change(claim, -claim.amount_nano)
+
+    def _change(self, claim: Claim, amount_nano: int) -> None:
+        self._of_account[claim.hold.account_id] += amount_nano
+        self._of_key[claim.hold.key_id] += amount_nano
+
+    def account_changed(self, account_id: str) -> None:
+        """An account, or a reserve of it, was changed."""
+        for claim in self._waiting.values():
+            if claim.hold.account_id == account_id:
+                self._look(claim)
+        held = defaultdict[str, int](int)
+        for claim in self._claims.values():
+            if claim.hold.account_id == account_id and claim.is_running and not claim.process.loop.is_dead:
+                held[claim.name] += claim.amount_nano
+        if not held or self._world.checks.has_lost_commits:
+            return
+        reserved = {row[RESERVE_PROCESS]: row[RESERVE_AMOUNT] for row in self._find_reserves(account_id)}
+        for name, amount_nano in held.items():
+            if amount_nano > reserved.get(name, 0) and self._is_registered(name):
+                detail = f"{account_id}: {name} holds {amount_nano} of {reserved.get(name, 0)}"
+                self._world.checks.fail("what a process holds is covered by its reserve", detail)
+
+    def _look(self, claim: Claim) -> None:
+        """Note the least that could pay for a request that waits."""
+        hold = claim.hold
+        [account] = self._find_account(hold.account_id)
+        balance_nano, debt_nano = MONEY(account)
+        others_nano = self._of_account[hold.account_id] - claim.amount_nano
+        claim.payable_nano = min(claim.payable_nano, -1 if debt_nano else balance_nano - others_nano)
+        for period, limit_nano, month, spent_nano in map(CAP, self._find_cap(hold.key_id)):
+            started_in = month_of(period, hold.started_at)
+            others_nano = self._of_key[hold.key_id] - claim.amount_nano
+            left_nano = limit_nano - others_nano - (spent_nano if started_in == month else 0)
+            claim.payable_nano = min(claim.payable_nano, left_nano if started_in >= month else -1)
+
+    def _judge(self, claim: Claim, answer: Held | Insufficient) -> None:
+        hold, checks = claim.hold, self._world.checks
+        got_tokens = answer.allowance_tokens if isinstance(answer, Held) else 0
+        least_tokens = min(OUTPUT_TOKENS_MIN, hold.allowance_tokens)
+        payable_tokens = min(hold.allowance_tokens, hold.price.affordable(claim.payable_nano, hold.prompt_tokens))
+        if got_tokens >= payable_tokens or payable_tokens < least_tokens:
+            return
+        if not checks.is_disturbed(self._world.chat_of[hold.completion_id]):
+            detail = f"{hold.completion_id}: {got_tokens} tokens of {payable_tokens}, with {claim.payable_nano} free"
+            checks.fail("a request gets what its account can pay for", detail)
+
+    def _check_registered(self, claim: Claim) -> None:
+        if claim.process.is_thawing or self._world.checks.has_lost_commits or self._is_registered(claim.name):
+            return
+        detail = f"{claim.hold.completion_id} on {claim.process.name} as {claim.name}"
+        self._world.checks.fail("a process that was swept holds nothing in memory", detail)
+
+    def _is_registered(self, name: str) -> bool:
+        """Whether a process may write to the store under this name."""
+        return any(row[HEARTBEATS] >= 0 for row in self._find_process(name))

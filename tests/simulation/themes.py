@@ -1,0 +1,180 @@
+"""The themes of runs: what a run has more of, so that rare things meet.
+
+A pause that ends just after its process was swept, a late end whose idempotency key is used again, a request that asks
+for the last credit of an account: in a run that has a little of everything, two of these seldom come together.
+"""
+
+from typing import Literal, get_args
+
+import msgspec
+
+Theme = Literal[
+    "mixed",  # a little of everything
+    "swept",  # processes that are taken for dead and are alive
+    "crashed",  # processes that die, and their streams and idempotency keys
+    "poor",  # accounts with credit for a few requests, asked for by several processes at once
+    "capped",  # keys with small caps, at a month's end
+    "revoked",  # keys that are revoked while a process is cut off
+    "owing",  # refunds, disputes, corrections, vouchers and grants while requests run
+    "locked",  # rows that a stranger has locked, some for long
+]
+Database = Literal["postgres", "sqlite"]
+Upstream = Literal["answers", "fails", "dies", "lies", "uncounted", "cached"]
+FaultKind = Literal[
+    "crash",  # kill -9; its machine closes the connections
+    "lost machine",  # its connections stay open until nobody acknowledges them
+    "stop",  # SIGSTOP: the clocks run on
+    "sleep",  # the machine sleeps: the monotonic clock stands still
+    "freeze",  # the virtual machine is paused: all of its clocks stand still
+    "cut",  # no packets between the process and the store
+    "slow",  # the same, a hundred times slower
+    "reset",  # all connections to the store break at once
+    "lock",  # a stranger locks an account
+    "full",  # the disk of the store is full
+    "failover",  # the store is down for a moment, and nothing is lost
+    "lost tail",  # the same, and the last commits are gone
+    "clock",  # the time of day of a process is set
+    "drain",  # it is stopped properly, and started again
+    "theft",  # a stranger takes credit past the ledger: no seed has it, the tests of the simulation plant it
+]
+CommandKind = Literal["grant", "correct", "revoke", "cap", "voucher", "refund", "dispute"]
+THEMES: tuple[Theme, ...] = get_args(Theme)
+SPANS_S = (0.05, 0.5, 0.5, 1.9, 2.1, 2.6, 4.0, 4.9, 5.2, 5.9, 6.3, 6.8, 7.5, 8.5)  # about the times of the presence
+SWEPT_S = (5.5, 6.0, 6.2, 6.5, 6.8, 7.1, 7.5, 8.0, 8.5, 9.5)
+SHORT_S = (1.5, 1.9, 2.1, 2.4, 2.6, 3.0, 4.0, 5.0)
+RICH = (1_000,)
+ANSWERS: tuple[Upstream, ...] = ("answers",) * 10
+UPSTREAMS: tuple[Upstream, ...] = (*ANSWERS, "fails", "dies", "lies", "uncounted", "cached", "cached")
+CAPS = (None, None, None, 0, 1_500_013, 30_000_007)
+
+
+class ThemeTraits(msgspec.Struct, frozen=True):
+    """What a theme draws from. Kinds of faults that a database does not have are left out."""
+
+    databases: tuple[Database, ...] = ("postgres", "postgres", "sqlite")
+    processes: tuple[int, ...] = (1, 2, 3, 3, 4)
+    accounts: tuple[int, int] = (2, 6)
+    dollars: tuple[float, ...] = (0, 0.002, 0.02, 0.2, 10, 10, 10, 1_000, 1_000, 1_000)
+    keys: tuple[int, int] = (1, 3)
+    caps_nano: tuple[int | None, ...] = CAPS
+    faults: tuple[int, ...] = (0, 1, 1, 1, 2, 2, 2, 3, 4, 6)
+    kinds: tuple[FaultKind, ...] = ()  # of the faults; none: all
+    lasts_s: tuple[float, ...] = SPANS_S
+    by_count: float = 0.4  # how many faults come at a command to the store instead of at a time
+    counts: int = 2_000  # at which command, at most
+    commands: tuple[int, int] = (0, 12)
+    command_kinds: tuple[CommandKind, ...] = (
+        "grant",
+        "grant",
+        "correct",
+        "revoke",
+        "cap",
+        "voucher",
+        "refund",
+        "dispute",
+    )
+    prompts: tuple[int, ...] = (40, 400, 4_000, 11_000)
+    max_tokens: tuple[int | None, ...] = (None, 16, 200, 1_000)
+    outputs: tuple[int, ...] = (1, 10, 100, 600, 3_000)
+    streams: float = 0.6
+    long: float = 0.15  # how many requests take seconds
+    keyed: float = 0.2  # how many have an idempotency key
+    leaving: float = 0.15
+    bursts: float = 0.4  # how many come within half a second of others of their account
+    upstreams: tuple[Upstream, ...] = UPSTREAMS
+
+
+TRAITS: dict[Theme, ThemeTraits] = {
+    "mixed": ThemeTraits(bursts=0.85),
+    "swept": ThemeTraits(
+        databases=("postgres",),
+        processes=(2, 3, 3, 4),
+        accounts=(2, 4),
+        dollars=(0.01, 0.05, 1_000, 1_000),
+        faults=(2, 3, 3, 4),
+        kinds=("stop", "stop", "sleep", "freeze", "cut", "cut", "lost machine"),
+        lasts_s=SWEPT_S,
+        commands=(0, 4),
+        command_kinds=("grant", "cap", "revoke", "correct"),
+        long=0.4,
+        keyed=0.4,
+        max_tokens=(None, 16, 200, 1_000),
+        upstreams=("answers", "answers", "answers", "answers", "cached", "cached", "cached", "dies", "uncounted"),
+    ),
+    "crashed": ThemeTraits(
+        processes=(1, 2, 3, 4),
+        dollars=(0.02, 0.2, 1_000, 1_000),
+        faults=(1, 2, 3, 4),
+        kinds=("crash", "crash", "lost machine", "reset", "full", "failover", "drain", "clock", "cut"),
+        long=0.4,
+        keyed=0.4,
+        by_count=0.6,
+        commands=(0, 6),
+    ),
+    "poor": ThemeTraits(
+        processes=(2, 3, 4),
+        accounts=(3, 6),
+        dollars=(0.0012, 0.003, 0.006, 0.006, 0.012, 0.03),
+        caps_nano=(None, None, None, None, 3_000_017),
+        faults=(0, 0, 0, 1),
+        kinds=("stop", "reset", "crash"),
+        commands=(2, 10),
+        command_kinds=("grant", "grant", "correct", "voucher"),
+        prompts=(40, 40, 40, 12_000),
+        max_tokens=(16, 16, 16, 1_000, 3_000),
+        outputs=(1, 10, 600),
+        long=0.1,
+        bursts=0.7,
+    ),
+    "capped": ThemeTraits(
+        processes=(1, 2, 3),
+        accounts=(2, 3),
+        dollars=(0.02, 10, 1_000),
+        caps_nano=(None, 400_009, 1_500_013, 4_000_037, 30_000_007),
+        faults=(0, 1, 1, 2, 3),
+        kinds=("reset", "reset", "cut", "crash", "stop", "clock", "freeze", "failover"),
+        commands=(2, 6),
+        command_kinds=("cap", "cap", "cap", "grant"),
+        prompts=(40, 400, 4_000),
+        max_tokens=(16, 16, 200, 1_000),
+        long=0.25,
+        by_count=0.6,
+    ),
+    "revoked": ThemeTraits(
+        databases=("postgres", "postgres", "postgres", "sqlite"),
+        processes=(2, 3, 4),
+        dollars=RICH,
+        keys=(3, 3),
+        caps_nano=(None,),
+        faults=(1, 2, 3, 4),
+        kinds=("stop", "stop", "cut", "cut", "slow", "sleep", "freeze", "reset", "failover"),
+        lasts_s=SHORT_S,
+        counts=600,
+        commands=(6, 12),
+        command_kinds=("revoke", "revoke", "revoke", "grant"),
+        prompts=(40, 400),
+        long=0.05,
+    ),
+    "owing": ThemeTraits(
+        accounts=(1, 3),
+        dollars=(0.01, 0.05, 0.2, 2),
+        faults=(0, 0, 1, 2),
+        kinds=("reset", "reset", "failover", "crash", "stop", "full", "cut"),
+        commands=(8, 20),
+        command_kinds=("grant", "correct", "correct", "voucher", "voucher", "refund", "refund", "dispute"),
+        long=0.4,
+    ),
+    "locked": ThemeTraits(
+        databases=("postgres",),
+        processes=(1, 2, 3),
+        accounts=(4, 6),
+        dollars=(10, 1_000),
+        faults=(2, 3, 4, 5),
+        kinds=("lock", "lock", "lock", "lock", "crash"),
+        lasts_s=(0.2, 0.5, 1.0, 3.0, 8.0, 13.0),
+        by_count=0.2,
+        commands=(0, 3),
+        command_kinds=("grant", "correct"),
+        long=0.3,
+    ),
+}
