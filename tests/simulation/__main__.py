@@ -1,6 +1,7 @@
 """`python -m tests.simulation`: run seeds until stopped, or replay one. See docs/money.md."""
 
 import argparse
+import gc
 import itertools
 import os
 import sys
@@ -28,6 +29,7 @@ def main() -> int:
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
     warnings.simplefilter("ignore")  # coroutines of processes that were killed
+    gc.freeze()  # what is imported stays
     arguments = _parse()
     if arguments.seed is not None:
         return _replay(arguments.seed, arguments.requests, arguments.theme, is_quiet=arguments.quiet)
