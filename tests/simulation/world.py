@@ -19,6 +19,7 @@ from tests.simulation.clients import CHARS_PER_TOKEN, Chat, Refusal, serve
 from tests.simulation.commands import CapChange, Operator, key_name
 from tests.simulation.database import ModelDatabase
 from tests.simulation.holds import HoldWatch
+from tests.simulation.limits import LimitWatch
 from tests.simulation.network import Link
 from tests.simulation.plan import (
     BUSY_S,
@@ -32,6 +33,7 @@ from tests.simulation.postgres import PostgresServer
 from tests.simulation.process import Machine, Process
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.sqlite import SqliteFile
+from tests.simulation.valkey import SimulatedValkey
 
 LOST_TAIL_S = 0.3
 DOWN_S = 1.0
@@ -59,6 +61,10 @@ class World:
             else SqliteFile(self.model, random)
         )
         self.machine = Machine(self.scheduler, random, self.database, plan.start_ms)
+        self.limits = LimitWatch(self, plan.limits) if plan.limits else None
+        if self.limits:
+            self.machine.limits = self.limits
+            self.machine.valkey = SimulatedValkey(self.scheduler)
         self.checks = Checks(self)
         self.watch = HoldWatch(self)
         self.chats: list[Chat] = []
@@ -286,10 +292,27 @@ class World:
                 after(lasts_s, process.resume, lost_s, lasts_s if kind == "freeze" else 0.0)
             case "clock":
                 process.clock_ms += TWO_HOURS_MS if fault.number % 3 == 0 else round((lasts_s - 5) * 10_000)
+            case "cut valkey" | "slow valkey" | "restart valkey":
+                self._fault_of_valkey(fault, process)
             case "drain":
                 running = self.running[id(process)]
                 process.loop.start(process.drain(lambda: not running))
                 self._restart_when_gone(number)
+
+    def _fault_of_valkey(self, fault: PlannedFault, process: Process) -> None:
+        valkey, limits, after = self.machine.valkey, process.limits, self.scheduler.after
+        assert valkey
+        assert limits
+        match fault.kind:
+            case "cut valkey":
+                limits.link.cut()
+                after(fault.lasts_s, limits.link.heal)
+            case "slow valkey":
+                limits.link.slowness = 100.0
+                after(fault.lasts_s, setattr, limits.link, "slowness", 1.0)
+            case "restart valkey":
+                valkey.go_down()
+                after(fault.lasts_s, valkey.come_up_empty)
 
     def _fault_of_store(self, fault: PlannedFault) -> None:
         match fault.kind:

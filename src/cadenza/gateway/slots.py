@@ -7,6 +7,7 @@ longer, and is served next. The slots of a fleet are leased to its processes, wh
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from cadenza.core.errors import RateLimited
 from cadenza.core.shares import Shares, SlotLease, Use
@@ -27,7 +28,9 @@ class Slots:
         wait_s: float = SLOT_WAIT_S,
         share_wait_s: float = SHARE_WAIT_S,
         lender: Lender | None = None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._now_s = now_s
         self._shares = Shares(limit)
         self._wait_s = wait_s
         self._share_wait_s = share_wait_s
@@ -39,7 +42,7 @@ class Slots:
 
     async def enter(self, key: str) -> bool:
         """Whether there is a slot, now or within a moment. Every `enter` that returns True needs a `leave`."""
-        if self._shares.take(key, time.monotonic()):
+        if self._shares.take(key, self._now_s()):
             return True
         is_modest = self._shares.is_within_share(key, self._waiting_by_key[key] + 1)
         if is_modest or len(self._waiting) < self._shares.ceiling:
@@ -53,7 +56,7 @@ class Slots:
                 self._waiting_by_key[key] -= 1
                 if not self._waiting_by_key[key]:
                     del self._waiting_by_key[key]
-        self._shares.want(key, time.monotonic())
+        self._shares.want(key, self._now_s())
         return False
 
     @property
@@ -85,7 +88,7 @@ class Slots:
         self._let_in()
 
     def use(self) -> Use:
-        return self._shares.use(self._waiting_by_key, time.monotonic())
+        return self._shares.use(self._waiting_by_key, self._now_s())
 
     async def _wait(self, key: str, wait_s: float) -> bool:
         loop = asyncio.get_running_loop()
@@ -108,7 +111,7 @@ class Slots:
         turn.cancel()
 
     def _let_in(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._now_s()
         while self._waiting and self._shares.taken < self._shares.limit:
             turn = min(self._waiting, key=lambda turn: self._shares.held_by(self._waiting[turn]))
             if not self._shares.take(self._waiting[turn], now_s):
