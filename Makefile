@@ -9,7 +9,7 @@ PINNED := --require-hashes --only-binary :all:
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow simulate bench bench-money check fmt lock clean
+.PHONY: help setup run test test-slow simulate bench bench-check bench-money check fmt lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test-slow: $(VENV)/.dev ## Run the slow tests: soaks, storms, a browser, other p
 
 bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick for two minutes)
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-check: $(VENV)/.dev ## Compare the instructions per request with bench/baseline.json (ARGS=--accept to write it)
+	@$(BIN)/python -m bench.check $(ARGS)
 
 bench-money: $(VENV)/.dev ## Measure what gateways with budgets charge while they fail (ARGS=--quick for a short run)
 	@$(BIN)/python -m bench.money $(ARGS)

@@ -36,6 +36,7 @@ class Side(msgspec.Struct, frozen=True):
     revision: str
     gateway: Cadenza
     folder: Path
+    source: Path
     figures: dict[str, list[float]] = {}
 
 
@@ -76,14 +77,14 @@ def read_options() -> argparse.Namespace:
 def make_side(folder: Path, revision: str) -> Side:
     """Extract the source of the revision into the folder; the repository is not changed."""
     if revision == HERE:
-        return Side(revision, Cadenza(ROOT / "src"), folder / "run")
+        return Side(revision, Cadenza(ROOT / "src"), folder / "run", ROOT / "src")
     command = ["git", "-C", str(ROOT), "archive", "--format=tar", revision, "src"]
     archive = subprocess.run(command, capture_output=True, check=False)
     if archive.returncode != 0:
         raise CannotRun(f"unknown revision {revision!r}: {archive.stderr.decode().strip()}")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as members:
         members.extractall(folder, filter="data")
-    return Side(revision, Cadenza(folder / "src"), folder / "run")
+    return Side(revision, Cadenza(folder / "src"), folder / "run", folder / "src")
 
 
 def measure_side(side: Side, started: Running, pace: Pace, *, is_counted: bool) -> None:

@@ -10,6 +10,8 @@ import platform
 import resource
 import signal
 import subprocess
+import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +40,7 @@ class ProcessStat:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         self.pid = pid
         self.is_dead = after_name[0] == "Z"
+        self.is_stopped = after_name[0] == "T"
         self.session = int(after_name[3])
         self.cpu_s = sum(map(int, after_name[11:15])) / TICKS_PER_S
         self.rss_bytes = int(after_name[21]) * PAGE_BYTES
@@ -158,9 +161,19 @@ def facts() -> dict[str, str | int]:
         "cpu": _cpu_model(),
         "architecture": platform.machine(),
         "kernel": platform.release(),
-        "python": platform.python_version(),
+        "python": interpreter(),
         "load_average": f"{os.getloadavg()[0]:.2f}",
     }
+
+
+def interpreter() -> str:
+    """Which interpreter this is, as far as its speed depends on it: version, optimizations of its build, processor."""
+    configured = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    is_debians = sys.base_prefix == "/usr" and Path("/etc/debian_version").exists()  # its rules optimize, not configure
+    profiled = "" if is_debians or "--enable-optimizations" in configured else "not "
+    linked = " with LTO" if is_debians or "--with-lto" in configured else ""
+    name = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{name}, {profiled}profile-guided{linked}, {platform.machine()}"
 
 
 def _cpu_model() -> str:

@@ -171,7 +171,7 @@ def _environment(results: Results) -> str:
     busy = " Other work was running on the machine." if float(machine["load_average"]) > IDLE_LOAD else ""
     return (
         f"{length} {results.date}, Cadenza at {commit}, {machine['cores']} cores ({machine['cpu']}, "
-        f"{machine['architecture']}), Linux {machine['kernel']}, CPython {machine['python']}, "
+        f"{machine['architecture']}), Linux {machine['kernel']}, {machine['python']}, "
         f"load average at the start {machine['load_average']}.{busy}"
     )
 

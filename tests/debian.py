@@ -32,6 +32,7 @@ PACKAGES = {  # a program of each, or where a file of it is
     "postgresql": "/usr/lib/postgresql/*/bin/initdb",
     "redis-server": "redis-server",
     "systemd": "systemd-analyze",
+    "valgrind": "valgrind",
     "wrk": "wrk",
 }
 

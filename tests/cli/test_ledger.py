@@ -42,11 +42,13 @@ HELD = "the held sum is the sum of the reserves and open holds"
 COVERED = "the held sum never exceeds the balance"
 ONCE = "a request is charged at most once"
 METERED = "a charge has its metering row, on the same account"
+GRANTED = "granted credit is a part of the balance"
 COST = "a metering row costs what was charged and corrected"
 OWNER = f"(SELECT id FROM accounts WHERE email = '{EMAIL}')"
 NEIGHBOUR = f"(SELECT id FROM accounts WHERE email = '{OTHER}')"
 COLUMNS = "account_id, kind, amount_nano, completion_id, note, created_at"
 SECOND_CHARGE = f"INSERT INTO entries ({COLUMNS}) SELECT {COLUMNS} FROM entries WHERE completion_id = 'chatcmpl-forte'"
+ADD = "balance_nano = balance_nano + {0}, granted_nano = granted_nano + {0}"
 TRIGGERS = ("DROP TRIGGER entries_refuse_update", "DROP TRIGGER entries_refuse_delete")
 
 
@@ -165,7 +167,7 @@ def test_sound_ledger(books: Path) -> None:
     ("statements", "rules"),
     [
         ([f"UPDATE accounts SET balance_nano = balance_nano + 1 WHERE id = {OWNER}"], {BALANCE}),
-        ([f"UPDATE accounts SET balance_nano = balance_nano - 1 WHERE id = {OWNER}"], {BALANCE}),
+        ([f"UPDATE accounts SET balance_nano = balance_nano - 1 WHERE id = {OWNER}"], {BALANCE, GRANTED}),
         ([f"UPDATE accounts SET held_nano = held_nano - 1 WHERE id = {OWNER}"], {HELD}),
         ([f"UPDATE accounts SET held_nano = balance_nano + 1 WHERE id = {OWNER}"], {HELD, COVERED}),
         ([f"UPDATE accounts SET held_nano = -1 WHERE id = {OWNER}"], {HELD, COVERED}),
@@ -223,8 +225,8 @@ def test_charge_on_the_wrong_account_is_found(books: Path) -> None:
         books,
         *TRIGGERS,
         f"UPDATE entries SET account_id = {NEIGHBOUR} WHERE completion_id = 'chatcmpl-forte'",
-        f"UPDATE accounts SET balance_nano = balance_nano + {FORTE_NANO} WHERE id = {OWNER}",
-        f"UPDATE accounts SET balance_nano = balance_nano - {FORTE_NANO} WHERE id = {NEIGHBOUR}",
+        f"UPDATE accounts SET {ADD.format(FORTE_NANO)} WHERE id = {OWNER}",
+        f"UPDATE accounts SET {ADD.format(-FORTE_NANO)} WHERE id = {NEIGHBOUR}",
     )
     assert {found["subject"] for found in findings(books)} == {"chatcmpl-forte"}
 
@@ -257,6 +259,23 @@ def test_export_has_every_entry(books: Path) -> None:
     assert (forte["input_nano"], forte["output_nano"], forte["cached_input_nano"]) == (1070, 3450, None)
     assert (forte["provider"], forte["model"], forte["short_nano"], forte["source"]) == ("acme", "large", 0, "request")
     assert (mezzo["amount_nano"], mezzo["estimated"]) == (-MEZZO_NANO, True)
+
+
+def test_a_request_is_refunded_once(books: Path) -> None:
+    """Without --part it is all that the request cost; the export has it beside the charge. A second one is refused."""
+    done = run_here(books, "refund", "chatcmpl-forte", "--reason", "a bad answer")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"Refunded 0.00003592 of the 0.00003592 dollars that chatcmpl-forte cost, to {EMAIL}.\n"
+    *_, forte, mezzo, refund = exported(books)
+    assert (forte["refunded_nano"], mezzo["refunded_nano"]) == (FORTE_NANO, None)
+    assert (refund["origin"], refund["amount_nano"], refund["note"]) == ("refund", FORTE_NANO, "a bad answer")
+    assert (refund["source"], refund["completion_id"]) == ("refund:chatcmpl-forte", "chatcmpl-forte")
+    again = run_here(books, "refund", "chatcmpl-forte", "--part", "0.00000001", "--reason", "again")
+    assert_refused(again, "was refunded before: 0.00003592 of 0.00003592 dollars")
+    part = run_here(books, "refund", "chatcmpl-mezzo", "--part", "0.00000001", "--reason", "half an answer")
+    assert part.returncode == 0
+    assert findings(books) == []
+    assert_refused(run_here(books, "refund", "chatcmpl-open", "--reason", "why"), "No request with this id was charged")
 
 
 def test_both_formats_have_the_same_values(books: Path) -> None:

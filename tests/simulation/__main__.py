@@ -32,12 +32,13 @@ def main() -> int:
     gc.freeze()  # what is imported stays
     arguments = _parse()
     if arguments.seed is not None:
-        return _replay(arguments.seed, arguments.requests, arguments.theme, is_quiet=arguments.quiet)
+        theme = theme_of(arguments.seed, arguments.theme)
+        return _replay(arguments.seed, arguments.requests, theme, is_quiet=arguments.quiet)
     broken = _run_seeds(arguments)
     if broken is None:
         return 0
     if not arguments.json and not arguments.quiet:
-        _replay(broken, arguments.requests, arguments.theme, is_quiet=False)
+        _replay(broken, arguments.requests, theme_of(broken, arguments.theme), is_quiet=False)
     return 1
 
 
@@ -56,7 +57,7 @@ def _run_seeds(arguments: argparse.Namespace) -> int | None:
 
     try:
         for seed in itertools.count(first) if arguments.seeds is None else range(first, first + arguments.seeds):
-            done = run_plan(make_plan(seed, requests=arguments.requests, theme=arguments.theme))
+            done = run_plan(make_plan(seed, requests=arguments.requests, theme=theme_of(seed, arguments.theme)))
             runs, requests = runs + 1, requests + done.requests
             if done.broken:
                 broken.append(seed)
@@ -79,11 +80,16 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, help="how many seeds (default: until stopped)")
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"requests in a run (default: {REQUESTS})")
-    parser.add_argument("--theme", choices=THEMES, help="of all runs (default: by the seed)")
+    parser.add_argument("--theme", choices=THEMES, nargs="+", help="one or several (default: by the seed)")
     parser.add_argument("--stop-at-first", action="store_true", help="stop at the first seed that breaks a rule")
     parser.add_argument("--quiet", action="store_true", help="do not look for a shorter history")
     parser.add_argument("--json", action="store_true", help="print broken rules as JSON, one line each")
     return parser.parse_args()
+
+
+def theme_of(seed: int, themes: list[Theme] | None) -> Theme | None:
+    """Of several themes, the seeds have each in turn. None: as the seed wants."""
+    return themes[seed % len(themes)] if themes else None
 
 
 def _report(done: SimulatedRun, *, as_json: bool, requests: int) -> None:
@@ -93,7 +99,8 @@ def _report(done: SimulatedRun, *, as_json: bool, requests: int) -> None:
             say(msgspec.json.encode(facts).decode())
         else:
             say(f"seed {done.plan.seed}: {broken.rule}: {broken.detail}")
-            say(f'  replay it with: make simulate ARGS="--seed {done.plan.seed}"')
+            words = f"--seed {done.plan.seed} --theme {done.plan.theme} --requests {len(done.plan.requests)}"
+            say(f'  replay it with: make simulate ARGS="{words}"')
 
 
 def _replay(seed: int, requests: int, theme: Theme | None, *, is_quiet: bool) -> int:

@@ -112,8 +112,8 @@ class Checks:
 
     def delivered(self, chat: Chat) -> None:
         """The client has the last byte: its charge is durable by now."""
-        charged_nano = self._charged_now(chat.completion_id)
-        if charged_nano != chat.due_nano:
+        charged_nano = self._charged_now(chat.completion_id) or 0
+        if not self._is_paid(chat, charged_nano):
             detail = f"{chat.completion_id} on {chat.process.name}: {charged_nano} of {chat.due_nano}"
             self.fail("a reply is charged before its last byte is sent", detail)
 
@@ -258,9 +258,9 @@ class Checks:
             self.fail("nobody pays for what no upstream was asked", name)
         if self._is_lost(chat.ended_s) and self._lost:
             return
-        if isinstance(chat.answer, Held) and (chat.due_nano or 0) > chat.answer.amount_nano:
-            self.fail("no answer costs more than what is held", f"{name}: {chat.due_nano} of {chat.answer.amount_nano}")
-        if chat.is_whole and charged_nano != chat.due_nano:
+        if self._exceeds_hold(chat) and chat.request.upstream != "counts more":
+            self.fail("no answer costs more than what is held", f"{name}: {chat.due_nano}, {chat.answer}")
+        if chat.is_whole and not self._is_paid(chat, charged_nano):
             self.fail("a whole reply is charged what is due", f"{name}: {charged_nano} of {chat.due_nano}")
         if charged_nano > (most_nano := self._most(chat)):
             self.fail("nobody pays for more than was delivered", f"{name}: {charged_nano} of {most_nano}")
@@ -272,6 +272,19 @@ class Checks:
         if process.state == "gone" and charged_nano < chat.marked_nano and chat.key_id not in self._world.operator.caps:
             self.fail("a killed stream pays for its mark", f"{name}: {charged_nano} of {chat.marked_nano}")
 
+    @staticmethod
+    def _exceeds_hold(chat: Chat) -> bool:
+        return isinstance(chat.answer, Held) and (chat.due_nano or 0) > chat.answer.amount_nano
+
+    def _is_paid(self, chat: Chat, charged_nano: int) -> bool:
+        """Whether a reply is charged what is due. What is due beyond the hold is charged as far as there is credit."""
+        assert chat.due_nano is not None
+        assert isinstance(chat.answer, Held)
+        is_rich = self._world.plan.accounts[chat.request.account].credit_nano >= RICH_NANO
+        if self._exceeds_hold(chat) and not (is_rich and chat.key_id not in self._world.operator.caps):
+            return chat.answer.amount_nano <= charged_nano <= chat.due_nano
+        return charged_nano == chat.due_nano
+
     def _check_certain(self, chat: Chat, charged_nano: int) -> None:
         """A request whose process was not swept is charged exactly what it owes, however it ended."""
         due_nano = chat.due_nano
@@ -279,7 +292,7 @@ class Checks:
             has_text = chat.request.is_stream and chat.delivered_tokens > 0
             is_free = not has_text if chat.has_failed else not chat.is_asked
             due_nano = 0 if is_free else PRICE.quote(chat.prompt_tokens, chat.delivered_tokens if has_text else 0)
-        if charged_nano != due_nano:
+        if charged_nano != due_nano and not (chat.due_nano is not None and self._is_paid(chat, charged_nano)):
             rule = (
                 "who leaves pays for what was delivered"
                 if chat.has_left

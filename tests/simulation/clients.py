@@ -212,6 +212,8 @@ def _reported(chat: Chat, tokens: int) -> Usage | None:
             return None
         case "lies":
             usage = Usage(prompt * 1000, tokens * 10)
+        case "counts more":
+            usage = Usage(2 * prompt, tokens)
         case "cached":
             usage = Usage(prompt, tokens, cached_tokens=prompt // 2)
         case _:

@@ -18,7 +18,7 @@ import msgspec
 from cadenza.core.errors import RateLimited
 from cadenza.core.rates import Rate
 from cadenza.fleet.valkey.state import ValkeyState
-from cadenza.gateway.slots import Slots, slot
+from cadenza.gateway.slots import Slots, wait_for_slot
 from cadenza.observe import Observer
 from tests.simulation.network import Link
 from tests.simulation.themes import OF_VALKEY, FaultKind
@@ -71,7 +71,7 @@ class ProcessLimits:
         chat.is_limited = True
         if not ticket.is_granted:
             raise RateLimited("Too many requests.", ticket.wait_s)
-        async with slot(self.slots, chat.key_id, self._metrics):
+        with self.slots.take_now(chat.key_id) or await wait_for_slot(self.slots, chat.key_id, self._metrics):
             chat.is_limited = False
             self._watch.entered()
             yield

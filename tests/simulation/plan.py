@@ -109,6 +109,7 @@ class PlanBase(msgspec.Struct, frozen=True):
     database: Database
     processes: int
     accounts: tuple[PlannedAccount, ...]
+    commands: int  # to the store that a process sends, about
 
 
 def make_plan(
@@ -123,7 +124,7 @@ def make_plan(
         processes = min(processes, 2)
     count = random.randint(*traits.accounts)
     accounts = tuple(_account(Random(f"account {seed} {number}"), number, traits) for number in range(count))
-    base = PlanBase(seed, traits, kind, processes, accounts)
+    base = PlanBase(seed, traits, kind, processes, accounts, 200 + 2 * requests)
     return RunPlan(
         seed=seed,
         theme=chosen,
@@ -210,5 +211,5 @@ def _fault(base: PlanBase, number: int) -> PlannedFault:
         process=random.randrange(base.processes + (kind in OF_LINKS)),
         lasts_s=random.choice(traits.lasts_s) * random.uniform(0.95, 1.05),
         account=random.randrange(len(base.accounts)),
-        commands_until=random.randrange(1, traits.counts) if random.random() < traits.by_count else None,
+        commands_until=random.randrange(1, base.commands) if random.random() < traits.by_count else None,
     )

@@ -20,7 +20,15 @@ Theme = Literal[
     "limited",  # rates and slots in Valkey
 ]
 Database = Literal["postgres", "sqlite"]
-Upstream = Literal["answers", "fails", "dies", "lies", "uncounted", "cached"]
+Upstream = Literal[
+    "answers",
+    "fails",  # before any content
+    "dies",  # in mid-stream
+    "lies",  # its counts cannot be true
+    "uncounted",  # it reports no counts
+    "cached",  # half of the prompt
+    "counts more",  # twice as many tokens of the prompt as we do
+]
 FaultKind = Literal[
     "crash",  # kill -9; its machine closes the connections
     "lost machine",  # its connections stay open until nobody acknowledges them
@@ -45,11 +53,11 @@ OF_VALKEY: tuple[FaultKind, ...] = ("cut valkey", "slow valkey", "restart valkey
 CommandKind = Literal["grant", "correct", "revoke", "cap", "voucher", "refund", "dispute"]
 THEMES: tuple[Theme, ...] = get_args(Theme)
 SPANS_S = (0.05, 0.5, 0.5, 1.9, 2.1, 2.6, 4.0, 4.9, 5.2, 5.9, 6.3, 6.8, 7.5, 8.5)  # about the times of the presence
-SWEPT_S = (5.5, 6.0, 6.2, 6.5, 6.8, 7.1, 7.5, 8.0, 8.5, 9.5)
+SWEPT_S = (5.9, 6.4, 7.0, 7.5, 8.0, 8.3, 8.6, 9.0, 9.5, 10.5)
 SHORT_S = (1.5, 1.9, 2.1, 2.4, 2.6, 3.0, 4.0, 5.0)
 RICH = (1_000,)
 ANSWERS: tuple[Upstream, ...] = ("answers",) * 10
-UPSTREAMS: tuple[Upstream, ...] = (*ANSWERS, "fails", "dies", "lies", "uncounted", "cached", "cached")
+UPSTREAMS: tuple[Upstream, ...] = (*ANSWERS, "fails", "dies", "lies", "uncounted", "cached", "cached", "counts more")
 CAPS = (None, None, None, 0, 1_500_013, 30_000_007)
 
 
@@ -66,7 +74,6 @@ class ThemeTraits(msgspec.Struct, frozen=True):
     kinds: tuple[FaultKind, ...] = ()  # of the faults; none: all
     lasts_s: tuple[float, ...] = SPANS_S
     by_count: float = 0.4  # how many faults come at a command to the store instead of at a time
-    counts: int = 2_000  # at which command, at most
     commands: tuple[int, int] = (0, 12)
     command_kinds: tuple[CommandKind, ...] = (
         "grant",
@@ -100,12 +107,16 @@ TRAITS: dict[Theme, ThemeTraits] = {
         faults=(2, 3, 3, 4),
         kinds=("stop", "stop", "sleep", "freeze", "cut", "cut", "lost machine"),
         lasts_s=SWEPT_S,
+        by_count=0.25,
         commands=(0, 4),
         command_kinds=("grant", "cap", "revoke", "correct"),
-        long=0.4,
+        caps_nano=(None, None, None, 1_500_013, 30_000_007),
+        prompts=(40, 4_000, 11_000),
+        outputs=(10, 100, 600),
+        streams=0.7,
+        long=0.6,
         keyed=0.4,
-        max_tokens=(None, 16, 200, 1_000),
-        upstreams=("answers", "answers", "answers", "answers", "cached", "cached", "cached", "dies", "uncounted"),
+        upstreams=("answers", "answers", "cached", "cached", "cached", "dies", "uncounted"),
     ),
     "crashed": ThemeTraits(
         processes=(1, 2, 3, 4),
@@ -129,6 +140,7 @@ TRAITS: dict[Theme, ThemeTraits] = {
         prompts=(40, 40, 40, 12_000),
         max_tokens=(16, 16, 16, 1_000, 3_000),
         outputs=(1, 10, 600),
+        upstreams=("answers", "answers", "answers", "answers", "counts more", "counts more", "cached", "fails"),
         long=0.1,
         bursts=0.7,
     ),
@@ -155,7 +167,6 @@ TRAITS: dict[Theme, ThemeTraits] = {
         faults=(1, 2, 3, 4),
         kinds=("stop", "stop", "cut", "cut", "slow", "sleep", "freeze", "reset", "failover"),
         lasts_s=SHORT_S,
-        counts=600,
         commands=(6, 12),
         command_kinds=("revoke", "revoke", "revoke", "grant"),
         prompts=(40, 400),

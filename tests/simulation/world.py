@@ -9,6 +9,7 @@ from cadenza.core.errors import CadenzaError
 from cadenza.core.records import Cap
 from cadenza.ledger import credit as ledger_credit
 from cadenza.ledger.cap_rows import set_cap
+from cadenza.ledger.origins import CreditMove
 from cadenza.observe import places
 from cadenza.store.store import StoreUnavailable, Transaction
 from cadenza.store.tables import accounts, keys
@@ -114,8 +115,11 @@ class World:
             for number, planned in enumerate(self.plan.accounts):
                 account = Account(planned.name, f"{planned.name}@example.org", "forte", 0, 0, self.plan.start_ms)
                 accounts.add(tx, account, "hash")
-                if planned.credit_nano:
-                    ledger_credit.grant(tx, planned.name, planned.credit_nano, "", self.plan.start_ms)
+                if granted_nano := planned.credit_nano // 3:
+                    ledger_credit.grant(tx, planned.name, granted_nano, "", self.plan.start_ms)
+                if paid_nano := planned.credit_nano - granted_nano:
+                    paid = CreditMove(planned.name, "payment", paid_nano, "", self.plan.start_ms)
+                    ledger_credit.give(tx, paid)
                 for key, cap_nano in enumerate(planned.caps_nano):
                     self._add_key(tx, number, planned, key, cap_nano)
 
@@ -359,7 +363,8 @@ class World:
 
     def _steal(self, fault: PlannedFault) -> None:
         session = self.model.begin()
-        for _ in session.run(ledger_credit.TAKE, {"account": self.plan.accounts[fault.account].name, "amount": 1}):
+        stolen = {"account": self.plan.accounts[fault.account].name, "amount": 1, "granted": 0}
+        for _ in session.run(ledger_credit.TAKE, stolen):
             raise AssertionError("the account is locked")
         session.commit()
 

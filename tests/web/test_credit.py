@@ -64,12 +64,15 @@ def test_credit_is_shown(visitor: Visitor) -> None:
     """The page and the endpoint show the balance, what is held, the pace and the newest entries."""
     words = visitor.get("/credit").words
     assert "Balance $5.00" in words
+    assert "$5.00 of it is granted credit, which is spent first." in words
     assert "In use right now $0.00" in words
     assert "Nothing was spent in the last week." in words
     assert "Credit added: for a test +5.00 5.00" in words
     assert visitor.api("GET", "/credit").json == {
         "object": "credit",
         "balance": "5.00",
+        "paid": "0.00",
+        "granted": "5.00",
         "held": "0.00",
         "free": "5.00",
         "debt": "0.00",

@@ -1,4 +1,4 @@
-"""cadenza ledger check | export, and cadenza usage."""
+"""cadenza ledger check | export, cadenza usage, and cadenza refund."""
 
 import csv
 import sys
@@ -12,14 +12,17 @@ from cadenza.cli.console import (
     config_option,
     json_option,
     load_config,
+    now_ms,
     print_json,
     print_list,
     print_table,
     read_store,
     say,
+    with_store,
 )
 from cadenza.core.formats import escape_formula, rfc3339_or_none
-from cadenza.core.money import format_dollars
+from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.records import COMMAND_LINE
 
 if TYPE_CHECKING:
     from cadenza.store.store import Store
@@ -93,6 +96,29 @@ def _row(entry: dict[str, Any]) -> dict[str, Any]:
         "amount": format_dollars(entry["amount"]),
         "estimated": None if estimated is None else bool(estimated),
     }
+
+
+@click.command()
+@click.argument("completion_id")
+@click.option("--part", metavar="DOLLARS", show_default="all that it cost", help="How much of it, in dollars.")
+@click.option("--reason", metavar="TEXT", required=True, help="Why, for the ledger. The account's owner sees it.")
+@config_option
+def refund(completion_id: str, part: str | None, reason: str, config: str | None) -> None:
+    """Give back what a request cost, or a part of it. A request is refunded once.
+
+    COMPLETION_ID is the id of the reply, which begins with chatcmpl-.
+    """
+    from cadenza.control.money.refunds import refund_request  # noqa: PLC0415 import time
+
+    part_nano = None if part is None else parse_dollars(part)
+    done = with_store(
+        load_config(config),
+        lambda store: refund_request(store, completion_id, part_nano, reason, COMMAND_LINE, now_ms()),
+    )
+    say(
+        f"Refunded {format_dollars(done.amount_nano)} of the {format_dollars(done.cost_nano)} dollars that "
+        f"{completion_id} cost, to {done.email}."
+    )
 
 
 @click.command()

@@ -57,7 +57,7 @@ def _step_ns(per_s: float) -> int:
 
 def take_ticket(whole_at_ns: int, now_ns: int, rate: Rate) -> tuple[int, Ticket]:
     """The time at which the whole burst is available again after this request, and the request's ticket."""
-    step_ns = rate.step_ns
+    step_ns = _step_ns(rate.per_s)
     span_ns = step_ns * rate.burst
     whole_at_ns = min(max(whole_at_ns, now_ns), now_ns + span_ns)  # a debt from an earlier, slower rate is forgiven
     wait_ns = whole_at_ns + step_ns - span_ns - now_ns

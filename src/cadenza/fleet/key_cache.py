@@ -1,8 +1,9 @@
-"""Finds the key of every request by its digest. Keys of a Postgres store are cached; SQLite is always asked.
+"""Finds the key of every request by its digest. Keys are cached; unknown digests are not.
 
-A cached key is used only while this process is fresh, and the cache is cleared with every change of keys, accounts or
-classes, so a look-up that begins after a change was made sees it (see decision 17). Unknown digests are not cached.
-Look-ups that wait at the same time share one query; they join only a query that has not begun.
+On SQLite a cached key is used as long as no process has committed anything to the file since it was read. On Postgres
+it is used only while this process is fresh, and the cache is cleared with every change of keys, accounts or classes. So
+a look-up that begins after a change was made sees it (see decision 17). Look-ups of Postgres that wait at the same time
+share one query; they join only a query that has not begun.
 """
 
 import asyncio
@@ -25,22 +26,44 @@ class KeyCache:
         self._store = store
         self._presence = presence
         self._wait_s = wait_s
-        self._cached = BoundedCache[bytes, FoundKey](keys_max)  # read under `presence.epoch`
+        self._cached = BoundedCache[bytes, FoundKey](keys_max)  # read under `presence.epoch`, or at `_change_mark`
+        self._change_mark: object = None
         self._turns = asyncio.Semaphore(QUERIES_AT_ONCE)
         self._next: tuple[set[bytes], asyncio.Task[FoundKeys]] | None = None  # the query that has not begun
         self._queries: set[asyncio.Task[FoundKeys]] = set()
         presence.on_change(self._cached.clear)
 
-    async def find(self, digest: bytes) -> FoundKey | None:
-        if not self._store.is_shared_by_machines:
-            return await keys.look_up(self._store, digest)
+    def find_now(self, digest: bytes) -> FoundKey | None:
+        """The key, if it is cached and nothing can have changed it; None if it must be looked up."""
         cached = self._cached.get(digest)
-        if cached is not None and self._presence.is_fresh:
+        if cached is None:
+            return None
+        if self._store.is_shared_by_machines:
+            if not self._presence.is_fresh:
+                return None
             self._cached.move_to_end(digest)
             return cached
+        return cached if self._change_mark == self._store.change_mark() else None
+
+    async def find(self, digest: bytes) -> FoundKey | None:
+        if (cached := self.find_now(digest)) is not None:
+            return cached
+        if not self._store.is_shared_by_machines:
+            return await self._find_in_file(digest)
         digests, query = self._next or self._prepare()
         digests.add(digest)
         return (await asyncio.shield(query)).by_digest.get(digest)
+
+    async def _find_in_file(self, digest: bytes) -> FoundKey | None:
+        """The mark is read before the key: the key is from that moment or a later one, and is not trusted after it."""
+        mark = self._store.change_mark()
+        if mark != self._change_mark:
+            self._cached.clear()
+            self._change_mark = mark
+        found = await keys.look_up(self._store, digest)
+        if found and found.revoked_at is None and mark is not None and mark == self._change_mark:
+            self._cached.put(digest, found)
+        return found
 
     def _prepare(self) -> tuple[set[bytes], asyncio.Task[FoundKeys]]:
         digests = set[bytes]()

@@ -17,6 +17,9 @@ SWEEP_EVERY = 10_000
 class Rates(Protocol):
     """The rates of many names. `take` never fails: without the shared state, a process decides by itself."""
 
+    def take_now(self, name: str, rate: Rate) -> Ticket | None:
+        """The same as `take`, without waiting; None if only `take` can tell."""
+
     async def take(self, name: str, rate: Rate) -> Ticket: ...
 
     def give_back(self, name: str, rate: Rate) -> None:
@@ -73,6 +76,9 @@ class MemoryRates:
         return len(self._whole_at_ns)
 
     async def take(self, name: str, rate: Rate) -> Ticket:
+        return self.take_now(name, rate)
+
+    def take_now(self, name: str, rate: Rate) -> Ticket:
         now_ns = self._clock_ns()
         whole_at_ns, ticket = take_ticket(self._whole_at_ns.get(name, 0), now_ns, rate)
         self._keep(name, whole_at_ns, now_ns)

@@ -57,13 +57,14 @@ class Answers:
         self.is_waiting = True
         self._exchange.start_stream(self._headers(STREAM, b""), is_early=True)
 
-    def start_stream(self, more_headers: bytes = b"") -> None:
-        """Begin the reply. Its head is sent, unless a ping has sent it."""
+    def start_stream(self, more_headers: bytes = b"", first: bytes = b"") -> None:
+        """Begin the reply with its first bytes. Its head is sent, unless a ping has sent it."""
         if self.is_waiting:
             self.is_waiting = False
             self._exchange.begin_reply()
+            self._exchange.write(first)
         else:
-            self._exchange.start_stream(self._headers(STREAM, more_headers))
+            self._exchange.start_stream(self._headers(STREAM, more_headers), first=first)
 
     def fail(self, error: CadenzaError) -> None:
         if self._exchange.state is STREAMING:
@@ -108,11 +109,11 @@ class Heartbeat:
         self._every_s = every_s or 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         if self._every_s:
             self._timer = asyncio.get_running_loop().call_later(self._every_s, self._ping)
 
-    async def __aexit__(self, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._timer:
             self._timer.cancel()
 

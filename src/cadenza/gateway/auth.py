@@ -6,6 +6,7 @@ keys of suspended accounts, get the same answer. While the store does not answer
 
 import asyncio
 import time
+from typing import Any
 
 import msgspec
 
@@ -30,10 +31,20 @@ class Caller(msgspec.Struct, frozen=True):
 
 async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
     """The key of a request; 401 if it is not live."""
-    presented = presented_key(exchange.request.headers)
-    digest = digest_key(presented)
+    memo = exchange.request.memo
+    if (digest := memo.get("digest")) is None:
+        digest = memo["digest"] = digest_key(presented_key(exchange.request.headers))
+    found = gateway.key_cache.find_now(digest)
+    if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
+        found = await _look_up(gateway, exchange, digest)
+    gateway.in_flight.note_key(exchange, digest)
+    return await count_request(gateway, exchange, found)
+
+
+async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> FoundKey:
+    """Ask the store for a key that is not cached; 401 if it is not live."""
     if not gateway.unknown_keys.is_live(digest):
-        if not is_well_formed(presented):
+        if not is_well_formed(presented_key(exchange.request.headers)):
             raise Unauthenticated
         await gateway.unknown_keys.begin(digest, exchange.client_address)
     gateway.in_flight.note_key(exchange, digest)
@@ -49,12 +60,25 @@ async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
         gateway.unknown_keys.found_dead(digest, is_permanent=found is None or found.suspended_at is None)
         raise Unauthenticated
     gateway.unknown_keys.found_live(digest)
-    return await count_request(gateway, found)
+    return found
 
 
-async def count_request(gateway: Gateway, found: FoundKey) -> Caller:
+async def count_request(gateway: Gateway, exchange: Exchange, found: FoundKey) -> Caller:
     """The caller with this live key. Every request counts against its rate."""
-    await gateway.reloader.catch_up(found.classes_epoch)
+    if found.classes_epoch > gateway.reloader.epoch:
+        await gateway.reloader.catch_up(found.classes_epoch)
+    principal = _principal_of(found, exchange.request.memo)
+    key_id, rate = principal.key_id, rate_of(principal, gateway.snapshot.limits)
+    gateway.key_use.note(key_id)
+    ticket = gateway.rates.take_now(key_id, rate) or await gateway.rates.take(key_id, rate)
+    return Caller(principal, rate, ticket)
+
+
+def _principal_of(found: FoundKey, memo: dict[str, Any]) -> Principal:
+    """Made once for the requests of a connection with the same head, as long as the same found key is cached."""
+    if (made := memo.get("principal")) and made[0] is found:
+        known: Principal = made[1]
+        return known
     principal = Principal(
         key_id=found.id,
         account_id=found.account_id,
@@ -67,9 +91,8 @@ async def count_request(gateway: Gateway, found: FoundKey) -> Caller:
         may_search=bool(found.uses_search),
         has_notes=bool(found.has_notes),
     )
-    gateway.key_use.note(principal.key_id)
-    rate = rate_of(principal, gateway.snapshot.limits)
-    return Caller(principal, rate, await gateway.rates.take(principal.key_id, rate))
+    memo["principal"] = found, principal
+    return principal
 
 
 def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) -> None:

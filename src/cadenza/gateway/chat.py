@@ -27,13 +27,13 @@ from cadenza.gateway.optional_steps import ground, with_able_routes
 from cadenza.gateway.parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
-from cadenza.gateway.slots import slot
+from cadenza.gateway.slots import wait_for_slot
 from cadenza.gateway.uploads import Upload
 from cadenza.gateway.validate import check_context, parse_chat
 from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, is_turned_off
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
-from cadenza.http.exchange import Exchange
+from cadenza.http.exchange import Exchange, Request
 from cadenza.ledger.rules import Hold
 from cadenza.routing.catalogue import has_ample_room, routes_that_fit
 from cadenza.routing.continuation import open_reply
@@ -52,7 +52,8 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     snapshot, grounder, principal, at = request.snapshot, gateway.grounder, request.principal, gateway.observer.at
     tokenizer = gateway.dispatcher.tokenizer
     upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
-    chat = await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 415 413 402 408 429 400
+    chat = read_chat_now(request.exchange, upload)  # 415 400
+    chat = chat or await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 413 402 408 429
     served, media = snapshot.catalogue.find(chat.model, principal), chat.media  # 400
     if chat.needs or chat.files:
         served = with_able_routes(served, chat, grounder, snapshot.catalogue)  # 400
@@ -65,17 +66,20 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         count_passed_fields(chat.extra, served.plan, prompt)  # 400
     wants_pings = chat.stream and upload.is_solvent
     heartbeat = Heartbeat(request.exchange, request.answers, gateway.ping_s if wants_pings else None)
-    async with slot(gateway.slots, key_id, gateway.observer.metrics), heartbeat:  # 429
+    slot = gateway.slots.take_now(key_id) or await wait_for_slot(gateway.slots, key_id, gateway.observer.metrics)  # 429
+    with slot, heartbeat:
         grounding = NO_GROUNDING
         wanted = find_wanted(chat, principal, request.exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
-        plan = await fit(served.plan, served.prices, prompt, chat, principal.balance_nano)  # 400 402
+        plan = fit_now(served.plan, prompt, chat)
+        plan = plan or await fit(served.plan, served.prices, prompt, chat, principal.balance_nano)  # 400 402
         quote = size_hold(request, served, plan, chat, prompt)
         at("quoted")
         async with Credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
             at("held")
-            ask = await compose(chat, served.character, prompt, credit, plan, grounding)
+            ask = compose_now(chat, served.character, prompt, credit, plan, grounding)
+            ask = ask or await compose(chat, served.character, prompt, credit, plan, grounding)
             record = request.record
             dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, record.request_id, record.failed)
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
@@ -91,14 +95,18 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
                 at("finished")
 
 
+def read_chat_now(exchange: Exchange, budget: BodyBudget) -> ChatRequest | None:
+    """The chat, if its body has arrived and is small, as most are."""
+    if exchange.body.is_complete and exchange.body.unread_bytes <= INLINE_BYTES:
+        _check_headers(exchange.request)
+        return parse_chat(exchange.body.take(budget))
+    return None
+
+
 async def read_chat(
     exchange: Exchange, budget: BodyBudget, large_bodies: LargeBodies, principal: Principal
 ) -> ChatRequest:
-    headers = exchange.request.headers
-    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise UnsupportedEncoding
-    if SWITCH in headers:
-        is_turned_off(exchange.request)  # refuses an unknown value, with tools too
+    _check_headers(exchange.request)
     try:
         body = await exchange.read_body(budget)
     except BodyTooLarge:
@@ -108,6 +116,20 @@ async def read_chat(
     if len(body) > INLINE_BYTES:
         return await large_bodies.parse(principal.account_id, body)
     return parse_chat(body)
+
+
+def _check_headers(request: Request) -> None:
+    headers = request.headers
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise UnsupportedEncoding
+    if SWITCH in headers:
+        is_turned_off(request)  # refuses an unknown value, with tools too
+
+
+def fit_now(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Plan | None:
+    """The plan, if the prompt is short for every window."""
+    is_short = prompt.is_quick and has_ample_room(plan, prompt.at_most, chat.max_tokens or OUTPUT_TOKENS_MAX)
+    return plan if is_short else None
 
 
 async def fit(plan: Plan, prices: PriceSchedule, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:
@@ -166,29 +188,49 @@ async def compose(
     plan: Plan,
     grounding: Grounding = NO_GROUNDING,
 ) -> Ask:
-    sent = [*chat.messages] if grounding.edits else chat.messages
+    """The ask, with the edits of grounding, and with the client's leading system messages joined to the character."""
+    sent = [*chat.messages]
     for index in grounding.edits:
         sent[index] = msgspec.Raw(await _join(grounding.edited(index, chat.messages[index])))
-    # Less than was asked for, if the account cannot pay for more.
-    is_shortened = credit.output_limit < (chat.max_tokens or plan.max_output_tokens)
-    separate = [character.message, *sent]
+    ask = _compose_of([character.message, *sent], chat, prompt, credit, plan, grounding)
     if leading := chat.leading_system:
         gap = b"\\n\\n" if chat.system else b""
         joined = await _join([b'{"role":"system","content":"', character.json, gap, chat.system, b'"}'])
-        messages = [msgspec.Raw(joined), *sent[leading:]]
+        ask = msgspec.structs.replace(ask, messages=[msgspec.Raw(joined), *sent[leading:]], separate=ask.messages)
+    return ask
+
+
+def compose_now(
+    chat: ChatRequest, character: Character, prompt: PromptSize, credit: Paying, plan: Plan, grounding: Grounding
+) -> Ask | None:
+    """The ask, if the client's messages are sent as they are."""
+    if chat.leading_system or grounding.edits:
+        return None
+    return _compose_of([character.message, *chat.messages], chat, prompt, credit, plan, grounding)
+
+
+def _compose_of(
+    messages: list[msgspec.Raw],
+    chat: ChatRequest,
+    prompt: PromptSize,
+    credit: Paying,
+    plan: Plan,
+    grounding: Grounding,
+) -> Ask:
+    # Less than was asked for, if the account cannot pay for more.
+    is_shortened = credit.output_limit < (chat.max_tokens or plan.max_output_tokens)
     fields, own_bytes = chat.fields, 0
     if chat.extra and (passed := passed_fields(chat.extra, plan)):
         fields, own_bytes = {**fields, **passed}, sum(map(len, passed)) + NAME_OWN_BYTES * len(passed)
-    own_bytes += OWN_BYTES + MESSAGE_OWN_BYTES * len(chat.messages) + character.size_bytes + plan.fields_bytes
+    own_bytes += OWN_BYTES + MESSAGE_OWN_BYTES * len(chat.messages) + prompt.character_bytes + plan.fields_bytes
     return Ask(
-        messages=messages if leading else separate,
+        messages=messages,
         sampling=chat.sampling,
         max_tokens=credit.output_limit if is_shortened else chat.max_tokens,
         stream=chat.stream,
         tools=chat.tools,
         extra=chat.extra,
         prompt_tokens=prompt.at_most,
-        separate=separate if leading else (),
         is_large=isinstance(chat.texts, LargeTexts) or grounding.texts_bytes > SLICE_BYTES,
         counted_bytes=sent_bytes(chat.messages, fields) + grounding.texts_bytes + own_bytes,
         on_asked=credit.note_asked,

@@ -40,6 +40,10 @@ class Slots:
         if lender:
             lender.begin(limit, self)
 
+    def take_now(self, key: str) -> "Slot | None":
+        """A slot for a block, if there is one now."""
+        return Slot(self, key) if self._shares.take(key, self._now_s()) else None
+
     async def enter(self, key: str) -> bool:
         """Whether there is a slot, now or within a moment. Every `enter` that returns True needs a `leave`."""
         if self._shares.take(key, self._now_s()):
@@ -120,18 +124,25 @@ class Slots:
             turn.set_result(None)
 
 
-class slot:  # noqa: N801 it is used like a function
-    """A slot for one chat; 429 if none is free within a moment."""
+class Slot:
+    """A slot that was taken, until the end of the block."""
 
-    def __init__(self, slots: Slots, key_id: str, metrics: Metrics) -> None:
+    __slots__ = ("_key", "_slots")
+
+    def __init__(self, slots: Slots, key: str) -> None:
         self._slots = slots
-        self._key_id = key_id
-        self._metrics = metrics
+        self._key = key
 
-    async def __aenter__(self) -> None:
-        if not await self._slots.enter(self._key_id):
-            self._metrics.refused.labels("slots").inc()
-            raise RateLimited("The service is saturated. Retry shortly.", SATURATED_RETRY_S)
+    def __enter__(self) -> None:
+        pass
 
-    async def __aexit__(self, *_: object) -> None:
-        self._slots.leave(self._key_id)
+    def __exit__(self, *_: object) -> None:
+        self._slots.leave(self._key)
+
+
+async def wait_for_slot(slots: Slots, key_id: str, metrics: Metrics) -> Slot:
+    """A slot for one chat; 429 if none is free within a moment."""
+    if not await slots.enter(key_id):
+        metrics.refused.labels("slots").inc()
+        raise RateLimited("The service is saturated. Retry shortly.", SATURATED_RETRY_S)
+    return Slot(slots, key_id)

@@ -123,6 +123,11 @@ class RequestBody:
         self._budget: BodyBudget | None = None
 
     @property
+    def unread_bytes(self) -> int:
+        """How many bytes have arrived that the application has not read."""
+        return self._unread_bytes
+
+    @property
     def is_complete(self) -> bool:
         return self.state is COMPLETE
 

@@ -10,7 +10,7 @@ from email.utils import formatdate
 from enum import Enum, IntEnum, auto
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 from cadenza.http.body import BodyBudget, BodyTimeout, RequestBody
 from cadenza.http.headers import Headers, TrustedProxies
@@ -78,9 +78,12 @@ class Transport(Protocol):
 
 
 class Request:
-    """The head of a request. `fields` are the headers as they came, names in lower case."""
+    """The head of a request. `fields` are the headers as they came, names in lower case.
 
-    __slots__ = ("fields", "headers", "is_http_1_0", "method", "path", "query")
+    The application keeps in `memo` what it derives from the head: requests of a connection with the same head share it.
+    """
+
+    __slots__ = ("expects_continue", "fields", "headers", "is_http_1_0", "memo", "method", "path", "query")
 
     def __init__(self, method: str, path: str, query: bytes, fields: Headers, *, is_http_1_0: bool = False) -> None:
         self.method = method
@@ -89,12 +92,18 @@ class Request:
         self.fields = fields
         self.headers = dict(reversed(fields))  # the first of a repeated header counts
         self.is_http_1_0 = is_http_1_0
+        # The client waits for "100 Continue" before it sends its body.
+        self.expects_continue = not is_http_1_0 and self.headers.get(b"expect", b"").lower() == b"100-continue"
+        self.memo: dict[str, Any] = {}
 
-    @property
-    def expects_continue(self) -> bool:
-        """Whether the client waits for "100 Continue" before it sends its body."""
-        expectation = self.headers.get(b"expect")
-        return expectation is not None and not self.is_http_1_0 and expectation.lower() == b"100-continue"
+    def with_length(self, length: bytes) -> "Request":
+        """The same head for a body of another length."""
+        if self.headers[b"content-length"] == length:
+            return self
+        fields = [(name, length if name == b"content-length" else value) for name, value in self.fields]
+        request = Request(self.method, self.path, self.query, fields)
+        request.memo = self.memo
+        return request
 
 
 class Exchange:
@@ -189,15 +198,20 @@ class Exchange:
         self._send_head(status, headers, b"")
         self._complete(after)
 
-    def start_stream(self, headers: bytes, status: int = 200, *, is_early: bool = False) -> None:
-        """Send the head of a stream. An early one only keeps the client waiting: `begin_reply` comes later."""
+    def start_stream(self, headers: bytes, status: int = 200, first: bytes = b"", *, is_early: bool = False) -> None:
+        """Send the head of a stream, and its first bytes in the same write.
+
+        An early head only keeps the client waiting: `begin_reply` comes later.
+        """
         after = START_STREAM[self.state]
         if after is ABANDONED:
             return
         assert status not in BODILESS
         assert self.request.method != "HEAD"
-        self._send_head(status, headers if self.request.is_http_1_0 else headers + CHUNKED, b"")
+        self._send_head(status, headers if self.request.is_http_1_0 else headers + CHUNKED, self._chunk(first))
         self.state = after
+        if first:
+            self.last_write_s = time.monotonic()
         if is_early:
             self.status = self.first_byte_s = None
 

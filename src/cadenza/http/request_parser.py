@@ -1,6 +1,8 @@
 """Reads HTTP/1.1 requests from bytes, which may be split anywhere, one request at a time.
 
-httptools is fed in pieces that end where a request may end, so it never sees a byte of the next request too early.
+httptools reads heads and chunked bodies. It is fed in pieces that end where a request may end, so it never sees a byte
+of the next request too early. A body whose length is known is taken from the input as it is. A head that differs from
+the last one of its connection only in the length of the body, as most do, is recognised and not read again.
 Bytes that are not body (heads, trailers, chunk sizes and their extensions) are bounded, and so is the number of tiny
 chunks: each takes 2 µs, however small it is. For each request the receiver gets the head, the parts of the body and the
 end, in this order. Nothing is parsed after malformed bytes.
@@ -14,11 +16,13 @@ from urllib.parse import unquote
 import httptools
 
 from cadenza.http.exchange import Request
-from cadenza.http.headers import Headers, encode_headers
+from cadenza.http.headers import Headers
 
-FRAMING = (b"content-length", b"transfer-encoding")
 VERSIONS = (b" HTTP/1.1\r", b" HTTP/1.0\r")
 LINE_BYTES = len(b"  HTTP/1.1\r")  # of a request line, beside its method and its target
+LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
+LENGTH_DIGITS_MAX = 9  # of a body behind a head that is recognised
+KNOWN_HEAD_BYTES_MAX = 2048  # of the head that a connection keeps
 HOST = re.compile(rb"[A-Za-z0-9\-._~!$&'()*+,;=:%\[\]]{0,255}")
 NUMBER_SIGN, PERCENT = b"#%"  # numbers: `b"#" in target` raises an error inside and takes 20 times as long
 FIELDS_MAX = 1000
@@ -29,7 +33,7 @@ SMALL_CHUNKS = 2000  # chunks that may be smaller before the average counts
 BLANK_LINE = b"\r\n\r\n"
 LINE_ENDS = b"\r\n"
 PIECE_BYTES_MAX = 8192  # bounds how often httptools calls back for one piece
-COPY_BYTES_MAX = 4096  # copying fewer bytes costs less than a view of them
+CHUNKED_BODY = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class Malformed(Exception):
@@ -51,10 +55,10 @@ class RequestReceiver(Protocol):
 
 
 class RequestPhase(Enum):
-    """What is read now, and how much of it is fed to httptools at once."""
+    """What is read now, and how much of it is taken at once."""
 
     HEAD = auto()  # up to the blank line behind the fields; a body of either kind follows, or the next head
-    SIZED = auto()  # the rest of a body whose length is known
+    SIZED = auto()  # the rest of a body whose length is known; httptools does not see it
     CHUNKED = auto()  # up to a blank line, where the body may end
 
 
@@ -103,13 +107,11 @@ class RequestInput:
             self._at += 1
         return self._at - begin
 
-    def take(self, size_bytes: int) -> bytes | memoryview:
+    def take(self, size_bytes: int) -> bytes:
         """Take at most `size_bytes`."""
         data, begin = self._data, self._at
         end = self._at = min(begin + size_bytes, len(data))
-        if end - begin == len(data):
-            return data
-        return data[begin:end] if end - begin <= COPY_BYTES_MAX else memoryview(data)[begin:end]
+        return data[begin:end]
 
     def take_to_blank_line(self) -> bytes:
         """The next piece, which ends at the first blank line if there is one in it."""
@@ -135,6 +137,26 @@ class RequestInput:
         return self._at + found + len(BLANK_LINE) - len(self._end) if found >= 0 else 0
 
 
+class KnownHead:
+    """A request whose body has a length, and the bytes of its head before and after that length."""
+
+    __slots__ = ("after", "before", "request")
+
+    def __init__(self, before: bytes, after: bytes, request: Request) -> None:
+        self.before = before
+        self.after = after
+        self.request = request
+
+    def length_in(self, head: bytes) -> bytes:
+        """The length of the body in a head that is otherwise the same; nothing if it is another head."""
+        before, after = self.before, self.after
+        if head.startswith(before) and head.endswith(after):
+            length = head[len(before) : len(head) - len(after)]
+            if length.isdigit() and len(length) <= LENGTH_DIGITS_MAX:
+                return length
+        return b""
+
+
 class RequestParser:
     """The parser of one connection, and its input that is not parsed yet."""
 
@@ -144,6 +166,8 @@ class RequestParser:
         self._receiver = receiver
         self._head_bytes_max = head_bytes_max
         self._parser = httptools.HttpRequestParser(self)
+        self._known: KnownHead | None = None  # the last head that the next one may be like
+        self._head = b""  # that is being read, if it arrived whole
         self._line = b""  # the request line and the CR behind it, or as much of them as has arrived
         self._target = b""
         self._fields: Headers = []
@@ -162,14 +186,19 @@ class RequestParser:
         """Parse the input up to the end of one request; Malformed where it is not HTTP."""
         self._has_ended = False
         if self._phase is HEAD and not self._line and (head := self.input.take_whole_head()):
-            self._line = head[: head.find(b"\r") + 1]
-            self._feed(head)
+            if not self._recognise(head):
+                self._line = head[: head.find(b"\r") + 1]
+                self._head = head
+                self._feed(head)
+                self._head = b""
             if self._has_ended:
                 return REQUEST_ENDED
         for number in range(PIECES_PER_TURN):
+            if self._phase is SIZED:
+                return self._read_sized()
             if self._phase is CHUNKED and number >= CHUNKED_PIECES_PER_TURN:
                 break
-            piece = self._take_piece()
+            piece = self.input.take_to_blank_line() if self._phase is CHUNKED else self._take_head()
             if not piece:
                 return NEEDS_INPUT
             self._feed(piece)
@@ -177,12 +206,26 @@ class RequestParser:
                 return REQUEST_ENDED
         return TURN_ENDED if self.input else NEEDS_INPUT
 
-    def _take_piece(self) -> bytes | memoryview:
-        if self._phase is SIZED:
-            piece = self.input.take(self._body_left_bytes)
+    def _recognise(self, head: bytes) -> bool:
+        """Receive the head, if it is like the last one. Another one is parsed."""
+        if self._known is None or not (length := self._known.length_in(head)):
+            return False
+        self._body_left_bytes = int(length)
+        if not self._body_left_bytes:
+            return False
+        self._phase = SIZED
+        self._receiver.receive_head(self._known.request.with_length(length), keep_alive=True)
+        return True
+
+    def _read_sized(self) -> Progress:
+        piece = self.input.take(self._body_left_bytes)
+        if piece:
             self._body_left_bytes -= len(piece)
-            return piece
-        return self.input.take_to_blank_line() if self._phase is CHUNKED else self._take_head()
+            self._receiver.receive_body(piece)
+            if not self._body_left_bytes:
+                self.end_request()
+                return REQUEST_ENDED
+        return NEEDS_INPUT
 
     def _take_head(self) -> bytes:
         """The rest of the head, or as much of it as has arrived. Its request line is kept, up to the CR behind it."""
@@ -195,16 +238,18 @@ class RequestParser:
             self._line += piece[: end + 1] if end >= 0 else piece
         return piece
 
-    def _feed(self, piece: bytes | memoryview) -> None:
+    def _feed(self, piece: bytes) -> None:
         self._has_progressed = False
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            self._read_body_only()
+            self._refuse_upgrade()
             return
         except httptools.HttpParserError as error:
             raise Malformed(error.__context__.status if isinstance(error.__context__, Malformed) else 400) from None
-        if not self._has_progressed and self._phase is not HEAD:
+        if self._phase is SIZED:
+            self._parser = httptools.HttpRequestParser(self)  # for the next head: the last one waits for the body
+        elif not self._has_progressed and self._phase is CHUNKED:
             self._count_overhead(len(piece))
 
     def _count_overhead(self, size_bytes: int) -> None:
@@ -212,14 +257,16 @@ class RequestParser:
         if self._overhead_bytes > self._head_bytes_max:
             raise Malformed
 
-    def _read_body_only(self) -> None:
-        """Read the body of a request that asks for an upgrade, which is not granted.
+    def _refuse_upgrade(self) -> None:
+        """Read the body of a request that asks for an upgrade, which is not granted. It is the last of its connection.
 
         httptools treats the bytes after such a head as another protocol. A new parser gets the framing of the body.
         """
-        self._parser = httptools.HttpRequestParser(_BodyCallbacks(self))
-        framing = encode_headers([field for field in self._fields if field[0] in FRAMING])
-        self._feed(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
+        if self._phase is HEAD:
+            self.end_request()
+        elif self._phase is CHUNKED:
+            self._parser = httptools.HttpRequestParser(_BodyCallbacks(self))
+            self._feed(CHUNKED_BODY)
 
     # httptools' callbacks. It turns an exception into an HttpParserError.
 
@@ -258,6 +305,8 @@ class RequestParser:
             self._body_left_bytes = int(length)
             self._phase = SIZED if self._body_left_bytes else HEAD
         keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
+        if self._phase is SIZED and keep_alive and self._head:
+            self._learn(self._head, request)
         self._receiver.receive_head(request, keep_alive=keep_alive)
 
     def on_body(self, data: bytes) -> None:
@@ -270,8 +319,15 @@ class RequestParser:
         self._receiver.receive_body(data)
 
     def on_message_complete(self) -> None:
-        if not self._parser.should_upgrade():  # otherwise the body is still to be read
+        if not self._parser.should_upgrade():  # otherwise HttpParserUpgrade follows
             self.end_request()
+
+    def _learn(self, head: bytes, request: Request) -> None:
+        """Keep the head, to recognise the next one by it. One with a field twice, or of a rare kind, is not kept."""
+        is_usual = len(request.headers) == len(request.fields) and not request.is_http_1_0
+        found = LENGTH.search(head) if is_usual and len(head) <= KNOWN_HEAD_BYTES_MAX else None
+        if found and not request.expects_continue:
+            self._known = KnownHead(head[: found.start(1)], head[found.end(1) :], request)
 
     def end_request(self) -> None:
         self._has_progressed = self._has_ended = True

@@ -7,8 +7,9 @@ lock of the account. So the balance after an entry never changes, and a page can
 from collections.abc import AsyncIterator
 
 import msgspec
-from sqlalchemy import Select, bindparam, select
+from sqlalchemy import Select, Text, and_, bindparam, literal_column, select
 
+from cadenza.ledger.origins import ORIGIN, Origin
 from cadenza.store.schema import accounts, entries, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -17,7 +18,7 @@ EXPORT_ROWS = 1000
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry. A charge has the class and the tokens of its request."""
+    """One entry. That of a request has all that its charge can be recomputed from; older rows have no prices."""
 
     id: int
     created_at: int
@@ -26,21 +27,41 @@ class Entry(msgspec.Struct, frozen=True):
     note: str
     source: str | None
     completion_id: str | None
+    granted_nano: int | None
+    origin: Origin | None
+    refunded_nano: int | None  # of a charge
+    request_id: str | None
+    key_id: str | None
     class_id: str | None
+    version: int | None
+    provider: str | None
+    model: str | None
     prompt_tokens: int | None
+    cached_tokens: int | None
     completion_tokens: int | None
+    input_nano: int | None
+    output_nano: int | None
+    cached_input_nano: int | None
     balance_nano: int = 0  # after it
 
 
-_ENTRY = [entries.c[name] for name in ("id", "created_at", "kind", "amount_nano", "note", "source", "completion_id")]
-_REQUEST = [usage.c[name] for name in ("class_id", "prompt_tokens", "completion_tokens")]
+_FIELDS = Entry.__struct_fields__
+_ENTRY = [entries.c[name] for name in _FIELDS[: _FIELDS.index("origin")]]
+_REQUEST = [usage.c[name] for name in _FIELDS[_FIELDS.index("request_id") : -1]]
+_refund = entries.alias("refund")
+_IS_REFUND = and_(
+    entries.c.kind == literal_column("'charge'"),
+    _refund.c.source == literal_column("'refund:'", Text).concat(entries.c.completion_id),
+)
+ENTRY = [*_ENTRY, literal_column(ORIGIN), _refund.c.amount_nano, *_REQUEST]
 
 
 def _entries() -> Select[tuple[object, ...]]:
     return (
-        select(*_ENTRY, *_REQUEST, accounts.c.balance_nano)
+        select(*ENTRY, accounts.c.balance_nano)
         .join_from(entries, accounts, entries.c.account_id == accounts.c.id)
         .outerjoin(usage, usage.c.completion_id == entries.c.completion_id)
+        .outerjoin(_refund, _IS_REFUND)
         .where(entries.c.account_id == bindparam("account"))
         .limit(bindparam("count"))
     )
@@ -66,6 +87,28 @@ REPLY_COST = Statement(
         usage.c.completion_id == bindparam("completion"), usage.c.account_id == bindparam("account")
     )
 )
+
+
+class ChargeDetails(msgspec.Struct, frozen=True):
+    """The charge of a request, and whose it is."""
+
+    account_id: str
+    email: str
+    entry: Entry
+
+
+CHARGE = Statement(
+    select(accounts.c.id, accounts.c.email, *ENTRY)
+    .join_from(entries, accounts, entries.c.account_id == accounts.c.id)
+    .outerjoin(usage, usage.c.completion_id == entries.c.completion_id)
+    .outerjoin(_refund, _IS_REFUND)
+    .where(entries.c.kind == literal_column("'charge'"), entries.c.completion_id == bindparam("completion"))
+)
+
+
+async def find_charge(store: Store, completion_id: str) -> ChargeDetails | None:
+    row = await store.row(CHARGE, {"completion": completion_id})
+    return None if row is None else ChargeDetails(row[0], row[1], Entry(*row[2:]))
 
 
 async def list_newest(

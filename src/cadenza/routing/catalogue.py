@@ -115,19 +115,19 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def has_ample_room(plan: Plan, prompt_tokens: int, output_tokens: int) -> bool:
-    """Whether every route has room for all of the output."""
+    """Whether every route has room for all of the output that it can give, and for the shortest useful answer."""
     for route in plan.routes:
-        room_tokens = output_room(route, prompt_tokens)
-        if room_tokens < output_tokens and room_tokens < route.max_output_tokens:
+        longest_tokens = max(OUTPUT_TOKENS_MIN, min(output_tokens, route.max_output_tokens))
+        if output_room(route, prompt_tokens) < longest_tokens:
             return False
     return True
 
 
 async def routes_that_fit(plan: Plan, prompt: PromptSize, output_tokens: int) -> Plan:
     """The plan without the routes whose window is too small for the prompt and the shortest useful answer."""
-    prompt_tokens = prompt.at_most
-    if not has_ample_room(plan, prompt_tokens, output_tokens):
-        prompt_tokens = await prompt.exact()
+    if has_ample_room(plan, prompt.at_most, output_tokens):
+        return plan
+    prompt_tokens = await prompt.exact()
     routes = tuple([route for route in plan.routes if output_room(route, prompt_tokens) >= OUTPUT_TOKENS_MIN])
     if len(routes) == len(plan.routes):
         return plan

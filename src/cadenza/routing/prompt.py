@@ -58,6 +58,7 @@ class PromptSize:
         self._texts = texts
         self._media = media
         self._fields_bytes = fields_bytes
+        self.character_bytes = character.size_bytes
         self._added: tuple[str, ...] = ()
         self._added_chars = 0
         self._sent_tokens: int | None = None  # of what the client sent, and the character

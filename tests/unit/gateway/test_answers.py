@@ -33,8 +33,9 @@ async def served(client: Client, serve: Serve, *, is_wanted: bool = True) -> Non
     exchange = client.open()
     answers = Answers(exchange, "r1")
     try:
-        async with asyncio.timeout(WAIT_S), Heartbeat(exchange, answers, EVERY_S if is_wanted else None):
-            await serve(exchange, answers)
+        with Heartbeat(exchange, answers, EVERY_S if is_wanted else None):
+            async with asyncio.timeout(WAIT_S):
+                await serve(exchange, answers)
     except CadenzaError as error:
         answers.fail(error)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cadenza.core.errors import RateLimited
-from cadenza.gateway.slots import SATURATED_RETRY_S, SLOT_WAIT_S, Slots, slot
+from cadenza.gateway.slots import SATURATED_RETRY_S, SLOT_WAIT_S, Slots, wait_for_slot
 from cadenza.observe import Metrics
 from tests.unit.gateway.client import WAIT_S, let_tasks_run
 
@@ -237,7 +237,7 @@ async def test_a_slot_is_given_back_at_the_end_of_its_block(error: BaseException
     slots, metrics = Slots(1), Metrics()
 
     async def serve() -> None:
-        async with slot(slots, "key_a", metrics):
+        with await wait_for_slot(slots, "key_a", metrics):
             assert slots.taken == 1
             if error:
                 raise error
@@ -255,7 +255,7 @@ async def test_a_cancelled_task_gives_back_its_slot() -> None:
     slots, metrics = Slots(1, wait_s=LONG_S), Metrics()
 
     async def stay(key: str) -> None:
-        async with slot(slots, key, metrics):
+        with await wait_for_slot(slots, key, metrics):
             await asyncio.Event().wait()
 
     inside, waiting = asyncio.create_task(stay("key_a")), asyncio.create_task(stay("key_b"))
@@ -270,10 +270,9 @@ async def test_a_cancelled_task_gives_back_its_slot() -> None:
 async def test_a_request_without_a_slot_is_refused_and_counted() -> None:
     """Its block is not entered, and the 429 says when to retry."""
     slots, metrics = Slots(1, wait_s=0.001), Metrics()
-    async with slot(slots, "key_a", metrics):
-        with pytest.raises(RateLimited) as refused:
-            async with slot(slots, "key_b", metrics):
-                raise AssertionError
+    with await wait_for_slot(slots, "key_a", metrics):
+        with pytest.raises(RateLimited) as refused, await wait_for_slot(slots, "key_b", metrics):
+            raise AssertionError
         assert slots.taken == 1
     assert int(dict(refused.value.headers)[b"retry-after-ms"]) == SATURATED_RETRY_S * 1000
     assert metrics.registry.get_sample_value("cadenza_refused_total", {"reason": "slots"}) == 1

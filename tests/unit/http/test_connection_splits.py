@@ -53,3 +53,29 @@ def test_any_split_gives_the_same_replies(sent: list[tuple[str, bytes, str, list
         assert status_line == (b"HTTP/1.1 204 No Content" if path == "/no-content" else b"HTTP/1.1 200 OK")
         assert b"x-request-id: r-%d" % number in lines
         assert received == REPLIES.get(path, body)
+
+
+@st.composite
+def like_requests(draw: st.DrawFn) -> tuple[bytes, str, bytes]:
+    """A body, the way the length is written, and the value of a header: most have the same head but for the length."""
+    return (
+        draw(st.binary(max_size=120)),
+        draw(st.sampled_from(["content-length: {}", "Content-Length:{}", "content-length:  0{} "])),
+        draw(st.sampled_from([b"a", b"b"])),
+    )
+
+
+@settings(derandomize=True)
+@given(st.lists(like_requests(), min_size=2, max_size=8), st.data())
+def test_heads_that_are_alike(sent: list[tuple[bytes, str, bytes]], data: st.DataObject) -> None:
+    """Requests whose heads differ little, split anywhere, are each answered by their own header and body."""
+    encoded = b"".join(
+        b"POST /body HTTP/1.1\r\nhost: here\r\n%b\r\nx-request-id: %b\r\n\r\n%b"
+        % (written.format(len(body)).encode(), value, body)
+        for body, written, value in sent
+    )
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(encoded) - 1), max_size=4)))
+    parts = [encoded[start:end] for start, end in zip([0, *cuts], [*cuts, len(encoded)], strict=True)]
+    for (body, _, value), (_, lines, received) in zip(sent, uvloop.run(replies_to(parts, len(sent))), strict=True):
+        assert b"x-request-id: " + value in lines
+        assert received == body

@@ -7,6 +7,7 @@ import msgspec
 
 from cadenza.control.account.accounts import get_account
 from cadenza.core.errors import ControlError
+from cadenza.core.money import TOKENS_PER_PRICE, format_dollars
 from cadenza.core.records import SEARCH
 from cadenza.core.usage_report import (
     DAY_MS,
@@ -21,12 +22,13 @@ from cadenza.core.usage_report import (
     spending_rate,
 )
 from cadenza.ledger import audit, statement
-from cadenza.ledger.statement import Entry
+from cadenza.ledger.statement import ChargeDetails, Entry
 from cadenza.store.store import Store
 from cadenza.store.tables import usage
 from cadenza.store.tables.usage import report
 
 PAGE = 50
+KINDS = {"grant": "Credit added", "correction": "Correction"}
 NUMBER_MAX = 2**62
 KEYS_SHOWN = 10
 KEYS_EXPORTED_MAX = 10_000
@@ -73,9 +75,28 @@ def describe_entry(entry: Entry) -> str:
     if entry.kind == "charge":
         tokens = (entry.prompt_tokens or 0) + (entry.completion_tokens or 0)
         return f"Request to {entry.class_id}, {tokens:,} tokens" if entry.class_id else "Request"
-    if entry.kind == "correction":
-        return f"Correction: {entry.note}" if entry.note else "Correction"
-    return f"Credit added: {entry.note}" if entry.note else "Credit added"
+    what = "Refund of a request" if entry.origin == "refund" else KINDS[entry.kind]
+    return f"{what}: {entry.note}" if entry.note else what
+
+
+def explain_entry(entry: Entry) -> str:
+    """How a charge comes about: its tokens and their prices. Empty for other entries, and for older charges."""
+    if entry.kind != "charge" or entry.input_nano is None or entry.class_id == SEARCH:
+        return ""
+    cached_tokens = entry.cached_tokens or 0
+    parts = [
+        (f"{(entry.prompt_tokens or 0) - cached_tokens:,} tokens in", entry.input_nano),
+        (f"{cached_tokens:,} cached", entry.input_nano if entry.cached_input_nano is None else entry.cached_input_nano),
+        (f"{entry.completion_tokens or 0:,} out", entry.output_nano or 0),
+    ]
+    shown = [f"{what} at {format_dollars(nano * TOKENS_PER_PRICE)}" for what, nano in parts if what != "0 cached"]
+    return ", ".join(shown) + " dollars per million"
+
+
+async def find_charge(store: Store, completion_id: str) -> ChargeDetails | None:
+    """The charge of a request of any account, for operators."""
+    is_plain = completion_id.isascii() and completion_id.isprintable()
+    return await statement.find_charge(store, completion_id) if is_plain else None
 
 
 def _parse(cursor: str) -> Cursor:

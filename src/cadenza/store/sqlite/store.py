@@ -50,11 +50,12 @@ T = TypeVar("T")
 class SqliteTransaction:
     """Runs statements on one connection."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "is_announced")
     combines_changes = False
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.is_announced = False
 
     def row(self, statement: Statement, values: Values) -> Row | None:
         found: Row | None = self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
@@ -64,8 +65,7 @@ class SqliteTransaction:
         return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
 
     def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
-        found = [self.row(select.one, {**values, "id": one}) for one in ids]
-        return [row for row in found if row]
+        return [row for one in ids if (row := self.row(select.one, {**values, "id": one}))]
 
     def change(self, statement: Statement, values: Values) -> int:
         return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
@@ -74,7 +74,8 @@ class SqliteTransaction:
         self._connection.executemany(statement.sqlite_text, map(statement.sqlite_values, values))
 
     def announce(self) -> None:
-        """Nothing to do: every commit wakes the watchers."""
+        """Other processes see every commit, so this is for our own watchers."""
+        self.is_announced = True
 
     def overwrite_deleted(self) -> None:
         self._connection.execute("PRAGMA secure_delete = ON").fetchone()
@@ -119,6 +120,8 @@ class SqliteStore:
         self._write_thread: WriteThread | None = None
         self._waiting: deque[Write] = deque()
         self._writing: Write | None = None
+        self._is_announced = False  # the write in progress wakes our own watchers
+        self._watchers: list[Callable[[], None]] = []
 
     async def row(self, statement: Statement, values: Values) -> Row | None:
         try:
@@ -128,6 +131,17 @@ class SqliteStore:
         except sqlite3.Error:  # tried again in a thread, which waits for locks
             return await self._read(lambda tx: tx.row(statement, values))
         return found
+
+    def change_mark(self) -> object:
+        """The number of SQLite that changes with commits of other connections, and the reader whose number it is.
+
+        The index of the write-ahead log has it too, in shared memory, but that file must not be opened here: closing it
+        would drop SQLite's own locks.
+        """
+        try:
+            return self._reader and (self._reader, _data_version(self._reader))
+        except sqlite3.Error:  # the look-up that follows reports it
+            return None
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:  # noqa: ARG002 for Postgres
         return await self._read(lambda tx: tx.rows(statement, values))
@@ -152,8 +166,12 @@ class SqliteStore:
             connection = await asyncio.to_thread(self._open, READ_ONLY)
         except sqlite3.Error as error:
             raise self._translate(error) from None
-        with contextlib.closing(connection), _watching(connection, wake):
-            yield
+        with contextlib.closing(connection), _watching(connection, self._commits_of_others, wake):
+            self._watchers.append(wake)
+            try:
+                yield
+            finally:
+                self._watchers.remove(wake)
 
     async def ping(self) -> None:
         await self.row(PING, {})
@@ -218,9 +236,8 @@ class SqliteStore:
             write = self._writing = self._waiting.popleft()
             run = write.run
             if write.work and self._begin_now():
-                assert self._writer
                 try:
-                    run = partial(self._commit, _work(self._writer, write.work))
+                    run = partial(self._commit, self._work(write.work))
                 except Exception as error:  # noqa: BLE001 it is raised where the answer is awaited
                     self._writing = None
                     write.done(None, error)
@@ -232,6 +249,10 @@ class SqliteStore:
         write, self._writing = self._writing, None
         assert write
         write.done(result, error)
+        if self._is_announced:
+            self._is_announced = False
+            for wake in self._watchers:
+                wake()
         self._write_next()
 
     def _begin_now(self) -> bool:
@@ -250,9 +271,21 @@ class SqliteStore:
         self._writer.execute(f"PRAGMA {self._wait_pragma}")
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-            return self._commit(_work(self._writer, work))
+            return self._commit(self._work(work))
         finally:
             self._writer.execute("PRAGMA busy_timeout=0")
+
+    def _work(self, work: Callable[[Transaction], T]) -> T:
+        """Do the work inside the transaction that has begun."""
+        assert self._writer
+        tx = SqliteTransaction(self._writer)
+        try:
+            done = work(tx)
+        except BaseException:
+            _roll_back(self._writer)
+            raise
+        self._is_announced = tx.is_announced
+        return done
 
     def _commit(self, done: T) -> T:
         assert self._writer
@@ -262,6 +295,12 @@ class SqliteStore:
             _roll_back(self._writer)
             raise
         return done
+
+    def _commits_of_others(self) -> Row | None:
+        """A number that changes when another connection has committed; None if the writer is in use or not open."""
+        if self._writer is None or self._writing:
+            return None
+        return _data_version(self._writer)
 
     def _close_writer(self) -> None:
         if self._writer:
@@ -312,39 +351,42 @@ class SqliteStore:
         return unavailable(str(self.path), reason, advice)
 
 
-def _work(connection: sqlite3.Connection, work: Callable[[Transaction], T]) -> T:
-    """Do the work inside the transaction that has begun."""
-    try:
-        return work(SqliteTransaction(connection))
-    except BaseException:
-        _roll_back(connection)
-        raise
-
-
 def _roll_back(connection: sqlite3.Connection) -> None:
     """Leave no transaction open. After some errors SQLite has already rolled back."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
-@contextlib.contextmanager
-def _watching(connection: sqlite3.Connection, wake: Callable[[], None]) -> Iterator[None]:
-    """For the block, call `wake` after each commit of another connection, which changes `PRAGMA data_version`.
+def _data_version(connection: sqlite3.Connection) -> Row:
+    """A number that changes when a connection other than this one has committed."""
+    found: Row = connection.execute("PRAGMA data_version").fetchone()
+    return found
 
-    The connection is used for nothing else, on the event loop's thread.
+
+@contextlib.contextmanager
+def _watching(
+    connection: sqlite3.Connection, commits_of_others: Callable[[], Row | None], wake: Callable[[], None]
+) -> Iterator[None]:
+    """For the block, call `wake` after commits, unless they are certainly all our own.
+
+    The connection is used for nothing else, on the event loop's thread. It sees every commit; which of them are our
+    own, `commits_of_others` tells, but not always.
     """
     loop = asyncio.get_running_loop()
-    last = connection.execute("PRAGMA data_version").fetchone()
+    last, last_of_others = _data_version(connection), commits_of_others()
     timer: asyncio.TimerHandle
 
     def look() -> None:
-        nonlocal last, timer
+        nonlocal last, last_of_others, timer
         timer = loop.call_later(LOOK_EVERY_S, look)
         with contextlib.suppress(sqlite3.OperationalError):  # the file is locked: the next look sees the change
-            found = connection.execute("PRAGMA data_version").fetchone()
+            found = _data_version(connection)
             if found != last:
+                of_others = commits_of_others()
                 last = found
-                wake()
+                if of_others is None or of_others != last_of_others:
+                    last_of_others = of_others or last_of_others
+                    wake()
 
     timer = loop.call_later(LOOK_EVERY_S, look)
     try:

@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from cadenza.control.money.statement import describe_entry, export_statement, read_statement
-from cadenza.core.formats import escape_formula
+from cadenza.core.formats import dollars_or_none, escape_formula
 from cadenza.core.rates import Rate
 from cadenza.ledger.statement import Entry
 from cadenza.web.routes import JSON, Routes, endpoint, get, to_record
@@ -20,7 +20,11 @@ CURSOR_CHARS_MAX = 60
 
 
 class EntryView(msgspec.Struct, frozen=True):
-    """One entry. `balance` is the balance after it. A charge has the id, the class and the tokens of its request."""
+    """One entry. `balance` is the balance after it, and `granted` the part of `amount` that is granted credit.
+
+    A charge has the ids, the class, the tokens and the prices of its request, in dollars a token, and what was refunded
+    of it. Without a cached price, cached tokens cost as much as others. Older entries lack some of this.
+    """
 
     id: int
     created_at: str
@@ -29,10 +33,19 @@ class EntryView(msgspec.Struct, frozen=True):
     amount: str
     balance: str
     note: str
+    origin: str | None
+    granted: str | None
+    refunded: str | None
     completion_id: str | None
+    request_id: str | None
+    key_id: str | None
     model: str | None
     prompt_tokens: int | None
+    cached_tokens: int | None
     completion_tokens: int | None
+    input_price: str | None
+    cached_input_price: str | None
+    output_price: str | None
     object: str = "entry"
 
 
@@ -102,7 +115,23 @@ async def _chunks(entries: AsyncIterator[Entry]) -> AsyncIterator[list[EntryView
 
 
 def _view(entry: Entry) -> EntryView:
-    return to_record(EntryView, entry, description=describe_entry(entry), model=entry.class_id)
+    return to_record(
+        EntryView,
+        entry,
+        description=describe_entry(entry),
+        model=entry.class_id,
+        granted=dollars_or_none(entry.granted_nano),
+        refunded=dollars_or_none(entry.refunded_nano),
+        **view_prices(entry),
+    )
+
+
+def view_prices(entry: Entry) -> dict[str, str | None]:
+    return {
+        "input_price": dollars_or_none(entry.input_nano),
+        "cached_input_price": dollars_or_none(entry.cached_input_nano),
+        "output_price": dollars_or_none(entry.output_nano),
+    }
 
 
 ROUTES: Routes = (

@@ -1,0 +1,99 @@
+"""A service under valgrind's callgrind, which counts the instructions of its process, but not of its children."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from bench.gateways.base import Launch
+from bench.gateways.install import ROOT
+from bench.machine import CannotRun, ProcessStat, ProcessTree
+
+TOTAL = re.compile(r"^totals: (\d+)", re.MULTILINE)
+COMMAND_S = 20.0
+READY_S = 100.0
+POLL_S = 0.1
+STOPPING_S = 0.0005
+STEADY = {"PYTHONHASHSEED": "0"}  # dicts and sets have the same order in every run
+
+
+class Counter:
+    """Counts between `reset` and `read`. Callgrind takes both as commands of `vgdb`, which needs to ptrace."""
+
+    def __init__(self, tree: ProcessTree, profile: Path) -> None:
+        self._tree = tree
+        self._profile = profile
+        self._dumps = itertools.count(1)
+
+    async def begin(self) -> None:
+        """Callgrind skips the start of the program, which would take ten times as long."""
+        await self._tell("instrumentation", "on")
+
+    async def reset(self) -> None:
+        await self._tell("zero")
+
+    async def read(self) -> int:
+        await self._tell("dump")
+        dump = self._profile.with_name(f"{self._profile.name}.{next(self._dumps)}")
+        found = TOTAL.search(dump.read_text())
+        if not found:
+            raise CannotRun(f"callgrind wrote no total to {dump}")
+        return int(found[1])
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        os.kill(self._tree.pid, signal.SIGSTOP)
+        while not ProcessStat(self._tree.pid).is_stopped:
+            time.sleep(STOPPING_S)
+        try:
+            yield
+        finally:
+            os.kill(self._tree.pid, signal.SIGCONT)
+
+    async def _tell(self, *command: str) -> None:
+        vgdb = await asyncio.create_subprocess_exec(
+            "vgdb",
+            f"--pid={self._tree.pid}",
+            *command,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(COMMAND_S):
+                _, said = await vgdb.communicate()
+        except TimeoutError:
+            vgdb.kill()
+            raise CannotRun(f"vgdb did not reach valgrind in {COMMAND_S:.0f} s: may it ptrace?") from None
+        if vgdb.returncode:
+            raise CannotRun(f"vgdb: {said.decode().strip()[-200:]}")
+
+
+@contextlib.asynccontextmanager
+async def counted(launch: Launch, folder: Path, source: Path) -> AsyncIterator[Counter]:
+    """Run the service of the source folder, with slow timers."""
+    profile = folder / "callgrind"
+    valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--fair-sched=yes", "--quiet"]
+    command = [*valgrind, f"--callgrind-out-file={profile}", sys.executable, "-m", "bench.slow_timers"]
+    env = STEADY | {"PYTHONPATH": os.pathsep.join([str(source), str(ROOT)])}
+    with ProcessTree([*command, *launch.command[1:]], None, folder / "process.log", env) as tree:
+        await _wait_until_ready(tree, launch.target.port)
+        counter = Counter(tree, profile)
+        await counter.begin()
+        yield counter
+
+
+async def _wait_until_ready(tree: ProcessTree, port: int) -> None:
+    async with asyncio.timeout(READY_S):
+        while tree.is_running:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                return
+            await asyncio.sleep(POLL_S)
+    raise CannotRun(f"the service exited during its start: {tree.log_tail()}")

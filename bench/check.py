@@ -1,0 +1,250 @@
+"""`make bench-check`: count the instructions of a few kinds of requests, and compare with `bench/baseline.json`.
+
+Instructions do not depend on how busy the machine is. They do depend on the interpreter: if the baseline does not have
+this one, the commit that wrote the baseline is measured too, and compared with. Client and upstream are this process.
+They send in rounds, so that every run does the same work.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from bench.bulk import BulkStore
+from bench.callgrind import Counter, counted
+from bench.compare import make_side
+from bench.gateways.base import free_port
+from bench.gateways.cadenza import Cadenza
+from bench.gateways.install import ROOT, debian_program
+from bench.machine import CannotRun, interpreter
+from bench.report import table
+from bench.upstream import BEGIN, CONTENT, PLAIN_REPLY, ending
+from bench.workload import MARK, PLAIN, Shape, Target
+from cadenza.core.codes import make_key
+
+BASELINE = ROOT / "bench" / "baseline.json"
+LIMIT = 1.03
+AT_ONCE = 16
+WARM = 1  # rounds that are not counted
+ROUNDS = 4
+REQUESTS = AT_ONCE * (WARM + ROUNDS)
+SHORT, LONG = Shape(chunks=10), Shape(chunks=40)
+REPLY_S = 120.0
+OK = 200
+MEMORY = Path("/dev/shm")  # noqa: S108 a slow disk would gather more charges in a commit
+POOR = "poor@example.org"
+
+Counts = dict[str, int]
+Streams = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+
+
+class Case(msgspec.Struct, frozen=True):
+    """Requests of one kind, AT_ONCE in each round."""
+
+    name: str
+    requests: list[bytes]
+    shape: Shape = PLAIN
+    status: int = OK
+
+
+class SteppedUpstream:
+    """Collects the requests of a round, to answer them together."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.StreamWriter] = []
+        self._arrived = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                await _read_message(reader)
+                self._waiting.append(writer)
+                if len(self._waiting) == AT_ONCE:
+                    self._arrived.set()
+        writer.close()
+
+    async def next_round(self) -> list[asyncio.StreamWriter]:
+        """The connections of a round, when all of its requests have arrived."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+
+class Rounds:
+    """Sends requests in rounds. The service is stopped while it is sent to, so that it gets the data of all at once."""
+
+    def __init__(self, port: int, upstream: SteppedUpstream, counter: Counter) -> None:
+        self._port = port
+        self._upstream = upstream
+        self._counter = counter
+
+    async def count(self, case: Case) -> float:
+        """Instructions per request, in the round that took the fewest: in others a commit had fewer charges.
+
+        After a refusal the connection pauses, so each refusal comes on a new connection.
+        """
+        streams: Streams = []
+        counts = []
+        for number in range(WARM + ROUNDS):
+            if not streams or case.status != OK:
+                streams = await self._connect(streams)
+            requests = case.requests[number * AT_ONCE : (number + 1) * AT_ONCE]
+            await self._counter.reset()
+            try:
+                async with asyncio.timeout(REPLY_S):
+                    await self._run(case, requests, streams)
+            except TimeoutError:
+                raise CannotRun(f"{case.name}: no reply in {REPLY_S:.0f} s") from None
+            counts.append(await self._counter.read())
+        return min(counts[WARM:]) / AT_ONCE
+
+    async def _run(self, case: Case, requests: list[bytes], streams: Streams) -> None:
+        with self._counter.stopped():
+            for (_, writer), request in zip(streams, requests, strict=True):
+                writer.write(request)
+        if case.status == OK:
+            upstreams = await self._upstream.next_round()
+            if case.shape == PLAIN:
+                self._send(upstreams, PLAIN_REPLY)
+            else:
+                await self._stream(upstreams, streams, case.shape.chunks)
+                return
+        for reader, _ in streams:
+            head = await _read_message(reader)
+            if int(head[9:12]) != case.status:
+                raise CannotRun(f"{case.name}: status {head[9:12].decode()} instead of {case.status}")
+
+    async def _stream(self, upstreams: list[asyncio.StreamWriter], streams: Streams, chunks: int) -> None:
+        """Every stream gets its next chunk when all clients have the last one."""
+        self._send(upstreams, BEGIN + CONTENT)
+        for number in range(chunks):
+            if number:
+                self._send(upstreams, CONTENT)
+            for reader, _ in streams:
+                await reader.readuntil(MARK)
+        self._send(upstreams, ending(chunks))
+        for reader, _ in streams:
+            await reader.readuntil(b"\r\n0\r\n\r\n")
+
+    def _send(self, upstreams: list[asyncio.StreamWriter], data: bytes) -> None:
+        with self._counter.stopped():
+            for writer in upstreams:
+                writer.write(data)
+
+    async def _connect(self, old: Streams) -> Streams:
+        for _, writer in old:
+            writer.close()
+        return [await asyncio.open_connection("127.0.0.1", self._port) for _ in range(AT_ONCE)]
+
+
+def main() -> int:
+    options = read_options()
+    try:
+        debian_program("valgrind", "valgrind")
+        known = _read_baseline()
+        now = measure(".")
+        if options.accept:
+            judge(known.get(interpreter(), now), now)
+            BASELINE.write_bytes(msgspec.json.format(msgspec.json.encode(known | {interpreter(): now})) + b"\n")
+            return 0
+        return judge(known.get(interpreter()) or measure(accepted_at()), now)
+    except CannotRun as reason:
+        sys.stderr.write(f"bench-check: {reason}\n")
+        return 1
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.check", description="Compare instructions per request.")
+    parser.add_argument("--accept", action="store_true", help="write what was counted to bench/baseline.json")
+    return parser.parse_args()
+
+
+def measure(revision: str) -> Counts:
+    with tempfile.TemporaryDirectory(prefix="cadenza-check-", dir=MEMORY if MEMORY.exists() else None) as name:
+        return uvloop.run(count_all(Path(name), revision))
+
+
+async def count_all(folder: Path, revision: str) -> Counts:
+    side, upstream, upstream_port = make_side(folder, revision), SteppedUpstream(), free_port()
+    side.folder.mkdir()
+    launch = side.gateway.prepare(side.folder, free_port(), upstream_port)
+    chosen = list(cases(side.gateway, side.folder, launch.target))
+    async with (
+        await asyncio.start_server(upstream.serve, "127.0.0.1", upstream_port),
+        counted(launch, side.folder, side.source) as counter,
+    ):
+        rounds = Rounds(launch.target.port, upstream, counter)
+        counts = {case.name: round(await rounds.count(case)) for case in chosen}
+    more = counts.pop(_stream(LONG)) - counts[_stream(SHORT)]
+    return counts | {"one more chunk": round(more / (LONG.chunks - SHORT.chunks))}
+
+
+def cases(gateway: Cadenza, folder: Path, target: Target) -> Iterator[Case]:
+    store = BulkStore(folder / "data" / "cadenza.db")
+    store.grow_accounts(REQUESTS)
+    gateway.cli(folder, "account", "create", POOR, "--credit", "0", "--password-stdin")
+    poor = gateway.cli(folder, "key", "create", "--account", POOR, "--expires", "never").strip()
+    yield Case("plain request", [target.request(PLAIN)] * REQUESTS)
+    yield Case("first request of a key", [_with_key(target, key) for key in store.secrets])
+    yield Case(_stream(SHORT), [target.request(SHORT)] * REQUESTS, SHORT)
+    yield Case(_stream(LONG), [target.request(LONG)] * REQUESTS, LONG)
+    yield Case("unknown key", [_with_key(target, make_key()) for _ in range(REQUESTS)], status=401)
+    yield Case("no credit", [_with_key(target, poor)] * REQUESTS, status=402)
+
+
+def judge(before: Counts, after: Counts) -> int:
+    rows = [
+        (name, f"{before[name]:,}", f"{count:,}", f"{100 * (count / before[name] - 1):+.1f}%")
+        for name, count in after.items()
+        if name in before
+    ]
+    sys.stdout.write(table(("instructions", "baseline", "now", "difference"), rows) + "\n")
+    over = [name for name, count in after.items() if name not in before or count > LIMIT * before[name]]
+    if not over:
+        return 0
+    sys.stdout.write(
+        f"Above the baseline by more than {100 * (LIMIT - 1):.0f}%: {', '.join(over)}. If the change is worth it, run"
+        " `make bench-check ARGS=--accept` and commit bench/baseline.json.\n"
+    )
+    return 1
+
+
+def accepted_at() -> str:
+    """The commit that wrote the baseline."""
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%h", "--", str(BASELINE)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    if not found:
+        raise CannotRun(f"there is no baseline for {interpreter()}, and no commit that wrote one")
+    sys.stderr.write(f"There is no baseline for {interpreter()}: commit {found}, which wrote it, is measured too.\n")
+    return found
+
+
+async def _read_message(reader: asyncio.StreamReader) -> bytes:
+    """Reads a message with a body. Returns its head."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]))
+    return head
+
+
+def _read_baseline() -> dict[str, Counts]:
+    return msgspec.json.decode(BASELINE.read_bytes(), type=dict[str, Counts]) if BASELINE.exists() else {}
+
+
+def _stream(shape: Shape) -> str:
+    return f"stream of {shape.chunks} chunks"
+
+
+def _with_key(target: Target, key: str) -> bytes:
+    return msgspec.structs.replace(target, headers={"authorization": f"Bearer {key}"}).request(PLAIN)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
