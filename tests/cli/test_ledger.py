@@ -33,7 +33,7 @@ FORTE = Price(1_070, 3_450)
 MEZZO = Price(100, 210, 20)
 START_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 DAY_MS = 24 * 60 * 60 * 1000
-SPAN = ("--start", "2027-01-01", "--end", "2027-02-01")
+SPAN = ("--month", "2027-01")
 FORTE_NANO = 11 * 1_070 + 7 * 3_450
 MEZZO_NANO = 8 * 100 + 3 * 20 + 7 * 210
 
@@ -361,6 +361,29 @@ def test_usage_is_shown_as_json(books: Path) -> None:
     assert shown == {"forte": (2, "0.00003592"), "mezzo": (1, "0.00000233")}
 
 
+def test_usage_of_all_accounts(books: Path) -> None:
+    """Without --account it is of all of them, also by account."""
+    shown = json.loads(run_here(books, "usage", *SPAN, "--group-by", "account", "--json").stdout)
+    assert [(group["account"], group["requests"], group["cost"]) for group in shown] == [(EMAIL, 3, "0.00003825")]
+    assert "Balance of all accounts: 6.24996175 dollars." in run_here(books, "usage", *SPAN).stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "ids"),
+    [
+        (("--month", "2027-01"), ["chatcmpl-forte", "chatcmpl-mezzo"]),
+        (("--month", "2027-02"), []),
+        (("--from", "2027-01-16"), ["chatcmpl-mezzo"]),
+        (("--from", "2027-01-01", "--to", "2027-01-15"), ["chatcmpl-forte"]),
+        (("--from", "2027-01-15", "--to", "2027-01-15T08:00:00Z"), []),
+        (("--from", "2027-01-15T09:00:00+01:00", "--to", "2027-01-16", "--account", OTHER), []),
+    ],
+)
+def test_export_of_a_span(books: Path, args: tuple[str, ...], ids: list[str]) -> None:
+    """A month, or dates and times in UTC: a date at the end includes that day, a time does not."""
+    assert [entry["completion_id"] for entry in exported(books, *args)] == ids
+
+
 @pytest.mark.parametrize(("age_days", "groups"), [(29, 1), (31, 0)])
 def test_usage_covers_thirty_days_by_default(books: Path, age_days: int, groups: int) -> None:
     """By default the report covers the last 30 days and nothing before them."""
@@ -373,8 +396,10 @@ def test_usage_covers_thirty_days_by_default(books: Path, age_days: int, groups:
     ("args", "sentence"),
     [
         (("--account", "nobody@example.org"), "There is no account for 'nobody@example.org'"),
-        (("--account", EMAIL, "--start", "soon"), "start: must be a time"),
-        (("--account", EMAIL, "--start", "2027-01-02", "--end", "2027-01-01"), "start: must be before end"),
+        (("--account", EMAIL, "--from", "soon"), "from: must be a time"),
+        (("--account", EMAIL, "--from", "2027-01-02", "--to", "2027-01-01"), "from: must be before to"),
+        (("--month", "2027-13"), "month: must be a month, like 2026-10"),
+        (("--month", "2027-01", "--to", "2027-01-01"), "leave out from and to"),
         (("--account", EMAIL, "--group-by", "hour"), "must be one of day, model, key"),
     ],
 )

@@ -5,7 +5,8 @@ import msgspec
 from cadenza.control.account.accounts import get_account
 from cadenza.core.codes import DISPLAY_CHARS, digest_key, is_well_formed
 from cadenza.core.records import SCOPES
-from cadenza.core.usage_report import DAY_MS, Report, Span
+from cadenza.core.spans import DAY_MS, Span
+from cadenza.core.usage_report import Report
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import statement
 from cadenza.ledger.statement import Entry

@@ -7,6 +7,7 @@ import msgspec
 from sqlalchemy import TextClause, text
 
 from cadenza.core.records import OUTPUT_TOKENS_MAX
+from cadenza.core.spans import ALWAYS, Span
 from cadenza.ledger import EXPORT_FIELDS
 from cadenza.ledger.origins import ORIGIN
 from cadenza.ledger.rules import IDEMPOTENCY_MS
@@ -154,6 +155,7 @@ EXPORT = Statement(
     LEFT JOIN usage u ON u.completion_id = entries.completion_id
     LEFT JOIN entries r ON r.source = 'refund:' || entries.completion_id AND entries.kind = 'charge'
     WHERE entries.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email)
+    AND entries.created_at >= :start AND entries.created_at < :end
     ORDER BY entries.id LIMIT :page""")  # noqa: S608 our own expression
 )
 PAGE = 1000
@@ -189,10 +191,10 @@ async def count(store: Store) -> AuditCounts:
     return AuditCounts(*counts)
 
 
-async def export(store: Store, email: str | None) -> AsyncIterator[dict[str, Any]]:
+async def export(store: Store, email: str | None, span: Span = ALWAYS) -> AsyncIterator[dict[str, Any]]:
     """Yield the entries of one account, or of all, oldest first, by EXPORT_FIELDS. At most one page is in memory."""
-    after = 0
-    while rows := await store.rows(EXPORT, {"email": email, "after": after, "page": PAGE}, is_long=True):
+    after, values = 0, {"email": email, "page": PAGE, "start": span.start_ms, "end": span.end_ms}
+    while rows := await store.rows(EXPORT, {**values, "after": after}, is_long=True):
         for row in rows:
             yield dict(zip(EXPORT_FIELDS, row, strict=True))
         after = rows[-1][0]

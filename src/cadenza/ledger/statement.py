@@ -7,8 +7,9 @@ lock of the account. So the balance after an entry never changes, and a page can
 from collections.abc import AsyncIterator
 
 import msgspec
-from sqlalchemy import Select, Text, and_, bindparam, literal_column, select
+from sqlalchemy import Select, Text, and_, bindparam, func, literal_column, select, text
 
+from cadenza.core.spans import ALWAYS, Span
 from cadenza.ledger.origins import ORIGIN, Origin
 from cadenza.store.schema import accounts, entries, usage
 from cadenza.store.statements import Statement
@@ -72,6 +73,53 @@ NEWEST = Statement(_entries().where(entries.c.id < bindparam("before")).order_by
 OLDEST = Statement(_entries().where(entries.c.id > bindparam("after")).order_by(entries.c.id))
 
 
+_balances = (
+    select(entries.c.id, func.sum(entries.c.amount_nano).over(order_by=entries.c.id).label("balance_nano"))
+    .where(entries.c.account_id == bindparam("account"))
+    .subquery("balances")
+)
+OF_SPAN = Statement(  # entries are not ordered by their times, so the balances are summed up anew
+    select(*ENTRY, _balances.c.balance_nano)
+    .join_from(entries, _balances, entries.c.id == _balances.c.id)
+    .outerjoin(usage, usage.c.completion_id == entries.c.completion_id)
+    .outerjoin(_refund, _IS_REFUND)
+    .where(
+        entries.c.created_at >= bindparam("start"),
+        entries.c.created_at < bindparam("end"),
+        entries.c.id < bindparam("before"),
+    )
+    .order_by(entries.c.id.desc())
+    .limit(bindparam("count"))
+)
+SUMS = Statement(
+    text(f"""
+    SELECT CASE WHEN entries.created_at < :start THEN 'before' ELSE COALESCE({ORIGIN}, entries.kind) END,
+    SUM(entries.amount_nano) FROM entries
+    WHERE entries.created_at < :end AND (CAST(:account AS TEXT) IS NULL OR entries.account_id = :account)
+    GROUP BY 1""")  # noqa: S608 our own expression
+)
+
+
+class PeriodSums(msgspec.Struct, frozen=True):
+    """The balance before a span, and what its entries add up to: by origin, and of its charges."""
+
+    opening_nano: int
+    by_origin: dict[str, int]  # 'charge' for charges
+
+    @property
+    def charged_nano(self) -> int:
+        return -self.by_origin.get("charge", 0)
+
+    @property
+    def added_nano(self) -> int:
+        """All that was added, less what was taken back."""
+        return sum(self.by_origin.values()) + self.charged_nano
+
+    @property
+    def closing_nano(self) -> int:
+        return self.opening_nano + sum(self.by_origin.values())
+
+
 class ReplyCost(msgspec.Struct, frozen=True):
     """What a reply was charged for."""
 
@@ -125,14 +173,29 @@ async def list_newest(
     return found
 
 
-async def all_entries(store: Store, account_id: str) -> AsyncIterator[Entry]:
-    """Every entry, oldest first. At most one page is in memory."""
+async def list_span(store: Store, account_id: str, span: Span, count: int, before: int = NO_ENTRY) -> list[Entry]:
+    """The newest entries of a span, or those before the one with this id."""
+    values = {"account": account_id, "start": span.start_ms, "end": span.end_ms, "before": before, "count": count}
+    rows = await store.rows(OF_SPAN, values, is_long=True)
+    return [msgspec.structs.replace(Entry(*row), balance_nano=int(row[-1])) for row in rows]
+
+
+async def sum_entries(store: Store, account_id: str | None, span: Span) -> PeriodSums:
+    """What the entries of an account, or of all, add up to."""
+    values = {"account": account_id, "start": span.start_ms, "end": span.end_ms}
+    sums = {name: int(amount_nano) for name, amount_nano in await store.rows(SUMS, values, is_long=True)}
+    return PeriodSums(sums.pop("before", 0), sums)
+
+
+async def all_entries(store: Store, account_id: str, span: Span = ALWAYS) -> AsyncIterator[Entry]:
+    """Every entry of a span, oldest first. At most one page is in memory."""
     after, balance_nano = 0, 0
     while rows := await store.rows(OLDEST, {"account": account_id, "after": after, "count": EXPORT_ROWS}, is_long=True):
         for row in rows:
             entry = Entry(*row[:-1])
             balance_nano += entry.amount_nano
-            yield msgspec.structs.replace(entry, balance_nano=balance_nano)
+            if span.start_ms <= entry.created_at < span.end_ms:
+                yield msgspec.structs.replace(entry, balance_nano=balance_nano)
         after = rows[-1][0]
 
 

@@ -7,14 +7,18 @@ from collections.abc import AsyncIterator
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from cadenza.control.money.statement import describe_entry, export_statement, read_statement
+from cadenza.control.money.statement import describe_entry, export_statement, read_statement, sum_entries
 from cadenza.core.formats import dollars_or_none, escape_formula
 from cadenza.core.rates import Rate
+from cadenza.core.spans import ALWAYS
 from cadenza.ledger.statement import Entry
+from cadenza.web.dates import RANGE_NAMES, read_span
 from cadenza.web.routes import JSON, Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
 
 EXPORTS = Rate(1 / 30, 6)  # for each account
+SPANS = Rate(2.0, 30)
+RANGE_TABS = {"": "All", "month": RANGE_NAMES["month"], "last-month": RANGE_NAMES["last-month"]}
 CHUNK_ENTRIES = 200
 CURSOR_CHARS_MAX = 60
 
@@ -61,19 +65,35 @@ FIELDS = tuple(name for name in EntryView.__struct_fields__ if name != "object")
 
 
 async def statement_page(visit: Visit) -> Response:
-    return visit.page("statement.html", statement=await read_statement(visit.store, visit.account.id, _cursor(visit)))
+    store, account_id, chosen = visit.store, visit.account.id, read_span(visit)
+    if chosen:
+        await visit.limit("statement", SPANS, "Too many statements at once. Try again in a moment.")
+    return visit.page(
+        "statement.html",
+        statement=await read_statement(store, account_id, _cursor(visit), span=chosen.span if chosen else None),
+        chosen=chosen,
+        ranges=RANGE_TABS,
+        sums=await sum_entries(store, account_id, chosen.span) if chosen else None,
+    )
 
 
 async def get_statement(visit: Visit) -> EntryList:
-    found = await read_statement(visit.store, visit.account.id, _cursor(visit))
+    chosen = read_span(visit)
+    if chosen:
+        await visit.limit("statement", SPANS, "Too many statements at once. Try again in a moment.")
+    span = chosen.span if chosen else None
+    found = await read_statement(visit.store, visit.account.id, _cursor(visit), span=span)
     return EntryList([_view(entry) for entry in found.entries], str(found.next) if found.next else None)
 
 
 async def export(visit: Visit) -> Response:
     """A file in the format that the path ends with."""
+    chosen = read_span(visit)
     await visit.limit("export", EXPORTS, "You have exported the statement several times. Try again in a minute.")
-    entries, path = export_statement(visit.store, visit.account.id), visit.request.url.path
-    headers = {"content-disposition": f'attachment; filename="cadenza-statement.{path.rpartition(".")[2]}"'}
+    span, path = chosen.span if chosen else ALWAYS, visit.request.url.path
+    entries = export_statement(visit.store, visit.account.id, span)
+    name = f"cadenza-statement-{chosen.first_day}-to-{chosen.last_day}" if chosen else "cadenza-statement"
+    headers = {"content-disposition": f'attachment; filename="{name}.{path.rpartition(".")[2]}"'}
     if path.endswith(".csv"):
         return StreamingResponse(_csv(entries), headers=headers, media_type="text/csv; charset=utf-8")
     return StreamingResponse(_json(entries), headers=headers, media_type=JSON)
