@@ -36,7 +36,7 @@ def test_a_lock_timeout_frees_the_locks_of_its_transaction_before_its_rollback()
             await connection.execute(f"BEGIN{begin}")
         await lock(one, "one", "changes")
         await lock(two, "two", "classes")
-        waiting = loop.create_task(lock(three, "three", "classes"))  # type: ignore[arg-type]
+        waiting = loop.start(lock(three, "three", "classes"))
         await lock(two, "two", "changes")
         await waiting
 
