@@ -30,6 +30,7 @@ AFTER_LOCK_S = 2.0  # and so long after a stranger has unlocked their account
 WAIT_S_MAX = 3.0  # how long an undisturbed request may wait for the ledger
 FREED_S = 10.0  # so long after its death, nothing of a process is left, except of locked accounts
 UNMARKED_S = 1.0  # what a killed stream delivered before that is charged
+CHARGE_S = 5.5  # a request that ends waits for its charge for less
 USED_S = 1.0  # so long after a request that was not charged, its idempotency key is free
 RICH_NANO = 100_000_000_000  # no run can spend as much
 PROBE = 1_000_000  # the numbers of requests that try whether everything is served again
@@ -295,12 +296,16 @@ class Checks:
     def _check_late(self, chat: Chat, charged_nano: int) -> None:
         """The process of a request was swept. Without a mark it is charged, if it lost neither key nor credit."""
         operator, planned = self._world.operator, self._world.plan.accounts[chat.request.account]
+        detail = f"{chat.completion_id} on {chat.process.name}: {charged_nano} of {chat.due_nano}"
+        revoked_s, is_late = operator.revoked_s.get(chat.key_id), chat.ended_as != chat.registered_as
+        is_revoked = revoked_s is not None and chat.ended_s is not None and revoked_s < chat.ended_s - CHARGE_S
+        if is_revoked and is_late and charged_nano and not chat.request.is_stream:
+            self.fail("a late end with a revoked key is not charged", detail)
         if chat.idempotency or chat.key_id in operator.caps or chat.key_id in operator.maybe_revoked:
             return
         if planned.credit_nano < RICH_NANO or charged_nano == chat.due_nano:
             return
         if not chat.request.is_stream or not charged_nano:
-            detail = f"{chat.completion_id} on {chat.process.name}: {charged_nano} of {chat.due_nano}"
             self.fail("a late end is charged", detail)
 
     def _check_keys(self, charged: set[str]) -> None:

@@ -68,6 +68,7 @@ class Chat(msgspec.Struct, eq=False):
     status: int = 0
     waited_s: float = 0.0  # for the ledger
     ended_s: float | None = None
+    ended_as: str = ""  # the name of its process then
     has_failed: bool = False  # the upstream failed
     started_ms: int = 0  # by the clock of its process
     is_thawed: bool = False  # its process may have taken itself for fresh, because its clocks stood still

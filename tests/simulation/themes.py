@@ -16,6 +16,7 @@ Theme = Literal[
     "capped",  # keys with small caps, at a month's end
     "revoked",  # keys that are revoked while a process is cut off
     "owing",  # refunds, disputes, corrections, vouchers and grants while requests run
+    "unsure",  # connections that break in the middle of transactions
     "locked",  # rows that a stranger has locked, some for long
 ]
 Database = Literal["postgres", "sqlite"]
@@ -53,6 +54,7 @@ SHORT_S = (1.5, 1.9, 2.1, 2.4, 2.6, 3.0, 4.0, 5.0)
 RICH = (1_000,)
 ANSWERS: tuple[Upstream, ...] = ("answers",) * 10
 UPSTREAMS: tuple[Upstream, ...] = (*ANSWERS, "fails", "dies", "lies", "uncounted", "cached", "cached", "counts more")
+SMALL_NANO = 10 * 251 + 16 * 1_013  # what is held for the smallest request
 CAPS = (None, None, None, 0, 1_500_013, 30_000_007)
 
 
@@ -102,8 +104,8 @@ TRAITS: dict[Theme, ThemeTraits] = {
         kinds=("stop", "stop", "sleep", "freeze", "cut", "cut", "lost machine"),
         lasts_s=SWEPT_S,
         by_count=0.25,
-        commands=(0, 4),
-        command_kinds=("grant", "cap", "revoke", "correct"),
+        commands=(1, 6),
+        command_kinds=("grant", "cap", "revoke", "revoke", "correct"),
         caps_nano=(None, None, None, 1_500_013, 30_000_007),
         prompts=(40, 4_000, 11_000),
         outputs=(10, 100, 600),
@@ -142,7 +144,7 @@ TRAITS: dict[Theme, ThemeTraits] = {
         processes=(1, 2, 3),
         accounts=(2, 3),
         dollars=(0.02, 10, 1_000),
-        caps_nano=(None, 400_009, 1_500_013, 4_000_037, 30_000_007),
+        caps_nano=(None, SMALL_NANO, SMALL_NANO - 1, 400_009, 1_500_013, 4_000_037, 30_000_007),
         faults=(0, 1, 1, 2, 3),
         kinds=("reset", "reset", "cut", "crash", "stop", "clock", "freeze", "failover"),
         commands=(2, 6),
@@ -174,6 +176,18 @@ TRAITS: dict[Theme, ThemeTraits] = {
         commands=(8, 20),
         command_kinds=("grant", "correct", "correct", "voucher", "voucher", "refund", "refund", "dispute"),
         long=0.4,
+    ),
+    "unsure": ThemeTraits(
+        databases=("postgres",),
+        processes=(1, 2, 3),
+        dollars=(0.05, 10, 1_000),
+        caps_nano=(None, None, 1_500_013, 30_000_007),
+        faults=(4, 6, 8),
+        kinds=("reset", "reset", "reset", "cut", "failover"),
+        lasts_s=(0.05, 0.5, 2.0),
+        by_count=0.9,
+        commands=(2, 6),
+        keyed=0.3,
     ),
     "locked": ThemeTraits(
         databases=("postgres",),

@@ -65,8 +65,7 @@ class SqliteTransaction:
         return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
 
     def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
-        found = [self.row(select.one, {**values, "id": one}) for one in ids]
-        return [row for row in found if row]
+        return [row for one in ids if (row := self.row(select.one, {**values, "id": one}))]
 
     def change(self, statement: Statement, values: Values) -> int:
         return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
