@@ -21,6 +21,7 @@ READ_S = 60.0
 GIVE_BACK_S = 30.0
 LOOK_EVERY_S = 0.05
 MESSAGE_TOKENS = 4
+MARKED_CHARS = 5
 INTERRUPTED = 500
 # Nano-dollars a token: input, cached input, output.
 PRICES_NANO = {"mezzo": (100, 20, 210), "forte": (1070, 1070, 3450), "fortissimo": (3450, 3450, 17250)}
@@ -140,6 +141,16 @@ def usage_cost_nano(class_id: str, usage: dict[str, Any]) -> int:
 def estimate_tokens(content: str) -> int:
     """The prompt tokens of the character layer and one user message, counted locally."""
     return count_tokens(CHARACTER) + count_tokens(content) + 2 * MESSAGE_TOKENS
+
+
+def marked_tokens(text: str) -> int:
+    """What a process that has not loaded its tokenizer marks for this text: a token for every five characters."""
+    return len(text) // MARKED_CHARS
+
+
+def marked_cost_nano(class_id: str, content: str, delivered: str) -> int:
+    """The cost of a reply whose process died, by such a mark."""
+    return cost_nano(class_id, marked_tokens(CHARACTER + content), marked_tokens(delivered))
 
 
 def left_cost_nano(class_id: str, content: str, chunks: Iterable[str]) -> int:
