@@ -143,14 +143,10 @@ def estimate_tokens(content: str) -> int:
     return count_tokens(CHARACTER) + count_tokens(content) + 2 * MESSAGE_TOKENS
 
 
-def marked_tokens(text: str) -> int:
-    """What a process that has not loaded its tokenizer marks for this text: a token for every five characters."""
-    return len(text) // MARKED_CHARS
-
-
-def marked_cost_nano(class_id: str, content: str, delivered: str) -> int:
-    """The cost of a reply whose process died, by such a mark."""
-    return cost_nano(class_id, marked_tokens(CHARACTER + content), marked_tokens(delivered))
+def marked_costs_nano(class_id: str, content: str, delivered: str) -> list[int]:
+    """The cost of a reply whose process died, by its mark: counted or, by length, with a token for five characters."""
+    by_length = [len(text) // MARKED_CHARS for text in (CHARACTER + content, delivered)]
+    return [cost_nano(class_id, *by_length), delivered_cost_nano(class_id, content, [delivered])]
 
 
 def left_cost_nano(class_id: str, content: str, chunks: Iterable[str]) -> int:
