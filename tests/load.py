@@ -107,17 +107,6 @@ class ConnectionPool:
             self._idle.append(connection)
         return reply
 
-    async def send_at_rate(self, requests: Sequence[bytes], per_s: float, seconds: float) -> list[TimedReply]:
-        """Send so many requests a second at random instants, in turn, without waiting for replies."""
-        dice, clock = random.Random(1), asyncio.get_running_loop().time
-        at_s = began_s = clock()
-        replies = list[asyncio.Task[TimedReply]]()
-        while at_s < began_s + seconds:
-            at_s += dice.expovariate(per_s)
-            await asyncio.sleep(max(0.0, at_s - clock()))
-            replies.append(asyncio.create_task(self.ask(requests[len(replies) % len(requests)])))
-        return await asyncio.gather(*replies)
-
     async def send_repeatedly(
         self, request: bytes, clients: int, is_enough: Callable[[int], bool], refused_s: float
     ) -> list[TimedReply]:

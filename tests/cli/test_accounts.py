@@ -25,7 +25,7 @@ def test_created_account_is_listed(tmp_path: Path) -> None:
     (account,) = json.loads(run(tmp_path, "account", "list", "--json").stdout)
     assert account.pop("id").startswith("acct_")
     assert RFC_3339.fullmatch(account.pop("created_at"))
-    money = {"balance": "0.000000001", "held": "0.00", "debt": "0.00"}
+    money = {"balance": "0.000000001", "granted": "0.000000001", "held": "0.00", "debt": "0.00"}
     state = {"state": "active", "is_operator": False}
     assert account == {"email": "new@example.org", "class": "mezzo", **state, **money}
 
@@ -72,9 +72,9 @@ def test_table_is_never_cut(made: Path) -> None:
     done = run(made, "account", "list", COLUMNS="40")
     assert done.returncode == 0
     names, values = (line.split() for line in done.stdout.splitlines())
-    assert names == ["email", "state", "class", "balance", "held", "debt", "created_at", "id"]
-    assert values[:5] == [EMAIL, "active", "forte", "5.00", "0.00"]
-    assert values[7] == account_id
+    assert names == ["email", "state", "class", "balance", "granted", "held", "debt", "created_at", "id"]
+    assert values[:6] == [EMAIL, "active", "forte", "5.00", "5.00", "0.00"]
+    assert values[8] == account_id
 
 
 def _only_value(folder: Path, sql: str) -> str:

@@ -33,7 +33,7 @@ FORTE = Price(1_070, 3_450)
 MEZZO = Price(100, 210, 20)
 START_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 DAY_MS = 24 * 60 * 60 * 1000
-SPAN = ("--start", "2027-01-01", "--end", "2027-02-01")
+SPAN = ("--month", "2027-01")
 FORTE_NANO = 11 * 1_070 + 7 * 3_450
 MEZZO_NANO = 8 * 100 + 3 * 20 + 7 * 210
 
@@ -42,11 +42,13 @@ HELD = "the held sum is the sum of the reserves and open holds"
 COVERED = "the held sum never exceeds the balance"
 ONCE = "a request is charged at most once"
 METERED = "a charge has its metering row, on the same account"
+GRANTED = "granted credit is a part of the balance"
 COST = "a metering row costs what was charged and corrected"
 OWNER = f"(SELECT id FROM accounts WHERE email = '{EMAIL}')"
 NEIGHBOUR = f"(SELECT id FROM accounts WHERE email = '{OTHER}')"
 COLUMNS = "account_id, kind, amount_nano, completion_id, note, created_at"
 SECOND_CHARGE = f"INSERT INTO entries ({COLUMNS}) SELECT {COLUMNS} FROM entries WHERE completion_id = 'chatcmpl-forte'"
+ADD = "balance_nano = balance_nano + {0}, granted_nano = granted_nano + {0}"
 TRIGGERS = ("DROP TRIGGER entries_refuse_update", "DROP TRIGGER entries_refuse_delete")
 
 
@@ -165,7 +167,7 @@ def test_sound_ledger(books: Path) -> None:
     ("statements", "rules"),
     [
         ([f"UPDATE accounts SET balance_nano = balance_nano + 1 WHERE id = {OWNER}"], {BALANCE}),
-        ([f"UPDATE accounts SET balance_nano = balance_nano - 1 WHERE id = {OWNER}"], {BALANCE}),
+        ([f"UPDATE accounts SET balance_nano = balance_nano - 1 WHERE id = {OWNER}"], {BALANCE, GRANTED}),
         ([f"UPDATE accounts SET held_nano = held_nano - 1 WHERE id = {OWNER}"], {HELD}),
         ([f"UPDATE accounts SET held_nano = balance_nano + 1 WHERE id = {OWNER}"], {HELD, COVERED}),
         ([f"UPDATE accounts SET held_nano = -1 WHERE id = {OWNER}"], {HELD, COVERED}),
@@ -223,8 +225,8 @@ def test_charge_on_the_wrong_account_is_found(books: Path) -> None:
         books,
         *TRIGGERS,
         f"UPDATE entries SET account_id = {NEIGHBOUR} WHERE completion_id = 'chatcmpl-forte'",
-        f"UPDATE accounts SET balance_nano = balance_nano + {FORTE_NANO} WHERE id = {OWNER}",
-        f"UPDATE accounts SET balance_nano = balance_nano - {FORTE_NANO} WHERE id = {NEIGHBOUR}",
+        f"UPDATE accounts SET {ADD.format(FORTE_NANO)} WHERE id = {OWNER}",
+        f"UPDATE accounts SET {ADD.format(-FORTE_NANO)} WHERE id = {NEIGHBOUR}",
     )
     assert {found["subject"] for found in findings(books)} == {"chatcmpl-forte"}
 
@@ -257,6 +259,23 @@ def test_export_has_every_entry(books: Path) -> None:
     assert (forte["input_nano"], forte["output_nano"], forte["cached_input_nano"]) == (1070, 3450, None)
     assert (forte["provider"], forte["model"], forte["short_nano"], forte["source"]) == ("acme", "large", 0, "request")
     assert (mezzo["amount_nano"], mezzo["estimated"]) == (-MEZZO_NANO, True)
+
+
+def test_a_request_is_refunded_once(books: Path) -> None:
+    """Without --part it is all that the request cost; the export has it beside the charge. A second one is refused."""
+    done = run_here(books, "refund", "chatcmpl-forte", "--reason", "a bad answer")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"Refunded 0.00003592 of the 0.00003592 dollars that chatcmpl-forte cost, to {EMAIL}.\n"
+    *_, forte, mezzo, refund = exported(books)
+    assert (forte["refunded_nano"], mezzo["refunded_nano"]) == (FORTE_NANO, None)
+    assert (refund["origin"], refund["amount_nano"], refund["note"]) == ("refund", FORTE_NANO, "a bad answer")
+    assert (refund["source"], refund["completion_id"]) == ("refund:chatcmpl-forte", "chatcmpl-forte")
+    again = run_here(books, "refund", "chatcmpl-forte", "--part", "0.00000001", "--reason", "again")
+    assert_refused(again, "was refunded before: 0.00003592 of 0.00003592 dollars")
+    part = run_here(books, "refund", "chatcmpl-mezzo", "--part", "0.00000001", "--reason", "half an answer")
+    assert part.returncode == 0
+    assert findings(books) == []
+    assert_refused(run_here(books, "refund", "chatcmpl-open", "--reason", "why"), "No request with this id was charged")
 
 
 def test_both_formats_have_the_same_values(books: Path) -> None:
@@ -342,6 +361,29 @@ def test_usage_is_shown_as_json(books: Path) -> None:
     assert shown == {"forte": (2, "0.00003592"), "mezzo": (1, "0.00000233")}
 
 
+def test_usage_of_all_accounts(books: Path) -> None:
+    """Without --account it is of all of them, also by account."""
+    shown = json.loads(run_here(books, "usage", *SPAN, "--group-by", "account", "--json").stdout)
+    assert [(group["account"], group["requests"], group["cost"]) for group in shown] == [(EMAIL, 3, "0.00003825")]
+    assert "Balance of all accounts: 6.24996175 dollars." in run_here(books, "usage", *SPAN).stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "ids"),
+    [
+        (("--month", "2027-01"), ["chatcmpl-forte", "chatcmpl-mezzo"]),
+        (("--month", "2027-02"), []),
+        (("--from", "2027-01-16"), ["chatcmpl-mezzo"]),
+        (("--from", "2027-01-01", "--to", "2027-01-15"), ["chatcmpl-forte"]),
+        (("--from", "2027-01-15", "--to", "2027-01-15T08:00:00Z"), []),
+        (("--from", "2027-01-15T09:00:00+01:00", "--to", "2027-01-16", "--account", OTHER), []),
+    ],
+)
+def test_export_of_a_span(books: Path, args: tuple[str, ...], ids: list[str]) -> None:
+    """A month, or dates and times in UTC: a date at the end includes that day, a time does not."""
+    assert [entry["completion_id"] for entry in exported(books, *args)] == ids
+
+
 @pytest.mark.parametrize(("age_days", "groups"), [(29, 1), (31, 0)])
 def test_usage_covers_thirty_days_by_default(books: Path, age_days: int, groups: int) -> None:
     """By default the report covers the last 30 days and nothing before them."""
@@ -354,8 +396,10 @@ def test_usage_covers_thirty_days_by_default(books: Path, age_days: int, groups:
     ("args", "sentence"),
     [
         (("--account", "nobody@example.org"), "There is no account for 'nobody@example.org'"),
-        (("--account", EMAIL, "--start", "soon"), "start: must be a time"),
-        (("--account", EMAIL, "--start", "2027-01-02", "--end", "2027-01-01"), "start: must be before end"),
+        (("--account", EMAIL, "--from", "soon"), "from: must be a time"),
+        (("--account", EMAIL, "--from", "2027-01-02", "--to", "2027-01-01"), "from: must be before to"),
+        (("--month", "2027-13"), "month: must be a month, like 2026-10"),
+        (("--month", "2027-01", "--to", "2027-01-01"), "leave out from and to"),
         (("--account", EMAIL, "--group-by", "hour"), "must be one of day, model, key"),
     ],
 )

@@ -128,17 +128,6 @@ class Clients:
             wait_until, lambda: sum(sent.reply.is_done for sent in self.sent) > count, f"{count} replies"
         )
 
-    async def wait_for_success(self, count: int = 1, within_s: float = 60.0) -> float:
-        """Send until so many requests have succeeded in a row; how long it took."""
-        began_s, successes = time.monotonic(), 0
-        while successes < count:
-            assert time.monotonic() - began_s < within_s, f"no request succeeded within {within_s} s"
-            reply = await self.send(self.new_request())
-            successes = successes + 1 if reply.is_done else 0
-            if not reply.is_done:
-                await asyncio.sleep(REFUSED_PAUSE_S)
-        return time.monotonic() - began_s
-
     def since(self, moment_s: float) -> list[Sent]:
         """What was sent after this moment."""
         return [sent for sent in self.sent if sent.sent_s >= moment_s]

@@ -30,6 +30,7 @@ AFTER_LOCK_S = 2.0  # and so long after a stranger has unlocked their account
 WAIT_S_MAX = 3.0  # how long an undisturbed request may wait for the ledger
 FREED_S = 10.0  # so long after its death, nothing of a process is left, except of locked accounts
 UNMARKED_S = 1.0  # what a killed stream delivered before that is charged
+CHARGE_S = 5.5  # a request that ends waits for its charge for less
 USED_S = 1.0  # so long after a request that was not charged, its idempotency key is free
 RICH_NANO = 100_000_000_000  # no run can spend as much
 PROBE = 1_000_000  # the numbers of requests that try whether everything is served again
@@ -112,16 +113,16 @@ class Checks:
 
     def delivered(self, chat: Chat) -> None:
         """The client has the last byte: its charge is durable by now."""
-        charged_nano = self._charged_now(chat.completion_id)
-        if charged_nano != chat.due_nano:
+        charged_nano = self._charged_now(chat.completion_id) or 0
+        if not self._is_paid(chat, charged_nano):
             detail = f"{chat.completion_id} on {chat.process.name}: {charged_nano} of {chat.due_nano}"
             self.fail("a reply is charged before its last byte is sent", detail)
 
     def ended(self, chat: Chat) -> None:
-        is_quick = chat.status != 429 and chat.waited_s <= WAIT_S_MAX
+        is_quick = (chat.status != 429 or chat.is_limited) and chat.waited_s <= WAIT_S_MAX
         if (is_quick and not isinstance(chat.answer, Repeated)) or self.is_disturbed(chat):
             return
-        if chat.status == 429:
+        if chat.status == 429 and not chat.is_limited:
             self.fail("an undisturbed request is served", f"{chat.completion_id}: the store was unavailable")
         if chat.waited_s > WAIT_S_MAX:
             self.fail("an undisturbed request is served", f"{chat.completion_id} waited for {chat.waited_s:.2f} s")
@@ -147,6 +148,8 @@ class Checks:
         is_lock = fault.kind == "lock" and self._world.plan.database == "postgres"
         end_s = math.inf if is_lock else now_s + max(fault.lasts_s, 1.0) + AFTER_FAULT_S
         self._faults.append(FaultSpan(fault, now_s, end_s))
+        if self._world.limits:
+            self._world.limits.fault_began(fault.kind, fault.lasts_s)
         if fault.kind == "lost tail":
             self._lost.append((now_s - 0.5, now_s + AFTER_FAULT_S))
 
@@ -154,6 +157,10 @@ class Checks:
         for span in self._faults:
             if span.fault is fault:
                 span.end_s = self._world.scheduler.now_s + AFTER_LOCK_S
+
+    def was_disturbed(self, since_s: float) -> bool:
+        """Whether anything but a lock went wrong since then, or shortly before."""
+        return any(span.end_s >= since_s for span in self._faults if span.fault.kind != "lock")
 
     def is_disturbed(self, chat: Chat) -> bool:
         return self._is_disturbed(chat.request.account, chat.started_s)
@@ -229,6 +236,8 @@ class Checks:
         self._check_probes()
         self._check_left()
         self._check_effects()
+        if self._world.limits:
+            self._world.limits.at_end()
         self._audit()
 
     def _charges(self) -> dict[str, int]:
@@ -250,9 +259,9 @@ class Checks:
             self.fail("nobody pays for what no upstream was asked", name)
         if self._is_lost(chat.ended_s) and self._lost:
             return
-        if isinstance(chat.answer, Held) and (chat.due_nano or 0) > chat.answer.amount_nano:
-            self.fail("no answer costs more than what is held", f"{name}: {chat.due_nano} of {chat.answer.amount_nano}")
-        if chat.is_whole and charged_nano != chat.due_nano:
+        if self._exceeds_hold(chat) and chat.request.upstream != "counts more":
+            self.fail("no answer costs more than what is held", f"{name}: {chat.due_nano}, {chat.answer}")
+        if chat.is_whole and not self._is_paid(chat, charged_nano):
             self.fail("a whole reply is charged what is due", f"{name}: {charged_nano} of {chat.due_nano}")
         if charged_nano > (most_nano := self._most(chat)):
             self.fail("nobody pays for more than was delivered", f"{name}: {charged_nano} of {most_nano}")
@@ -264,6 +273,19 @@ class Checks:
         if process.state == "gone" and charged_nano < chat.marked_nano and chat.key_id not in self._world.operator.caps:
             self.fail("a killed stream pays for its mark", f"{name}: {charged_nano} of {chat.marked_nano}")
 
+    @staticmethod
+    def _exceeds_hold(chat: Chat) -> bool:
+        return isinstance(chat.answer, Held) and (chat.due_nano or 0) > chat.answer.amount_nano
+
+    def _is_paid(self, chat: Chat, charged_nano: int) -> bool:
+        """Whether a reply is charged what is due. What is due beyond the hold is charged as far as there is credit."""
+        assert chat.due_nano is not None
+        assert isinstance(chat.answer, Held)
+        is_rich = self._world.plan.accounts[chat.request.account].credit_nano >= RICH_NANO
+        if self._exceeds_hold(chat) and not (is_rich and chat.key_id not in self._world.operator.caps):
+            return chat.answer.amount_nano <= charged_nano <= chat.due_nano
+        return charged_nano == chat.due_nano
+
     def _check_certain(self, chat: Chat, charged_nano: int) -> None:
         """A request whose process was not swept is charged exactly what it owes, however it ended."""
         due_nano = chat.due_nano
@@ -271,7 +293,7 @@ class Checks:
             has_text = chat.request.is_stream and chat.delivered_tokens > 0
             is_free = not has_text if chat.has_failed else not chat.is_asked
             due_nano = 0 if is_free else PRICE.quote(chat.prompt_tokens, chat.delivered_tokens if has_text else 0)
-        if charged_nano != due_nano:
+        if charged_nano != due_nano and not (chat.due_nano is not None and self._is_paid(chat, charged_nano)):
             rule = (
                 "who leaves pays for what was delivered"
                 if chat.has_left
@@ -282,12 +304,16 @@ class Checks:
     def _check_late(self, chat: Chat, charged_nano: int) -> None:
         """The process of a request was swept. Without a mark it is charged, if it lost neither key nor credit."""
         operator, planned = self._world.operator, self._world.plan.accounts[chat.request.account]
+        detail = f"{chat.completion_id} on {chat.process.name}: {charged_nano} of {chat.due_nano}"
+        revoked_s, is_late = operator.revoked_s.get(chat.key_id), chat.ended_as != chat.registered_as
+        is_revoked = revoked_s is not None and chat.ended_s is not None and revoked_s < chat.ended_s - CHARGE_S
+        if is_revoked and is_late and charged_nano and not chat.request.is_stream:
+            self.fail("a late end with a revoked key is not charged", detail)
         if chat.idempotency or chat.key_id in operator.caps or chat.key_id in operator.maybe_revoked:
             return
         if planned.credit_nano < RICH_NANO or charged_nano == chat.due_nano:
             return
         if not chat.request.is_stream or not charged_nano:
-            detail = f"{chat.completion_id} on {chat.process.name}: {charged_nano} of {chat.due_nano}"
             self.fail("a late end is charged", detail)
 
     def _check_keys(self, charged: set[str]) -> None:

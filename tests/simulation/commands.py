@@ -143,8 +143,9 @@ class Operator:
         key_id, now_ms = key_name(command.account, command.key), self._now_ms()
         self.maybe_revoked.add(key_id)
         await make_change(self.store, lambda tx: keys.revoke(tx, key_id, now_ms))
-        self.revoked_s.setdefault(key_id, self._world.scheduler.now_s)
-        self._world.try_revoked(command)
+        if key_id not in self.revoked_s:
+            self.revoked_s[key_id] = self._world.scheduler.now_s
+            self._world.try_revoked(command)
 
     async def _cap(self, command: PlannedCommand) -> None:
         account_id, key_id, now_ms = self._account(command), key_name(command.account, command.key), self._now_ms()

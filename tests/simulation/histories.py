@@ -91,6 +91,9 @@ DEFAULTS: dict[str, Pick] = {
     "period": one_of("total", "month"),
     "debt_id": one_of(None, 1, 2),
     "debt": one_of(1, 2),
+    "granted": one_of(0, 10),
+    "granted_nano": one_of(None, -10, 0, 10),
+    "origin": one_of(None, "grant", "debt"),
 }
 IN_COMPLETIONS: dict[str, Pick] = {"id": one_of(*COMPLETIONS), "ids": some_of(*COMPLETIONS)}
 IN_KEYS: dict[str, Pick] = {"id": ANY_KEY, "ids": some_of(*KEYS.values())}
@@ -140,7 +143,12 @@ def batch(random: Random) -> dict[str, Any]:
     own: dict[str, Mapping[str, Pick]] = {
         "e": ENTRY,
         "u": USAGE,
-        "a": {"account": one_of(*ACCOUNTS), "paid": one_of(-20, 0, 10), "more": one_of(-10, 0, 10)},
+        "a": {
+            "account": one_of(*ACCOUNTS),
+            "paid": one_of(-20, 0, 10),
+            "more": one_of(-10, 0, 10),
+            "granted": one_of(-20, 0, 10),
+        },
         "r": RESERVE,
         "d": RESERVE,
     }
@@ -175,7 +183,7 @@ CHANGES: list[tuple[Statement, Mapping[str, Pick]]] = [
             **dict.fromkeys(("password_hash", "theme"), one_of("x")),
             **dict.fromkeys(("is_operator", "uses_search", "uses_memory"), one_of(True, False)),
             **dict.fromkeys(("suspended_at", "verified_at", "low_noticed_at"), one_of(None, 1)),
-            **dict.fromkeys(("low_balance_nano", "debt_nano"), AMOUNT),
+            **dict.fromkeys(("low_balance_nano", "debt_nano", "granted_nano"), AMOUNT),
         },
     ),
     (rows.ADD_ENTRY, ENTRY),
@@ -185,7 +193,7 @@ CHANGES: list[tuple[Statement, Mapping[str, Pick]]] = [
     (rows.ADD_RESERVE, {}),
     (rows.CHANGE_RESERVE, RESERVE),
     (rows.DROP_RESERVE, RESERVE),
-    (rows.MOVE, {"paid": one_of(-20, 0, 10), "more": one_of(-10, 0, 10)}),
+    (rows.MOVE, {"paid": one_of(-20, 0, 10), "more": one_of(-10, 0, 10), "granted": one_of(-20, 0, 10)}),
     (cap_rows.WRITE, {}),
     (cap_rows.WRITE_HOLD, {}),
     (cap_rows.DROP_HOLD, {}),
@@ -304,10 +312,9 @@ READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (credit.SPARE, {}),
     (credit.OPEN_DEBTS, {}),
     (credit.FIND_DEBT, {}),
+    (credit.GRANTED_OF_DEBT, {}),
     (credit.FIND_REFERENCE, {}),
     (low_balances.FIND, {}),
-    (statement.NEWEST, {}),
-    (statement.OLDEST, {}),
     (statement.REPLY_COST, {}),
     (vouchers.BY_DIGEST, {}),
     (vouchers.BY_ID_OR_PREFIX, {"text": one_of("x", "voucher_1")}),

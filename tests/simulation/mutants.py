@@ -1,8 +1,9 @@
 """Runs the simulation on sources with a mistake in them: `python -m tests.simulation.mutants [--only NAME]`.
 
 The mistakes are in mutants.txt: after the name and what it does to the money, the text that it replaces in a file of
-`src/cadenza`, where it occurs once, and the new text. `unseen` says why the simulation cannot see a mistake, `masked`
-which second check makes it harmless. Each mutant is a copy of `src` in a temporary folder.
+`src/cadenza`, where it occurs once, and the new text. `themes` are those of the runs that find it soonest. `unseen`
+says why the simulation cannot see a mistake, `masked` which second check makes it harmless. Each mutant is a copy of
+`src` in a temporary folder.
 """
 
 import argparse
@@ -19,13 +20,12 @@ import msgspec
 
 ROOT = Path(__file__).parents[2]
 MUTANTS = Path(__file__).with_suffix(".txt")
-SEEDS = 200
-REQUESTS = 400  # of each seed: fewer than usual, so that there are more faults in the same time
-SECONDS = 120.0
+SEEDS = 40
+REQUESTS = 150  # of each seed: fewer than usual, so that there are more faults in the same time
+SECONDS = 300.0
 SIMULATE = "-m tests.simulation --stop-at-first --json"
 LIMITS = "--first {first} --seeds {seeds} --requests {requests} --seconds {seconds}"
 GRACE_S = 60.0  # a run that is still busy so long after its time is ended
-AT_ONCE = 2
 RESULTS = {0: "not found", 1: "found"}  # by the simulation's exit code
 
 
@@ -43,6 +43,7 @@ class Mutant(msgspec.Struct):
     name: str
     note: str
     edits: list[Edit] = []
+    themes: str = ""  # of the runs; empty: all
     unseen: str = ""
     masked: str = ""
 
@@ -82,6 +83,8 @@ def read_mutants(text: str) -> list[Mutant]:
             case "==":
                 name, _, note = rest.partition(": ")
                 found.append(Mutant(name, note))
+            case "themes:":
+                found[-1].themes = rest
             case "unseen:":
                 found[-1].unseen = rest
             case "masked:":
@@ -124,7 +127,9 @@ class Runner:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._is_sound: dict[int, bool] = {}  # by seed: whether the source without a mistake keeps all rules
+        self._is_sound: dict[
+            tuple[str, int], bool
+        ] = {}  # by themes and seed: whether the source without a mistake keeps all rules
 
     def run(self, mutant: Mutant) -> Verdict:
         began_s, finding, requests = time.monotonic(), Finding(), 0
@@ -134,21 +139,25 @@ class Runner:
             write_mutant(mutant, Path(folder))
             while (left_s := began_s + self._options.seconds - time.monotonic()) > 0:
                 first = 1 if finding.seed is None else finding.seed + 1
-                result, finding = self._simulate(Path(folder), first, self._options.seeds - first + 1, left_s)
+                result, finding = self.simulate(Path(folder), mutant, first, self._options.seeds - first + 1, left_s)
                 requests += finding.requests
-                if result != "found" or finding.seed is None or self._keeps_rules(finding.seed):
+                if result != "found" or finding.seed is None or self._keeps_rules(mutant, finding.seed):
                     return Verdict(mutant, result, finding, requests, time.monotonic() - began_s)
         return Verdict(mutant, "not found", Finding(), requests, time.monotonic() - began_s)
 
-    def _keeps_rules(self, seed: int) -> bool:
-        if seed not in self._is_sound:
-            self._is_sound[seed] = self._simulate(ROOT / "src", seed, 1, self._options.seconds)[0] == "not found"
-        return self._is_sound[seed]
+    def _keeps_rules(self, mutant: Mutant, seed: int) -> bool:
+        run = mutant.themes, seed
+        if run not in self._is_sound:
+            result, _ = self.simulate(ROOT / "src", mutant, seed, 1, self._options.seconds)
+            self._is_sound[run] = result == "not found"
+        return self._is_sound[run]
 
-    def _simulate(self, source: Path, first: int, seeds: int, seconds: float) -> tuple[str, Finding]:
+    def simulate(self, source: Path, mutant: Mutant, first: int, seeds: int, seconds: float) -> tuple[str, Finding]:
         """Run the simulation on a source: `found`, `not found`, or what else happened."""
         values = {"first": first, "seeds": seeds, "requests": self._options.requests, "seconds": seconds}
         command = [sys.executable, *(self._options.run or f"{SIMULATE} {LIMITS.format(**values)}".split())]
+        if mutant.themes and not self._options.run:
+            command += ["--theme", *mutant.themes.split()]
         environment = {**environ, "PYTHONPATH": f"{source}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             ran = subprocess.run(
@@ -176,16 +185,21 @@ def _read(printed: str) -> Finding:
     return Finding(rule=printed.strip().rpartition("\n")[2])
 
 
-def main() -> int:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
     parser.add_argument("--only", metavar="NAME", action="append", help="run mutants whose name has this in it")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"at most (default: {SEEDS})")
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"of each seed (default: {REQUESTS})")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for each mutant (default: {SECONDS:g})")
+    parser.add_argument("--at-once", type=int, default=1, help="how many mutants (default: 1)")
     parser.add_argument(
         "--run", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="arguments of Python to run instead"
     )
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    options = make_parser().parse_args()
     chosen = [
         one
         for one in read_mutants(MUTANTS.read_text())
@@ -193,7 +207,7 @@ def main() -> int:
     ]
     found = 0
     print(f"{'mutant':40} {'result':10} {'seed':>6} {'requests':>8} {'s':>6}  rule")  # noqa: T201 a report
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(options.at_once) as pool:
         for verdict in pool.map(Runner(options).run, chosen):
             found += verdict.result == "found"
             print(verdict.row, flush=True)  # noqa: T201

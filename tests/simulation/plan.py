@@ -9,7 +9,10 @@ from typing import get_args
 
 import msgspec
 
+from cadenza.core.rates import Rate
+from tests.simulation.limits import PlannedLimits
 from tests.simulation.themes import (
+    OF_VALKEY,
     THEMES,
     TRAITS,
     CommandKind,
@@ -22,7 +25,7 @@ from tests.simulation.themes import (
 
 POSTGRES_ONLY = ("lost machine", "sleep", "freeze", "cut", "slow", "reset", "failover", "lost tail")
 OF_LINKS = ("cut", "slow", "reset")  # these may meet the operator's connections, too
-KINDS: tuple[FaultKind, ...] = tuple(kind for kind in get_args(FaultKind) if kind != "theft")
+KINDS: tuple[FaultKind, ...] = tuple(kind for kind in get_args(FaultKind) if kind not in {"theft", *OF_VALKEY})
 BUSY_S = 20.0  # requests and faults begin in this time
 BURSTS = 3  # of the requests of an account, so that the ledger writes many at once
 MONTH_END_MS = 1_793_491_200_000  # 2026-11-01 00:00 UTC
@@ -95,6 +98,7 @@ class RunPlan(msgspec.Struct, frozen=True):
     requests: tuple[PlannedRequest, ...]
     commands: tuple[PlannedCommand, ...]
     faults: tuple[PlannedFault, ...]
+    limits: PlannedLimits | None = None
 
 
 class PlanBase(msgspec.Struct, frozen=True):
@@ -105,6 +109,7 @@ class PlanBase(msgspec.Struct, frozen=True):
     database: Database
     processes: int
     accounts: tuple[PlannedAccount, ...]
+    commands: int  # to the store that a process sends, about
 
 
 def make_plan(
@@ -119,7 +124,7 @@ def make_plan(
         processes = min(processes, 2)
     count = random.randint(*traits.accounts)
     accounts = tuple(_account(Random(f"account {seed} {number}"), number, traits) for number in range(count))
-    base = PlanBase(seed, traits, kind, processes, accounts)
+    base = PlanBase(seed, traits, kind, processes, accounts, 200 + 2 * requests)
     return RunPlan(
         seed=seed,
         theme=chosen,
@@ -130,7 +135,13 @@ def make_plan(
         requests=tuple(_request(base, number) for number in range(requests)),
         commands=tuple(_command(base, number) for number in range(random.randint(*traits.commands))),
         faults=tuple(_fault(base, number) for number in range(random.choice(traits.faults))),
+        limits=_limits(random) if traits.is_limited else None,
     )
+
+
+def _limits(random: Random) -> PlannedLimits:
+    rate = Rate(random.choice((5.0, 20.0, 100.0)), random.choice((8, 40, 200)))
+    return PlannedLimits(rate, random.choice((32, 64, 256)))
 
 
 def _account(random: Random, number: int, traits: ThemeTraits) -> PlannedAccount:
@@ -200,5 +211,5 @@ def _fault(base: PlanBase, number: int) -> PlannedFault:
         process=random.randrange(base.processes + (kind in OF_LINKS)),
         lasts_s=random.choice(traits.lasts_s) * random.uniform(0.95, 1.05),
         account=random.randrange(len(base.accounts)),
-        commands_until=random.randrange(1, traits.counts) if random.random() < traits.by_count else None,
+        commands_until=random.randrange(1, base.commands) if random.random() < traits.by_count else None,
     )

@@ -31,7 +31,7 @@ class SqliteFile:
         self.random = random
         self.is_full = False
         self.writer: object = None  # the store or stranger that has the write lock
-        self.watchers: list[Callable[[], None]] = []  # called after each commit
+        self.watchers: list[tuple[object, Callable[[], None]]] = []  # with their stores
         self.alive = dict[str, VirtualLoop]()
         self.commits = 0
         database.on_commit.append(self._count_commit)
@@ -72,6 +72,7 @@ class SimulatedTransaction:
 
     def __init__(self, session: ModelSession) -> None:
         self._session = session
+        self.is_announced = False
 
     def _run(self, statement: Statement, values: Values) -> StatementResult:
         running = self._session.run(statement, values)
@@ -102,7 +103,8 @@ class SimulatedTransaction:
             self._run(statement, one)
 
     def announce(self) -> None:
-        """Every commit wakes the watchers."""
+        """Other processes see every commit, so this is for the watchers of the same store."""
+        self.is_announced = True
 
     def overwrite_deleted(self) -> None:
         """There is no file."""
@@ -127,8 +129,8 @@ class SimulatedSqliteStore:
         with self._read() as tx:
             return tx.row(statement, values)
 
-    def change_mark(self) -> bytes | None:
-        return b"%d" % self._file.commits
+    def change_mark(self) -> object:
+        return self._file.commits
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
         await self._pass(THREAD_S)
@@ -151,8 +153,9 @@ class SimulatedSqliteStore:
                 await self._wait_for_lock()
             file, session = self._file, self._file.database.begin()
             file.writer, self._session = self, session
+            tx = SimulatedTransaction(session)
             try:
-                done = work(SimulatedTransaction(session))
+                done = work(tx)
                 if file.is_full and session.has_changes:
                     raise StoreUnavailable("The store cannot be used: database or disk is full.")
                 await self._pass(COMMIT_S)
@@ -164,8 +167,9 @@ class SimulatedSqliteStore:
                 raise
             session.commit()
             file.writer = None
-            for committed in file.watchers:
-                committed()
+            for watcher, committed in file.watchers:
+                if tx.is_announced or watcher is not self:
+                    committed()
             return done
 
     async def _wait_for_lock(self) -> None:
@@ -193,11 +197,11 @@ class SimulatedSqliteStore:
             is_due = False
             wake()
 
-        self._file.watchers.append(committed)
+        self._file.watchers.append((self, committed))
         try:
             yield
         finally:
-            self._file.watchers.remove(committed)
+            self._file.watchers.remove((self, committed))
 
     async def ping(self) -> None:
         """It answers."""

@@ -26,8 +26,8 @@ SQLITE_SEEDS = 30
 REWRITE = Statement(update(schema.entries).values(note="x"))
 ERASE = Statement(delete(schema.entries))
 LOCK_A = (transaction.LOCK_ACCOUNTS.one, {"process": "proc_1", "id": "acct_a"})
-GRANT_A = (credit.GRANT, {"amount": 10, "account": "acct_a", "most": 1000})
-CHARGE = {"account_id": "acct_a", "kind": "charge", "amount_nano": -1, "note": "", "created_at": 1}
+GRANT_A = (credit.GRANT, {"amount": 10, "account": "acct_a", "most": 1000, "granted": 5})
+CHARGE = {"account_id": "acct_a", "kind": "charge", "amount_nano": -1, "note": "", "created_at": 1, "granted_nano": 0}
 RESERVE_B = (rows.ADD_RESERVE, {"account_id": "acct_b", "process": "proc_2", "amount_nano": 5, "has_spare": False})
 WAITS = None
 
@@ -106,19 +106,19 @@ async def test_a_statement_sees_what_was_committed_when_it_began_and_its_own_cha
 async def test_after_a_wait_the_locked_row_is_new_and_the_joined_row_is_old(both: Comparison) -> None:
     """LOCK_ACCOUNTS that waited has the newest balance, and the reserve of when it began."""
     await both.run(0, LOCK_A)
-    moved: dict[str, list[Any]] = {"a_account": ["acct_a"], "a_paid": [-5], "a_more": [-5]}
+    moved: dict[str, list[Any]] = {"a_account": ["acct_a"], "a_paid": [-5], "a_more": [-5], "a_granted": [-5]}
     reserve: dict[str, list[Any]] = {"r_account": ["acct_a"], "r_before": [20], "r_after": [15], "r_spare": [False]}
     await both.run(0, batch("proc_1", **moved, **reserve))
     assert await both.run(1, LOCK_A) is WAITS
     went_on = await both.end(0, commits=True)
-    assert went_on[1].rows == (("acct_a", 45, 15, 20, 0, 0, 0),)
-    assert values_of(await both.run(1, LOCK_A)) == (("acct_a", 45, 15, 15, 0, 0, 0),)
+    assert went_on[1].rows == (("acct_a", 45, 15, 20, 0, 0, 0, -5),)
+    assert values_of(await both.run(1, LOCK_A)) == (("acct_a", 45, 15, 15, 0, 0, 0, -5),)
     await both.finish()
 
 
 async def test_after_a_wait_the_conditions_are_checked_again(both: Comparison) -> None:
     """Of two transactions that take the last credit, the second one takes nothing."""
-    take = (credit.TAKE, {"amount": 30, "account": "acct_a"})
+    take = (credit.TAKE, {"amount": 30, "account": "acct_a", "granted": 0})
     await both.run(0, take)
     assert await both.run(1, take) is WAITS
     assert (await both.end(0, commits=True))[1].count == 0
@@ -127,7 +127,7 @@ async def test_after_a_wait_the_conditions_are_checked_again(both: Comparison) -
 
 async def test_after_a_rollback_what_waited_goes_on_with_the_old_row(both: Comparison) -> None:
     """A rolled-back change was never there."""
-    take = (credit.TAKE, {"amount": 30, "account": "acct_a"})
+    take = (credit.TAKE, {"amount": 30, "account": "acct_a", "granted": 0})
     await both.run(0, take)
     assert await both.run(1, take) is WAITS
     assert (await both.end(0, commits=False))[1].rows == ((20,),)
@@ -137,7 +137,7 @@ async def test_after_a_rollback_what_waited_goes_on_with_the_old_row(both: Compa
 async def test_a_constraint_is_checked_before_the_wait(both: Comparison) -> None:
     """A change that would break a constraint in the version that was read is refused at once."""
     await both.run(0, GRANT_A)
-    refused = await both.run(1, (rows.MOVE, {"account": "acct_a", "paid": -40, "more": 0}))
+    refused = await both.run(1, (rows.MOVE, {"account": "acct_a", "paid": -40, "more": 0, "granted": 0}))
     assert refused is not None
     assert refused.refused == "ck_accounts_balance_covers_held"
     await both.finish()
@@ -151,6 +151,30 @@ async def test_rows_are_locked_in_order_and_stay_locked_during_the_wait(both: Co
     assert await both.run(2, (accounts.LOCK, {"account": "acct_c"})) is not WAITS
     assert await both.run(2, (accounts.LOCK, {"account": "acct_a"})) is WAITS
     await both.give_up(2)
+    await both.finish()
+
+
+async def test_a_lock_timeout_frees_all_locks_of_its_transaction_at_once(both: Comparison) -> None:
+    """Others go on before the ROLLBACK, without what the failed transaction changed."""
+    take = (credit.TAKE, {"amount": 30, "account": "acct_b"})
+    await both.run(0, (accounts.LOCK, {"account": "acct_a"}))
+    await both.run(1, take)
+    assert await both.run(1, (accounts.LOCK, {"account": "acct_a"})) is WAITS
+    assert await both.run(2, take) is WAITS
+    assert (await both.give_up(1))[2].rows == ((20,),)
+    await both.finish()
+
+
+async def test_a_refused_change_frees_all_locks_of_its_transaction_at_once(both: Comparison) -> None:
+    """Others go on before the ROLLBACK, without what the failed transaction changed."""
+    take = (credit.TAKE, {"amount": 30, "account": "acct_a"})
+    await both.run(0, take)
+    assert await both.run(1, take) is WAITS
+    refused = await both.run(0, (rows.MOVE, {"account": "acct_b", "paid": -40, "more": 0}))
+    assert refused is not None
+    assert refused.refused
+    assert await both.waiting() == {}
+    assert values_of(await both.run(1, (credit.FREE, {"account": "acct_a"}))) == ((0,),)
     await both.finish()
 
 
@@ -272,7 +296,7 @@ async def test_a_query_in_an_update_is_read_when_the_statement_begins(both: Comp
     await both.run(0, (accounts.LOCK, {"account": "acct_a"}))
     assert await both.run(1, (cap_rows.FLAG_ACCOUNT, {"account": "acct_a"})) is WAITS
     await both.end(0, commits=True)
-    assert values_of(await both.run(1, LOCK_A)) == (("acct_a", 50, 20, 20, 0, 1, 0),)
+    assert values_of(await both.run(1, LOCK_A)) == (("acct_a", 50, 20, 20, 0, 1, 0, 0),)
     await both.finish()
 
 
@@ -304,7 +328,7 @@ async def test_a_refused_transaction_holds_no_locks(both: Comparison) -> None:
     await both.run(0, LOCK_A)
     assert await both.run(1, LOCK_A) is WAITS
     await both.run(0, charge("chatcmpl-1"))
-    refused = await both.run(0, (rows.MOVE, {"account": "acct_a", "paid": -1000, "more": 0}))
+    refused = await both.run(0, (rows.MOVE, {"account": "acct_a", "paid": -1000, "more": 0, "granted": 0}))
     assert refused is not None
     assert refused.refused
     assert await both.waiting() == {}
@@ -317,7 +341,7 @@ async def test_those_who_wait_for_one_row_get_it_in_turn(both: Comparison) -> No
     assert await both.run(1, GRANT_A) is WAITS
     assert await both.run(2, GRANT_A) is WAITS
     assert [*await both.end(0, commits=True)] == [1]
-    assert (await both.end(1, commits=True))[2].rows == ((70, 20, 0),)
+    assert (await both.end(1, commits=True))[2].rows == ((70, 20, 0, 10),)
     await both.finish()
 
 
@@ -431,7 +455,7 @@ def test_a_restored_database_has_lost_what_came_later(kind: Any) -> None:
     assert sorted(database.table("reserves"), key=repr) == sorted(before, key=repr)
     assert [*database.table("entries")] == []
     again = database.begin()
-    assert run_at_once(again, *LOCK_A).rows == [("acct_a", 50, 20, 20, False, False, 0)]
+    assert run_at_once(again, *LOCK_A).rows == [("acct_a", 50, 20, 20, False, False, 0, 0)]
     assert run_at_once(again, *charge("chatcmpl-1")).count == 1
     again.commit()
 

@@ -1,8 +1,10 @@
-"""The mutants of the money rules fit the source as it is."""
+"""The mutants of the money rules fit the source as it is, and the simulation finds some of them at once."""
+
+from pathlib import Path
 
 import pytest
 
-from tests.simulation.mutants import MUTANTS, ROOT, Mutant, mutated, read_mutants
+from tests.simulation.mutants import MUTANTS, ROOT, Mutant, Runner, make_parser, mutated, read_mutants, write_mutant
 
 LISTED = read_mutants(MUTANTS.read_text())
 
@@ -21,3 +23,20 @@ def test_a_mutant_applies_to_the_source(mutant: Mutant) -> None:
     for file, text in changed.items():
         compile(text, file, "exec")
         assert text != (ROOT / "src" / "cadenza" / file).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("leaving-is-free", "who leaves pays for what was delivered"),
+        ("one-lock-blocks-a-sweep", "what a dead process held is freed"),
+        ("used-key-is-free", "a reply that ended is charged what is due"),
+    ],
+)
+def test_a_mutant_is_found(name: str, rule: str, tmp_path: Path) -> None:
+    """By one of the first seeds; `python -m tests.simulation.mutants` runs all mutants."""
+    [mutant] = [one for one in LISTED if one.name == name]
+    write_mutant(mutant, tmp_path)
+    runner = Runner(make_parser().parse_args([]))
+    result, finding = runner.simulate(tmp_path, mutant, first=1, seeds=3, seconds=60)
+    assert (result, finding.rule) == ("found", rule)

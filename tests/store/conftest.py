@@ -73,11 +73,6 @@ def make_url(databases: SqliteDatabases | PostgresDatabases) -> Callable[[], str
 
 
 @pytest.fixture
-def make_pair(make_url: Callable[[], str]) -> tuple[str, str]:
-    return make_url(), make_url()
-
-
-@pytest.fixture
 def url(request: pytest.FixtureRequest, databases: SqliteDatabases | PostgresDatabases) -> str:
     """The address of a new database. It has the newest schema, unless the test asks for `empty`."""
     return databases.empty() if "empty" in request.fixturenames else databases.migrated()

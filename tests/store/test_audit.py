@@ -16,6 +16,7 @@ from cadenza.ledger.writer import LedgerWriter
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import accounts
 from tests.store.moves import cap, findings, finish, fund, make_hold, make_outcome, money, opened, take, writing
 from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
 
@@ -27,6 +28,7 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
     CHARGE_IS_METERED,
     CORRECTION_FOLLOWS,
     METERED_IS_CHARGED,
+    REFUND_IS_PART,
     COSTS_ITS_COUNTS,
     WITHIN_HOLD,
     KEY_IS_CHARGED_ONCE,
@@ -39,6 +41,8 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
     DEBT_IS_SUM,
     DEBT_LEAVES_NOTHING_FREE,
     PAID_DEBT_IS_SUM,
+    GRANTED_IS_SUM,
+    GRANTED_IS_PART,
 ) = RULES
 
 KEY = b"k" * 32
@@ -169,6 +173,40 @@ BROKEN |= {
         [Violation(PAID_DEBT_IS_SUM, "dp_1", 2)],
     ),
 }
+BROKEN |= {
+    "a refund of more than was charged": (
+        [
+            """INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at, origin)
+            VALUES ('acct_a', 'correction', 1215, 'settled', '', 0, 'refund')""",
+            "UPDATE accounts SET balance_nano = balance_nano + 1215 WHERE id = 'acct_a'",
+        ],
+        [Violation(REFUND_IS_PART, "settled", 5)],
+    ),
+    "granted credit that no entry grants": (
+        ["UPDATE accounts SET granted_nano = granted_nano - 7 WHERE id = 'acct_a'"],
+        [Violation(GRANTED_IS_SUM, "acct_a", -7)],
+    ),
+    "an entry that says too little of granted credit": (
+        [
+            """INSERT INTO entries (account_id, kind, amount_nano, note, created_at, granted_nano)
+            VALUES ('acct_a', 'grant', 5, '', 0, 3)""",
+            GIVE_5,
+        ],
+        [Violation(GRANTED_IS_SUM, "acct_a", -3)],
+    ),
+    "more granted credit than credit": (
+        ["UPDATE accounts SET granted_nano = balance_nano + 4, granted_before_nano = 4 WHERE id = 'acct_a'"],
+        [Violation(GRANTED_IS_PART, "acct_a", -4)],
+    ),
+    "negative granted credit": (
+        ["UPDATE accounts SET granted_nano = -4, granted_before_nano = -4 WHERE id = 'acct_b'"],
+        [Violation(GRANTED_IS_PART, "acct_b", 4)],
+    ),
+}
+SPENT_BEFORE = [  # by a process of the release before, which does not count granted credit
+    NEW_ENTRY + "('acct_a', 'correction', -7, NULL, '', 0)",
+    PAY_7,
+]
 BROKEN_CAPS = {
     "a cap that has spent more than its key": (
         ["UPDATE caps SET spent_nano = spent_nano + 5 WHERE key_id = 'key_a'"],
@@ -246,6 +284,18 @@ async def test_each_broken_rule_is_found_and_nothing_else(used: Store) -> None:
     for name, (statements, expected) in BROKEN.items():
         assert await found_after(used, statements) == expected, name
     assert await findings(used) == []
+
+
+async def test_what_the_release_before_spent_of_granted_credit_is_no_finding(used: Store) -> None:
+    """Its entry does not say what was granted; the next charge takes as much more of the granted credit."""
+    await run_sql(used, *SPENT_BEFORE)
+    assert await findings(used) == []
+    await take(used, make_hold("next"))
+    await finish(used, make_hold("next"), Usage(100, 7))
+    assert await findings(used) == []
+    account = await accounts.get(used, "acct_a")
+    assert account
+    assert account.granted_nano == account.balance_nano == DOLLAR_NANO - 2 * 1210 - 7
 
 
 async def test_each_broken_rule_of_caps_is_found_and_nothing_else(capped: Store) -> None:

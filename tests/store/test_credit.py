@@ -8,9 +8,10 @@ import pytest
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, SendFailed
 from cadenza.control.money.credit import correct_credit, set_low_balance
-from cadenza.control.money.statement import export_statement, read_statement
+from cadenza.control.money.statement import export_statement, read_statement, sum_entries
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.spans import Span
 from cadenza.ledger import audit, credit
 from cadenza.ledger.rules import Held
 from cadenza.observe import make_log
@@ -221,3 +222,42 @@ async def test_the_owner_chooses_what_is_low(store: Store) -> None:
     assert await watcher.look(NOW_MS) == 1
     with pytest.raises(ControlError):
         await set_low_balance(store, "acct_a", -1, EMAIL, NOW_MS)
+
+
+async def test_a_statement_of_a_span_has_its_entries_and_sums(store: Store) -> None:
+    """Whatever the order in which they were written, each with the balance after it; the sums add up."""
+    await add_account(store, "acct_a")
+    await add_account(store, "acct_b")
+    for account, amount_nano, at_ms in (
+        ("acct_a", 100, 10),
+        ("acct_a", 20, 30),
+        ("acct_b", 7, 30),
+        ("acct_a", 3, 20),  # written after the one that is later
+        ("acct_a", 50, 40),
+        ("acct_a", 4, 30),
+    ):
+        await store.transact(
+            lambda tx, account=account, amount=amount_nano, at=at_ms: credit.grant(tx, account, amount, "", at)  # type: ignore[misc]
+        )
+    span = Span(20, 40)
+    first = await read_statement(store, "acct_a", count=2, span=span)
+    assert [(one.amount_nano, one.balance_nano) for one in first.entries] == [(4, 177), (3, 123)]
+    rest = await read_statement(store, "acct_a", str(first.next), count=2, span=span)
+    assert ([(one.amount_nano, one.balance_nano) for one in rest.entries], rest.next) == ([(20, 120)], None)
+    exported = [(one.amount_nano, one.balance_nano) async for one in export_statement(store, "acct_a", span)]
+    assert exported == [(20, 120), (3, 123), (4, 177)]
+    sums = await sum_entries(store, "acct_a", span)
+    assert (sums.opening_nano, sums.by_origin, sums.closing_nano) == (100, {"opening": 27}, 127)
+    assert (await sum_entries(store, None, span)).closing_nano == 134
+
+
+async def test_sums_are_by_origin_and_of_charges(store: Store) -> None:
+    """All accounts together or one; an empty span has none."""
+    await fund(store, 5 * DOLLAR_NANO)
+    await spend(store)
+    await correct(store, -DOLLAR_NANO)
+    sums = await sum_entries(store, None, Span(NOW_MS, NOW_MS + DAY_MS))
+    assert sums.by_origin == {"opening": 5 * DOLLAR_NANO, "charge": -2500, "correction": -DOLLAR_NANO}
+    assert (sums.charged_nano, sums.added_nano) == (2500, 4 * DOLLAR_NANO)
+    later = await sum_entries(store, "acct_a", Span(NOW_MS + DAY_MS, NOW_MS + 2 * DAY_MS))
+    assert (later.opening_nano, later.by_origin) == (4 * DOLLAR_NANO - 2500, {})

@@ -24,7 +24,7 @@ from cadenza.store import live_processes
 from cadenza.store.migrate import REVISIONS, SchemaState, migrate, schema_state
 from cadenza.store.migrations import refuse_live
 from cadenza.store.process_locks import ProcessLocks
-from cadenza.store.schema import entries, holds, idempotency, metadata, usage
+from cadenza.store.schema import accounts, entries, holds, idempotency, metadata, usage
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import REVISION_TABLE, Store, StoreRefused, StoreUnavailable
@@ -223,6 +223,41 @@ async def test_a_store_of_every_revision_keeps_its_rows(empty: Store) -> None:
     assert sorted((row.id, row.completion_id) for row in await rows_of(empty, entries)) == [(1, None), (2, "r1")]
 
 
+async def test_what_was_granted_before_is_computed_from_the_entries(empty: Store) -> None:
+    """Granted credit was spent first; payments, refunds of them and disputes moved paid credit."""
+    await empty.upgrade("0011")
+    histories: dict[str, list[tuple[str, int, str | None]]] = {
+        "a": [("grant", 50, None), ("grant", 100, "pay_1"), ("charge", -80, "r1"), ("grant", 20, "vch_1")],
+        "b": [
+            ("grant", 100, "pay_2"),
+            ("grant", 10, "reference:1"),
+            ("correction", -30, "evt_1"),
+            ("charge", -4, "r2"),
+        ],
+        "c": [("grant", 100, "pay_3"), ("charge", -60, "r3"), ("grant", 5, "reference:2"), ("correction", -44, "dp_1")],
+        "d": [],
+    }
+    for name, history in histories.items():
+        balance_nano = sum(amount_nano for _, amount_nano, _ in history)
+        await run_sql(
+            empty,
+            "INSERT INTO accounts (id, email, password_hash, created_at, balance_nano)"
+            f" VALUES ('acct_{name}', '{name}@example.org', '', 0, {balance_nano})",
+        )
+        for kind, amount_nano, cause in history:
+            column = "completion_id" if kind == "charge" else "source"
+            await run_sql(
+                empty,
+                f"INSERT INTO entries (account_id, kind, amount_nano, note, created_at, {column})"
+                f" VALUES ('acct_{name}', '{kind}', {amount_nano}, '', 0, {repr(cause) if cause else 'NULL'})",
+            )
+    await migrate(empty)
+    found = {
+        row.id: (row.balance_nano, row.granted_nano, row.granted_before_nano) for row in await rows_of(empty, accounts)
+    }
+    assert found == {"acct_a": (90, 20, 20), "acct_b": (76, 6, 6), "acct_c": (1, 1, 1), "acct_d": (0, 0, 0)}
+
+
 async def test_a_migrated_store_is_guarded_and_can_be_used(empty: Store) -> None:
     """After the migration of an old store, triggers, indexes and CHECKs hold, and old and new requests are settled."""
     await empty.upgrade("0003")
@@ -230,10 +265,10 @@ async def test_a_migrated_store_is_guarded_and_can_be_used(empty: Store) -> None
     await fill_at_0003(empty)
     await migrate(empty)
     second_charge = (
-        "INSERT INTO entries SELECT 9, account_id, kind, 0, completion_id, note, 0, NULL, NULL FROM entries "
-        "WHERE id = 2"
+        "INSERT INTO entries SELECT 9, account_id, kind, 0, completion_id, note, 0, NULL, NULL, NULL, NULL "
+        "FROM entries WHERE id = 2"
     )
-    charge_without_id = "INSERT INTO entries VALUES (9, 'acct_a', 'charge', 0, NULL, '', 0, NULL, NULL)"
+    charge_without_id = "INSERT INTO entries VALUES (9, 'acct_a', 'charge', 0, NULL, '', 0, NULL, NULL, NULL, NULL)"
     for refused in ("UPDATE entries SET amount_nano = 2 * amount_nano", second_charge, charge_without_id):
         with pytest.raises(StoreRefused):
             await run_sql(empty, refused)

@@ -19,7 +19,7 @@ from cadenza.control.keys import (
 )
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Cap
-from cadenza.core.usage_report import DAY_MS
+from cadenza.core.spans import DAY_MS
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store
 from cadenza.store.tables import audit_events

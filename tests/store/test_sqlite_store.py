@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,6 +95,36 @@ async def test_the_write_connection_has_its_settings(store: SqliteStore, is_brie
         return [tx.row(pragma, {}) for pragma in pragmas]
 
     assert await store.transact(settings, is_brief=is_brief) == [("wal",), (2,), (1,), (1,)]
+
+
+async def test_a_transaction_keeps_other_processes_out(store: SqliteStore) -> None:
+    """Reading the change mark drops none of SQLite's locks, as closing one of its files anywhere in a process would."""
+    await store.row(COUNT, {})
+
+    def work(_: Transaction) -> str:
+        assert store.change_mark() is not None
+        begin = f"import sqlite3; sqlite3.connect({str(store.path)!r}, timeout=0).execute('BEGIN IMMEDIATE')"
+        return subprocess.run([sys.executable, "-c", begin], capture_output=True, text=True, check=False).stderr
+
+    assert "database is locked" in await store.transact(work, is_brief=True)
+
+
+async def test_the_change_mark_is_another_one_after_every_commit(store: SqliteStore, other: sqlite3.Connection) -> None:
+    """Commits of this store, of another connection, and those while it was closed all change it; reads do not."""
+    await store.row(COUNT, {})
+    seen = [store.change_mark()]
+    await store.transact(adding("own"), is_brief=True)
+    seen.append(store.change_mark())
+    SqliteTransaction(other).change(ADD, row_of("foreign"))
+    seen.append(store.change_mark())
+    await store.row(COUNT, {})
+    assert store.change_mark() == seen[-1]
+    await store.close()
+    assert store.change_mark() is None
+    SqliteTransaction(other).change(ADD, row_of("while closed"))
+    await store.row(COUNT, {})
+    seen.append(store.change_mark())
+    assert all(seen.count(mark) == 1 for mark in seen)
 
 
 @both

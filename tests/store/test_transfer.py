@@ -31,11 +31,12 @@ DIGEST = bytes(range(224, 256))
 IDS = "(SELECT account_id, id AS key_id FROM keys LIMIT 1)"
 HOLD = "'forte', 'proc_a', 'settled', 2500, 100, 7, 10, 30, NULL, 1, 5, 6, 'req-1'"
 MORE_ROWS = (
-    f"INSERT INTO entries SELECT 41, account_id, 'charge', -1210, 'chatcmpl-1', 'für später', 7, NULL, NULL FROM {IDS}",
+    f"""INSERT INTO entries SELECT 41, account_id, 'charge', -1210, 'chatcmpl-1', 'für später', 7, NULL, NULL, NULL,
+        -1210 FROM {IDS}""",
     f"INSERT INTO holds SELECT 'chatcmpl-1', account_id, key_id, {HOLD} FROM {IDS}",
     f"""INSERT INTO usage SELECT 'chatcmpl-1', account_id, key_id, 'forte', 'acme', 'large', 100, 3, 7, 1210, 1, 200, 0,
         {2**53 + 1}, NULL, 345, 'req-1', 10, 30, NULL, 2500, 0, 'request', zeroblob(32), 3 FROM {IDS}""",
-    "UPDATE accounts SET balance_nano = balance_nano - 1210",
+    "UPDATE accounts SET balance_nano = balance_nano - 1210, granted_nano = granted_nano - 1210",
     "UPDATE keys SET requests_per_second = 0.1, burst = 3, last_used_at = 9 WHERE name = 'limited'",
     "UPDATE epochs SET number = number + 5",
     "UPDATE accounts SET is_operator = 1, suspended_at = 3, has_caps = 1",

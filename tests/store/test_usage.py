@@ -7,7 +7,8 @@ import pytest
 
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
-from cadenza.core.usage_report import Counters, GroupBy, KeyUsage, Report, Span
+from cadenza.core.spans import Span
+from cadenza.core.usage_report import Counters, GroupBy, KeyUsage, Report
 from cadenza.store.store import Store
 from cadenza.store.tables import keys, usage
 from tests.store.moves import finish, fund, make_hold, take

@@ -1,13 +1,16 @@
 """Announcements: a transaction of one process wakes the watchers of all, on both databases."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from cadenza.store.address import open_store
+from cadenza.store.postgres.store import Listener
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, Transaction
 from tests.postgres import Postgres
@@ -17,6 +20,10 @@ from tests.store.processes import announce, run_at_once
 
 WAIT_S = 60.0
 QUIET_S = 0.3  # long enough for a watcher to look several times
+
+
+def change(tx: Transaction) -> None:
+    tx.change(Statement(text("UPDATE epochs SET number = number + 1")), {})
 
 
 async def wait_for(event: asyncio.Event) -> None:
@@ -78,6 +85,20 @@ async def test_what_is_rolled_back_is_not_announced(store: Store, other: Store) 
             await asyncio.wait_for(woken.wait(), QUIET_S)
 
 
+async def test_own_commits_wake_nobody_unless_they_are_announced(sqlite_store: SqliteStore) -> None:
+    """On SQLite every commit of another store wakes a watcher, also beside commits of its own store."""
+    other, woken = SqliteStore(sqlite_store.path), asyncio.Event()
+    await sqlite_store.transact(change)
+    async with sqlite_store.watch(woken.set):
+        for _ in range(3):
+            await sqlite_store.transact(change, is_brief=True)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(woken.wait(), QUIET_S / 3)
+            await asyncio.gather(sqlite_store.transact(change), other.transact(change))
+            await wait_for(woken)
+    await other.close()
+
+
 async def test_nothing_is_heard_after_the_block(store: Store, other: Store) -> None:
     """A watch ends with its block."""
     woken = asyncio.Event()
@@ -126,3 +147,42 @@ async def test_a_store_that_does_not_answer_cannot_be_watched(tmp_path: Path) ->
             async with store.watch(lambda: None):
                 pass
         await store.close()
+
+
+class LostConnection:
+    """A connection as a listener uses it, until the test loses it."""
+
+    def __init__(self) -> None:
+        self.on_end: list[Callable[[object], None]] = []
+
+    def add_termination_listener(self, listener: Callable[[object], None]) -> None:
+        self.on_end.append(listener)
+
+    async def add_listener(self, channel: str, listener: Callable[..., None]) -> None:
+        """Nothing is announced."""
+
+    def terminate(self) -> None:
+        """It is lost."""
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_watch_ends_in_the_moment_in_which_its_connection_is_lost(turns: int) -> None:
+    """A process that stops, or that could not start, does not wait for ever for its listener."""
+    connection = LostConnection()
+
+    async def connect(listen: Callable[[Any], Awaitable[None]]) -> Any:
+        await listen(connection)
+        return connection
+
+    listener = Listener(connect, lambda: None)
+    await listener.connect()
+    keeping = asyncio.create_task(listener.keep_connected())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for lost in connection.on_end:
+        lost(connection)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    keeping.cancel()
+    await asyncio.wait([keeping], timeout=1)
+    assert keeping.cancelled()

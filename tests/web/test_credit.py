@@ -64,12 +64,15 @@ def test_credit_is_shown(visitor: Visitor) -> None:
     """The page and the endpoint show the balance, what is held, the pace and the newest entries."""
     words = visitor.get("/credit").words
     assert "Balance $5.00" in words
+    assert "$5.00 of it is granted credit, which is spent first." in words
     assert "In use right now $0.00" in words
     assert "Nothing was spent in the last week." in words
     assert "Credit added: for a test +5.00 5.00" in words
     assert visitor.api("GET", "/credit").json == {
         "object": "credit",
         "balance": "5.00",
+        "paid": "0.00",
+        "granted": "5.00",
         "held": "0.00",
         "free": "5.00",
         "debt": "0.00",
@@ -309,3 +312,36 @@ def test_a_correction_is_seen_by_the_owner(service: Service, visitor: Visitor, e
     assert "<b>twice" not in seen.text
     entry = json.loads(visitor.api("GET", "/statement").text)["data"][0]
     assert (entry["kind"], entry["amount"], entry["balance"]) == ("correction", "-1.25", "3.75")
+
+
+def test_a_statement_of_any_span(owner: Visitor, service: Service, account: Account) -> None:
+    """This month, last month or dates: entries, opening and closing balance, and files of the same span."""
+    add_grants(service, account.email, ["in January"])  # 2027-01-15
+    words = owner.get("/credit/statement?from=2027-01-01&to=2027-01-31").words
+    assert "Opening balance $5.00 before 2027-01-01" in words
+    assert "Closing balance $5.000000001 at the end of 2027-01-31" in words
+    assert ("in January" in words, "for a test" in words) == (True, False)
+    assert "Days and months begin at midnight UTC." in words
+    found = owner.api("GET", "/statement?month=2027-01").json["data"]
+    assert [(one["note"], one["balance"]) for one in found] == [("in January", "5.000000001")]
+    file = owner.get("/credit/statement.csv?month=2027-01")
+    assert "cadenza-statement-2027-01-01-to-2027-01-31.csv" in file.headers["content-disposition"]
+    assert [row["note"] for row in csv.DictReader(io.StringIO(file.text))] == ["in January"]
+    assert "in January" not in owner.get("/credit/statement?range=month").words
+    assert "Closing balance $0.00" in owner.get("/credit/statement?range=last-month").words
+    assert "in January" in owner.get("/credit/statement").words
+
+
+@pytest.mark.parametrize("query", ["month=2027-13", "from=soon", "from=2027-02-01&to=2027-01-01", "month=2027-01&to=1"])
+def test_bad_spans_are_refused(owner: Visitor, query: str) -> None:
+    """Page, file and endpoint say what is wrong."""
+    for path in ("/credit/statement", "/credit/statement.csv"):
+        assert owner.get(f"{path}?{query}").status == 400
+    seen = owner.api("GET", f"/statement?{query}")
+    assert (
+        seen.status,
+        "must be" in seen.json["error"]["message"] or "leave out" in seen.json["error"]["message"],
+    ) == (
+        400,
+        True,
+    )

@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
 
@@ -72,6 +72,17 @@ def test_every_day_of_the_range_has_a_bar(service: Service, visitor: Visitor, ch
     text = visitor.get(f"/usage?range={chosen}&show=nothing").text
     assert text.count('<g class="bar-of-day">') == (days or datetime.now(UTC).day)
     assert text.count('<rect class="zero"') == text.count('<g class="bar-of-day">') - 1
+
+
+def test_any_range_of_a_year_can_be_chosen(visitor: Visitor) -> None:
+    """Last month, and dates of which both days are shown; a longer range, or one that is none, is refused."""
+    first = datetime.now(UTC).replace(day=1)
+    assert f"to {(first - timedelta(days=1)).day} " in visitor.get("/usage?range=last-month").words
+    words = visitor.get("/usage?from=2026-02-01&to=2026-02-28").words
+    assert "1 Feb 2026 to 28 Feb 2026. Days begin at midnight UTC." in words
+    assert visitor.get("/usage?from=2026-02-01&to=2026-02-28").text.count('value="2026-02-28"') == 1
+    for query in ("from=2024-01-01&to=2025-12-31", "from=2026-02-02&to=2026-02-01", "month=x"):
+        assert visitor.get(f"/usage?{query}").status == 400
 
 
 def test_classes_differ_by_more_than_colour(service: Service, visitor: Visitor) -> None:

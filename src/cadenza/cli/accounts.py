@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cadenza.config import Settings
     from cadenza.store.tables.links import LinkKind
 
-COLUMNS = ("email", "state", "class", "balance", "held", "debt", "created_at", "id")
+COLUMNS = ("email", "state", "class", "balance", "granted", "held", "debt", "created_at", "id")
 
 email_argument = click.argument("email")
 password_option = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
@@ -81,7 +81,7 @@ def list_(as_json: bool, config: str | None) -> None:
             "state": "active" if account.suspended_at is None else "suspended",
             "is_operator": bool(account.is_operator),  # SQLite has no booleans
             "class": account.preferred_class,
-            **to_row(account, "balance", "held", "debt", "created_at"),
+            **to_row(account, "balance", "granted", "held", "debt", "created_at"),
         }
         for account in read_store(load_config(config), list_accounts)
     ]

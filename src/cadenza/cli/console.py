@@ -34,6 +34,9 @@ reference_option = click.option(
     show_default="a new one",
     help="Makes the command idempotent: a repetition with the same reference changes nothing.",
 )
+from_option = click.option("--from", "start", metavar="TIME", help="A date, like 2026-10-01, or RFC 3339; UTC.")
+to_option = click.option("--to", "end", metavar="TIME", help="The same. A date includes that day.")
+month_option = click.option("--month", metavar="YYYY-MM", help="A whole month, UTC, instead of --from and --to.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""cadenza ledger check | export, and cadenza usage."""
+"""cadenza ledger check | export, cadenza usage, and cadenza refund."""
 
 import csv
 import sys
@@ -10,16 +10,23 @@ import msgspec
 
 from cadenza.cli.console import (
     config_option,
+    from_option,
     json_option,
     load_config,
+    month_option,
+    now_ms,
     print_json,
     print_list,
     print_table,
     read_store,
     say,
+    to_option,
+    with_store,
 )
 from cadenza.core.formats import escape_formula, rfc3339_or_none
-from cadenza.core.money import format_dollars
+from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.records import COMMAND_LINE
+from cadenza.core.spans import ALWAYS, Span, parse_dates, parse_span
 
 if TYPE_CHECKING:
     from cadenza.store.store import Store
@@ -60,21 +67,27 @@ def check(as_json: bool, config: str | None) -> None:
 
 @ledger.command()
 @click.option("--account", metavar="EMAIL", help="Only the entries of this account.")
+@from_option
+@to_option
+@month_option
 @click.option(
     "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True, help="The output format."
 )
 @config_option
-def export(account: str | None, form: str, config: str | None) -> None:
-    """Write every entry of the ledger to standard output, oldest first."""
-    read_store(load_config(config), lambda store: _export(store, account, form))
+def export(
+    account: str | None, start: str | None, end: str | None, month: str | None, form: str, config: str | None
+) -> None:
+    """Write the entries of the ledger to standard output, oldest first. Times are in UTC."""
+    span = parse_dates(start, end, month) or ALWAYS
+    read_store(load_config(config), lambda store: _export(store, account, span, form))
 
 
-async def _export(store: "Store", account: str | None, form: str) -> None:
+async def _export(store: "Store", account: str | None, span: Span, form: str) -> None:
     from cadenza.control.money.statement import export_ledger  # noqa: PLC0415 import time
     from cadenza.ledger import EXPORT_FIELDS  # noqa: PLC0415 import time
 
     table = csv.DictWriter(sys.stdout, EXPORT_FIELDS, lineterminator="\n")
-    entries = await export_ledger(store, account)
+    entries = await export_ledger(store, account, span)
     if form == "csv":
         table.writeheader()
     async for entry in entries:
@@ -96,22 +109,55 @@ def _row(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--account", metavar="EMAIL", required=True, help="The account's email address.")
-@click.option("--start", metavar="TIME", show_default="30 days before the end", help="RFC 3339 or Unix seconds.")
-@click.option("--end", metavar="TIME", show_default="now", help="RFC 3339 or Unix seconds.")
-@click.option("--group-by", metavar="GROUP", default="day", show_default=True, help="day, model or key.")
+@click.argument("completion_id")
+@click.option("--part", metavar="DOLLARS", show_default="all that it cost", help="How much of it, in dollars.")
+@click.option("--reason", metavar="TEXT", required=True, help="Why, for the ledger. The account's owner sees it.")
+@config_option
+def refund(completion_id: str, part: str | None, reason: str, config: str | None) -> None:
+    """Give back what a request cost, or a part of it. A request is refunded once.
+
+    COMPLETION_ID is the id of the reply, which begins with chatcmpl-.
+    """
+    from cadenza.control.money.refunds import refund_request  # noqa: PLC0415 import time
+
+    part_nano = None if part is None else parse_dollars(part)
+    done = with_store(
+        load_config(config),
+        lambda store: refund_request(store, completion_id, part_nano, reason, COMMAND_LINE, now_ms()),
+    )
+    say(
+        f"Refunded {format_dollars(done.amount_nano)} of the {format_dollars(done.cost_nano)} dollars that "
+        f"{completion_id} cost, to {done.email}."
+    )
+
+
+@click.command()
+@click.option("--account", metavar="EMAIL", show_default="all accounts", help="Only the usage of this account.")
+@from_option
+@to_option
+@month_option
+@click.option("--group-by", metavar="GROUP", default="day", show_default=True, help="day, model, key or account.")
 @json_option
 @config_option
-def usage(account: str, start: str | None, end: str | None, group_by: str, as_json: bool, config: str | None) -> None:
-    """Show what an account used, and what it cost."""
+def usage(  # noqa: PLR0913, PLR0917 its options
+    account: str | None,
+    start: str | None,
+    end: str | None,
+    month: str | None,
+    group_by: str,
+    as_json: bool,
+    config: str | None,
+) -> None:
+    """Show what an account used, or all of them, and what it cost: by default in the last 30 days. Days are in UTC."""
     from cadenza.control.money.statement import usage_report  # noqa: PLC0415 import time
-    from cadenza.core.usage_report import parse_group, parse_span  # noqa: PLC0415 import time
+    from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, parse_group  # noqa: PLC0415 import time
 
-    span, group = parse_span(start, end, datetime.now(UTC)), parse_group(group_by)
+    span = parse_dates(start, end, month) or parse_span(None, None, datetime.now(UTC))
+    group = parse_group(group_by, GROUPS if account else GROUPS_OF_ALL)
     report = read_store(load_config(config), lambda store: usage_report(store, account, span, group))
     shown = report.shown()
     columns = (group, "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
     rows = report.rows() if as_json else [*report.rows(), {group: "total", **shown["totals"]}]
     print_list(rows, columns, as_json=as_json)
     if not as_json:
-        click.echo(f"Balance: {shown['balance']} dollars.")
+        click.echo(f"Balance{'' if account else ' of all accounts'}: {shown['balance']} dollars.")

@@ -15,7 +15,7 @@ from cadenza.core.classes import WHOLE, ClassState, ClassVersion, GateLimits
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import CLASSES, Route
-from cadenza.core.usage_report import DAY_MS
+from cadenza.core.spans import DAY_MS
 from cadenza.evaluation import canary
 from cadenza.evaluation.gate import find_shortfalls
 from cadenza.evaluation.suite import STARTER

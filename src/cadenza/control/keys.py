@@ -18,7 +18,7 @@ from cadenza.core.codes import KEY_PREFIX, digest_key, display_prefix, is_well_f
 from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.core.records import COMMAND_LINE, PERIODS, SCOPES, Cap
-from cadenza.core.usage_report import DAY_MS
+from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import cap_rows
 from cadenza.ledger.caps import month_of

@@ -5,8 +5,11 @@ import msgspec
 from cadenza.control.account.accounts import get_account
 from cadenza.core.codes import DISPLAY_CHARS, digest_key, is_well_formed
 from cadenza.core.records import SCOPES
-from cadenza.core.usage_report import DAY_MS, Report, Span
+from cadenza.core.spans import DAY_MS, Span
+from cadenza.core.usage_report import Report
 from cadenza.fleet.changes import make_change
+from cadenza.ledger import statement
+from cadenza.ledger.statement import Entry
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts, audit_events, epochs, operators
 from cadenza.store.tables.accounts import Account
@@ -19,6 +22,7 @@ USAGE_DAYS = 30
 ACCOUNTS_PAGE = 50
 KEYS_SHOWN = 100
 AUDIT_EVENTS_SHOWN = 10
+ENTRIES_SHOWN = 20
 PAGE = 50
 
 
@@ -54,7 +58,7 @@ class KeySummary(msgspec.Struct, frozen=True):
 
 
 class AccountDetails(msgspec.Struct, frozen=True):
-    """One account: its newest keys, what it used in the last 30 days, its sessions and its newest audit events."""
+    """One account: its newest keys, entries and audit events, its usage of the last 30 days, and its sessions."""
 
     account: Account
     keys: list[KeySummary]
@@ -62,6 +66,7 @@ class AccountDetails(msgspec.Struct, frozen=True):
     usage: Report
     sessions: int
     audit_events: list[AuditEvent]
+    entries: list[Entry]
 
 
 async def get_overview(store: Store, now_ms: int) -> ServiceOverview:
@@ -94,6 +99,7 @@ async def get_details(store: Store, account_id: str, now_ms: int) -> AccountDeta
         usage=await report(store, account_id, Span(now_ms - USAGE_DAYS * DAY_MS, now_ms + 1), "model"),
         sessions=await operators.count_sessions(store, account_id, now_ms),
         audit_events=await audit_events.list_newest(store, account_id, count=AUDIT_EVENTS_SHOWN),
+        entries=await statement.list_newest(store, account_id, ENTRIES_SHOWN),
     )
 
 

@@ -14,7 +14,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import Price
 from cadenza.core.prices import PriceChange, PriceSchedule, describe_price
-from cadenza.core.usage_report import DAY_MS
+from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, epochs, price_changes

@@ -19,6 +19,10 @@ def rfc3339_or_none(at_ms: int | None) -> str | None:
     return None if at_ms is None else rfc3339(at_ms)
 
 
+def dollars_or_none(amount_nano: int | None) -> str | None:
+    return None if amount_nano is None else format_dollars(amount_nano)
+
+
 def read_field(source: object, name: str) -> object:
     """A field of a record for other programs: UNSET if it has none of this name.
 

@@ -3,31 +3,20 @@
 Days are days in UTC. Money is in nano-dollars here, and in dollars in what is shown.
 """
 
-from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
 
 from cadenza.core.money import format_dollars
+from cadenza.core.spans import DAY_MS, EPOCH, Span
 
-GroupBy = Literal["day", "model", "key"]
-GROUPS: tuple[GroupBy, ...] = ("day", "model", "key")
-Range = Literal["7", "30", "90", "month"]
-RANGES: tuple[Range, ...] = ("7", "30", "90", "month")
-DEFAULT_SPAN = timedelta(days=30)
-DAY_MS = 24 * 60 * 60 * 1000
+GroupBy = Literal["day", "model", "key", "account"]
+GROUPS: tuple[GroupBy, ...] = ("day", "model", "key")  # of one account
+GROUPS_OF_ALL: tuple[GroupBy, ...] = (*GROUPS, "account")
 SPENDING_DAYS = 7
 LASTS_MS_MAX = 3650 * DAY_MS  # a later end of the credit is not told
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LATEST = datetime(9000, 1, 1, tzinfo=UTC)
-
-
-class Span(msgspec.Struct, frozen=True):
-    """From `start` up to but not including `end`."""
-
-    start_ms: int
-    end_ms: int
 
 
 class Counters(msgspec.Struct, frozen=True):
@@ -48,13 +37,13 @@ NOTHING = Counters(0, 0, 0, 0, 0)
 
 
 class Report(msgspec.Struct, frozen=True):
-    """An account's usage over a span, and its balance now."""
+    """The usage of an account, or of all, over a span, and the balance now."""
 
     span: Span
     balance_nano: int
     totals: Counters
     group_by: GroupBy
-    groups: list[tuple[str, Counters]]  # one of each day (such as 2026-01-31), class or key
+    groups: list[tuple[str, Counters]]  # one of each day (such as 2026-01-31), class, key or address
 
     def rows(self) -> list[dict[str, int | str]]:
         return [{self.group_by: name, **_counters_object(counters)} for name, counters in self.groups]
@@ -122,13 +111,6 @@ def sum_counters(many: Iterable[Counters]) -> Counters:
     return Counters(*map(sum, columns))
 
 
-def range_span(name: Range, now: datetime) -> Span:
-    """Whole days up to and including today: the last 7, 30 or 90 of them, or those of this month."""
-    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    start = today.replace(day=1) if name == "month" else today - timedelta(days=int(name) - 1)
-    return Span(_ms(start), _ms(today + timedelta(days=1)))
-
-
 def fill_days(span: Span, found: Iterable[tuple[int, str, Counters]]) -> list[DayUsage]:
     """Every day of a span, from what was found for some days (since the epoch) and classes."""
     days: dict[int, dict[str, Counters]] = {
@@ -152,42 +134,15 @@ def spending_rate(spent_nano: int, days: int, balance_nano: int, now_ms: int) ->
     return SpendingRate(per_day_nano, days, now_ms + lasts_ms if lasts_ms <= LASTS_MS_MAX else None)
 
 
-def parse_group(text: str | None) -> GroupBy:
-    for group in GROUPS:
+def parse_group(text: str | None, groups: Sequence[GroupBy] = GROUPS) -> GroupBy:
+    for group in groups:
         if group == (text or "day"):
             return group
-    raise ValueError(f"group_by: must be one of {', '.join(GROUPS)}.")
-
-
-def parse_span(start: str | None, end: str | None, now: datetime) -> Span:
-    """RFC 3339 or Unix seconds, in UTC; by default the last 30 days. A ValueError says what is wrong."""
-    end_at = _parse_time("end", end) if end else now + timedelta(seconds=1)
-    start_at = _parse_time("start", start) if start else end_at - DEFAULT_SPAN
-    if start_at >= end_at:
-        raise ValueError("start: must be before end.")
-    return Span(_ms(start_at), _ms(end_at))
+    raise ValueError(f"group_by: must be one of {', '.join(groups)}.")
 
 
 def day_name(days_since_epoch: int) -> str:
     return (EPOCH + timedelta(days=days_since_epoch)).date().isoformat()
-
-
-def _parse_time(name: str, text: str) -> datetime:
-    try:
-        if text.replace(".", "", 1).isdecimal():
-            time = EPOCH + timedelta(seconds=float(text))
-        else:
-            time = datetime.fromisoformat(text.upper())
-            time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise ValueError(f"{name}: must be a time in RFC 3339, like 2026-01-31T00:00:00Z, or Unix seconds.") from None
-    if not EPOCH <= time < LATEST:
-        raise ValueError(f"{name}: must be a time after 1970.")
-    return time
-
-
-def _ms(time: datetime) -> int:
-    return (time - EPOCH) // timedelta(milliseconds=1)
 
 
 def _counters_object(counters: Counters) -> dict[str, int | str]:

@@ -27,7 +27,7 @@ class KeyCache:
         self._presence = presence
         self._wait_s = wait_s
         self._cached = BoundedCache[bytes, FoundKey](keys_max)  # read under `presence.epoch`, or at `_change_mark`
-        self._change_mark: bytes | None = None
+        self._change_mark: object = None
         self._turns = asyncio.Semaphore(QUERIES_AT_ONCE)
         self._next: tuple[set[bytes], asyncio.Task[FoundKeys]] | None = None  # the query that has not begun
         self._queries: set[asyncio.Task[FoundKeys]] = set()
@@ -46,10 +46,10 @@ class KeyCache:
         return cached if self._change_mark == self._store.change_mark() else None
 
     async def find(self, digest: bytes) -> FoundKey | None:
-        if (cached := self.find_now(digest)) is not None:
-            return cached
         if not self._store.is_shared_by_machines:
             return await self._find_in_file(digest)
+        if (cached := self.find_now(digest)) is not None:
+            return cached
         digests, query = self._next or self._prepare()
         digests.add(digest)
         return (await asyncio.shield(query)).by_digest.get(digest)

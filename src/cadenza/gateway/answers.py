@@ -57,13 +57,14 @@ class Answers:
         self.is_waiting = True
         self._exchange.start_stream(self._headers(STREAM, b""), is_early=True)
 
-    def start_stream(self, more_headers: bytes = b"") -> None:
-        """Begin the reply. Its head is sent, unless a ping has sent it."""
+    def start_stream(self, more_headers: bytes = b"", first: bytes = b"") -> None:
+        """Begin the reply with its first bytes. Its head is sent, unless a ping has sent it."""
         if self.is_waiting:
             self.is_waiting = False
             self._exchange.begin_reply()
+            self._exchange.write(first)
         else:
-            self._exchange.start_stream(self._headers(STREAM, more_headers))
+            self._exchange.start_stream(self._headers(STREAM, more_headers), first=first)
 
     def fail(self, error: CadenzaError) -> None:
         if self._exchange.state is STREAMING:

@@ -14,7 +14,8 @@ import msgspec
 
 from cadenza.core.errors import InvalidRequest, NotFound, RateLimited, error_headers, render_error
 from cadenza.core.records import Outcome
-from cadenza.core.usage_report import parse_group, parse_span
+from cadenza.core.spans import parse_span
+from cadenza.core.usage_report import parse_group
 from cadenza.gateway.answers import JSON, Answers, new_request_id
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.request import ApiRequest, RequestRecord

@@ -124,8 +124,7 @@ class StreamRelay:
         self._grounded = GroundedStream(head.fence_ids, head.sources) if head.fence_ids else None
 
     async def run(self, reply: OpenReply) -> ReplyResult:
-        self._answers.start_stream(self._head.headers)
-        self._exchange.write(self._events.role())
+        self._answers.start_stream(self._head.headers, self._events.role())
         fault = None
         try:
             await reply.deliver(self)

@@ -99,7 +99,7 @@ class ClientConnection(asyncio.Protocol):
             if pieces:
                 await self._send_pieces(pieces)
             while not self.status:
-                await self._wait(deadline_s)
+                await self._news(deadline_s)
         except BaseException:
             self.abort()
             raise
@@ -124,7 +124,7 @@ class ClientConnection(asyncio.Protocol):
         self._receiver = receiver
         try:
             while self._receiver is not None and self._state is not COMPLETE:
-                await self._wait(deadline_s)
+                await self._news(deadline_s)
                 deadline_s = self._deadline.at_s
             return self._receiver is None
         finally:
@@ -166,27 +166,25 @@ class ClientConnection(asyncio.Protocol):
         if not self._transport.is_closing():  # a secure transport cannot be aborted twice
             self._transport.abort()
 
-    async def _wait(self, deadline_s: float) -> None:
-        """Wait until the head, the end of the body, a STOP or an error arrives; TimeoutError at the deadline."""
+    def _news(self, deadline_s: float) -> asyncio.Future[None]:
+        """To be awaited: done when the head, the end of the body, a STOP or an error arrives; TimeoutError if late."""
         if self._state is BROKEN:
             raise Broken
         self._deadline.set(deadline_s)
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _expire(self) -> None:
-        if self._waiter and not self._waiter.done():
-            self._waiter.set_exception(TimeoutError())
+        self._wake(TimeoutError())
 
     def _wake(self, error: BaseException | None = None) -> None:
-        if self._waiter and not self._waiter.done():
+        """The waiter is forgotten: with its error it would keep the frames of the task that awaited it."""
+        waiter, self._waiter = self._waiter, None
+        if waiter and not waiter.done():
             if error:
-                self._waiter.set_exception(error)
+                waiter.set_exception(error)
             else:
-                self._waiter.set_result(None)
+                waiter.set_result(None)
 
     def _hand_over(self, receiver: Receiver) -> None:
         """Give the receiver what one read brought of the body."""

@@ -198,15 +198,20 @@ class Exchange:
         self._send_head(status, headers, b"")
         self._complete(after)
 
-    def start_stream(self, headers: bytes, status: int = 200, *, is_early: bool = False) -> None:
-        """Send the head of a stream. An early one only keeps the client waiting: `begin_reply` comes later."""
+    def start_stream(self, headers: bytes, status: int = 200, first: bytes = b"", *, is_early: bool = False) -> None:
+        """Send the head of a stream, and its first bytes in the same write.
+
+        An early head only keeps the client waiting: `begin_reply` comes later.
+        """
         after = START_STREAM[self.state]
         if after is ABANDONED:
             return
         assert status not in BODILESS
         assert self.request.method != "HEAD"
-        self._send_head(status, headers if self.request.is_http_1_0 else headers + CHUNKED, b"")
+        self._send_head(status, headers if self.request.is_http_1_0 else headers + CHUNKED, self._chunk(first))
         self.state = after
+        if first:
+            self.last_write_s = time.monotonic()
         if is_early:
             self.status = self.first_byte_s = None
 

@@ -7,14 +7,17 @@ import msgspec
 from sqlalchemy import TextClause, text
 
 from cadenza.core.records import OUTPUT_TOKENS_MAX
+from cadenza.core.spans import ALWAYS, Span
 from cadenza.ledger import EXPORT_FIELDS
+from cadenza.ledger.origins import ORIGIN
 from cadenza.ledger.rules import IDEMPOTENCY_MS
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 
 # Each rule selects the rows that break it: the account, request or key, and by how much it is off. The table `holds`
 # has rows of the release before, which held credit by request. MONTH is the month of u.started_at, like 202611 in UTC.
-# Metering rows of an earlier release have no prices: their charges cannot be recomputed, and are counted as such.
+# Metering rows of an earlier release have no prices: their charges cannot be recomputed, and are counted as such. Its
+# entries do not say what is granted: a process of it may spend granted credit until this release moves the account.
 RULES = {
     "the balance is the sum of the entries": """
         SELECT a.id, a.balance_nano - COALESCE(e.total, 0) FROM accounts a
@@ -44,9 +47,14 @@ RULES = {
         LEFT JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
         LEFT JOIN (
             SELECT completion_id, SUM(amount_nano) AS total FROM entries
-            WHERE kind = 'correction' AND completion_id IS NOT NULL GROUP BY completion_id
+            WHERE kind = 'correction' AND completion_id IS NOT NULL AND COALESCE(origin, '') <> 'refund'
+            GROUP BY completion_id
         ) c ON c.completion_id = u.completion_id
         WHERE u.cost_nano <> -COALESCE(e.amount_nano, 0) - COALESCE(c.total, 0)""",
+    "a request is refunded at most what it was charged": """
+        SELECT r.completion_id, r.amount_nano + COALESCE(e.amount_nano, 0) FROM entries r
+        LEFT JOIN entries e ON e.completion_id = r.completion_id AND e.kind = 'charge'
+        WHERE r.origin = 'refund' AND r.amount_nano > -COALESCE(e.amount_nano, 0)""",
     "a request costs its counts at its prices, less what could not be charged": """
         SELECT u.completion_id, u.cost_nano + COALESCE(u.short_nano, 0) - PRICED FROM usage u
         WHERE u.cost_nano + COALESCE(u.short_nano, 0) <> PRICED OR u.short_nano < 0""",
@@ -95,6 +103,15 @@ RULES = {
             SELECT debt_id, SUM(amount_nano) AS total FROM entries WHERE debt_id IS NOT NULL GROUP BY debt_id
         ) e ON e.debt_id = d.id
         WHERE d.amount_nano - d.left_nano <> -COALESCE(e.total, 0)""",
+    "the granted credit of an account is the sum of what its entries say of it": """
+        SELECT a.id, a.granted_nano - a.granted_before_nano - COALESCE(e.total, 0) FROM accounts a
+        LEFT JOIN (SELECT account_id, SUM(granted_nano) AS total FROM entries GROUP BY account_id) e
+        ON e.account_id = a.id
+        WHERE a.granted_nano <> a.granted_before_nano + COALESCE(e.total, 0)""",
+    "granted credit is a part of the balance": """
+        SELECT a.id, a.balance_nano - a.granted_nano FROM accounts a
+        WHERE a.granted_nano < 0 OR (a.granted_nano > a.balance_nano AND (
+            SELECT e.granted_nano FROM entries e WHERE e.account_id = a.id ORDER BY e.id DESC LIMIT 1) IS NOT NULL)""",
 }
 MONTHS = {
     "sqlite": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",
@@ -129,12 +146,17 @@ COUNTS = Statement(
     (SELECT COUNT(*) FROM usage WHERE input_nano IS NULL)""")
 )
 EXPORT = Statement(
-    text("""
-    SELECT e.id, e.created_at, a.email, e.kind, e.amount_nano, e.amount_nano, e.completion_id, u.request_id,
-    u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated, e.note, u.provider, u.model,
-    u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano, COALESCE(e.source, u.source), u.version
-    FROM entries e JOIN accounts a ON a.id = e.account_id LEFT JOIN usage u ON u.completion_id = e.completion_id
-    WHERE e.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email) ORDER BY e.id LIMIT :page""")
+    text(f"""
+    SELECT entries.id, entries.created_at, a.email, entries.kind, entries.amount_nano, entries.amount_nano,
+    entries.completion_id, u.request_id, u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated,
+    entries.note, u.provider, u.model, u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano,
+    COALESCE(entries.source, u.source), u.version, {ORIGIN}, entries.granted_nano, r.amount_nano
+    FROM entries JOIN accounts a ON a.id = entries.account_id
+    LEFT JOIN usage u ON u.completion_id = entries.completion_id
+    LEFT JOIN entries r ON r.source = 'refund:' || entries.completion_id AND entries.kind = 'charge'
+    WHERE entries.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email)
+    AND entries.created_at >= :start AND entries.created_at < :end
+    ORDER BY entries.id LIMIT :page""")  # noqa: S608 our own expression
 )
 PAGE = 1000
 
@@ -169,10 +191,10 @@ async def count(store: Store) -> AuditCounts:
     return AuditCounts(*counts)
 
 
-async def export(store: Store, email: str | None) -> AsyncIterator[dict[str, Any]]:
+async def export(store: Store, email: str | None, span: Span = ALWAYS) -> AsyncIterator[dict[str, Any]]:
     """Yield the entries of one account, or of all, oldest first, by EXPORT_FIELDS. At most one page is in memory."""
-    after = 0
-    while rows := await store.rows(EXPORT, {"email": email, "after": after, "page": PAGE}, is_long=True):
+    after, values = 0, {"email": email, "page": PAGE, "start": span.start_ms, "end": span.end_ms}
+    while rows := await store.rows(EXPORT, {**values, "after": after}, is_long=True):
         for row in rows:
             yield dict(zip(EXPORT_FIELDS, row, strict=True))
         after = rows[-1][0]

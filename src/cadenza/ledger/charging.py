@@ -18,7 +18,19 @@ from collections.abc import Iterable
 import msgspec
 
 from cadenza.ledger.caps import CapState, CapUse
-from cadenza.ledger.rules import Changes, Charge, Demand, End, Ended, Known, LockedAccount, Recorded, pay_debt, resize
+from cadenza.ledger.rules import (
+    Changes,
+    Charge,
+    Demand,
+    End,
+    Ended,
+    Known,
+    LockedAccount,
+    Recorded,
+    granted_part,
+    pay_debt,
+    resize,
+)
 
 LOST_STATUS = 500  # of a request that must not seem complete
 
@@ -72,9 +84,11 @@ def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes
     from_reserve_nano = min(charged_nano, not_kept_nano)
     account.reserve_nano -= from_reserve_nano
     account.held_nano -= from_reserve_nano
+    granted_nano = granted_part(account.balance_nano, account.granted_nano, charged_nano) if charged_nano else 0
     account.balance_nano -= charged_nano
-    changes.charges.append(Charge(end, charged_nano))
-    known.ended[hold.completion_id] = Recorded(charged_nano, end.source)
+    account.granted_nano -= granted_nano
+    changes.charges.append(Charge(end, charged_nano, granted_nano=granted_nano))
+    known.ended[hold.completion_id] = Recorded(charged_nano, end.source, granted_nano)
     if hold.idempotency_digest:
         (changes.kept_keys if outcome.usage else changes.freed_keys).append(hold)
     return Ended(charged_nano, end.due_nano - charged_nano, is_lost=_is_short(end, charged_nano))
@@ -92,11 +106,19 @@ def _end_again(account: LockedAccount, end: End, recorded: Recorded, known: Know
         return Ended(cost_nano, is_lost=True)
     corrected_nano = cost_nano - due_nano
     account.balance_nano += corrected_nano
+    granted_nano = _granted_back(account, recorded, due_nano)
+    account.granted_nano += granted_nano
     if cap := known.caps.get(hold.key_id):
         cap.charge(-corrected_nano, hold.started_at, is_excused=False)
-    changes.corrections.append(Charge(end, due_nano, corrected_nano))
-    known.ended[hold.completion_id] = Recorded(due_nano, "request")
+    changes.corrections.append(Charge(end, due_nano, corrected_nano, granted_nano))
+    known.ended[hold.completion_id] = Recorded(due_nano, "request", min(recorded.granted_nano, due_nano))
     return Ended(due_nano, is_repeated=not corrected_nano, corrected_nano=corrected_nano)
+
+
+def _granted_back(account: LockedAccount, recorded: Recorded, due_nano: int) -> int:
+    """What a correction gives back of granted credit: what the charge took of it beyond the final cost."""
+    back_nano = max(0, min(recorded.granted_nano, recorded.cost_nano) - due_nano)
+    return max(0, min(back_nano, account.balance_nano - account.granted_nano))
 
 
 def _lose(end: End, known: Known, changes: Changes) -> Ended:

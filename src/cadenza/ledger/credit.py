@@ -3,6 +3,8 @@
 Each move is an entry and its change of the balance, in one transaction that has locked the account. The invariants:
 
 - the balance is the sum of the entries, stays below its limit, and is never below what is held;
+- its granted part changes with each entry by what the entry says. Granted credit is taken before paid credit, except
+  for a payment that is returned or disputed, and for debts, most of which such payments leave;
 - only free credit (the balance less what is held) is taken; what cannot be taken yet is a *debt*;
 - an account with a debt has no free credit: ended holds (rules.py) and new credit pay its oldest debt first. Each such
   payment is an entry of kind `correction` with the id of the debt;
@@ -11,38 +13,49 @@ Each move is an entry and its change of the balance, in one transaction that has
 """
 
 import asyncio
-from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, insert, select, text, update
+from sqlalchemy import bindparam, func, insert, select, text, update
 
 from cadenza.core.money import format_dollars
+from cadenza.ledger.origins import PAID_FIRST, CreditMove
 from cadenza.ledger.rows import ADD_SOURCED_ENTRY, ENTRY_COLUMNS, entry_row
+from cadenza.ledger.rules import granted_part
 from cadenza.store.schema import accounts, command_references, debts, entries, reserves
-from cadenza.store.statements import Statement
+from cadenza.store.statements import Statement, total
 from cadenza.store.store import Store, Transaction
 
 BALANCE_NANO_LIMIT = 2**62
 LOOK_S = 0.05
 LOOKS = 20
 _OF_ACCOUNT = accounts.c.id == bindparam("account")
-_MONEY = (accounts.c.balance_nano, accounts.c.held_nano, accounts.c.debt_nano)
+_MONEY = (accounts.c.balance_nano, accounts.c.held_nano, accounts.c.debt_nano, accounts.c.granted_nano)
 GRANT = Statement(
     update(accounts)
     .where(_OF_ACCOUNT, accounts.c.balance_nano < bindparam("most"))
-    .values(balance_nano=accounts.c.balance_nano + bindparam("amount"))
+    .values(
+        balance_nano=accounts.c.balance_nano + bindparam("amount"),
+        granted_nano=accounts.c.granted_nano + bindparam("granted"),
+    )
     .returning(*_MONEY)
 )
 TAKE = Statement(
     update(accounts)
     .where(_OF_ACCOUNT, accounts.c.balance_nano - accounts.c.held_nano >= bindparam("amount"))
-    .values(balance_nano=accounts.c.balance_nano - bindparam("amount"))
+    .values(
+        balance_nano=accounts.c.balance_nano - bindparam("amount"),
+        granted_nano=accounts.c.granted_nano - bindparam("granted"),
+    )
     .returning(accounts.c.balance_nano)
 )
 _LOCK = update(accounts).where(_OF_ACCOUNT).values(balance_nano=accounts.c.balance_nano)
 LOCK = Statement(_LOCK.returning(*_MONEY))
 FREE = Statement(select(accounts.c.balance_nano - accounts.c.held_nano).where(_OF_ACCOUNT))
-FIND_SOURCE = Statement(select(entries.c.amount_nano).where(entries.c.source == bindparam("source")))
+FIND_SOURCE = Statement(
+    select(entries.c.amount_nano, func.coalesce(entries.c.granted_nano, 0)).where(
+        entries.c.source == bindparam("source")
+    )
+)
 _ELSEWHERE = (reserves.c.account_id == bindparam("account"), reserves.c.process != bindparam("me"))
 ASK = Statement(update(reserves).where(*_ELSEWHERE, reserves.c.has_spare, ~reserves.c.is_asked).values(is_asked=True))
 SPARE = Statement(select(reserves.c.process).where(*_ELSEWHERE, reserves.c.has_spare))
@@ -60,7 +73,12 @@ FIND_DEBT = Statement(
 _OF_DEBT = debts.c.id == bindparam("debt")
 LOWER_DEBT = Statement(update(debts).where(_OF_DEBT).values(left_nano=debts.c.left_nano - bindparam("amount")))
 CANCEL_DEBT = Statement(update(debts).where(_OF_DEBT).values(amount_nano=bindparam("paid"), left_nano=0))
-ADD_DEBT_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS, "debt_id")
+ADD_DEBT_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS, "origin", "debt_id")
+GRANTED_OF_DEBT = Statement(
+    select(total(entries.c.granted_nano)).where(
+        entries.c.account_id == bindparam("account"), entries.c.debt_id == bindparam("debt")
+    )
+)
 OWE = Statement(update(accounts).where(_OF_ACCOUNT).values(debt_nano=accounts.c.debt_nano + bindparam("amount")))
 PAY = Statement(
     update(accounts)
@@ -68,6 +86,7 @@ PAY = Statement(
     .values(
         debt_nano=accounts.c.debt_nano - bindparam("amount"),
         balance_nano=accounts.c.balance_nano - bindparam("amount"),
+        granted_nano=accounts.c.granted_nano - bindparam("granted"),
     )
     .returning(accounts.c.balance_nano)
 )
@@ -87,6 +106,7 @@ class Money(msgspec.Struct, frozen=True):
     balance_nano: int
     held_nano: int
     debt_nano: int
+    granted_nano: int
 
 
 class TakenBack(msgspec.Struct, frozen=True):
@@ -95,6 +115,14 @@ class TakenBack(msgspec.Struct, frozen=True):
     taken_nano: int
     owed_nano: int
     balance_nano: int
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """A debt that was cancelled: what was paid of it, the granted part of that, and what was left."""
+
+    paid_nano: int = 0
+    granted_nano: int = 0
+    left_nano: int = 0
 
 
 class ReferenceUse(msgspec.Struct, frozen=True):
@@ -108,40 +136,54 @@ class ReferenceUse(msgspec.Struct, frozen=True):
 
 
 def grant(tx: Transaction, account_id: str, amount_nano: int, note: str, now_ms: int) -> int:
-    """Add credit without a source and return the new balance."""
-    balance_nano = _add(tx, _entry(account_id, "grant", amount_nano, note, None, now_ms))
+    """Add opening credit, which has no source, and return the new balance."""
+    balance_nano = give(tx, CreditMove(account_id, "opening", amount_nano, note, now_ms))
     if balance_nano is None:  # not `assert`, which `python -O` removes
-        raise AssertionError("no such account, or a balance above its limit")
+        raise AssertionError("a balance above its limit")
     return balance_nano
 
 
-def give(tx: Transaction, account_id: str, amount_nano: int, note: str, source: str, now_ms: int) -> int | None:
-    """Add a grant and return the new balance. None, and nothing is changed, if the balance would reach its limit."""
-    return _add(tx, _entry(account_id, "grant", amount_nano, note, source, now_ms))
+def give(tx: Transaction, move: CreditMove) -> int | None:
+    """Add credit, which pays debts first, and return the new balance.
+
+    None, and nothing is changed, if the balance would reach its limit.
+    """
+    account_id, amount_nano = move.account_id, move.amount_nano
+    assert 0 < amount_nano < BALANCE_NANO_LIMIT, "credit is added: the amount is above zero and below the limit"
+    assert 0 <= move.granted_nano <= amount_nano
+    before = lock_money(tx, account_id)
+    after_nano = min(before.granted_nano, before.balance_nano) + move.granted_nano
+    granted_nano = after_nano - before.granted_nano
+    values = {"account": account_id, "amount": amount_nano, "granted": granted_nano}
+    moved = tx.row(GRANT, {**values, "most": BALANCE_NANO_LIMIT - amount_nano})
+    if moved is None:
+        return None
+    tx.change(ADD_SOURCED_ENTRY, entry_row(move, amount_nano, granted_nano))
+    balance_nano, held_nano, debt_nano, _ = moved
+    paid_nano = min(debt_nano, balance_nano - held_nano)
+    return pay_debts(tx, account_id, paid_nano, move.now_ms) if paid_nano else int(balance_nano)
 
 
-def return_taken(tx: Transaction, account_id: str, amount_nano: int, note: str, source: str, now_ms: int) -> int | None:
-    """Give back what a correction took, as `give` does, by another correction."""
-    return _add(tx, _entry(account_id, "correction", amount_nano, note, source, now_ms))
-
-
-def take(tx: Transaction, account_id: str, amount_nano: int, note: str, source: str, now_ms: int) -> TakenBack:
-    """Take credit back, by a correction: free credit at once, and the rest later, as a debt.
+def take(tx: Transaction, move: CreditMove) -> TakenBack:
+    """Take credit back: free credit at once, and the rest later, as a debt.
 
     Then the processes that have reserved credit of the account are asked to give back what they do not use.
     """
+    account_id, amount_nano = move.account_id, move.amount_nano
     assert amount_nano > 0
     money = lock_money(tx, account_id)
     balance_nano, taken_nano = money.balance_nano, min(amount_nano, money.balance_nano - money.held_nano)
     if taken_nano:
-        moved = tx.row(TAKE, {"account": account_id, "amount": taken_nano})
+        is_paid_first = move.origin in PAID_FIRST
+        granted_nano = granted_part(money.balance_nano, money.granted_nano, taken_nano, is_paid_first=is_paid_first)
+        moved = tx.row(TAKE, {"account": account_id, "amount": taken_nano, "granted": granted_nano})
         if moved is None:  # not `assert`: the entry must not be written without its balance
             raise AssertionError("credit that is free and locked can be taken")
         balance_nano = int(moved[0])
-        tx.change(ADD_SOURCED_ENTRY, _entry(account_id, "correction", -taken_nano, note, source, now_ms))
+        tx.change(ADD_SOURCED_ENTRY, entry_row(move, -taken_nano, -granted_nano))
     owed_nano = amount_nano - taken_nano
     if owed_nano:
-        debt = (account_id, source, note, owed_nano, owed_nano, now_ms)
+        debt = (account_id, move.source, move.note, owed_nano, owed_nano, move.now_ms)
         tx.change(ADD_DEBT, dict(zip(DEBT_COLUMNS, debt, strict=True)))
         tx.change(OWE, {"account": account_id, "amount": owed_nano})
         tx.change(ASK, {"account": account_id, "me": ""})
@@ -156,13 +198,14 @@ def lock_money(tx: Transaction, account_id: str) -> Money:
     money = Money(*map(int, row))
     assert 0 <= money.held_nano <= money.balance_nano < BALANCE_NANO_LIMIT
     assert money.debt_nano >= 0
+    assert money.granted_nano >= 0
     return money
 
 
-def amount_of_source(tx: Transaction, source: str) -> int | None:
-    """The amount of the entry that this source made, if it made one."""
+def amount_of_source(tx: Transaction, source: str) -> tuple[int, int] | None:
+    """The amount of the entry that this source made, if it made one, and the granted part of it."""
     row = tx.row(FIND_SOURCE, {"source": source})
-    return None if row is None else int(row[0])
+    return None if row is None else (int(row[0]), int(row[1]))
 
 
 def has_taken(tx: Transaction, source: str) -> bool:
@@ -191,31 +234,36 @@ def ask_others(tx: Transaction, account_id: str, process: str) -> bool:
 
 def pay_debts(tx: Transaction, account_id: str, amount_nano: int, now_ms: int) -> int:
     """Pay debts of a locked account from its free credit, the oldest first. Return the new balance."""
-    rest_nano = amount_nano
+    rest_nano, money = amount_nano, lock_money(tx, account_id)
+    balance_nano, granted_nano = money.balance_nano, money.granted_nano
     for debt_id, note, whole_nano, left_nano in tx.rows(OPEN_DEBTS, {"account": account_id}):
         if part_nano := min(rest_nano, left_nano):
             rest_nano -= part_nano
             tx.change(LOWER_DEBT, {"debt": debt_id, "amount": part_nano})
             said = f"{note}: pays a debt of {format_dollars(whole_nano)} dollars"
-            entry = entry_row(account_id, "correction", -part_nano, now_ms, note=said)
+            taken_nano = granted_part(balance_nano, granted_nano, part_nano, is_paid_first=True)
+            balance_nano, granted_nano = balance_nano - part_nano, granted_nano - taken_nano
+            entry = entry_row(CreditMove(account_id, "debt", part_nano, said, now_ms), -part_nano, -taken_nano)
             tx.change(ADD_DEBT_ENTRY, {**entry, "debt_id": debt_id})
-    moved = tx.row(PAY, {"account": account_id, "amount": amount_nano})
+    values = {"account": account_id, "amount": amount_nano, "granted": money.granted_nano - granted_nano}
+    moved = tx.row(PAY, values)
     if rest_nano or amount_nano <= 0 or moved is None:  # not `assert`: the balance must not change without its entries
         raise AssertionError("nothing, or more than the account owes, was paid")
     return int(moved[0])
 
 
-def cancel_debt(tx: Transaction, account_id: str, source: str) -> tuple[int, int]:
-    """Cancel the debt of a source, if it has one. Return what was paid of it, and what was left."""
+def cancel_debt(tx: Transaction, account_id: str, source: str) -> Cancelled:
+    """Cancel the debt of a source, if it has one."""
     found = tx.row(FIND_DEBT, {"source": source})
     if found is None:
-        return 0, 0
+        return Cancelled()
     debt_id, whole_nano, left_nano = found
     assert 0 <= left_nano <= whole_nano
     if left_nano:
         tx.change(CANCEL_DEBT, {"debt": debt_id, "paid": whole_nano - left_nano})
         tx.change(OWE, {"account": account_id, "amount": -left_nano})
-    return int(whole_nano - left_nano), int(left_nano)
+    row = tx.row(GRANTED_OF_DEBT, {"account": account_id, "debt": debt_id})
+    return Cancelled(int(whole_nano - left_nano), -int(row[0]) if row else 0, int(left_nano))
 
 
 def use_reference(tx: Transaction, use: ReferenceUse) -> ReferenceUse | None:
@@ -228,19 +276,3 @@ def use_reference(tx: Transaction, use: ReferenceUse) -> ReferenceUse | None:
     found = tx.row(FIND_REFERENCE, {"digest": use.digest})
     assert found
     return ReferenceUse(*found)
-
-
-def _add(tx: Transaction, entry: dict[str, Any]) -> int | None:
-    account_id, amount_nano, now_ms = entry["account_id"], entry["amount_nano"], entry["created_at"]
-    assert 0 < amount_nano < BALANCE_NANO_LIMIT, "credit is added: the amount is above zero and below the limit"
-    moved = tx.row(GRANT, {"account": account_id, "amount": amount_nano, "most": BALANCE_NANO_LIMIT - amount_nano})
-    if moved is None:
-        return None
-    tx.change(ADD_SOURCED_ENTRY, entry)
-    balance_nano, held_nano, debt_nano = moved
-    paid_nano = min(debt_nano, balance_nano - held_nano)
-    return pay_debts(tx, account_id, paid_nano, now_ms) if paid_nano else int(balance_nano)
-
-
-def _entry(account_id: str, kind: str, amount_nano: int, note: str, source: str | None, now_ms: int) -> dict[str, Any]:
-    return {**entry_row(account_id, kind, amount_nano, now_ms, note=note), "source": source}

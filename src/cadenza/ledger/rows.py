@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy import and_, bindparam, delete, insert, text, update
 
 from cadenza.core.records import Usage
+from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.rules import Charge, LockedAccount
 from cadenza.store.schema import accounts, entries, reserves, usage
 from cadenza.store.statements import Statement
@@ -23,13 +24,13 @@ Row = Mapping[str, Any]
 
 NO_USAGE = Usage(0, 0)
 CORRECTED = "This reply was charged while it still ran, and cost less in the end."
-ENTRY_COLUMNS = ("account_id", "kind", "amount_nano", "completion_id", "note", "created_at")
+ENTRY_COLUMNS = ("account_id", "kind", "amount_nano", "completion_id", "note", "created_at", "granted_nano")
 USAGE_COLUMNS = tuple(usage.c.keys())
 RESERVE_COLUMNS = ("account_id", "process", "amount_nano", "has_spare")
 _IDENTITY = {"completion_id", "request_id", "account_id", "key_id", "class_id", "version", "stream", "started_at"}
 CORRECTED_COLUMNS = [name for name in USAGE_COLUMNS if name not in {*_IDENTITY, "idempotency_digest"}]
 ADD_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS)
-ADD_SOURCED_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS, "source")
+ADD_SOURCED_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS, "origin", "source")
 ADD_USAGE = Statement(insert(usage), *USAGE_COLUMNS)
 CORRECT_USAGE = Statement(
     update(usage)
@@ -58,6 +59,7 @@ MOVE = Statement(
     .values(
         balance_nano=accounts.c.balance_nano + bindparam("paid"),
         held_nano=accounts.c.held_nano + bindparam("more"),
+        granted_nano=accounts.c.granted_nano + bindparam("granted"),
     )
 )
 
@@ -74,12 +76,13 @@ class BatchRows(msgspec.Struct):
     changed_reserves: list[Row] = []
     dropped_reserves: list[Row] = []
 
-    def add_account(self, before: LockedAccount, after: LockedAccount, *, has_spare: bool) -> None:
-        """Add what changed of an account and of its reserve. Paid debts are written elsewhere."""
+    def add_account(self, before: LockedAccount, after: LockedAccount, granted_nano: int, *, has_spare: bool) -> None:
+        """Add what changed of an account and of its reserve. What pays debts is written elsewhere."""
         paid_nano = after.balance_nano - before.balance_nano + before.debt_nano - after.debt_nano
         more_nano = after.reserve_nano - before.reserve_nano
-        if paid_nano or more_nano:
-            self.accounts.append({"account": after.id, "paid": paid_nano, "more": more_nano})
+        if paid_nano or more_nano or granted_nano:
+            moved = {"account": after.id, "paid": paid_nano, "more": more_nano, "granted": granted_nano}
+            self.accounts.append(moved)
         if before.has_reserve:
             row = {"account": after.id, "of": self.process, "before": before.reserve_nano}
             if after.reserve_nano:
@@ -130,35 +133,46 @@ def write_corrections(tx: Transaction, corrections: Sequence[Charge]) -> None:
     for charge in corrections:
         completion_id, row = charge.end.hold.completion_id, usage_row(charge)
         if charge.corrected_nano:
-            entry = entry_row(
+            back = CreditMove(
                 charge.end.hold.account_id,
-                "correction",
+                "late-end",
                 charge.corrected_nano,
+                CORRECTED,
                 charge.end.outcome.ended_at,
-                completion_id=completion_id,
-                note=CORRECTED,
+                f"late-end:{completion_id}",
+                completion_id,
             )
-            tx.change(ADD_SOURCED_ENTRY, {**entry, "source": f"late-end:{completion_id}"})
+            tx.change(ADD_SOURCED_ENTRY, entry_row(back, charge.corrected_nano, charge.granted_nano))
         new = {f"new_{name}": row[name] for name in CORRECTED_COLUMNS}
         tx.change(CORRECT_USAGE, {"completion": completion_id, **new})
 
 
-def entry_row(
-    account_id: str, kind: str, amount_nano: int, now_ms: int, *, completion_id: str | None = None, note: str = ""
-) -> dict[str, Any]:
+def entry_row(move: CreditMove, amount_nano: int, granted_nano: int) -> dict[str, Any]:
+    """The entry of a move that changes the balance and its granted part by these amounts."""
     return {
-        "account_id": account_id,
-        "kind": kind,
+        "account_id": move.account_id,
+        "kind": move.kind,
         "amount_nano": amount_nano,
-        "completion_id": completion_id,
-        "note": note,
-        "created_at": now_ms,
+        "completion_id": move.completion_id,
+        "note": move.note,
+        "created_at": move.now_ms,
+        "granted_nano": granted_nano,
+        "origin": move.origin,
+        "source": move.source,
     }
 
 
 def charge_row(charge: Charge) -> dict[str, Any]:
-    hold, ended_at = charge.end.hold, charge.end.outcome.ended_at
-    return entry_row(hold.account_id, "charge", -charge.charged_nano, ended_at, completion_id=hold.completion_id)
+    hold = charge.end.hold
+    return {
+        "account_id": hold.account_id,
+        "kind": "charge",
+        "amount_nano": -charge.charged_nano,
+        "completion_id": hold.completion_id,
+        "note": "",
+        "created_at": charge.end.outcome.ended_at,
+        "granted_nano": -charge.granted_nano,
+    }
 
 
 def usage_row(charge: Charge) -> dict[str, Any]:
@@ -197,7 +211,7 @@ _KINDS = {"INTEGER": "integer", "BIGINT": "bigint", "BOOLEAN": "boolean", "TEXT"
 _ARRAYS = {  # the arrays that Postgres is given: the prefix of their names, and their columns with types
     "e": {name: _KINDS[str(entries.c[name].type)] for name in ENTRY_COLUMNS},
     "u": {name: _KINDS[str(usage.c[name].type)] for name in USAGE_COLUMNS},
-    "a": {"account": "text", "paid": "bigint", "more": "bigint"},
+    "a": {"account": "text", "paid": "bigint", "more": "bigint", "granted": "bigint"},
     "r": {"account": "text", "before": "bigint", "after": "bigint", "spare": "boolean"},
     "d": {"account": "text", "before": "bigint"},
 }
@@ -216,8 +230,9 @@ WRITE = Statement(  # for Postgres only
     ), added_usage AS (
         INSERT INTO usage ({", ".join(USAGE_COLUMNS)}) SELECT * FROM {_unnest("u")}
     ), moved AS (
-        UPDATE accounts SET balance_nano = balance_nano + m.paid, held_nano = held_nano + m.more
-        FROM {_unnest("a")} AS m (account, paid, more) WHERE accounts.id = m.account
+        UPDATE accounts SET balance_nano = balance_nano + m.paid, held_nano = held_nano + m.more,
+        granted_nano = granted_nano + m.granted
+        FROM {_unnest("a")} AS m (account, paid, more, granted) WHERE accounts.id = m.account
     ), changed AS (
         UPDATE reserves SET amount_nano = m.after, has_spare = m.spare, is_asked = is_asked AND m.spare
         FROM {_unnest("r")} AS m (account, before, after, spare)

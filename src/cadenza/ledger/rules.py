@@ -6,7 +6,8 @@ memory. The invariants, which every move keeps:
 - an account's held sum is the sum of its reserves, and never exceeds its balance;
 - a request is charged at most once;
 - a key with a spend cap (caps.py) holds and spends no more than the cap;
-- an account with a debt has no free credit: freed credit pays the debt first, and no new hold is taken.
+- an account with a debt has no free credit: freed credit pays the debt first, and no new hold is taken;
+- granted credit is a part of the balance, and is spent before paid credit.
 
 Here are the records and how holds are taken; charging.py has how requests end.
 """
@@ -136,6 +137,7 @@ class Charge(msgspec.Struct, frozen=True):
     end: End
     charged_nano: int
     corrected_nano: int = 0
+    granted_nano: int = 0  # the part of the charge, or of the correction, that is granted credit
 
     @property
     def has_entry(self) -> bool:
@@ -153,6 +155,7 @@ class LockedAccount(msgspec.Struct):
     is_asked: bool = False  # another process waits for the part of the reserve that this one does not need
     has_caps: bool = False  # at least one of its keys has a spend cap
     debt_nano: int = 0
+    granted_nano: int = 0  # the part of the balance that was not paid for
 
     @property
     def free_nano(self) -> int:
@@ -173,6 +176,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
     cost_nano: int
     source: EndSource | None
+    granted_nano: int = 0  # the part of its charge that was granted credit
 
 
 class Known(msgspec.Struct):
@@ -270,22 +274,41 @@ def resize(account: LockedAccount, reserve_nano: int) -> None:
     account.held_nano += more_nano
 
 
+def granted_part(balance_nano: int, granted_nano: int, taken_nano: int, *, is_paid_first: bool = False) -> int:
+    """How much of what is taken from a balance is granted credit. It is taken before paid credit, or after it.
+
+    At most the new balance is granted then, although a process of the release before may have spent granted credit
+    without counting it.
+    """
+    return max(0 if is_paid_first else min(granted_nano, taken_nano), granted_nano - (balance_nano - taken_nano))
+
+
 def pay_debt(account: LockedAccount) -> None:
     """Pay the debt from free credit. This comes last: what requests owe is charged first."""
     paid_nano = min(account.debt_nano, account.free_nano)
+    if not paid_nano:
+        return
+    granted_nano = granted_part(account.balance_nano, account.granted_nano, paid_nano, is_paid_first=True)
+    account.granted_nano -= granted_nano
     account.debt_nano -= paid_nano
     account.balance_nano -= paid_nano
 
 
-def require_sums(before: LockedAccount, after: LockedAccount, charged_nano: int) -> None:
-    """Raise unless a batch kept the sums of an account. `charged_nano` is less what was corrected."""
+def require_sums(before: LockedAccount, after: LockedAccount, charged_nano: int, granted_nano: int = 0) -> None:
+    """Raise unless a batch kept the sums of an account. `charged_nano` is less what was corrected.
+
+    `granted_nano` is the granted part of it. What pays a debt is a part of it, too.
+    """
     paid_nano = before.debt_nano - after.debt_nano
+    excess_nano = max(0, before.granted_nano - before.balance_nano)  # of a process of the release before
     if not (  # not `assert`: the rows would be written without it
         after.balance_nano == before.balance_nano - charged_nano - paid_nano
         and after.held_nano - before.held_nano == after.reserve_nano - before.reserve_nano
         and 0 <= after.reserve_nano <= after.held_nano <= after.balance_nano
         and 0 <= after.debt_nano <= before.debt_nano
         and (not after.debt_nano or after.held_nano == after.balance_nano)
+        and 0 <= before.granted_nano - granted_nano - after.granted_nano <= paid_nano + excess_nano
+        and 0 <= after.granted_nano <= after.balance_nano + excess_nano
     ):
         raise AssertionError("a batch does not keep the sums of an account")
 

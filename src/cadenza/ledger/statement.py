@@ -7,8 +7,10 @@ lock of the account. So the balance after an entry never changes, and a page can
 from collections.abc import AsyncIterator
 
 import msgspec
-from sqlalchemy import Select, bindparam, select
+from sqlalchemy import Select, Text, and_, bindparam, func, literal_column, select, text
 
+from cadenza.core.spans import ALWAYS, Span
+from cadenza.ledger.origins import ORIGIN, Origin
 from cadenza.store.schema import accounts, entries, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -17,7 +19,7 @@ EXPORT_ROWS = 1000
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry. A charge has the class and the tokens of its request."""
+    """One entry. That of a request has all that its charge can be recomputed from; older rows have no prices."""
 
     id: int
     created_at: int
@@ -26,21 +28,41 @@ class Entry(msgspec.Struct, frozen=True):
     note: str
     source: str | None
     completion_id: str | None
+    granted_nano: int | None
+    origin: Origin | None
+    refunded_nano: int | None  # of a charge
+    request_id: str | None
+    key_id: str | None
     class_id: str | None
+    version: int | None
+    provider: str | None
+    model: str | None
     prompt_tokens: int | None
+    cached_tokens: int | None
     completion_tokens: int | None
+    input_nano: int | None
+    output_nano: int | None
+    cached_input_nano: int | None
     balance_nano: int = 0  # after it
 
 
-_ENTRY = [entries.c[name] for name in ("id", "created_at", "kind", "amount_nano", "note", "source", "completion_id")]
-_REQUEST = [usage.c[name] for name in ("class_id", "prompt_tokens", "completion_tokens")]
+_FIELDS = Entry.__struct_fields__
+_ENTRY = [entries.c[name] for name in _FIELDS[: _FIELDS.index("origin")]]
+_REQUEST = [usage.c[name] for name in _FIELDS[_FIELDS.index("request_id") : -1]]
+_refund = entries.alias("refund")
+_IS_REFUND = and_(
+    entries.c.kind == literal_column("'charge'"),
+    _refund.c.source == literal_column("'refund:'", Text).concat(entries.c.completion_id),
+)
+ENTRY = [*_ENTRY, literal_column(ORIGIN), _refund.c.amount_nano, *_REQUEST]
 
 
 def _entries() -> Select[tuple[object, ...]]:
     return (
-        select(*_ENTRY, *_REQUEST, accounts.c.balance_nano)
+        select(*ENTRY, accounts.c.balance_nano)
         .join_from(entries, accounts, entries.c.account_id == accounts.c.id)
         .outerjoin(usage, usage.c.completion_id == entries.c.completion_id)
+        .outerjoin(_refund, _IS_REFUND)
         .where(entries.c.account_id == bindparam("account"))
         .limit(bindparam("count"))
     )
@@ -49,6 +71,53 @@ def _entries() -> Select[tuple[object, ...]]:
 NO_ENTRY = 2**62  # above all ids
 NEWEST = Statement(_entries().where(entries.c.id < bindparam("before")).order_by(entries.c.id.desc()))
 OLDEST = Statement(_entries().where(entries.c.id > bindparam("after")).order_by(entries.c.id))
+
+
+_balances = (
+    select(entries.c.id, func.sum(entries.c.amount_nano).over(order_by=entries.c.id).label("balance_nano"))
+    .where(entries.c.account_id == bindparam("account"))
+    .subquery("balances")
+)
+OF_SPAN = Statement(  # entries are not ordered by their times, so the balances are summed up anew
+    select(*ENTRY, _balances.c.balance_nano)
+    .join_from(entries, _balances, entries.c.id == _balances.c.id)
+    .outerjoin(usage, usage.c.completion_id == entries.c.completion_id)
+    .outerjoin(_refund, _IS_REFUND)
+    .where(
+        entries.c.created_at >= bindparam("start"),
+        entries.c.created_at < bindparam("end"),
+        entries.c.id < bindparam("before"),
+    )
+    .order_by(entries.c.id.desc())
+    .limit(bindparam("count"))
+)
+SUMS = Statement(
+    text(f"""
+    SELECT CASE WHEN entries.created_at < :start THEN 'before' ELSE COALESCE({ORIGIN}, entries.kind) END,
+    SUM(entries.amount_nano) FROM entries
+    WHERE entries.created_at < :end AND (CAST(:account AS TEXT) IS NULL OR entries.account_id = :account)
+    GROUP BY 1""")  # noqa: S608 our own expression
+)
+
+
+class PeriodSums(msgspec.Struct, frozen=True):
+    """The balance before a span, and what its entries add up to: by origin, and of its charges."""
+
+    opening_nano: int
+    by_origin: dict[str, int]  # 'charge' for charges
+
+    @property
+    def charged_nano(self) -> int:
+        return -self.by_origin.get("charge", 0)
+
+    @property
+    def added_nano(self) -> int:
+        """All that was added, less what was taken back."""
+        return sum(self.by_origin.values()) + self.charged_nano
+
+    @property
+    def closing_nano(self) -> int:
+        return self.opening_nano + sum(self.by_origin.values())
 
 
 class ReplyCost(msgspec.Struct, frozen=True):
@@ -68,6 +137,28 @@ REPLY_COST = Statement(
 )
 
 
+class ChargeDetails(msgspec.Struct, frozen=True):
+    """The charge of a request, and whose it is."""
+
+    account_id: str
+    email: str
+    entry: Entry
+
+
+CHARGE = Statement(
+    select(accounts.c.id, accounts.c.email, *ENTRY)
+    .join_from(entries, accounts, entries.c.account_id == accounts.c.id)
+    .outerjoin(usage, usage.c.completion_id == entries.c.completion_id)
+    .outerjoin(_refund, _IS_REFUND)
+    .where(entries.c.kind == literal_column("'charge'"), entries.c.completion_id == bindparam("completion"))
+)
+
+
+async def find_charge(store: Store, completion_id: str) -> ChargeDetails | None:
+    row = await store.row(CHARGE, {"completion": completion_id})
+    return None if row is None else ChargeDetails(row[0], row[1], Entry(*row[2:]))
+
+
 async def list_newest(
     store: Store, account_id: str, count: int, before: int = NO_ENTRY, balance_nano: int | None = None
 ) -> list[Entry]:
@@ -82,14 +173,29 @@ async def list_newest(
     return found
 
 
-async def all_entries(store: Store, account_id: str) -> AsyncIterator[Entry]:
-    """Every entry, oldest first. At most one page is in memory."""
+async def list_span(store: Store, account_id: str, span: Span, count: int, before: int = NO_ENTRY) -> list[Entry]:
+    """The newest entries of a span, or those before the one with this id."""
+    values = {"account": account_id, "start": span.start_ms, "end": span.end_ms, "before": before, "count": count}
+    rows = await store.rows(OF_SPAN, values, is_long=True)
+    return [msgspec.structs.replace(Entry(*row), balance_nano=int(row[-1])) for row in rows]
+
+
+async def sum_entries(store: Store, account_id: str | None, span: Span) -> PeriodSums:
+    """What the entries of an account, or of all, add up to."""
+    values = {"account": account_id, "start": span.start_ms, "end": span.end_ms}
+    sums = {name: int(amount_nano) for name, amount_nano in await store.rows(SUMS, values, is_long=True)}
+    return PeriodSums(sums.pop("before", 0), sums)
+
+
+async def all_entries(store: Store, account_id: str, span: Span = ALWAYS) -> AsyncIterator[Entry]:
+    """Every entry of a span, oldest first. At most one page is in memory."""
     after, balance_nano = 0, 0
     while rows := await store.rows(OLDEST, {"account": account_id, "after": after, "count": EXPORT_ROWS}, is_long=True):
         for row in rows:
             entry = Entry(*row[:-1])
             balance_nano += entry.amount_nano
-            yield msgspec.structs.replace(entry, balance_nano=balance_nano)
+            if span.start_ms <= entry.created_at < span.end_ms:
+                yield msgspec.structs.replace(entry, balance_nano=balance_nano)
         after = rows[-1][0]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import and_, bindparam, delete, insert, select, text, update
+from sqlalchemy import and_, bindparam, delete, insert, literal_column, select, text, update
 
 from cadenza.ledger.cap_rows import read_caps, write_caps
 from cadenza.ledger.caps import NO_CAP_USE, CapState, CapUse
@@ -35,9 +35,9 @@ from cadenza.ledger.rules import (
     require_sums,
     take_hold,
 )
-from cadenza.store.schema import accounts, holds, idempotency, reserves, usage
+from cadenza.store.schema import accounts, entries, holds, idempotency, reserves, usage
 from cadenza.store.statements import SelectByIds, Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Row, Store, StoreRefused, Transaction
 
 _ACCOUNTS = (
     select(
@@ -48,6 +48,7 @@ _ACCOUNTS = (
         reserves.c.is_asked,
         accounts.c.has_caps,
         accounts.c.debt_nano,
+        accounts.c.granted_nano,
     )
     .outerjoin_from(
         accounts, reserves, and_(reserves.c.account_id == accounts.c.id, reserves.c.process == bindparam("process"))
@@ -60,7 +61,14 @@ LOCK_FREE_ACCOUNTS = SelectByIds(
 )
 ASKED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me"), reserves.c.is_asked))
 RESERVED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me")))
-ENDED = SelectByIds(select(usage.c.completion_id, usage.c.cost_nano, usage.c.source), usage.c.completion_id)
+ENDED = SelectByIds(  # with the granted part of its charge
+    select(usage.c.completion_id, usage.c.cost_nano, usage.c.source, entries.c.granted_nano).outerjoin_from(
+        usage,
+        entries,
+        and_(entries.c.completion_id == usage.c.completion_id, entries.c.kind == literal_column("'charge'")),
+    ),
+    usage.c.completion_id,
+)
 REVOKED = Statement(
     text(
         "SELECT k.id FROM keys k JOIN accounts a ON a.id = k.account_id"
@@ -129,11 +137,12 @@ def apply_moves(
         answers = _take_holds(tx, process, account, move.holds, known, changes) if move.holds else []
         grow(account, move.demand)
         held_nano = sum([answer.amount_nano for answer in answers if isinstance(answer, Held)])
-        charged_nano = sum([charge.charged_nano for charge in changes.charges[charges:]])
-        corrected_nano = sum([charge.corrected_nano for charge in changes.corrections[corrections:]])
-        require_sums(before, account, charged_nano - corrected_nano)
+        charged, corrected = changes.charges[charges:], changes.corrections[corrections:]
+        charged_nano = sum([one.charged_nano for one in charged]) - sum([one.corrected_nano for one in corrected])
+        granted_nano = sum([one.granted_nano for one in charged]) - sum([one.granted_nano for one in corrected])
+        require_sums(before, account, charged_nano, granted_nano)
         is_spare = has_spare(account, move.demand, held_nano)
-        rows.add_account(before, account, has_spare=is_spare)
+        rows.add_account(before, account, -granted_nano, has_spare=is_spare)
         if paid_nano := before.debt_nano - account.debt_nano:
             paid_debts[account.id] = paid_nano
         if account.is_asked and not is_spare:
@@ -154,19 +163,27 @@ def apply_moves(
 
 
 def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, waits: bool = True) -> list[LockedAccount]:
-    """Lock the accounts in the order of their ids and read them. SQLite has locked all of them already."""
+    """Lock the accounts in the order of their ids and read them. SQLite has locked all of them already.
+
+    StoreRefused if a sweep freed a reserve while its account was waited for: Postgres then has the account as it is
+    now, and the reserve as it was before.
+    """
     found = []
     for row in tx.rows_by_ids(LOCK_ACCOUNTS if waits else LOCK_FREE_ACCOUNTS, account_ids, {"process": process}):
-        account_id, balance_nano, held_nano, reserve_nano, is_asked, has_caps, debt_nano = row
+        account_id, balance_nano, held_nano, reserve_nano, is_asked, has_caps, *rest = row
+        if reserve_nano is not None and reserve_nano > held_nano:
+            raise StoreRefused("The store refused a batch: a reserve changed while its account was waited for.")
         flags = reserve_nano is not None, bool(is_asked), bool(has_caps)
-        found.append(LockedAccount(account_id, balance_nano, held_nano, reserve_nano or 0, *flags, debt_nano))
+        found.append(LockedAccount(account_id, balance_nano, held_nano, reserve_nano or 0, *flags, *rest))
     return found
 
 
 def _read_known(tx: Transaction, moves: Sequence[AccountMoves]) -> Known:
     known, ends = Known(), [end for move in moves for end in move.ends]
     uncertain = [end.hold.completion_id for end in ends if end.is_uncertain]
-    known.ended = {row[0]: Recorded(int(row[1]), row[2]) for row in tx.rows_by_ids(ENDED, uncertain, {})}
+    known.ended = {
+        row[0]: Recorded(int(row[1]), row[2], -int(row[3] or 0)) for row in tx.rows_by_ids(ENDED, uncertain, {})
+    }
     for end in ends:
         if end.is_late and tx.row(REVOKED, {"key": end.hold.key_id}):
             known.revoked_keys.add(end.hold.key_id)

@@ -68,7 +68,10 @@ class open_reply:  # noqa: N801 it is used like a function
     async def close(self) -> None:
         running, self._running = self._running, None
         if running:
-            await running.close()
+            try:
+                await running.reply.close()
+            finally:
+                running.attempt.end()
 
     def _routes_that_continue(self, first: Route) -> list[Route]:
         """Tool calls and structured output cannot be continued."""

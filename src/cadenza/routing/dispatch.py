@@ -64,17 +64,11 @@ class RetryBudget:
 
 
 class RoutedReply(msgspec.Struct, frozen=True):
-    """An open reply and the route that it runs on. The caller must close it."""
+    """An open reply and the route that it runs on. The caller must close the reply and then end the attempt."""
 
     route: Route
     reply: OpenReply
     attempt: Attempt
-
-    async def close(self) -> None:
-        try:
-            await self.reply.close()
-        finally:
-            self.attempt.end()
 
 
 class Dispatcher:
@@ -111,13 +105,22 @@ class Dispatcher:
                 attempt.end()
                 break
             try:
-                return await self._open(wanted, route, attempt)
+                reply = await wanted.upstreams[route.provider].open(route, wanted.ask)
             except Fault as fault:
-                faults.append(fault)
+                attempt.note_fault(fault)
+                attempt.end()
+                self._note_failed(wanted, route, fault)
+                faults.append(fault.with_traceback(None))  # which would keep this frame, and a large reply, in a cycle
                 if fault.overflow:
                     window_tokens = route.context_tokens
                 elif fault.kind is FaultKind.REFUSED:
                     break
+            except BaseException:
+                attempt.end()
+                raise
+            else:
+                attempt.note_answer(is_stream=wanted.ask.stream)
+                return RoutedReply(route, reply, attempt)
         if not faults:
             self.metrics.refused.labels("routes").inc()
         if faults and (overflow := faults[-1].overflow):
@@ -125,19 +128,11 @@ class Dispatcher:
             raise ContextOverflow(overflow.window_tokens or window_tokens, prompt_tokens)
         raise error_for(faults, passed_over)
 
-    async def _open(self, wanted: Dispatch, route: Route, attempt: Attempt) -> RoutedReply:
-        try:
-            reply = await wanted.upstreams[route.provider].open(route, wanted.ask)
-        except BaseException as error:
-            if isinstance(error, Fault):
-                wanted.ask.on_asked(None)
-                wanted.on_fault(route, error)
-                attempt.note_fault(error)
-                self.report_fault(wanted, route, error)
-            attempt.end()
-            raise
-        attempt.note_answer(is_stream=wanted.ask.stream)
-        return RoutedReply(route, reply, attempt)
+    def _note_failed(self, wanted: Dispatch, route: Route, fault: Fault) -> None:
+        """The route failed before it began to answer."""
+        wanted.ask.on_asked(None)
+        wanted.on_fault(route, fault)
+        self.report_fault(wanted, route, fault)
 
     def _may_go_on(self, faults: list[Fault]) -> bool:
         """Whether another route may be tried. A route that was busy cost it nothing."""

@@ -90,7 +90,8 @@ class RouteHealth:
         is_trial = state is not CLOSED
         if is_trial and not self.breaker.begin_trial(now_s):
             return None
-        self.shares.change_limit(self._ceiling.limit(now_s))
+        if (limit := self._ceiling.limit(now_s)) != self.shares.limit:
+            self.shares.change_limit(limit)
         if not self.shares.take(key_id, now_s):
             self.shares.want(key_id, now_s)
             if is_trial:
@@ -140,11 +141,13 @@ class Attempt:
 
     def end(self) -> None:
         self._health.shares.give_back(self._key_id)
-        self._end_trial()
+        if self.is_trial:
+            self._end_trial()
 
     def note_answer(self, *, is_stream: bool) -> None:
         self._has_answered = True
-        self._end_trial()
+        if self.is_trial:
+            self._end_trial()
         self._health.note_answer(self._started_s, is_stream=is_stream)
 
     def note_finish(self) -> None:
@@ -155,9 +158,8 @@ class Attempt:
 
     def _end_trial(self) -> None:
         """A trial that has its result lets another begin while this request goes on."""
-        if self.is_trial:
-            self.is_trial = False
-            self._health.breaker.end_trial()
+        self.is_trial = False
+        self._health.breaker.end_trial()
 
 
 class HealthTable:

@@ -36,6 +36,7 @@ REVISIONS = (
     "0009",
     "0010",
     "0011",
+    "0012",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

@@ -60,6 +60,8 @@ accounts = Table(
     Column("note_count", Integer, nullable=False, server_default=text("0")),
     Column("erased_at", BigInteger),  # when its personal data was erased; money and usage remain
     Column("debt_nano", BigInteger, nullable=False, server_default=text("0")),  # the sum of its open debts
+    Column("granted_nano", BigInteger, nullable=False, server_default=text("0")),  # of the balance
+    Column("granted_before_nano", BigInteger, nullable=False, server_default=text("0")),  # by older entries
     CheckConstraint("email = lower(email)", name="email_is_lower_case"),
     CheckConstraint("preferred_class IN ('mezzo', 'forte', 'fortissimo')", name="preferred_class_is_known"),
     CheckConstraint("held_nano >= 0", name="held_is_not_negative"),
@@ -102,6 +104,8 @@ entries = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("source", Text),  # the voucher, payment, refund or command, which moves credit once
     Column("debt_id", BigInteger),  # of a correction that pays a debt
+    Column("origin", Text),  # ledger/origins.py; null in charges and older rows
+    Column("granted_nano", BigInteger),  # the part of the amount that is granted credit; null in older rows
     CheckConstraint("kind IN ('grant', 'charge', 'correction')", name="kind_is_known"),
     CheckConstraint("kind <> 'grant' OR amount_nano > 0", name="grant_is_positive"),
     CheckConstraint("kind <> 'charge' OR amount_nano <= 0", name="charge_is_not_positive"),

@@ -94,8 +94,11 @@ class Store(Protocol):
     async def row(self, statement: Statement, values: Values) -> Row | None:
         """Read the first row of a small query. SQLite runs it on the event loop's thread."""
 
-    def change_mark(self) -> bytes | None:
-        """Bytes that are others after every commit of any process, read from memory; None if the store has none."""
+    def change_mark(self) -> object:
+        """A value that is another one after every commit of any process; None if that is not known.
+
+        SQLite reads it in a quarter of the time of a small query.
+        """
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
         """Read all rows of a query that may take long. SQLite runs it in a thread.
@@ -122,8 +125,9 @@ class Store(Protocol):
     def watch(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[None]:
         """Inside the block, call `wake` on the event loop within 50 ms after an announcement by any process.
 
-        It is also called when announcements may have been missed, and on SQLite after any commit. There is no payload:
-        read the tables to see what changed. StoreUnavailable if watching cannot start; later failures are retried.
+        It is also called when announcements may have been missed, and on SQLite after any commit of another process.
+        There is no payload: read the tables to see what changed. StoreUnavailable if watching cannot start; later
+        failures are retried.
         """
 
     async def ping(self) -> None:

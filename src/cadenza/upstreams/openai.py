@@ -6,7 +6,9 @@ closes the connection at once, which stops the upstream from generating.
 
 import asyncio
 import math
+from collections.abc import Coroutine
 from contextlib import suppress
+from typing import Self
 from urllib.parse import quote
 
 import msgspec
@@ -14,7 +16,7 @@ import msgspec
 from cadenza.core.errors import RateLimited
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
-from cadenza.http.client_connection import STOP, Broken, ClientConnection, Unanswered, read_body
+from cadenza.http.client_connection import STOP, Broken, Unanswered, read_body
 from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
 from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
@@ -58,8 +60,7 @@ class OpenAIUpstream:
     async def stop(self) -> None:
         await self._http.close()
 
-    async def open(self, route: Route, ask: Ask) -> "HttpReply":
-        reply = HttpReply(self._http, route, ask)
+    def open(self, route: Route, ask: Ask) -> "Coroutine[None, None, HttpReply]":
         body: bytes | list[bytes | memoryview]
         if ask.is_large:
             body = self._writer.write_large(route, ask)
@@ -70,8 +71,7 @@ class OpenAIUpstream:
         path = self._path
         if self._has_deployments:
             path = f"/deployments/{quote(route.model, safe='')}{path}"
-        await reply.open(path, body)
-        return reply
+        return HttpReply(self._http, route, ask).open(path, body)
 
     async def probe(self) -> Probe:
         try:
@@ -79,8 +79,10 @@ class OpenAIUpstream:
                 asyncio.timeout(PROBE_S),
                 self._http.request("GET", f"/models{self._query}", b"", PROBE_S) as response,
             ):
-                body = await _read_whole_body(response, PROBE_BYTES_MAX)
-        except (TimeoutError, Unreachable, Broken, Fault):
+                body = await read_body(response, math.inf, PROBE_BYTES_MAX)
+        except (TimeoutError, Unreachable, Broken):
+            return Probe(reachable=False, detail="no answer")
+        if len(body) > PROBE_BYTES_MAX:
             return Probe(reachable=False, detail="no answer")
         if response.status != 200:
             return Probe(reachable=False, detail=f"answers {response.status} to GET /models")
@@ -106,7 +108,7 @@ class HttpReply:
         self._stream: ReplyStream | None = None  # None for a reply that came as one body
         self._early: list[Piece] = []  # the pieces that arrived before there was a sink
 
-    async def open(self, path: str, body: bytes | list[bytes | memoryview]) -> None:
+    async def open(self, path: str, body: bytes | list[bytes | memoryview]) -> Self:
         """Send the request and wait for the first piece."""
         deadline_s = min(self._deadline_s, self._clock() + self._first_s)
         try:
@@ -125,6 +127,7 @@ class HttpReply:
             raise Fault(FaultKind.UNREACHABLE) from None
         except Broken:
             raise Fault(FaultKind.TRUNCATED) from None
+        return self
 
     async def close(self) -> None:
         try:
@@ -145,7 +148,11 @@ class HttpReply:
             self._stream = ReplyStream(self._bounds, self._extras)
             await self._begin_stream(self._stream, deadline_s)
             return
-        piece = read_whole(await _read_whole_body(response, self._bounds.size_bytes, deadline_s), self._extras)
+        bytes_max = self._bounds.size_bytes
+        body = response.take_arrived() if response.is_complete else await read_body(response, deadline_s, bytes_max)
+        if len(body) > bytes_max:
+            raise Fault(FaultKind.OVERLONG)
+        piece = read_whole(body, self._extras)
         if len(piece.calls) > self._bounds.events:
             raise Fault(FaultKind.OVERLONG)
         self._early.append(piece)
@@ -228,11 +235,3 @@ def _generation_s(route: Route, ask: Ask) -> float:
     """How long a non-streaming reply may take to generate: `idle_s` for every 1,024 tokens that it may have."""
     tokens = min(ask.max_tokens or TOKENS_PER_IDLE, route.max_output_tokens)
     return route.timeouts.idle_s * math.ceil(tokens / TOKENS_PER_IDLE)
-
-
-async def _read_whole_body(response: ClientConnection, bytes_max: int, deadline_s: float = math.inf) -> bytes:
-    """The body; OVERLONG if it exceeds `bytes_max`."""
-    body = await read_body(response, deadline_s, bytes_max)
-    if len(body) > bytes_max:
-        raise Fault(FaultKind.OVERLONG)
-    return body

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cadenza.control.money.payments import describe_payment
-from cadenza.control.money.statement import describe_entry
+from cadenza.control.money.statement import describe_entry, explain_entry
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars
 from cadenza.core.prices import describe_price
@@ -48,6 +48,7 @@ NOTES = {
     "account-resumed": "The account is resumed.",
     "credit-added": "The credit is added.",
     "credit-taken-back": "The credit is taken back.",
+    "refunded": "The request is refunded.",
     "class-rolled-back": "Rolled back. It counts from the next request on.",
     "check-started": "The ledger check has begun. Its result appears below.",
     "check-runs": "A ledger check is running already.",
@@ -183,5 +184,6 @@ FILTERS = {
     "day": day,
     "utc_date": utc_date,
     "entry_words": describe_entry,
+    "entry_explained": explain_entry,
     "payment_words": describe_payment,
 }

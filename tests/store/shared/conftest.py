@@ -13,7 +13,6 @@ from tests.valkey import Valkey, running_valkey
 
 PATIENT = ValkeyTiming(trip_s=30.0, connect_s=30.0, lease_s=60.0)  # nothing is late on a busy machine
 
-MakeState = Callable[[], Awaitable[SharedState]]
 MakeValkeyState = Callable[..., Awaitable[ValkeyState]]
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from cadenza.control.keys import KeyOrder, KeyView, create_key, list_keys, revoke_key
 from cadenza.core.codes import digest_key, is_well_formed, make_key
 from cadenza.core.errors import ControlError
-from cadenza.core.usage_report import DAY_MS
+from cadenza.core.spans import DAY_MS
 from cadenza.store.schema import keys
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store

@@ -6,22 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.core.spans import RANGES, Range, Span, parse_span, range_span
 from cadenza.core.usage_report import (
     LASTS_MS_MAX,
     NOTHING,
-    RANGES,
     Counters,
     GroupBy,
     Overview,
-    Range,
     Report,
-    Span,
     SpendingRate,
     day_name,
     fill_days,
     parse_group,
-    parse_span,
-    range_span,
     spending_days,
     spending_rate,
     sum_counters,

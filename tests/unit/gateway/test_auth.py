@@ -163,9 +163,9 @@ async def test_a_key_is_read_again_after_any_commit_of_any_process(store: Watche
         await identify(gateway, Client().open(bearer(key)))
     assert store.reads == 1
     with contextlib.closing(sqlite3.connect(tmp_path / "cadenza.db")) as other, other:
-        other.execute("UPDATE accounts SET preferred_class = 'piano'")
+        other.execute("UPDATE accounts SET preferred_class = 'fortissimo'")
     caller = await identify(gateway, Client().open(bearer(key)))
-    assert (caller.principal.preferred_class, store.reads) == ("piano", 2)
+    assert (caller.principal.preferred_class, store.reads) == ("fortissimo", 2)
 
 
 async def test_all_dead_keys_get_the_same_reply(store: WatchedStore) -> None:

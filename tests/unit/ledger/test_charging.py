@@ -71,6 +71,18 @@ def test_an_end_that_the_store_has_is_corrected_repeated_or_lost(
     assert sum(one.corrected_nano for one in changes.corrections) == back_nano
 
 
+@pytest.mark.parametrize(
+    ("charged_nano", "granted_nano", "back_nano"),
+    [(DUE_NANO + 700, 0, 0), (DUE_NANO + 700, 900, 0), (DUE_NANO + 700, DUE_NANO + 300, 300), (DUE_NANO + 7, 9999, 7)],
+)
+def test_a_correction_gives_back_granted_credit_that_the_final_cost_does_not_take(
+    charged_nano: int, granted_nano: int, back_nano: int
+) -> None:
+    """Paid credit comes back first, because granted credit is spent first."""
+    _, account, changes = end_late(Known(ended={"r1": Recorded(charged_nano, "sweep", granted_nano)}))
+    assert (account.granted_nano, [one.granted_nano for one in changes.corrections]) == (back_nano, [back_nano])
+
+
 def test_a_sweep_never_corrects_what_a_request_was_charged() -> None:
     """Its mark is older than the end of the request, and may cost less."""
     found, account, changes = end_late(Known(ended={"r1": Recorded(DUE_NANO + 700, "request")}), source="sweep")

@@ -26,6 +26,7 @@ from cadenza.ledger.rules import (
     Recorded,
     Repeated,
     Taken,
+    granted_part,
     grow,
     has_spare,
     require_sums,
@@ -372,13 +373,44 @@ def test_any_moves_of_several_processes_keep_the_account_sound(credit_nano: int,
         ({"balance_nano": 39}, 61),  # held beyond the balance
         ({"debt_nano": 6}, -1),  # a debt that grew
         ({"debt_nano": 4, "balance_nano": 99}, 0),  # a debt that is open beside free credit
+        ({"granted_nano": 19}, 0),  # granted credit that nobody took
+        ({"granted_nano": 21}, 0),
     ],
 )
 def test_a_batch_that_breaks_the_sums_of_an_account_is_refused(change: dict[str, int], charged_nano: int) -> None:
     """Nothing of it may be written."""
-    before = LockedAccount("a", balance_nano=100, held_nano=40, reserve_nano=30, debt_nano=5)
+    before = LockedAccount("a", balance_nano=100, held_nano=40, reserve_nano=30, debt_nano=5, granted_nano=20)
     with pytest.raises(AssertionError):
         require_sums(before, msgspec.structs.replace(before, **change), charged_nano)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["pay", "grant", "spend", "return"]), st.integers(0, 900)), max_size=30),
+    st.integers(0, 3000),
+)
+def test_granted_credit_is_spent_first_and_returned_last(moves: list[tuple[str, int]], unseen_nano: int) -> None:
+    """As two purses would do it, and however a process spent before that does not count granted credit."""
+    paid_nano = granted_nano = counted_nano = 0
+    for kind, wanted_nano in moves:
+        balance_nano = paid_nano + granted_nano
+        amount_nano = min(wanted_nano, balance_nano) if kind in {"spend", "return"} else wanted_nano
+        if kind == "pay":
+            paid_nano += amount_nano
+        elif kind == "grant":
+            granted_nano += amount_nano
+            counted_nano += amount_nano
+        elif kind == "spend":
+            counted_nano -= granted_part(balance_nano, counted_nano, amount_nano)
+            from_granted_nano = min(granted_nano, amount_nano)
+            granted_nano, paid_nano = granted_nano - from_granted_nano, paid_nano - amount_nano + from_granted_nano
+        else:
+            counted_nano -= granted_part(balance_nano, counted_nano, amount_nano, is_paid_first=True)
+            from_paid_nano = min(paid_nano, amount_nano)
+            paid_nano, granted_nano = paid_nano - from_paid_nano, granted_nano - amount_nano + from_paid_nano
+        assert counted_nano == granted_nano
+    balance_nano = max(0, paid_nano + granted_nano - unseen_nano)
+    taken_nano = granted_part(balance_nano, counted_nano, balance_nano // 2)
+    assert 0 <= counted_nano - taken_nano <= balance_nano - balance_nano // 2
 
 
 def test_an_account_with_a_debt_gets_no_hold() -> None:

@@ -20,6 +20,7 @@ from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
+from cadenza.ledger.origins import OPENING_NOTE
 from cadenza.store.store import Store, StoreRefused, Transaction
 from cadenza.store.tables import accounts, audit_events, links, sessions, site_secrets
 from cadenza.store.tables.accounts import Account, Preferences, Theme
@@ -28,7 +29,6 @@ from cadenza.store.tables.audit_events import AuditEvent
 EMAIL_CHARS_MAX = 254
 NOTE_CHARS_MAX = 200
 EMAIL = re.compile(r"[!-?A-~]+@[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
-OPENING_NOTE = "opening credit"
 
 
 class NewAccount(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
+from cadenza.ledger.origins import CreditMove
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, erasure
 from cadenza.store.tables.audit_events import AuditEvent
@@ -41,7 +42,7 @@ async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erase
         if money.held_nano:
             raise ControlError(_is_in_use(account.email, money.held_nano))
         if balance_nano:
-            credit.take(tx, account.id, balance_nano, NOTE, f"erasure:{account.id}", now_ms)
+            credit.take(tx, CreditMove(account.id, "erasure", balance_nano, NOTE, now_ms, f"erasure:{account.id}"))
         erasure.erase(tx, account, now_ms)
         detail = f"{format_dollars(balance_nano)} dollars forfeited"
         audit_events.add(tx, AuditEvent(now_ms, by, "account.erase", account.id, detail=detail))

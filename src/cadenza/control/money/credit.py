@@ -14,6 +14,7 @@ from cadenza.core.records import COMMAND_LINE
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, low_balances
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT, Money
+from cadenza.ledger.origins import CreditMove
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.accounts import Account
@@ -48,7 +49,7 @@ async def give_credit(  # noqa: PLR0913, PLR0917 one command
                 f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars "
                 f"and must stay below {format_dollars(BALANCE_NANO_LIMIT)}."
             )
-        credit.give(tx, account.id, amount_nano, note, command.source, now_ms)
+        credit.give(tx, CreditMove(account.id, "grant", amount_nano, note, now_ms, command.source))
         detail = f"{format_dollars(amount_nano)} dollars" + (f": {note}" if note else "")
         audit_events.add(tx, AuditEvent(now_ms, by, "credit.grant", account.id, detail=detail))
         return Granted(find_account(tx, account.email))
@@ -90,7 +91,7 @@ async def correct_credit(  # noqa: PLR0913, PLR0917 one command
         money = credit.lock_money(tx, account.id)
         if money.balance_nano - money.debt_nano < -amount_nano:
             raise ControlError(_too_much(account.email, -amount_nano, money))
-        taken = credit.take(tx, account.id, -amount_nano, reason, command.source, now_ms)
+        taken = credit.take(tx, CreditMove(account.id, "correction", -amount_nano, reason, now_ms, command.source))
         detail = f"{format_dollars(amount_nano)} dollars: {reason}"
         audit_events.add(tx, AuditEvent(now_ms, by, "credit.correct", account.id, detail=detail))
         return Correction(account.email, -amount_nano, taken.balance_nano, taken.owed_nano)

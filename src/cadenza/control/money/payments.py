@@ -26,6 +26,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, payments
+from cadenza.ledger.origins import RETURN_NOTE, CreditMove, Origin
 from cadenza.ledger.payments import Payment, PaymentIds, PaymentState
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
@@ -258,8 +259,8 @@ class _Change:
             return "wrong amount"
         amount_nano = payment.amount_nano - payment.returned_nano
         if amount_nano:
-            given = credit.give(self._tx, payment.account_id, amount_nano, "card payment", payment.id, self._now_ms)
-            if given is None:  # not `assert`: the payment must not count as credited
+            move = CreditMove(payment.account_id, "payment", amount_nano, "card payment", self._now_ms, payment.id)
+            if credit.give(self._tx, move) is None:  # not `assert`: the payment must not count as credited
                 raise AssertionError("a balance above its limit")
         self._write("paid" if amount_nano else "returned")
         self._log("payment.paid", f"{format_dollars(payment.amount_nano)} dollars")
@@ -280,7 +281,7 @@ class _Change:
         if more_nano <= 0:
             return "out of order"
         if payment.state not in ("open", "expired"):
-            self._take(more_nano, "refund of a card payment", event_id)
+            self._take("return", more_nano, RETURN_NOTE, event_id)
         state: PaymentState = payment.state
         if state == "paid" and returned_nano == payment.amount_nano:
             state = "returned"
@@ -306,18 +307,25 @@ class _Change:
         if payment.state != "disputed":
             return "out of order"
         credit.lock_money(self._tx, payment.account_id)
-        taken_nano = -(credit.amount_of_source(self._tx, fact.dispute) or 0)
-        paid_nano, cancelled_nano = credit.cancel_debt(self._tx, payment.account_id, fact.dispute)
-        taken_nano += paid_nano
+        amount_nano, granted_nano = credit.amount_of_source(self._tx, fact.dispute) or (0, 0)
+        debt = credit.cancel_debt(self._tx, payment.account_id, fact.dispute)
+        taken_nano = debt.paid_nano - amount_nano
         if taken_nano:
-            note = "a disputed card payment stands"
-            source = _closed(fact.dispute)
-            if credit.return_taken(self._tx, payment.account_id, taken_nano, note, source, self._now_ms) is None:
+            back = CreditMove(
+                payment.account_id,
+                "dispute",
+                taken_nano,
+                "a disputed card payment stands",
+                self._now_ms,
+                _closed(fact.dispute),
+                returned_nano=min(taken_nano, debt.granted_nano - granted_nano),
+            )
+            if credit.give(self._tx, back) is None:
                 raise AssertionError("a balance above its limit")
         self._write("returned" if payment.returned_nano == payment.amount_nano else "paid")
         detail = f"{format_dollars(taken_nano)} dollars were given back"
-        if cancelled_nano:
-            detail += f", and a debt of {format_dollars(cancelled_nano)} dollars was cancelled"
+        if debt.left_nano:
+            detail += f", and a debt of {format_dollars(debt.left_nano)} dollars was cancelled"
         self._log("payment.dispute_won", detail)
         return "done"
 
@@ -336,13 +344,14 @@ class _Change:
 
     def _take_disputed(self, dispute: str, amount_nano: int) -> None:
         left_nano = self._payment.amount_nano - self._payment.returned_nano
-        self._take(min(amount_nano, left_nano), "disputed card payment", dispute)
+        self._take("dispute", min(amount_nano, left_nano), "disputed card payment", dispute)
 
-    def _take(self, amount_nano: int, note: str, source: str) -> None:
+    def _take(self, origin: Origin, amount_nano: int, note: str, source: str) -> None:
         """Take the amount back. What cannot be taken at once is a debt, and is in the audit log."""
         if amount_nano <= 0:
             return
-        taken = credit.take(self._tx, self._payment.account_id, amount_nano, note, source, self._now_ms)
+        move = CreditMove(self._payment.account_id, origin, amount_nano, note, self._now_ms, source)
+        taken = credit.take(self._tx, move)
         if taken.owed_nano:
             owed = format_dollars(taken.owed_nano)
             self._log("payment.debt", f"{owed} of {format_dollars(amount_nano)} dollars are a debt of the account")

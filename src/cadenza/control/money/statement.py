@@ -7,26 +7,27 @@ import msgspec
 
 from cadenza.control.account.accounts import get_account
 from cadenza.core.errors import ControlError
+from cadenza.core.money import TOKENS_PER_PRICE, format_dollars
 from cadenza.core.records import SEARCH
+from cadenza.core.spans import ALWAYS, DAY_MS, Span
 from cadenza.core.usage_report import (
-    DAY_MS,
     GroupBy,
     KeyUsage,
     Overview,
     Report,
-    Span,
     SpendingRate,
     fill_days,
     spending_days,
     spending_rate,
 )
 from cadenza.ledger import audit, statement
-from cadenza.ledger.statement import Entry
+from cadenza.ledger.statement import ChargeDetails, Entry, PeriodSums
 from cadenza.store.store import Store
 from cadenza.store.tables import usage
 from cadenza.store.tables.usage import report
 
 PAGE = 50
+KINDS = {"grant": "Credit added", "correction": "Correction"}
 NUMBER_MAX = 2**62
 KEYS_SHOWN = 10
 KEYS_EXPORTED_MAX = 10_000
@@ -49,10 +50,15 @@ class StatementPage(msgspec.Struct, frozen=True):
     next: Cursor | None
 
 
-async def read_statement(store: Store, account_id: str, cursor: str = "", count: int = PAGE) -> StatementPage:
-    """The newest entries, or those after the cursor of the page before."""
-    if cursor:
-        at = _parse(cursor)
+async def read_statement(
+    store: Store, account_id: str, cursor: str = "", count: int = PAGE, span: Span | None = None
+) -> StatementPage:
+    """The newest entries, of a span if there is one, or those after the cursor of the page before."""
+    at = _parse(cursor) if cursor else None
+    if span:
+        before = at.entry if at else statement.NO_ENTRY
+        found = await statement.list_span(store, account_id, span, count + 1, before)
+    elif at:
         found = await statement.list_newest(store, account_id, count + 1, at.entry, at.balance_nano)
     else:
         found = await statement.list_newest(store, account_id, count + 1)
@@ -61,9 +67,14 @@ async def read_statement(store: Store, account_id: str, cursor: str = "", count:
     return StatementPage(shown, Cursor(last.id, last.balance_nano - last.amount_nano) if last else None)
 
 
-def export_statement(store: Store, account_id: str) -> AsyncIterator[Entry]:
-    """Every entry, oldest first."""
-    return statement.all_entries(store, account_id)
+def export_statement(store: Store, account_id: str, span: Span = ALWAYS) -> AsyncIterator[Entry]:
+    """Every entry of a span, oldest first."""
+    return statement.all_entries(store, account_id, span)
+
+
+async def sum_entries(store: Store, account_id: str | None, span: Span) -> PeriodSums:
+    """The opening and the closing balance of a span, and what changed it; of one account or of all."""
+    return await statement.sum_entries(store, account_id, span)
 
 
 def describe_entry(entry: Entry) -> str:
@@ -73,9 +84,28 @@ def describe_entry(entry: Entry) -> str:
     if entry.kind == "charge":
         tokens = (entry.prompt_tokens or 0) + (entry.completion_tokens or 0)
         return f"Request to {entry.class_id}, {tokens:,} tokens" if entry.class_id else "Request"
-    if entry.kind == "correction":
-        return f"Correction: {entry.note}" if entry.note else "Correction"
-    return f"Credit added: {entry.note}" if entry.note else "Credit added"
+    what = "Refund of a request" if entry.origin == "refund" else KINDS[entry.kind]
+    return f"{what}: {entry.note}" if entry.note else what
+
+
+def explain_entry(entry: Entry) -> str:
+    """How a charge comes about: its tokens and their prices. Empty for other entries, and for older charges."""
+    if entry.kind != "charge" or entry.input_nano is None or entry.class_id == SEARCH:
+        return ""
+    cached_tokens = entry.cached_tokens or 0
+    parts = [
+        (f"{(entry.prompt_tokens or 0) - cached_tokens:,} tokens in", entry.input_nano),
+        (f"{cached_tokens:,} cached", entry.input_nano if entry.cached_input_nano is None else entry.cached_input_nano),
+        (f"{entry.completion_tokens or 0:,} out", entry.output_nano or 0),
+    ]
+    shown = [f"{what} at {format_dollars(nano * TOKENS_PER_PRICE)}" for what, nano in parts if what != "0 cached"]
+    return ", ".join(shown) + " dollars per million"
+
+
+async def find_charge(store: Store, completion_id: str) -> ChargeDetails | None:
+    """The charge of a request of any account, for operators."""
+    is_plain = completion_id.isascii() and completion_id.isprintable()
+    return await statement.find_charge(store, completion_id) if is_plain else None
 
 
 def _parse(cursor: str) -> Cursor:
@@ -86,9 +116,9 @@ def _parse(cursor: str) -> Cursor:
     return Cursor(int(entry), int(balance))
 
 
-async def usage_report(store: Store, email: str, span: Span, group_by: GroupBy) -> Report:
-    """For the command line. Pages know the account's id and call `report`."""
-    return await report(store, (await get_account(store, email)).id, span, group_by)
+async def usage_report(store: Store, email: str | None, span: Span, group_by: GroupBy) -> Report:
+    """Of one account or of all, for the command line. Pages know the account's id and call `report`."""
+    return await report(store, (await get_account(store, email)).id if email else None, span, group_by)
 
 
 async def usage_by_key(store: Store, account_id: str, span: Span) -> list[KeyUsage]:
@@ -116,7 +146,7 @@ async def check_ledger(store: Store) -> tuple[list[audit.Violation], audit.Audit
     return await audit.check(store), await audit.count(store)
 
 
-async def export_ledger(store: Store, email: str | None) -> AsyncIterator[dict[str, Any]]:
+async def export_ledger(store: Store, email: str | None, span: Span = ALWAYS) -> AsyncIterator[dict[str, Any]]:
     """Return the entries of one account, or of all. An unknown account is refused before the first entry."""
     known = (await get_account(store, email)).email if email else None
-    return audit.export(store, known)
+    return audit.export(store, known, span)

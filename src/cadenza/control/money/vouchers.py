@@ -13,10 +13,11 @@ from cadenza.control.money.idempotency import make_command
 from cadenza.core.codes import code_prefix, digest_code, make_code, normal_code
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
-from cadenza.core.usage_report import DAY_MS
+from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, vouchers
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT
+from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.vouchers import Voucher
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
@@ -96,7 +97,7 @@ async def redeem_voucher(store: Store, account_id: str, typed: str, by: str, now
         if voucher is None:
             raise _why_not(vouchers.find(tx, digest), account_id)
         note = f"voucher {voucher.prefix}"
-        balance_nano = credit.give(tx, account_id, voucher.amount_nano, note, voucher.id, now_ms)
+        balance_nano = credit.give(tx, CreditMove(account_id, "voucher", voucher.amount_nano, note, now_ms, voucher.id))
         if balance_nano is None:
             raise ControlError(
                 f"With this voucher the balance would reach its limit of {format_dollars(BALANCE_NANO_LIMIT)} dollars. "

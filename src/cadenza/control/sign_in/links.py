@@ -11,7 +11,7 @@ import hashlib
 import secrets
 
 from cadenza.control.account.accounts import find_account
-from cadenza.core.usage_report import DAY_MS
+from cadenza.core.spans import DAY_MS
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, audit_events, links, site_secrets
 from cadenza.store.tables.audit_events import AuditEvent

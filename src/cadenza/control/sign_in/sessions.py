@@ -9,7 +9,7 @@ import secrets
 
 import msgspec
 
-from cadenza.core.usage_report import DAY_MS
+from cadenza.core.spans import DAY_MS
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, sessions
 from cadenza.store.tables.accounts import Account

@@ -230,7 +230,8 @@ class Pool:
     async def _take(self, wait_s: float) -> PostgresSession:
         if self._places.locked():
             try:
-                await asyncio.wait_for(self._places.acquire(), wait_s)
+                async with asyncio.timeout(wait_s):  # not `wait_for`: Python 3.11 loses a cancellation in it
+                    await self._places.acquire()
             except TimeoutError:
                 raise PoolBusy from None
         else:

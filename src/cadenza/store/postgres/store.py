@@ -70,7 +70,7 @@ class PostgresStore:
         read_s = self._bounds.read_s
         return await self._run(lambda session: session.row(statement, values, read_s), read_s)
 
-    def change_mark(self) -> bytes | None:
+    def change_mark(self) -> object:
         return None
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
@@ -227,7 +227,8 @@ class Listener:
     async def _wait_until_lost(self) -> None:
         while not self._lost.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._lost.wait(), TEST_EVERY_S)
+                async with asyncio.timeout(TEST_EVERY_S):  # not `wait_for`: Python 3.11 loses a cancellation in it
+                    await self._lost.wait()
                 return
             try:
                 async with asyncio.timeout(TEST_S):

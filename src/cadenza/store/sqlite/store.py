@@ -8,7 +8,6 @@ if its caller is cancelled. The driver's own transaction control is off (`isolat
 
 import asyncio
 import contextlib
-import mmap
 import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -32,7 +31,6 @@ from cadenza.store.store import (
 )
 
 LONG_READS_MAX = 4
-LOG_INDEX_HEADER_BYTES = 48
 LOOK_EVERY_S = 0.02  # for commits of other connections: 0.6% of a core
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
@@ -52,11 +50,12 @@ T = TypeVar("T")
 class SqliteTransaction:
     """Runs statements on one connection."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "is_announced")
     combines_changes = False
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.is_announced = False
 
     def row(self, statement: Statement, values: Values) -> Row | None:
         found: Row | None = self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
@@ -66,8 +65,7 @@ class SqliteTransaction:
         return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
 
     def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
-        found = [self.row(select.one, {**values, "id": one}) for one in ids]
-        return [row for row in found if row]
+        return [row for one in ids if (row := self.row(select.one, {**values, "id": one}))]
 
     def change(self, statement: Statement, values: Values) -> int:
         return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
@@ -76,7 +74,8 @@ class SqliteTransaction:
         self._connection.executemany(statement.sqlite_text, map(statement.sqlite_values, values))
 
     def announce(self) -> None:
-        """Nothing to do: every commit wakes the watchers."""
+        """Other processes see every commit, so this is for our own watchers."""
+        self.is_announced = True
 
     def overwrite_deleted(self) -> None:
         self._connection.execute("PRAGMA secure_delete = ON").fetchone()
@@ -115,13 +114,14 @@ class SqliteStore:
         self._wait_s = wait_s
         self._wait_pragma = f"busy_timeout={round(wait_s * 1000)}"
         self._reader: sqlite3.Connection | None = None  # used on the event loop's thread only
-        self._log_index: mmap.mmap | None = None
         self._idle_readers: list[sqlite3.Connection] = []
         self._read_threads: ThreadPoolExecutor | None = None
         self._writer: sqlite3.Connection | None = None  # used by the write that is in progress
         self._write_thread: WriteThread | None = None
         self._waiting: deque[Write] = deque()
         self._writing: Write | None = None
+        self._is_announced = False  # the write in progress wakes our own watchers
+        self._watchers: list[Callable[[], None]] = []
 
     async def row(self, statement: Statement, values: Values) -> Row | None:
         try:
@@ -132,21 +132,16 @@ class SqliteStore:
             return await self._read(lambda tx: tx.row(statement, values))
         return found
 
-    def change_mark(self) -> bytes | None:
-        """The header of the write-ahead log's index, which all connections to the file share in memory.
+    def change_mark(self) -> object:
+        """The number of SQLite that changes with commits of other connections, and the reader whose number it is.
 
-        Each commit changes it, before the commit returns (sqlite.org/walformat.html, "WAL-Index Header"). The file is
-        replaced only while no connection is open, and the reader keeps one open.
+        The index of the write-ahead log has it too, in shared memory, but that file must not be opened here: closing it
+        would drop SQLite's own locks.
         """
-        if self._log_index is None:
-            if self._reader is None:
-                return None
-            try:
-                with Path(f"{self.path}-shm").open("rb") as file:
-                    self._log_index = mmap.mmap(file.fileno(), LOG_INDEX_HEADER_BYTES, access=mmap.ACCESS_READ)
-            except (OSError, ValueError):
-                return None
-        return self._log_index[:LOG_INDEX_HEADER_BYTES]
+        try:
+            return self._reader and (self._reader, _data_version(self._reader))
+        except sqlite3.Error:  # the look-up that follows reports it
+            return None
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:  # noqa: ARG002 for Postgres
         return await self._read(lambda tx: tx.rows(statement, values))
@@ -171,8 +166,12 @@ class SqliteStore:
             connection = await asyncio.to_thread(self._open, READ_ONLY)
         except sqlite3.Error as error:
             raise self._translate(error) from None
-        with contextlib.closing(connection), _watching(connection, wake):
-            yield
+        with contextlib.closing(connection), _watching(connection, self._commits_of_others, wake):
+            self._watchers.append(wake)
+            try:
+                yield
+            finally:
+                self._watchers.remove(wake)
 
     async def ping(self) -> None:
         await self.row(PING, {})
@@ -196,7 +195,7 @@ class SqliteStore:
         for connection in (self._reader, *self._idle_readers):
             if connection:
                 connection.close()
-        self._reader = self._log_index = None
+        self._reader = None
         self._idle_readers.clear()
 
     async def upgrade(self, revision: str = "head") -> Path | None:
@@ -237,9 +236,8 @@ class SqliteStore:
             write = self._writing = self._waiting.popleft()
             run = write.run
             if write.work and self._begin_now():
-                assert self._writer
                 try:
-                    run = partial(self._commit, _work(self._writer, write.work))
+                    run = partial(self._commit, self._work(write.work))
                 except Exception as error:  # noqa: BLE001 it is raised where the answer is awaited
                     self._writing = None
                     write.done(None, error)
@@ -251,6 +249,10 @@ class SqliteStore:
         write, self._writing = self._writing, None
         assert write
         write.done(result, error)
+        if self._is_announced:
+            self._is_announced = False
+            for wake in self._watchers:
+                wake()
         self._write_next()
 
     def _begin_now(self) -> bool:
@@ -269,9 +271,21 @@ class SqliteStore:
         self._writer.execute(f"PRAGMA {self._wait_pragma}")
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-            return self._commit(_work(self._writer, work))
+            return self._commit(self._work(work))
         finally:
             self._writer.execute("PRAGMA busy_timeout=0")
+
+    def _work(self, work: Callable[[Transaction], T]) -> T:
+        """Do the work inside the transaction that has begun."""
+        assert self._writer
+        tx = SqliteTransaction(self._writer)
+        try:
+            done = work(tx)
+        except BaseException:
+            _roll_back(self._writer)
+            raise
+        self._is_announced = tx.is_announced
+        return done
 
     def _commit(self, done: T) -> T:
         assert self._writer
@@ -281,6 +295,12 @@ class SqliteStore:
             _roll_back(self._writer)
             raise
         return done
+
+    def _commits_of_others(self) -> Row | None:
+        """A number that changes when another connection has committed; None if the writer is in use or not open."""
+        if self._writer is None or self._writing:
+            return None
+        return _data_version(self._writer)
 
     def _close_writer(self) -> None:
         if self._writer:
@@ -331,39 +351,42 @@ class SqliteStore:
         return unavailable(str(self.path), reason, advice)
 
 
-def _work(connection: sqlite3.Connection, work: Callable[[Transaction], T]) -> T:
-    """Do the work inside the transaction that has begun."""
-    try:
-        return work(SqliteTransaction(connection))
-    except BaseException:
-        _roll_back(connection)
-        raise
-
-
 def _roll_back(connection: sqlite3.Connection) -> None:
     """Leave no transaction open. After some errors SQLite has already rolled back."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
-@contextlib.contextmanager
-def _watching(connection: sqlite3.Connection, wake: Callable[[], None]) -> Iterator[None]:
-    """For the block, call `wake` after each commit of another connection, which changes `PRAGMA data_version`.
+def _data_version(connection: sqlite3.Connection) -> Row:
+    """A number that changes when a connection other than this one has committed."""
+    found: Row = connection.execute("PRAGMA data_version").fetchone()
+    return found
 
-    The connection is used for nothing else, on the event loop's thread.
+
+@contextlib.contextmanager
+def _watching(
+    connection: sqlite3.Connection, commits_of_others: Callable[[], Row | None], wake: Callable[[], None]
+) -> Iterator[None]:
+    """For the block, call `wake` after commits, unless they are certainly all our own.
+
+    The connection is used for nothing else, on the event loop's thread. It sees every commit; which of them are our
+    own, `commits_of_others` tells, but not always.
     """
     loop = asyncio.get_running_loop()
-    last = connection.execute("PRAGMA data_version").fetchone()
+    last, last_of_others = _data_version(connection), commits_of_others()
     timer: asyncio.TimerHandle
 
     def look() -> None:
-        nonlocal last, timer
+        nonlocal last, last_of_others, timer
         timer = loop.call_later(LOOK_EVERY_S, look)
         with contextlib.suppress(sqlite3.OperationalError):  # the file is locked: the next look sees the change
-            found = connection.execute("PRAGMA data_version").fetchone()
+            found = _data_version(connection)
             if found != last:
+                of_others = commits_of_others()
                 last = found
-                wake()
+                if of_others is None or of_others != last_of_others:
+                    last_of_others = of_others or last_of_others
+                    wake()
 
     timer = loop.call_later(LOOK_EVERY_S, look)
     try:

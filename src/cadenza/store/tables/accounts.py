@@ -31,6 +31,7 @@ class Account(msgspec.Struct, frozen=True):
     low_balance_nano: int = 1_000_000_000
     low_noticed_at: int | None = None
     debt_nano: int = 0  # paid by ended holds and later credit, before anything else
+    granted_nano: int = 0  # the part of the balance that was not paid for, and is spent first
 
 
 class Preferences(msgspec.Struct, frozen=True):
@@ -120,9 +121,15 @@ async def count(store: Store) -> int:
 
 
 def read_account(row: Row) -> Account:
-    """The account of a row of COLUMNS. SQLite has numbers where Postgres has booleans."""
+    """The account of a row of COLUMNS. SQLite has numbers where Postgres has booleans.
+
+    A process of the release before may have spent granted credit without counting it.
+    """
     values: list[Any] = [bool(value) if place in FLAGS else value for place, value in enumerate(row)]
-    return Account(*values)
+    account = Account(*values)
+    if account.granted_nano > account.balance_nano:
+        return msgspec.structs.replace(account, granted_nano=account.balance_nano)
+    return account
 
 
 def _account(row: Row | None) -> Account | None:

@@ -21,6 +21,7 @@ class Totals(msgspec.Struct, frozen=True):
     operators: int
     suspended: int
     balance_nano: int
+    granted_nano: int
     held_nano: int
 
 
@@ -51,6 +52,12 @@ TOTALS = Statement(
         _count_if(accounts.c.is_operator),
         _count_if(accounts.c.suspended_at.is_not(None)),
         total(accounts.c.balance_nano),
+        total(
+            case(
+                (accounts.c.granted_nano > accounts.c.balance_nano, accounts.c.balance_nano),
+                else_=accounts.c.granted_nano,
+            )
+        ),
         total(accounts.c.held_nano),
     )
 )

@@ -1,11 +1,10 @@
-"""Reads the metering rows: an account's usage over a span of time, in total, by group, and by day and class."""
-
-from typing import get_args
+"""Reads the metering rows: usage over a span of time, in total, by group, and by day and class."""
 
 from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, select, text
 
 from cadenza.core.records import SEARCH
-from cadenza.core.usage_report import DAY_MS, Counters, GroupBy, KeyUsage, Report, Span, day_name, sum_counters
+from cadenza.core.spans import DAY_MS, Span
+from cadenza.core.usage_report import Counters, GroupBy, KeyUsage, Report, day_name, sum_counters
 from cadenza.store.schema import accounts, keys, usage
 from cadenza.store.statements import Statement, total
 from cadenza.store.store import Store
@@ -27,17 +26,15 @@ GROUPS: dict[GroupBy, ColumnElement[object]] = {
     "key": case(
         (usage.c.key_id.in_(select(keys.c.id).where(*OF_WEB)), literal_column(f"'{WEB_NAME}'")), else_=usage.c.key_id
     ),
+    "account": select(accounts.c.email).where(accounts.c.id == usage.c.account_id).scalar_subquery(),
 }
 BALANCE = Statement(select(accounts.c.balance_nano, accounts.c.created_at).where(accounts.c.id == bindparam("account")))
-OF_SPAN = (
-    usage.c.account_id == bindparam("account"),
-    usage.c.started_at >= bindparam("start"),
-    usage.c.started_at < bindparam("end"),
-)
-REPORTS: dict[GroupBy, Statement] = {
-    group_by: Statement(select(GROUPS[group_by], *COUNTERS).where(*OF_SPAN).group_by(text("1")).order_by(text("1")))
-    for group_by in get_args(GroupBy)
-}
+BALANCE_OF_ALL = Statement(select(total(accounts.c.balance_nano)))
+IN_SPAN = (usage.c.started_at >= bindparam("start"), usage.c.started_at < bindparam("end"))
+OF_SPAN = (usage.c.account_id == bindparam("account"), *IN_SPAN)
+_BY = {name: select(column, *COUNTERS).group_by(text("1")).order_by(text("1")) for name, column in GROUPS.items()}
+REPORTS = {group_by: Statement(query.where(*OF_SPAN)) for group_by, query in _BY.items()}
+REPORTS_OF_ALL = {group_by: Statement(query.where(*IN_SPAN)) for group_by, query in _BY.items()}
 BY_DAY_AND_CLASS = Statement(
     select(GROUPS["day"], usage.c.class_id, *COUNTERS).where(*OF_SPAN).group_by(text("1"), text("2"))
 )
@@ -63,13 +60,18 @@ async def balance(store: Store, account_id: str) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
-async def report(store: Store, account_id: str, span: Span, group_by: GroupBy) -> Report:
-    """Groups are ordered by day or by name; the totals are their sum."""
-    balance_nano, _ = await balance(store, account_id)
+async def report(store: Store, account_id: str | None, span: Span, group_by: GroupBy) -> Report:
+    """Groups are ordered by day or by name; the totals are their sum. Without an account it is of all accounts."""
+    if account_id is None:
+        [(balance_nano,)] = await store.rows(BALANCE_OF_ALL, {})
+        rows = await store.rows(REPORTS_OF_ALL[group_by], _values("", span), is_long=True)
+    else:
+        balance_nano, _ = await balance(store, account_id)
+        rows = await store.rows(REPORTS[group_by], _values(account_id, span))
     groups = [
-        (day_name(name) if group_by == "day" else str(name), Counters(*map(int, counters)))
-        for name, *counters in await store.rows(REPORTS[group_by], _values(account_id, span))
+        (day_name(name) if group_by == "day" else str(name), Counters(*map(int, counters))) for name, *counters in rows
     ]
+    balance_nano = int(balance_nano)
     return Report(span, balance_nano, sum_counters(counters for _, counters in groups), group_by, groups)
 
 

@@ -42,10 +42,13 @@ class NoticeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CreditView(msgspec.Struct, frozen=True):
     """The credit of an account. `free` is the balance less what is held; `lasts_until` is at the recent pace.
 
+    `granted` is the part of the balance that was not paid for: it is spent first. `paid` is the rest of it.
     `debt` is credit that was taken back after it was held or spent: ended requests and new credit pay it first.
     """
 
     balance: str
+    paid: str
+    granted: str
     held: str
     free: str
     debt: str
@@ -90,6 +93,7 @@ async def get_credit(visit: Visit) -> CreditView:
     return to_record(
         CreditView,
         account,
+        paid=format_dollars(account.balance_nano - account.granted_nano),
         free=format_dollars(account.balance_nano - account.held_nano),
         per_day=format_dollars(found.per_day_nano),
         lasts_until=rfc3339_or_none(found.lasts_until_ms),

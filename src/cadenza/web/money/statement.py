@@ -7,20 +7,28 @@ from collections.abc import AsyncIterator
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from cadenza.control.money.statement import describe_entry, export_statement, read_statement
-from cadenza.core.formats import escape_formula
+from cadenza.control.money.statement import describe_entry, export_statement, read_statement, sum_entries
+from cadenza.core.formats import dollars_or_none, escape_formula
 from cadenza.core.rates import Rate
+from cadenza.core.spans import ALWAYS
 from cadenza.ledger.statement import Entry
+from cadenza.web.dates import RANGE_NAMES, read_span
 from cadenza.web.routes import JSON, Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
 
 EXPORTS = Rate(1 / 30, 6)  # for each account
+SPANS = Rate(2.0, 30)
+RANGE_TABS = {"": "All", "month": RANGE_NAMES["month"], "last-month": RANGE_NAMES["last-month"]}
 CHUNK_ENTRIES = 200
 CURSOR_CHARS_MAX = 60
 
 
 class EntryView(msgspec.Struct, frozen=True):
-    """One entry. `balance` is the balance after it. A charge has the id, the class and the tokens of its request."""
+    """One entry. `balance` is the balance after it, and `granted` the part of `amount` that is granted credit.
+
+    A charge has the ids, the class, the tokens and the prices of its request, in dollars a token, and what was refunded
+    of it. Without a cached price, cached tokens cost as much as others. Older entries lack some of this.
+    """
 
     id: int
     created_at: str
@@ -29,10 +37,19 @@ class EntryView(msgspec.Struct, frozen=True):
     amount: str
     balance: str
     note: str
+    origin: str | None
+    granted: str | None
+    refunded: str | None
     completion_id: str | None
+    request_id: str | None
+    key_id: str | None
     model: str | None
     prompt_tokens: int | None
+    cached_tokens: int | None
     completion_tokens: int | None
+    input_price: str | None
+    cached_input_price: str | None
+    output_price: str | None
     object: str = "entry"
 
 
@@ -48,19 +65,35 @@ FIELDS = tuple(name for name in EntryView.__struct_fields__ if name != "object")
 
 
 async def statement_page(visit: Visit) -> Response:
-    return visit.page("statement.html", statement=await read_statement(visit.store, visit.account.id, _cursor(visit)))
+    store, account_id, chosen = visit.store, visit.account.id, read_span(visit)
+    if chosen:
+        await visit.limit("statement", SPANS, "Too many statements at once. Try again in a moment.")
+    return visit.page(
+        "statement.html",
+        statement=await read_statement(store, account_id, _cursor(visit), span=chosen.span if chosen else None),
+        chosen=chosen,
+        ranges=RANGE_TABS,
+        sums=await sum_entries(store, account_id, chosen.span) if chosen else None,
+    )
 
 
 async def get_statement(visit: Visit) -> EntryList:
-    found = await read_statement(visit.store, visit.account.id, _cursor(visit))
+    chosen = read_span(visit)
+    if chosen:
+        await visit.limit("statement", SPANS, "Too many statements at once. Try again in a moment.")
+    span = chosen.span if chosen else None
+    found = await read_statement(visit.store, visit.account.id, _cursor(visit), span=span)
     return EntryList([_view(entry) for entry in found.entries], str(found.next) if found.next else None)
 
 
 async def export(visit: Visit) -> Response:
     """A file in the format that the path ends with."""
+    chosen = read_span(visit)
     await visit.limit("export", EXPORTS, "You have exported the statement several times. Try again in a minute.")
-    entries, path = export_statement(visit.store, visit.account.id), visit.request.url.path
-    headers = {"content-disposition": f'attachment; filename="cadenza-statement.{path.rpartition(".")[2]}"'}
+    span, path = chosen.span if chosen else ALWAYS, visit.request.url.path
+    entries = export_statement(visit.store, visit.account.id, span)
+    name = f"cadenza-statement-{chosen.first_day}-to-{chosen.last_day}" if chosen else "cadenza-statement"
+    headers = {"content-disposition": f'attachment; filename="{name}.{path.rpartition(".")[2]}"'}
     if path.endswith(".csv"):
         return StreamingResponse(_csv(entries), headers=headers, media_type="text/csv; charset=utf-8")
     return StreamingResponse(_json(entries), headers=headers, media_type=JSON)
@@ -102,7 +135,23 @@ async def _chunks(entries: AsyncIterator[Entry]) -> AsyncIterator[list[EntryView
 
 
 def _view(entry: Entry) -> EntryView:
-    return to_record(EntryView, entry, description=describe_entry(entry), model=entry.class_id)
+    return to_record(
+        EntryView,
+        entry,
+        description=describe_entry(entry),
+        model=entry.class_id,
+        granted=dollars_or_none(entry.granted_nano),
+        refunded=dollars_or_none(entry.refunded_nano),
+        **view_prices(entry),
+    )
+
+
+def view_prices(entry: Entry) -> dict[str, str | None]:
+    return {
+        "input_price": dollars_or_none(entry.input_nano),
+        "cached_input_price": dollars_or_none(entry.cached_input_nano),
+        "output_price": dollars_or_none(entry.output_nano),
+    }
 
 
 ROUTES: Routes = (

@@ -17,27 +17,17 @@ from cadenza.core.formats import escape_formula
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
 from cadenza.core.records import CLASSES, SEARCH
-from cadenza.core.usage_report import (
-    DAY_MS,
-    NOTHING,
-    RANGES,
-    Counters,
-    GroupBy,
-    Overview,
-    Range,
-    Span,
-    parse_group,
-    parse_span,
-    range_span,
-)
+from cadenza.core.spans import DAY_MS, Span, parse_span
+from cadenza.core.usage_report import NOTHING, Counters, GroupBy, Overview, parse_group
 from cadenza.store.tables.usage import report
 from cadenza.web.charts import Bars, Series, Show, about_dollars, axis_dollars, compact, share_bar, stacked_bars, swatch
+from cadenza.web.dates import RANGE_NAMES, named_span, read_span
 from cadenza.web.errors import BadForm
 from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 REPORT_RATE = Rate(2.0, 30)  # for each account
-RANGE_NAMES: dict[Range, str] = {"7": "7 days", "30": "30 days", "90": "90 days", "month": "This month"}
+DAYS_MAX = 366
 CSV_COUNTERS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
 SERIES = {name: number for number, name in enumerate((*CLASSES, SEARCH), 1)}
 
@@ -84,11 +74,12 @@ class AccountUsage(msgspec.Struct, frozen=True):
 
 async def usage_page(visit: Visit) -> Response:
     query = visit.request.query_params
-    chosen: Range = next((one for one in RANGES if one == query.get("range")), "30")
+    chosen = read_span(visit) or named_span("30", visit.now_ms)
+    if chosen.span.end_ms - chosen.span.start_ms > DAYS_MAX * DAY_MS:
+        raise BadForm(f"This page shows at most {DAYS_MAX} days: choose a later start or an earlier end.")
     shown = query.get("show", "cost") if query.get("show") in MEASURES else "cost"
     await _check_rate(visit)
-    now = datetime.fromtimestamp(visit.now_ms / 1000, UTC)
-    found = await usage_overview(visit.store, visit.account.id, range_span(chosen, now))
+    found = await usage_overview(visit.store, visit.account.id, chosen.span)
     return visit.page(
         "usage.html",
         overview=found,
@@ -99,7 +90,7 @@ async def usage_page(visit: Visit) -> Response:
         chart=day_chart(found, shown) if found.totals.requests else "",
         classes=[name for name in SERIES if name in found.by_class],
         pace=await pace(visit.store, visit.account.id, visit.now_ms),
-        last_ms=found.span.end_ms - DAY_MS,
+        last_ms=found.span.end_ms - 1,
         series=SERIES,
         swatch=swatch,
         share_bar=share_bar,

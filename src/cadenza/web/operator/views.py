@@ -10,12 +10,16 @@ from cadenza.web.routes import to_record
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):
-    """An account. `available` is its balance less what is held. New credit and ended requests pay its debt first."""
+    """An account. `granted` is the part of its balance that was not paid for; `available` is the balance less `held`.
+
+    New credit and ended requests pay its debt first.
+    """
 
     id: str
     email: str
     preferred_class: str
     balance: str
+    granted: str
     held: str
     available: str
     debt: str
@@ -104,6 +108,7 @@ class OperatorOverview(msgspec.Struct, frozen=True):
     operators: int
     suspended: int
     balance: str
+    granted: str
     held: str
     today_start: str
     today: list[TodayCounters]

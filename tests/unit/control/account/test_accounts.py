@@ -54,7 +54,7 @@ async def test_an_account_is_created_with_its_opening_credit(store: Store) -> No
     """The returned record is the stored one, and its credit is an entry of the ledger."""
     account = await create_account(store, " Owner@Example.ORG ", PASSWORD, FIVE_NANO, "mezzo", NOW_MS)
     assert re.fullmatch(r"acct_[A-Za-z0-9_-]{24}", account.id)
-    assert account == Account(account.id, EMAIL, "mezzo", FIVE_NANO, 0, NOW_MS)
+    assert account == Account(account.id, EMAIL, "mezzo", FIVE_NANO, 0, NOW_MS, granted_nano=FIVE_NANO)
     assert await list_accounts(store) == [account]
     assert await entries_of(store) == [("grant", FIVE_NANO, "opening credit")]
 

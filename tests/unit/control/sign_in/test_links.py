@@ -10,7 +10,7 @@ from cadenza.control.sign_in.passwords import PasswordWork
 from cadenza.control.sign_in.sign_up import SignUpChoice, find_invitation, join
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
-from cadenza.core.usage_report import DAY_MS
+from cadenza.core.spans import DAY_MS
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 

@@ -3,7 +3,6 @@
 import io
 import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from email.message import EmailMessage
@@ -200,8 +199,3 @@ def page_tree(depth: int, pages: int) -> list[bytes]:
     objects.append(b"<</Type/Pages/Count %d/Kids[%s]>>" % (pages, b"%d 0 R " % leaf * pages))
     objects.append(b"<</Type/Page/Parent %d 0 R/MediaBox[0 0 100 100]>>" % (leaf - 1))
     return objects
-
-
-def flate_stream(data: bytes) -> bytes:
-    packed = zlib.compress(data, 9)
-    return b"<</Length %d/Filter/FlateDecode>>stream\n%s\nendstream" % (len(packed), packed)

@@ -1,0 +1,108 @@
+"""Spans of time as people and programs write them. All times are in UTC, and days and months begin at midnight.
+
+A date as the end of a span includes that day; a time of day is the moment at which the span ends.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+Range = Literal["7", "30", "90", "month", "last-month"]
+RANGES: tuple[Range, ...] = ("7", "30", "90", "month", "last-month")
+DEFAULT_SPAN = timedelta(days=30)
+DAY_MS = 24 * 60 * 60 * 1000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
+
+
+class Span(msgspec.Struct, frozen=True):
+    """From `start` up to but not including `end`."""
+
+    start_ms: int
+    end_ms: int
+
+
+ALWAYS = Span(0, (LATEST - EPOCH) // timedelta(milliseconds=1))
+
+
+def parse_dates(start: str | None, end: str | None, month: str | None) -> Span | None:
+    """The span of `--from`, `--to` and `--month`, each of which may be left out; None if all are.
+
+    Without a start or an end, it has none. A ValueError says what is wrong.
+    """
+    if month:
+        if start or end:
+            raise ValueError("month: a month is a span of its own; leave out from and to.")
+        return month_span(month)
+    if not start and not end:
+        return None
+    start_at = parse_time("from", start) if start else EPOCH
+    end_at = parse_time("to", end) if end else LATEST
+    if end and DATE.fullmatch(end):
+        end_at += timedelta(days=1)
+    if start_at >= end_at:
+        raise ValueError("from: must be before to.")
+    return Span(_ms(start_at), _ms(end_at))
+
+
+def parse_span(start: str | None, end: str | None, now: datetime) -> Span:
+    """RFC 3339 or Unix seconds, in UTC; by default the last 30 days. A ValueError says what is wrong."""
+    end_at = parse_time("end", end) if end else now + timedelta(seconds=1)
+    start_at = parse_time("start", start) if start else end_at - DEFAULT_SPAN
+    if start_at >= end_at:
+        raise ValueError("start: must be before end.")
+    return Span(_ms(start_at), _ms(end_at))
+
+
+def range_span(name: Range, now: datetime) -> Span:
+    """Whole days up to and including today: the last 7, 30 or 90 of them, or those of this month; or the last month."""
+    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    first = today.replace(day=1)
+    if name == "last-month":
+        return Span(_ms((first - timedelta(days=1)).replace(day=1)), _ms(first))
+    start = first if name == "month" else today - timedelta(days=int(name) - 1)
+    return Span(_ms(start), _ms(today + timedelta(days=1)))
+
+
+def month_span(text: str) -> Span:
+    """The month that is written like 2026-10."""
+    found = MONTH.fullmatch(text)
+    try:
+        first = datetime(int(found[1]), int(found[2]), 1, tzinfo=UTC) if found else None
+    except ValueError:
+        first = None
+    if first is None or not EPOCH <= first < LATEST:
+        raise ValueError("month: must be a month, like 2026-10.")
+    return Span(_ms(first), _ms((first + timedelta(days=31)).replace(day=1)))
+
+
+def parse_time(name: str, text: str) -> datetime:
+    """A date, a time in RFC 3339, or Unix seconds."""
+    try:
+        if text.replace(".", "", 1).isdecimal():
+            time = EPOCH + timedelta(seconds=float(text))
+        else:
+            time = datetime.fromisoformat(text.upper())
+            time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{name}: must be a time in RFC 3339, like 2026-01-31T00:00:00Z, or Unix seconds.") from None
+    if not EPOCH <= time < LATEST:
+        raise ValueError(f"{name}: must be a time after 1970.")
+    return time
+
+
+def last_day(span: Span) -> str:
+    """The last day of a span, like 2026-10-31."""
+    return (EPOCH + timedelta(milliseconds=span.end_ms - 1)).date().isoformat()
+
+
+def first_day(span: Span) -> str:
+    return (EPOCH + timedelta(milliseconds=span.start_ms)).date().isoformat()
+
+
+def _ms(time: datetime) -> int:
+    return (time - EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,67 @@
+"""Where an entry that is not a charge comes from: its origin. Entries of earlier releases do not have one; it follows
+from their kind, source and note.
+
+| origin       | kind       | the entry                                                                     |
+|--------------|------------|-------------------------------------------------------------------------------|
+| `payment`    | grant      | credit that was paid for                                                      |
+| `opening`    | grant      | granted when the account was created                                          |
+| `voucher`    | grant      | granted by a voucher                                                          |
+| `grant`      | grant      | granted by an operator                                                        |
+| `return`     | correction | a payment was refunded                                                        |
+| `dispute`    | correction | a payment was disputed, or its dispute was won                                |
+| `refund`     | correction | an operator refunded a request                                                |
+| `late-end`   | correction | a sweep had charged a request too much                                        |
+| `correction` | correction | an operator took credit back                                                  |
+| `erasure`    | correction | what was left when the account was erased                                     |
+| `debt`       | correction | pays a debt                                                                   |
+"""
+
+from typing import Literal
+
+import msgspec
+
+Origin = Literal[
+    "payment", "opening", "voucher", "grant", "return", "dispute", "refund", "late-end", "correction", "erasure", "debt"
+]
+GRANTS = frozenset({"payment", "opening", "voucher", "grant"})
+PAID_FIRST = frozenset({"return", "dispute", "debt"})  # they take back paid credit before granted credit
+
+RETURN_NOTE = "refund of a card payment"
+OPENING_NOTE = "opening credit"
+ORIGIN = f"""CASE
+    WHEN entries.origin IS NOT NULL THEN entries.origin
+    WHEN entries.kind = 'grant' THEN CASE
+        WHEN substr(entries.source, 1, 4) = 'pay_' THEN 'payment'
+        WHEN substr(entries.source, 1, 4) = 'vch_' THEN 'voucher'
+        WHEN entries.source IS NULL AND entries.note = '{OPENING_NOTE}' THEN 'opening'
+        ELSE 'grant' END
+    WHEN entries.kind = 'correction' THEN CASE
+        WHEN entries.debt_id IS NOT NULL THEN 'debt'
+        WHEN entries.completion_id IS NOT NULL THEN 'late-end'
+        WHEN entries.source IS NULL OR substr(entries.source, 1, 10) = 'reference:' THEN 'correction'
+        WHEN substr(entries.source, 1, 8) = 'erasure:' THEN 'erasure'
+        WHEN entries.note = '{RETURN_NOTE}' THEN 'return'
+        ELSE 'dispute' END
+    END"""
+
+
+class CreditMove(msgspec.Struct, frozen=True):
+    """Credit that is given or taken outside of requests. The source may move credit once; None: any number of times."""
+
+    account_id: str
+    origin: Origin
+    amount_nano: int  # above zero
+    note: str
+    now_ms: int
+    source: str | None = None
+    completion_id: str | None = None
+    returned_nano: int = 0  # what is given back of granted credit
+
+    @property
+    def kind(self) -> Literal["grant", "correction"]:
+        return "grant" if self.origin in GRANTS else "correction"
+
+    @property
+    def granted_nano(self) -> int:
+        """How much of what is given is granted credit."""
+        return self.amount_nano if self.kind == "grant" and self.origin != "payment" else self.returned_nano

@@ -1,0 +1,115 @@
+"""The operator's page of one request: how its charge comes about, and its refund."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.account import Account
+from tests.service import CREDIT_NANO, Service
+from tests.visitor import Visitor
+from tests.web.operators import account_id_of, audit_events_of, make_operator
+
+UNKNOWN = ("chatcmpl-unknown", "%00", "%F0%9F%8E%B5")
+
+
+@pytest.fixture
+def operator(service: Service, visitor: Visitor, email: str) -> Visitor:
+    make_operator(service, email)
+    visitor.get("/operator")
+    return visitor
+
+
+@pytest.fixture
+def account(service: Service) -> Account:
+    """An account of somebody else, with one request."""
+    account = Account(service, CREDIT_NANO)
+    assert account.api.chat().status == 200
+    return account
+
+
+@pytest.fixture(autouse=True)
+def sound_ledger(service: Service) -> Iterator[None]:
+    """After every test the ledger is sound."""
+    yield
+    service.ledger.check_rules()
+
+
+def page_of(account: Account) -> str:
+    return f"/operator/requests/{account.charge()['completion_id']}"
+
+
+def test_a_charge_explains_itself(service: Service, operator: Visitor, account: Account) -> None:
+    """The page has tokens and prices, class and version, provider, model, key and ids; the account leads to it."""
+    page, charge = page_of(account), account.charge()
+    assert page in operator.get(f"/operator/accounts/{account_id_of(service, account.email)}").text
+    words = operator.get(page).words
+    found = operator.api("GET", page).json
+    prompt, cached, completion = (found[f"{name}_tokens"] for name in ("prompt", "cached", "completion"))
+    said = f"{prompt - cached} tokens in at 1.07, {cached} cached at 1.07, {completion} out at 3.45 dollars per million"
+    assert said in words
+    assert (found["input_price"], found["output_price"], found["cached_input_price"]) == (
+        "0.00000107",
+        "0.00000345",
+        None,
+    )
+    assert prompt * 1070 + completion * 3450 == -charge["amount_nano"]
+    for name in ("email", "provider", "model", "key_id", "request_id", "completion_id"):
+        assert found[name]
+        assert found[name] in words
+    assert f"forte, version {found['version']}" in words
+    assert found["charged"] == found["granted"]
+
+
+def test_a_request_is_refunded(operator: Visitor, email: str, account: Account, service: Service) -> None:
+    """By the form in part, with a reason; then neither form nor endpoint refund it again. The owner sees it."""
+    page, before_nano = page_of(account), account.balance_nano
+    seen = operator.post(f"{page}/refund", {"part": "0.00000001", "reason": "a bad answer"})
+    assert (seen.status, seen.location) == (303, f"{page}?note=refunded")
+    assert account.balance_nano == before_nano + 10
+    assert "Refunded $0.00000001" in operator.get(page).words
+    assert f"{page}/refund" not in operator.get(page).text
+    again = operator.post(f"{page}/refund", {"part": "", "reason": "again"})
+    assert (again.status, "was refunded before" in again.words) == (400, True)
+    assert operator.api("POST", f"{page}/refund", {"reason": "again"}).status == 400
+    [(actor, event, detail)] = audit_events_of(service, account.email)
+    assert (actor, event) == (email, "credit.refund")
+    assert detail.startswith("0.00000001 of ")
+    owner = Visitor(service.port)
+    owner.sign_in(account.email)
+    words = owner.get("/credit/statement").words
+    assert "Refund of a request: a bad answer +0.00000001" in words
+    assert ", 0.00000001 refunded" in words
+
+
+def test_a_whole_request_is_refunded_by_the_endpoint(operator: Visitor, account: Account) -> None:
+    """Without a part it is all that the request cost."""
+    found = operator.api("POST", f"{page_of(account)}/refund", {"reason": "an outage"})
+    assert (found.status, found.json["refunded"]) == (200, found.json["charged"].removeprefix("-"))
+    assert account.balance_nano == CREDIT_NANO
+
+
+@pytest.mark.parametrize("part", ["0", "-1", "abc", "1e2", "9.99"])
+def test_bad_parts_are_refused(operator: Visitor, account: Account, part: str) -> None:
+    """The page says what is wrong, and keeps what was typed."""
+    before_nano = account.balance_nano
+    seen = operator.post(f"{page_of(account)}/refund", {"part": part, "reason": "a bad answer"})
+    assert (seen.status, 'role="alert"' in seen.text, 'value="a bad answer"' in seen.text) == (400, True, True)
+    assert account.balance_nano == before_nano
+
+
+def test_unknown_requests_are_not_found(operator: Visitor) -> None:
+    """Page, form and endpoints are 404."""
+    for name in UNKNOWN:
+        assert operator.get(f"/operator/requests/{name}").status == 404
+        assert operator.api("GET", f"/operator/requests/{name}").status == 404
+        assert operator.post(f"/operator/requests/{name}/refund", {"reason": "why"}).status == 404
+        assert operator.api("POST", f"/operator/requests/{name}/refund", {"reason": "why"}).status == 404
+
+
+def test_owners_cannot_refund_themselves(service: Service, account: Account) -> None:
+    """Neither page nor endpoint is for them."""
+    owner, page = Visitor(service.port), page_of(account)
+    owner.sign_in(account.email)
+    assert (owner.get(page).status, owner.api("GET", page).status) == (403, 403)
+    assert owner.post(f"{page}/refund", {"reason": "mine"}).status == 403
+    assert owner.api("POST", f"{page}/refund", {"reason": "mine"}).status == 403
