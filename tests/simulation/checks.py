@@ -30,6 +30,7 @@ AFTER_LOCK_S = 2.0  # and so long after a stranger has unlocked their account
 WAIT_S_MAX = 3.0  # how long an undisturbed request may wait for the ledger
 FREED_S = 10.0  # so long after its death, nothing of a process is left, except of locked accounts
 UNMARKED_S = 1.0  # what a killed stream delivered before that is charged
+CHARGE_S = 5.5  # a request that ends waits for its charge for less
 USED_S = 1.0  # so long after a request that was not charged, its idempotency key is free
 RICH_NANO = 100_000_000_000  # no run can spend as much
 PROBE = 1_000_000  # the numbers of requests that try whether everything is served again
@@ -118,10 +119,10 @@ class Checks:
             self.fail("a reply is charged before its last byte is sent", detail)
 
     def ended(self, chat: Chat) -> None:
-        is_quick = chat.status != 429 and chat.waited_s <= WAIT_S_MAX
+        is_quick = (chat.status != 429 or chat.is_limited) and chat.waited_s <= WAIT_S_MAX
         if (is_quick and not isinstance(chat.answer, Repeated)) or self.is_disturbed(chat):
             return
-        if chat.status == 429:
+        if chat.status == 429 and not chat.is_limited:
             self.fail("an undisturbed request is served", f"{chat.completion_id}: the store was unavailable")
         if chat.waited_s > WAIT_S_MAX:
             self.fail("an undisturbed request is served", f"{chat.completion_id} waited for {chat.waited_s:.2f} s")
@@ -147,6 +148,8 @@ class Checks:
         is_lock = fault.kind == "lock" and self._world.plan.database == "postgres"
         end_s = math.inf if is_lock else now_s + max(fault.lasts_s, 1.0) + AFTER_FAULT_S
         self._faults.append(FaultSpan(fault, now_s, end_s))
+        if self._world.limits:
+            self._world.limits.fault_began(fault.kind, fault.lasts_s)
         if fault.kind == "lost tail":
             self._lost.append((now_s - 0.5, now_s + AFTER_FAULT_S))
 
@@ -154,6 +157,10 @@ class Checks:
         for span in self._faults:
             if span.fault is fault:
                 span.end_s = self._world.scheduler.now_s + AFTER_LOCK_S
+
+    def was_disturbed(self, since_s: float) -> bool:
+        """Whether anything but a lock went wrong since then, or shortly before."""
+        return any(span.end_s >= since_s for span in self._faults if span.fault.kind != "lock")
 
     def is_disturbed(self, chat: Chat) -> bool:
         return self._is_disturbed(chat.request.account, chat.started_s)
@@ -229,6 +236,8 @@ class Checks:
         self._check_probes()
         self._check_left()
         self._check_effects()
+        if self._world.limits:
+            self._world.limits.at_end()
         self._audit()
 
     def _charges(self) -> dict[str, int]:
@@ -295,12 +304,16 @@ class Checks:
     def _check_late(self, chat: Chat, charged_nano: int) -> None:
         """The process of a request was swept. Without a mark it is charged, if it lost neither key nor credit."""
         operator, planned = self._world.operator, self._world.plan.accounts[chat.request.account]
+        detail = f"{chat.completion_id} on {chat.process.name}: {charged_nano} of {chat.due_nano}"
+        revoked_s, is_late = operator.revoked_s.get(chat.key_id), chat.ended_as != chat.registered_as
+        is_revoked = revoked_s is not None and chat.ended_s is not None and revoked_s < chat.ended_s - CHARGE_S
+        if is_revoked and is_late and charged_nano and not chat.request.is_stream:
+            self.fail("a late end with a revoked key is not charged", detail)
         if chat.idempotency or chat.key_id in operator.caps or chat.key_id in operator.maybe_revoked:
             return
         if planned.credit_nano < RICH_NANO or charged_nano == chat.due_nano:
             return
         if not chat.request.is_stream or not charged_nano:
-            detail = f"{chat.completion_id} on {chat.process.name}: {charged_nano} of {chat.due_nano}"
             self.fail("a late end is charged", detail)
 
     def _check_keys(self, charged: set[str]) -> None:

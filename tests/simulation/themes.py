@@ -16,7 +16,9 @@ Theme = Literal[
     "capped",  # keys with small caps, at a month's end
     "revoked",  # keys that are revoked while a process is cut off
     "owing",  # refunds, disputes, corrections, vouchers and grants while requests run
+    "unsure",  # connections that break in the middle of transactions
     "locked",  # rows that a stranger has locked, some for long
+    "limited",  # rates and slots in Valkey
 ]
 Database = Literal["postgres", "sqlite"]
 Upstream = Literal[
@@ -43,8 +45,12 @@ FaultKind = Literal[
     "lost tail",  # the same, and the last commits are gone
     "clock",  # the time of day of a process is set
     "drain",  # it is stopped properly, and started again
+    "cut valkey",  # no packets between the process and Valkey
+    "slow valkey",  # the same, a hundred times slower
+    "restart valkey",  # it is down, and comes back empty
     "theft",  # a stranger takes credit past the ledger: no seed has it, the tests of the simulation plant it
 ]
+OF_VALKEY: tuple[FaultKind, ...] = ("cut valkey", "slow valkey", "restart valkey")
 CommandKind = Literal["grant", "correct", "revoke", "cap", "voucher", "refund", "dispute"]
 THEMES: tuple[Theme, ...] = get_args(Theme)
 SPANS_S = (0.05, 0.5, 0.5, 1.9, 2.1, 2.6, 4.0, 4.9, 5.2, 5.9, 6.3, 6.8, 7.5, 8.5)  # about the times of the presence
@@ -53,6 +59,7 @@ SHORT_S = (1.5, 1.9, 2.1, 2.4, 2.6, 3.0, 4.0, 5.0)
 RICH = (1_000,)
 ANSWERS: tuple[Upstream, ...] = ("answers",) * 10
 UPSTREAMS: tuple[Upstream, ...] = (*ANSWERS, "fails", "dies", "lies", "uncounted", "cached", "cached", "counts more")
+SMALL_NANO = 10 * 251 + 16 * 1_013  # what is held for the smallest request
 CAPS = (None, None, None, 0, 1_500_013, 30_000_007)
 
 
@@ -89,6 +96,7 @@ class ThemeTraits(msgspec.Struct, frozen=True):
     leaving: float = 0.15
     bursts: float = 0.4  # how many come within half a second of others of their account
     upstreams: tuple[Upstream, ...] = UPSTREAMS
+    is_limited: bool = False  # rates and slots are shared in Valkey
 
 
 TRAITS: dict[Theme, ThemeTraits] = {
@@ -102,8 +110,8 @@ TRAITS: dict[Theme, ThemeTraits] = {
         kinds=("stop", "stop", "sleep", "freeze", "cut", "cut", "lost machine"),
         lasts_s=SWEPT_S,
         by_count=0.25,
-        commands=(0, 4),
-        command_kinds=("grant", "cap", "revoke", "correct"),
+        commands=(1, 6),
+        command_kinds=("grant", "cap", "revoke", "revoke", "correct"),
         caps_nano=(None, None, None, 1_500_013, 30_000_007),
         prompts=(40, 4_000, 11_000),
         outputs=(10, 100, 600),
@@ -142,7 +150,7 @@ TRAITS: dict[Theme, ThemeTraits] = {
         processes=(1, 2, 3),
         accounts=(2, 3),
         dollars=(0.02, 10, 1_000),
-        caps_nano=(None, 400_009, 1_500_013, 4_000_037, 30_000_007),
+        caps_nano=(None, SMALL_NANO, SMALL_NANO - 1, 400_009, 1_500_013, 4_000_037, 30_000_007),
         faults=(0, 1, 1, 2, 3),
         kinds=("reset", "reset", "cut", "crash", "stop", "clock", "freeze", "failover"),
         commands=(2, 6),
@@ -175,6 +183,18 @@ TRAITS: dict[Theme, ThemeTraits] = {
         command_kinds=("grant", "correct", "correct", "voucher", "voucher", "refund", "refund", "dispute"),
         long=0.4,
     ),
+    "unsure": ThemeTraits(
+        databases=("postgres",),
+        processes=(1, 2, 3),
+        dollars=(0.05, 10, 1_000),
+        caps_nano=(None, None, 1_500_013, 30_000_007),
+        faults=(4, 6, 8),
+        kinds=("reset", "reset", "reset", "cut", "failover"),
+        lasts_s=(0.05, 0.5, 2.0),
+        by_count=0.9,
+        commands=(2, 6),
+        keyed=0.3,
+    ),
     "locked": ThemeTraits(
         databases=("postgres",),
         processes=(1, 2, 3),
@@ -187,5 +207,19 @@ TRAITS: dict[Theme, ThemeTraits] = {
         commands=(0, 3),
         command_kinds=("grant", "correct"),
         long=0.3,
+    ),
+    "limited": ThemeTraits(
+        databases=("postgres",),
+        processes=(1, 2, 3, 4),
+        accounts=(2, 4),
+        dollars=RICH,
+        caps_nano=(None,),
+        faults=(0, 1, 1, 2, 3),
+        kinds=(*OF_VALKEY, *OF_VALKEY, "stop", "sleep", "freeze", "crash", "lost machine", "drain", "cut"),
+        commands=(0, 2),
+        command_kinds=("grant", "revoke"),
+        prompts=(40, 400),
+        bursts=0.8,
+        is_limited=True,
     ),
 }

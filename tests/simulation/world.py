@@ -18,8 +18,9 @@ from cadenza.store.tables.keys import NewKey
 from tests.simulation.checks import Checks, small_request
 from tests.simulation.clients import CHARS_PER_TOKEN, Chat, Refusal, serve
 from tests.simulation.commands import CapChange, Operator, key_name
-from tests.simulation.database import ModelDatabase
-from tests.simulation.holds import HoldWatch
+from tests.simulation.database import ModelDatabase, RowChanges
+from tests.simulation.holds import HEARTBEATS, HoldWatch
+from tests.simulation.limits import LimitWatch
 from tests.simulation.network import Link
 from tests.simulation.plan import (
     BUSY_S,
@@ -33,11 +34,13 @@ from tests.simulation.postgres import PostgresServer
 from tests.simulation.process import Machine, Process
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.sqlite import SqliteFile
+from tests.simulation.valkey import SimulatedValkey
 
 LOST_TAIL_S = 0.3
 DOWN_S = 1.0
 RESTART_S = 0.3
 RETRY_S = 0.2
+SWEEP_S = 0.001  # a part of how long a sweep takes
 TWO_HOURS_MS = 7_200_000
 PROBES_S = 16.0  # so long after the last fault, every account must be served
 SETTLED_S = 24.0  # so long after the last fault, everything must be in order
@@ -61,6 +64,10 @@ class World:
             else SqliteFile(self.model, random)
         )
         self.machine = Machine(self.scheduler, random, self.database, plan.start_ms)
+        self.limits = LimitWatch(self, plan.limits) if plan.limits else None
+        if self.limits:
+            self.machine.limits = self.limits
+            self.machine.valkey = SimulatedValkey(self.scheduler)
         self.checks = Checks(self)
         self.watch = HoldWatch(self)
         self.chats: list[Chat] = []
@@ -70,6 +77,7 @@ class World:
         self.incarnations = [0] * plan.processes
         self.graves: list[Any] = []  # dead processes: nothing of them may be collected while the run goes on
         self.last_fault_s = 0.0
+        self._on_fence: dict[str, Callable[[], None]] = {}  # what happens when a process is fenced, by its name
         self.operator = Operator(self)
 
     def note(self, text: Callable[[], str]) -> None:
@@ -81,7 +89,7 @@ class World:
         is_set_up = self.operator.loop.start(self._set_up())
         self.scheduler.run(0.4)
         is_set_up.result()
-        self.model.on_commit.append(self.checks.after_commit)
+        self.model.on_commit += [self.checks.after_commit, self._see_fences]
         for number in range(plan.processes):
             self.processes.append(self._begin(number))
         for request in plan.requests:
@@ -134,9 +142,10 @@ class World:
 
     # Processes
 
-    def _begin(self, number: int) -> Process:
+    def _begin(self, number: int, clock_ms: int = 0) -> Process:
         self.incarnations[number] += 1
         process = Process(self.machine, number, self.incarnations[number])
+        process.clock_ms = clock_ms
         process.ledger.watch = self.watch
         self.running[id(process)] = []
         process.start(lambda: self._restart(number))
@@ -145,7 +154,7 @@ class World:
     def _restart(self, number: int) -> None:
         if self.processes[number].state == "gone":
             self.graves.append(self.processes[number])
-            self.processes[number] = self._begin(number)
+            self.processes[number] = self._begin(number, self.processes[number].clock_ms)
             self.note(lambda: f"process {number} starts again")
 
     # Requests
@@ -196,7 +205,7 @@ class World:
         except Exception as error:  # noqa: BLE001 it is reported
             chat.status = 500
             self.checks.fail("no request meets an internal error", f"{chat.completion_id}: {places(error)} {error!r}")
-        chat.ended_s = self.scheduler.now_s
+        chat.ended_s, chat.ended_as = self.scheduler.now_s, process.presence.name
         self.watch.charged(chat.completion_id)
         self.checks.ended(chat)
         self.note(lambda: f"{chat.completion_id} on {process.name} ends with {chat.status}")
@@ -270,7 +279,7 @@ class World:
         match kind:
             case "cut":
                 link.cut()
-                after(lasts_s, link.heal)
+                self._until(fault, process, link.heal)
             case "slow":
                 link.slowness = 100.0
                 after(lasts_s, setattr, link, "slowness", 1.0)
@@ -289,15 +298,55 @@ class World:
                 process.die(is_machine_lost=kind == "lost machine")
                 after(min(lasts_s, RESTART_S), self._restart, number)
             case "stop" | "sleep" | "freeze":
+                began_s = self.scheduler.now_s
                 process.pause()
-                lost_s = 0.0 if kind == "stop" else lasts_s
-                after(lasts_s, process.resume, lost_s, lasts_s if kind == "freeze" else 0.0)
+                self._until(fault, process, lambda: self._resume(kind, process, began_s))
             case "clock":
                 process.clock_ms += TWO_HOURS_MS if fault.number % 3 == 0 else round((lasts_s - 5) * 10_000)
+            case "cut valkey" | "slow valkey" | "restart valkey":
+                self._fault_of_valkey(fault, process)
             case "drain":
                 running = self.running[id(process)]
                 process.loop.start(process.drain(lambda: not running))
                 self._restart_when_gone(number)
+
+    def _fault_of_valkey(self, fault: PlannedFault, process: Process) -> None:
+        valkey, limits, after = self.machine.valkey, process.limits, self.scheduler.after
+        assert valkey
+        assert limits
+        match fault.kind:
+            case "cut valkey":
+                limits.link.cut()
+                after(fault.lasts_s, limits.link.heal)
+            case "slow valkey":
+                limits.link.slowness = 100.0
+                after(fault.lasts_s, setattr, limits.link, "slowness", 1.0)
+            case "restart valkey":
+                valkey.go_down()
+                after(fault.lasts_s, valkey.come_up_empty)
+
+    def _resume(self, kind: str, process: Process, began_s: float) -> None:
+        paused_s = self.scheduler.now_s - began_s
+        process.resume(0.0 if kind == "stop" else paused_s, paused_s if kind == "freeze" else 0.0)
+
+    def _until(self, fault: PlannedFault, process: Process | None, end: Callable[[], None]) -> None:
+        """End a fault after its time, or, if its process is fenced before, while it is swept."""
+        is_over = False
+
+        def end_once() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                end()
+
+        self.scheduler.after(fault.lasts_s, end_once)
+        if process and fault.number % 2:
+            self._on_fence[process.presence.name] = lambda: self.scheduler.after(SWEEP_S * fault.lasts_s, end_once)
+
+    def _see_fences(self, changes: RowChanges) -> None:
+        for row, _ in changes:
+            if row.table.name == "processes" and row.committed and row.committed[HEARTBEATS] < 0:
+                self._on_fence.pop(row.committed[0], lambda: None)()
 
     def _fault_of_store(self, fault: PlannedFault) -> None:
         match fault.kind:

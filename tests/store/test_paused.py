@@ -20,6 +20,7 @@ from cadenza.store.store import StoreRefused
 from cadenza.store.tables import keys
 from tests.postgres import Postgres
 from tests.store import paused
+from tests.store.aside import aside
 from tests.store.forked import forked
 from tests.store.moves import (
     ALONE,
@@ -27,6 +28,7 @@ from tests.store.moves import (
     QUIET,
     cap,
     cap_of,
+    come_to_wait,
     comes_true,
     findings,
     finish,
@@ -68,6 +70,20 @@ async def test_a_batch_of_a_swept_process_is_refused(postgres: Postgres) -> None
             await finish(store, make_hold("r1"), WHOLE)
         await register(store)
         assert await finish(store, make_hold("r1"), WHOLE, is_uncertain=True) == Ended(WHOLE_NANO)
+
+
+async def test_a_batch_that_waited_for_a_sweep_is_refused(postgres: Postgres) -> None:
+    """It has the account as the sweep left it, and the reserve as it was before: nothing is computed from that."""
+    async with postgres_store(postgres) as (store, url), aside(url) as sweep:
+        await fund(store, DOLLAR_NANO)
+        await register(store)
+        await take(store, make_hold("r1"))
+        await sweep.execute("BEGIN; UPDATE accounts SET held_nano = 0; DELETE FROM reserves")
+        late = asyncio.create_task(finish(store, make_hold("r1"), WHOLE, is_uncertain=True))
+        assert await come_to_wait(store, 1)
+        await sweep.execute("COMMIT")
+        with pytest.raises(StoreRefused):
+            await late
 
 
 async def test_a_process_that_is_being_swept_writes_nothing(postgres: Postgres) -> None:

@@ -226,7 +226,8 @@ def take(tx: Transaction, move: CreditMove) -> TakenBack:
 def lock_money(tx: Transaction, account_id: str) -> Money:
     """Lock an account and return its money."""
     row = tx.row(LOCK, {"account": account_id})
-    assert row
+    if row is None:  # not `assert`, which `python -O` removes
+        raise AssertionError("no such account")
     money = Money(*map(int, row))
     assert 0 <= money.held_nano <= money.balance_nano < BALANCE_NANO_LIMIT
     assert money.debt_nano >= 0

@@ -37,7 +37,7 @@ from cadenza.ledger.rules import (
 )
 from cadenza.store.schema import accounts, entries, holds, idempotency, reserves, usage
 from cadenza.store.statements import SelectByIds, Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Row, Store, StoreRefused, Transaction
 
 _ACCOUNTS = (
     select(
@@ -163,10 +163,16 @@ def apply_moves(
 
 
 def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, waits: bool = True) -> list[LockedAccount]:
-    """Lock the accounts in the order of their ids and read them. SQLite has locked all of them already."""
+    """Lock the accounts in the order of their ids and read them. SQLite has locked all of them already.
+
+    StoreRefused if a sweep freed a reserve while its account was waited for: Postgres then has the account as it is
+    now, and the reserve as it was before.
+    """
     found = []
     for row in tx.rows_by_ids(LOCK_ACCOUNTS if waits else LOCK_FREE_ACCOUNTS, account_ids, {"process": process}):
         account_id, balance_nano, held_nano, reserve_nano, is_asked, has_caps, *rest = row
+        if reserve_nano is not None and reserve_nano > held_nano:
+            raise StoreRefused("The store refused a batch: a reserve changed while its account was waited for.")
         flags = reserve_nano is not None, bool(is_asked), bool(has_caps)
         found.append(LockedAccount(account_id, balance_nano, held_nano, reserve_nano or 0, *flags, *rest))
     return found
