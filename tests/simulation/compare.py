@@ -24,6 +24,7 @@ TABLES = (
     "payments",
     "payment_events",
     "debts",
+    "credit_lots",
     "command_references",
     "acts",
 )

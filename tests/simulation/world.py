@@ -44,6 +44,7 @@ SWEEP_S = 0.001  # a part of how long a sweep takes
 TWO_HOURS_MS = 7_200_000
 PROBES_S = 16.0  # so long after the last fault, every account must be served
 SETTLED_S = 24.0  # so long after the last fault, everything must be in order
+EXPIRY_MS = 4_000  # after so long, the granted credit of every other account expires
 REVOKED = 2_000_000  # the numbers of requests with a key that was revoked
 REVOKED_S = (0.0, 0.02, 0.3, 1.0, 2.2)  # when they are sent, after the revocation returned
 
@@ -118,7 +119,10 @@ class World:
                 account = Account(planned.name, f"{planned.name}@example.org", "forte", 0, 0, self.plan.start_ms)
                 accounts.add(tx, account, "hash")
                 if granted_nano := planned.credit_nano // 3:
-                    ledger_credit.grant(tx, planned.name, granted_nano, "", self.plan.start_ms)
+                    start_ms = self.plan.start_ms
+                    expires_at = start_ms + EXPIRY_MS if number % 2 else None
+                    given = CreditMove(planned.name, "grant", granted_nano, "", start_ms, expires_at=expires_at)
+                    ledger_credit.give(tx, given)
                 if paid_nano := planned.credit_nano - granted_nano:
                     paid = CreditMove(planned.name, "payment", paid_nano, "", self.plan.start_ms)
                     ledger_credit.give(tx, paid)
