@@ -1,8 +1,8 @@
 """Kinds of credit: entries have an origin and their granted part, accounts the granted part of their balance.
 
-Expand only: a process of the release before goes on serving. It does not count granted credit: what it spends is
-taken from paid credit, as far as there is any, and what it gives counts as paid. Rows of `entries` are not changed. What
-was granted before is computed from them before any table is locked: granted credit is spent first, and a payment, its
+Expand only: a process of the release before goes on serving. It does not count granted credit: what it spends is taken
+from paid credit, as far as there is any, and what it gives counts as paid. Rows of `entries` are not changed. What was
+granted before is computed from them before any table is locked: granted credit is spent first, and a payment, its
 refunds and its disputes move paid credit.
 """
 
