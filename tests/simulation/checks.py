@@ -30,6 +30,7 @@ AFTER_LOCK_S = 2.0  # and so long after a stranger has unlocked their account
 WAIT_S_MAX = 3.0  # how long an undisturbed request may wait for the ledger
 FREED_S = 10.0  # so long after its death, nothing of a process is left, except of locked accounts
 UNMARKED_S = 1.0  # what a killed stream delivered before that is charged
+MARKS_AGAIN_S = 5.0  # so long after a fault, streams are marked again
 CHARGE_S = 5.5  # a request that ends waits for its charge for less
 USED_S = 1.0  # so long after a request that was not charged, its idempotency key is free
 RICH_NANO = 100_000_000_000  # no run can spend as much
@@ -178,9 +179,10 @@ class Checks:
     def died(self, process: Process, running: list[Chat]) -> None:
         """A process is killed. What its streams delivered a while ago is marked, and will be charged."""
         now_s = self._world.scheduler.now_s
+        is_hindered = any(now_s < span.begin_s + span.fault.lasts_s + MARKS_AGAIN_S for span in self._faults)
         for chat in running:
             delivered = [tokens for at_s, tokens in chat.deliveries if at_s < now_s - UNMARKED_S]
-            if delivered and not self._is_disturbed(chat.request.account, now_s - 3):
+            if delivered and not is_hindered:
                 chat.marked_nano = PRICE.quote(chat.prompt_tokens, delivered[-1])
         if process.state != "starting":
             self._world.scheduler.after(FREED_S, self._check_freed, process, now_s)

@@ -26,7 +26,6 @@ SECONDS = 300.0
 SIMULATE = "-m tests.simulation --stop-at-first --json"
 LIMITS = "--first {first} --seeds {seeds} --requests {requests} --seconds {seconds}"
 GRACE_S = 60.0  # a run that is still busy so long after its time is ended
-RESULTS = {0: "not found", 1: "found"}  # by the simulation's exit code
 
 
 class Edit(msgspec.Struct):
@@ -171,9 +170,12 @@ class Runner:
             )
         except subprocess.TimeoutExpired:
             return "no end", Finding()
-        if ran.returncode not in RESULTS:
-            return f"failed ({ran.returncode})", Finding(rule=ran.stderr.strip().rpartition("\n")[2])
-        return RESULTS[ran.returncode], _read(ran.stdout) if ran.returncode else Finding()
+        finding = _read(ran.stdout)
+        if ran.returncode == 0:
+            return "not found", Finding()
+        if ran.returncode == 1 and finding.seed is not None:  # also 1: a source that cannot be imported
+            return "found", finding
+        return f"failed ({ran.returncode})", Finding(rule=ran.stderr.strip().rpartition("\n")[2])
 
 
 def _read(printed: str) -> Finding:

@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.mutants import MUTANTS, ROOT, Mutant, Runner, make_parser, mutated, read_mutants, write_mutant
+from tests.simulation.mutants import (
+    MUTANTS,
+    ROOT,
+    Edit,
+    Mutant,
+    Runner,
+    make_parser,
+    mutated,
+    read_mutants,
+    write_mutant,
+)
 
 LISTED = read_mutants(MUTANTS.read_text())
 
@@ -40,3 +50,12 @@ def test_a_mutant_is_found(name: str, rule: str, tmp_path: Path) -> None:
     runner = Runner(make_parser().parse_args([]))
     result, finding = runner.simulate(tmp_path, mutant, first=1, seeds=3, seconds=60)
     assert (result, finding.rule) == ("found", rule)
+
+
+def test_a_source_that_cannot_be_imported_is_not_found(tmp_path: Path) -> None:
+    """It breaks no rule: it fails."""
+    mutant = Mutant("broken", "", [Edit("ledger/rules.py", "SHORT = Short()", "SHORT = Short(")])
+    write_mutant(mutant, tmp_path)
+    result, finding = Runner(make_parser().parse_args([])).simulate(tmp_path, mutant, first=1, seeds=1, seconds=60)
+    assert (result, finding.seed) == ("failed (1)", None)
+    assert "SyntaxError" in finding.rule

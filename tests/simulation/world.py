@@ -40,6 +40,7 @@ LOST_TAIL_S = 0.3
 DOWN_S = 1.0
 RESTART_S = 0.3
 RETRY_S = 0.2
+COMMIT_S_ABOUT = 0.001
 SWEEP_S = 0.001  # a part of how long a sweep takes
 TWO_HOURS_MS = 7_200_000
 PROBES_S = 16.0  # so long after the last fault, every account must be served
@@ -254,7 +255,8 @@ class World:
         if link.sent >= fault.commands_until:
             self._fault(fault)
         elif link.trap is None and (process is None or process.state != "gone"):
-            link.trap = (fault.commands_until, lambda: self._fault(fault))
+            delay_s = fault.number % 4 * COMMIT_S_ABOUT  # before a commit, or between it and its answer
+            link.trap = (fault.commands_until, lambda: self.scheduler.after(delay_s, self._fault, fault))
         else:
             self.scheduler.after(1.0, self._fault_by_count, fault)
 

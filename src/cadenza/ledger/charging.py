@@ -124,7 +124,9 @@ def _granted_back(account: LockedAccount, recorded: Recorded, due_nano: int) -> 
 
 
 def _lose(end: End, known: Known, changes: Changes) -> Ended:
-    """Charge nothing: the reply must not seem complete."""
+    """Charge nothing: the reply must not seem complete. Its idempotency key is free, unless another request has it."""
+    if end.hold.idempotency_digest:
+        changes.freed_keys.append(end.hold)
     outcome = msgspec.structs.replace(end.outcome, status=LOST_STATUS)
     changes.charges.append(Charge(msgspec.structs.replace(end, outcome=outcome, source="lost"), 0))
     known.ended[end.hold.completion_id] = Recorded(0, "lost")

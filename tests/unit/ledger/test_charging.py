@@ -119,6 +119,13 @@ def test_a_request_that_is_not_charged_needs_no_key() -> None:
     assert (found, [hold.completion_id for hold in changes.freed_keys]) == (Ended(), ["r1"])
 
 
+def test_a_lost_request_frees_its_idempotency_key() -> None:
+    """Its API key was revoked: nothing is charged, so the key is not used. That of another request is not freed."""
+    known = Known(keys={("a", KEY): Repeated("r1", "req")}, revoked_keys={"k"})
+    found, _, changes = end_late(known, digest=KEY)
+    assert (found, [hold.completion_id for hold in changes.freed_keys], changes.kept_keys) == (LOST, ["r1"], [])
+
+
 def test_only_a_late_end_asks_whether_its_api_key_was_revoked() -> None:
     """A request that runs when its key is revoked is charged; one that ends late may have begun after that."""
     assert end_late(Known(revoked_keys={"k"}))[0] == LOST
