@@ -13,9 +13,9 @@ SPACED_OF_TENSORZERO = 0.8
 FIRST_P50_MS = 1.0
 FIRST_P99_MS = 5.0
 FIRST_AT_ONCE = 64
-RSS_MB = 90.0
+RSS_MB = 80.0
 IDLE_STREAM_KB = 40.0
-COLD_START_S = 1.0
+COLD_START_S = 0.8
 
 
 class Goal(msgspec.Struct, frozen=True):

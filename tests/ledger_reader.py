@@ -21,6 +21,7 @@ READ_S = 60.0
 GIVE_BACK_S = 30.0
 LOOK_EVERY_S = 0.05
 MESSAGE_TOKENS = 4
+MARKED_CHARS = 5
 INTERRUPTED = 500
 # Nano-dollars a token: input, cached input, output.
 PRICES_NANO = {"mezzo": (100, 20, 210), "forte": (1070, 1070, 3450), "fortissimo": (3450, 3450, 17250)}
@@ -140,6 +141,12 @@ def usage_cost_nano(class_id: str, usage: dict[str, Any]) -> int:
 def estimate_tokens(content: str) -> int:
     """The prompt tokens of the character layer and one user message, counted locally."""
     return count_tokens(CHARACTER) + count_tokens(content) + 2 * MESSAGE_TOKENS
+
+
+def marked_costs_nano(class_id: str, content: str, delivered: str) -> list[int]:
+    """The cost of a reply whose process died, by its mark: counted or, by length, with a token for five characters."""
+    by_length = [len(text) // MARKED_CHARS for text in (CHARACTER + content, delivered)]
+    return [cost_nano(class_id, *by_length), delivered_cost_nano(class_id, content, [delivered])]
 
 
 def left_cost_nano(class_id: str, content: str, chunks: Iterable[str]) -> int:

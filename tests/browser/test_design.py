@@ -22,8 +22,8 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 PATHS = ("/", "/sign-in", "/no-such-page", "/gallery", "/conversation")
 RICH = ("/keys", "/usage", "/credit", "/settings/security")  # tables, charts, forms and badges between them
-OTHERS = ("/keys/new", "/settings", "/docs/platform/keys")  # and the page of an account, for operators
-LIGHT = (*RICH, "/docs", "/docs/platform", "/credit/statement", "/operator", "/chat")
+OTHERS = ("/keys/new", "/settings", "/docs/platform/keys", "/credit/statement?range=month")
+LIGHT = (*RICH, "/docs", "/docs/platform", "/credit/statement?range=month", "/operator", "/chat")
 PAGE_BYTES_MAX = 100_000
 DECODED_BYTES = """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
     .reduce((sum, entry) => sum + entry.decodedBodySize, 0)"""
@@ -74,11 +74,14 @@ def owner(service: Service, upstream: LoopbackUpstream) -> str:
 
 
 def test_pages_of_an_account(open_page: OpenPage, service: Service, owner: str) -> None:
-    """Forms, the reference and the operator's page of an account have no serious finding of axe-core."""
+    """Forms, the reference and the operator's pages of an account and a request have no serious finding of axe-core."""
+    [charge] = service.ledger.charges_of(owner)
+    of_operator = (f"accounts/{account_id_of(service, owner)}", f"requests/{charge['completion_id']}")
     page = open_page()
     sign_in(page, owner)
-    for path in (*OTHERS, f"/operator/accounts/{account_id_of(service, owner)}"):
+    for path in (*OTHERS, *(f"/operator/{one}" for one in of_operator)):
         page.goto(path)
+        shoot(page, path.partition("?")[0].strip("/").replace("/", "-")[:30])
         assert serious_findings(page) == [], path
 
 

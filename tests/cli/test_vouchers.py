@@ -28,6 +28,17 @@ def test_codes_are_alone_on_standard_output(furnished: Path) -> None:
     assert not any(code[8:] in run_here(furnished, "voucher", "list").stdout for code in codes)
 
 
+def test_credit_may_expire(furnished: Path) -> None:
+    """That of a voucher, so many days after it is redeemed, and that of a grant."""
+    run_here(furnished, "voucher", "create", "1.00", "--credit-expires", "90")
+    [row] = json.loads(run_here(furnished, "voucher", "list", "--json").stdout)
+    assert (row["expires_at"], row["credit_days"]) == (None, 90)
+    assert run_here(furnished, "account", "credit", EMAIL, "2.00", "--expires", "30").returncode == 0
+    done = run_here(furnished, "account", "credit", EMAIL, "2.00", "--expires", "0")
+    assert (done.returncode, "Credit expires after 1 to 3,650 days." in done.stderr) == (1, True)
+    assert run_here(furnished, "ledger", "check").returncode == 0
+
+
 def test_a_voucher_is_revoked_once(furnished: Path) -> None:
     """An unused voucher can be revoked; a second time, and an unknown one, is refused."""
     code = run_here(furnished, "voucher", "create", "1").stdout.strip()
@@ -50,6 +61,7 @@ def test_a_voucher_is_revoked_once(furnished: Path) -> None:
         ("1", "--count", "0"),
         ("1", "--count", "1001"),
         ("1", "--expires", "0"),
+        ("1", "--credit-expires", "0"),
     ],
 )
 def test_absurd_vouchers_are_refused(furnished: Path, args: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import pytest
 
 from tests.fault.test_stalled_store import write_lock
-from tests.ledger_reader import delivered_cost_nano, usage_cost_nano
+from tests.ledger_reader import delivered_cost_nano, marked_costs_nano, usage_cost_nano
 from tests.load import ConnectionPool, chat_request
 from tests.loopback import LoopbackUpstream, Pause, Whole, usage_of
 from tests.raw_client import ChatRequest, Reply, send
@@ -21,7 +21,8 @@ from tests.service import Deployment, ServiceProcess, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 
 CREDIT_NANO = 10**10
-WORDS = ["One", " two", " three", " four"]  # a token each
+WORDS = ["Seven", " four", " five", " nine"]  # a token and five characters each: a mark by length is exact
+BEGUN = "".join(WORDS[:-1])
 USAGE = usage_of(23, 9, 4)
 COST_NANO = usage_cost_nano("forte", USAGE)
 SHORT_DRAIN_S = 1.0
@@ -57,7 +58,7 @@ def run_during(
 
     async def one(request: ChatRequest) -> Reply:
         async def note(reply: Reply) -> bool:
-            if request.stream and reply.text.startswith("".join(WORDS[:-1])):
+            if request.stream and reply.text.startswith(BEGUN):
                 delivered.add(request.number)
                 if delivered == streams:
                     have_begun.set()
@@ -96,7 +97,7 @@ def check_cut(request: ChatRequest, reply: Reply) -> None:
     """A stream ends with an error event and without [DONE], a plain request with a 429 that says when to retry."""
     assert not reply.is_done
     if request.stream:
-        assert reply.text == "".join(WORDS[:-1])
+        assert reply.text == BEGUN
         assert reply.events[-1]["error"]["type"] == "api_error"
     else:
         assert reply.status == 429, reply.raw
@@ -223,4 +224,7 @@ def test_stalled_store_does_not_keep_a_process_from_ending(
         check_cut(request, reply)
     assert deployment.ledger.reserves == 1
     deployment.start()
-    check_charged_as_delivered(deployment, requests, replies)
+    deployment.ledger.check()
+    for request in requests:
+        row = deployment.ledger.rows()[request.request_id]
+        assert row.cost_nano in marked_costs_nano("forte", request.content, BEGUN), request

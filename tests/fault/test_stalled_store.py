@@ -23,7 +23,7 @@ from tests.service import Deployment, ServiceProcess, wait_until
 from tests.service_config import classes_spec
 
 CREDIT_NANO = 10**9
-WORDS = ["One", " two", " three", " four"]
+WORDS = ["Seven", " four", " five", " nine"]  # a token and five characters each: a mark by length is exact
 USAGE = usage_of(23, 9, 4)
 COST_NANO = usage_cost_nano("forte", USAGE)
 QUIET_S = 1.0

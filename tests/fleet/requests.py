@@ -19,7 +19,7 @@ from tests.loopback import usage_of
 from tests.raw_client import TIMEOUT_S, ChatRequest, Leave, RawClient, Reply, send
 from tests.service import wait_until
 
-WORDS = ["One", " two", " three", " four"]  # a token each
+WORDS = ["Seven", " four", " five", " nine"]  # a token and five characters each: a mark by length is exact
 USAGE = usage_of(23, 9, 4)
 COST_NANO = usage_cost_nano("forte", USAGE)
 CREDIT_NANO = 10**12

@@ -1,6 +1,7 @@
 """`python -m tests.simulation`: run seeds until stopped, or replay one. See docs/money.md."""
 
 import argparse
+import gc
 import itertools
 import os
 import sys
@@ -28,39 +29,48 @@ def main() -> int:
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
     warnings.simplefilter("ignore")  # coroutines of processes that were killed
+    gc.freeze()  # what is imported stays
     arguments = _parse()
     if arguments.seed is not None:
-        return _replay(
-            arguments.seed, arguments.requests, theme_of(arguments.seed, arguments.theme), is_quiet=arguments.quiet
-        )
-    first = arguments.first if arguments.first is not None else int(time.time()) * 1000 % 10**9
+        theme = theme_of(arguments.seed, arguments.theme)
+        return _replay(arguments.seed, arguments.requests, theme, is_quiet=arguments.quiet)
+    broken = _run_seeds(arguments)
+    if broken is None:
+        return 0
+    if not arguments.json and not arguments.quiet:
+        _replay(broken, arguments.requests, theme_of(broken, arguments.theme), is_quiet=False)
+    return 1
+
+
+def _run_seeds(arguments: argparse.Namespace) -> int | None:
+    """Run one seed after the other. Return the first that broke a rule."""
+    seed = first = arguments.first if arguments.first is not None else int(time.time()) * 1000 % 10**9
     until_s = time.monotonic() + arguments.seconds if arguments.seconds else float("inf")
-    runs = requests = failed = 0
+    runs, requests, broken = 0, 0, list[int]()
     began_s, said_s = time.process_time(), time.monotonic()
-    seeds = itertools.count(first) if arguments.seeds is None else range(first, first + arguments.seeds)
+
+    def say_so_far() -> None:
+        if not arguments.json:
+            a_second = requests / (time.process_time() - began_s)
+            counts = f"{runs} seeds, {requests} requests, {a_second:.0f} a second of CPU, {len(broken)} broke a rule"
+            say(f"seeds {first} to {seed}: {counts}")
+
     try:
-        for seed in seeds:
+        for seed in itertools.count(first) if arguments.seeds is None else range(first, first + arguments.seeds):
             done = run_plan(make_plan(seed, requests=arguments.requests, theme=theme_of(seed, arguments.theme)))
             runs, requests = runs + 1, requests + done.requests
             if done.broken:
-                failed += 1
+                broken.append(seed)
                 _report(done, as_json=arguments.json, requests=requests)
-                if arguments.stop_at_first:
-                    return 1
-            if time.monotonic() >= until_s:
+            if time.monotonic() >= until_s or (broken and arguments.stop_at_first):
                 break
-            if time.monotonic() - said_s > SAY_EVERY_S and not arguments.json:
+            if time.monotonic() - said_s > SAY_EVERY_S:
                 said_s = time.monotonic()
-                say(f"seeds {first} to {seed}: {requests} requests, {failed} seeds broke a rule")
+                say_so_far()
     except KeyboardInterrupt:
-        pass
-    if not arguments.json:
-        a_second = requests / (time.process_time() - began_s)
-        say(
-            f"{runs} seeds from {first}: {requests} requests, {a_second:.0f} a second of CPU,"
-            f" {failed} seeds broke a rule"
-        )
-    return 1 if failed else 0
+        arguments.quiet = True
+    say_so_far()
+    return broken[0] if broken else None
 
 
 def _parse() -> argparse.Namespace:
@@ -72,7 +82,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"requests in a run (default: {REQUESTS})")
     parser.add_argument("--theme", choices=THEMES, nargs="+", help="one or several (default: by the seed)")
     parser.add_argument("--stop-at-first", action="store_true", help="stop at the first seed that breaks a rule")
-    parser.add_argument("--quiet", action="store_true", help="with --seed: do not look for a shorter history")
+    parser.add_argument("--quiet", action="store_true", help="do not look for a shorter history")
     parser.add_argument("--json", action="store_true", help="print broken rules as JSON, one line each")
     return parser.parse_args()
 

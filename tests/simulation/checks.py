@@ -120,10 +120,10 @@ class Checks:
             self.fail("a reply is charged before its last byte is sent", detail)
 
     def ended(self, chat: Chat) -> None:
-        is_quick = chat.status != 429 and chat.waited_s <= WAIT_S_MAX
+        is_quick = (chat.status != 429 or chat.is_limited) and chat.waited_s <= WAIT_S_MAX
         if (is_quick and not isinstance(chat.answer, Repeated)) or self.is_disturbed(chat):
             return
-        if chat.status == 429:
+        if chat.status == 429 and not chat.is_limited:
             self.fail("an undisturbed request is served", f"{chat.completion_id}: the store was unavailable")
         if chat.waited_s > WAIT_S_MAX:
             self.fail("an undisturbed request is served", f"{chat.completion_id} waited for {chat.waited_s:.2f} s")
@@ -149,6 +149,8 @@ class Checks:
         is_lock = fault.kind == "lock" and self._world.plan.database == "postgres"
         end_s = math.inf if is_lock else now_s + max(fault.lasts_s, 1.0) + AFTER_FAULT_S
         self._faults.append(FaultSpan(fault, now_s, end_s))
+        if self._world.limits:
+            self._world.limits.fault_began(fault.kind, fault.lasts_s)
         if fault.kind == "lost tail":
             self._lost.append((now_s - 0.5, now_s + AFTER_FAULT_S))
 
@@ -156,6 +158,10 @@ class Checks:
         for span in self._faults:
             if span.fault is fault:
                 span.end_s = self._world.scheduler.now_s + AFTER_LOCK_S
+
+    def was_disturbed(self, since_s: float) -> bool:
+        """Whether anything but a lock went wrong since then, or shortly before."""
+        return any(span.end_s >= since_s for span in self._faults if span.fault.kind != "lock")
 
     def is_disturbed(self, chat: Chat) -> bool:
         return self._is_disturbed(chat.request.account, chat.started_s)
@@ -232,6 +238,8 @@ class Checks:
         self._check_probes()
         self._check_left()
         self._check_effects()
+        if self._world.limits:
+            self._world.limits.at_end()
         self._audit()
 
     def _charges(self) -> dict[str, int]:

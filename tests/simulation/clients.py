@@ -14,6 +14,7 @@ from cadenza.gateway.request import RequestRecord
 from cadenza.ledger.rules import Held, Hold, Insufficient, Repeated
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.store.tables import keys
+from cadenza.store.tables.keys import FoundKey
 from cadenza.upstreams.base import Piece
 from tests.simulation.plan import PlannedRequest
 from tests.simulation.process import Process
@@ -72,6 +73,7 @@ class Chat(msgspec.Struct, eq=False):
     has_failed: bool = False  # the upstream failed
     started_ms: int = 0  # by the clock of its process
     is_thawed: bool = False  # its process may have taken itself for fresh, because its clocks stood still
+    is_limited: bool = False  # its key is beyond its rate, or no slot was free
     marked_nano: int = 0  # what a killed process had marked of it, at least
 
 
@@ -123,12 +125,20 @@ class Refusal(Exception):
 
 async def serve(world: "World", process: Process, chat: Chat, digest: bytes) -> None:
     """Serve one chat, as the gateway does. What happened is noted in `chat`."""
-    request, now_ms = chat.request, process.now_ms()
-    chat.started_ms = now_ms
+    chat.started_ms = process.now_ms()
     found = await process.key_cache.find(digest)
     if found is None or keys.state_of(found, process.now_ms()) != "active":
         raise Refusal(401)
     world.accepted(chat)
+    if process.limits is None:
+        await _serve_admitted(world, chat, found)
+    else:
+        async with process.limits.admit(chat):
+            await _serve_admitted(world, chat, found)
+
+
+async def _serve_admitted(world: "World", chat: Chat, found: FoundKey) -> None:
+    request, process, now_ms = chat.request, chat.process, chat.started_ms
     principal = Principal(found.id, found.account_id, frozenset(), "forte", is_capped=bool(found.is_capped))
     record = SimulatedRecord(chat, principal)
     text = "x" * request.prompt_chars

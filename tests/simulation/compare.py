@@ -24,6 +24,7 @@ TABLES = (
     "payments",
     "payment_events",
     "debts",
+    "credit_lots",
     "command_references",
     "acts",
 )
@@ -76,6 +77,7 @@ class Comparison:
 
     async def give_up(self, number: int) -> dict[int, Did]:
         self._history.append(f"{number}: gives up")
+        self._failed.add(number)
         await self._model.give_up(number)
         await self._real.give_up(number)
         return await self._check_finished()

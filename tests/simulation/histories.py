@@ -16,6 +16,7 @@ from cadenza.fleet import changes, presence
 from cadenza.ledger import (
     cap_rows,
     credit,
+    lots,
     low_balances,
     marks,
     payments,
@@ -223,6 +224,8 @@ CHANGES: list[tuple[Statement, Mapping[str, Pick]]] = [
     (credit.OWE, {}),
     (credit.PAY, {}),
     (credit.ADD_REFERENCE, {}),
+    (lots.ADD, {"expires_at": one_of(None, 2)}),
+    (lots.CHANGE, {"lot": one_of(1, 2), "left": AMOUNT, "ended": one_of(None, 3)}),
     (low_balances.CLAIM, {}),
     (low_balances.CLEAR, {}),
     (low_balances.NOTICE_BELOW, {"below": one_of(5, 500)}),
@@ -236,6 +239,7 @@ CHANGES: list[tuple[Statement, Mapping[str, Pick]]] = [
             "expires_at": one_of(None, 2),
             "redeemed_at": one_of(None),
             "redeemed_by": one_of(None),
+            "credit_days": one_of(None, 1),
         },
     ),
     (payments.LOCK, OF_PAYMENT),
@@ -313,6 +317,8 @@ READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (credit.OPEN_DEBTS, {}),
     (credit.FIND_DEBT, {}),
     (credit.GRANTED_OF_DEBT, {}),
+    (lots.OPEN, {}),
+    (lots.DUE, {}),
     (credit.FIND_REFERENCE, {}),
     (low_balances.FIND, {}),
     (statement.REPLY_COST, {}),
@@ -348,7 +354,20 @@ READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (audit_events.LIST, {"before": one_of(2, 100)}),
     (audit_events.LIST_OF_ACCOUNT, {"before": one_of(2, 100)}),
 ]
-_LEDGER = (rows, cap_rows, marks, sweeps, transaction, credit, low_balances, statement, vouchers, payments, presence)
+_LEDGER = (
+    rows,
+    cap_rows,
+    marks,
+    sweeps,
+    transaction,
+    credit,
+    lots,
+    low_balances,
+    statement,
+    vouchers,
+    payments,
+    presence,
+)
 MODULES = (*_LEDGER, changes, accounts, audit_events, epochs, keys, usage)
 NAMES: dict[Statement, str] = {}  # for messages
 for _module in MODULES:

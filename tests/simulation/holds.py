@@ -76,7 +76,8 @@ class HoldWatch:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._claims: dict[str, Claim] = {}
-        self._waiting: dict[str, Claim] = {}
+        self._waiting: dict[str, dict[str, Claim]] = defaultdict(dict)  # by account
+        self._running: dict[str, dict[str, int]] = defaultdict(dict)  # by account and name: what runs holds
         self._of_account: dict[str, int] = defaultdict(int)
         self._of_key: dict[str, int] = defaultdict(int)
         self._find_account = world.model.finder("accounts", "id")
@@ -90,20 +91,20 @@ class HoldWatch:
         now_s = self._world.scheduler.now_s
         most_nano = hold.price.quote(hold.prompt_tokens, hold.allowance_tokens + hold.extra_tokens)
         claim = Claim(process, process.presence.name, hold, most_nano, now_s, 2**62)
-        self._claims[hold.completion_id] = self._waiting[hold.completion_id] = claim
+        self._claims[hold.completion_id] = self._waiting[hold.account_id][hold.completion_id] = claim
         self._change(claim, claim.amount_nano)
         self._look(claim)
         return claim
 
     def answered(self, claim: Claim, answer: Held | Insufficient | Repeated) -> None:
-        del self._waiting[claim.hold.completion_id]
+        del self._waiting[claim.hold.account_id][claim.hold.completion_id]
         self._look(claim)
         chat = self._world.chat_of[claim.hold.completion_id]
         chat.answer, chat.registered_as = answer, claim.name
         if isinstance(answer, Held):
-            claim.is_running = True
             self._change(claim, answer.amount_nano - claim.amount_nano)
             claim.amount_nano = answer.amount_nano
+            self._set_running(claim, is_running=True)
             if claim.asked_s == self._world.scheduler.now_s:
                 self._check_registered(claim)
         else:
@@ -113,13 +114,13 @@ class HoldWatch:
 
     def abandoned(self, claim: Claim) -> None:
         """The client left, or the store did not answer: the hold may be taken, and is given back."""
-        del self._waiting[claim.hold.completion_id]
+        del self._waiting[claim.hold.account_id][claim.hold.completion_id]
         claim.is_abandoned = True
         self._world.scheduler.after(ABANDONED_S, self._drop, claim)
 
     def ended(self, completion_id: str) -> None:
         """What is due stays reserved until it is charged."""
-        self._claims[completion_id].is_running = False
+        self._set_running(self._claims[completion_id], is_running=False)
 
     def charged(self, completion_id: str) -> None:
         """The request is over, and its charge is durable."""
@@ -130,7 +131,13 @@ class HoldWatch:
     def _drop(self, claim: Claim) -> None:
         if self._claims.get(claim.hold.completion_id) is claim:
             del self._claims[claim.hold.completion_id]
+            self._set_running(claim, is_running=False)
             self._change(claim, -claim.amount_nano)
+
+    def _set_running(self, claim: Claim, *, is_running: bool) -> None:
+        if is_running != claim.is_running:
+            claim.is_running, held = is_running, self._running[claim.hold.account_id]
+            held[claim.name] = held.get(claim.name, 0) + (claim.amount_nano if is_running else -claim.amount_nano)
 
     def _change(self, claim: Claim, amount_nano: int) -> None:
         self._of_account[claim.hold.account_id] += amount_nano
@@ -138,13 +145,9 @@ class HoldWatch:
 
     def account_changed(self, account_id: str) -> None:
         """An account, or a reserve of it, was changed."""
-        for claim in self._waiting.values():
-            if claim.hold.account_id == account_id:
-                self._look(claim)
-        held = defaultdict[str, int](int)
-        for claim in self._claims.values():
-            if claim.hold.account_id == account_id and claim.is_running and not claim.process.loop.is_dead:
-                held[claim.name] += claim.amount_nano
+        for claim in self._waiting[account_id].values():
+            self._look(claim)
+        held = self._running[account_id]
         if not held or self._world.checks.has_lost_commits:
             return
         reserved = {row[RESERVE_PROCESS]: row[RESERVE_AMOUNT] for row in self._find_reserves(account_id)}

@@ -9,7 +9,10 @@ from typing import get_args
 
 import msgspec
 
+from cadenza.core.rates import Rate
+from tests.simulation.limits import PlannedLimits
 from tests.simulation.themes import (
+    OF_VALKEY,
     THEMES,
     TRAITS,
     CommandKind,
@@ -22,7 +25,7 @@ from tests.simulation.themes import (
 
 POSTGRES_ONLY = ("lost machine", "sleep", "freeze", "cut", "slow", "reset", "failover", "lost tail")
 OF_LINKS = ("cut", "slow", "reset")  # these may meet the operator's connections, too
-KINDS: tuple[FaultKind, ...] = tuple(kind for kind in get_args(FaultKind) if kind != "theft")
+KINDS: tuple[FaultKind, ...] = tuple(kind for kind in get_args(FaultKind) if kind not in {"theft", *OF_VALKEY})
 BUSY_S = 20.0  # requests and faults begin in this time
 BURSTS = 3  # of the requests of an account, so that the ledger writes many at once
 MONTH_END_MS = 1_793_491_200_000  # 2026-11-01 00:00 UTC
@@ -95,6 +98,7 @@ class RunPlan(msgspec.Struct, frozen=True):
     requests: tuple[PlannedRequest, ...]
     commands: tuple[PlannedCommand, ...]
     faults: tuple[PlannedFault, ...]
+    limits: PlannedLimits | None = None
 
 
 class PlanBase(msgspec.Struct, frozen=True):
@@ -131,7 +135,13 @@ def make_plan(
         requests=tuple(_request(base, number) for number in range(requests)),
         commands=tuple(_command(base, number) for number in range(random.randint(*traits.commands))),
         faults=tuple(_fault(base, number) for number in range(random.choice(traits.faults))),
+        limits=_limits(random) if traits.is_limited else None,
     )
+
+
+def _limits(random: Random) -> PlannedLimits:
+    rate = Rate(random.choice((5.0, 20.0, 100.0)), random.choice((8, 40, 200)))
+    return PlannedLimits(rate, random.choice((32, 64, 256)))
 
 
 def _account(random: Random, number: int, traits: ThemeTraits) -> PlannedAccount:

@@ -177,8 +177,12 @@ class Backend:
             self._fail(answer, asyncpg.LockNotAvailableError("canceling statement due to lock timeout"))
 
     def _fail(self, answer: Answer, error: Exception) -> None:
+        """A transaction that has failed frees its locks at once, and waits for its ROLLBACK."""
         self._running = None
-        self._has_failed = self._session is not None
+        if self._session is not None:
+            self._has_failed = True
+            self._session.roll_back()
+            self._server.ended(self._session)
         self._reply(answer, error=error)
 
     def _commit(self, answer: Answer) -> None:

@@ -1,4 +1,4 @@
-"""One simulated process of the service: the real presence, ledger, key cache and rates, on its own event loop."""
+"""One simulated process of the service: the real presence, ledger, key cache and limits, on its own event loop."""
 
 import asyncio
 import io
@@ -9,15 +9,16 @@ from typing import Literal
 
 from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Host, Presence
-from cadenza.fleet.shared import MemoryRates
 from cadenza.observe import Observer, make_log
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.store import Store, StoreUnavailable
 from tests.simulation.holds import WatchedLedger
+from tests.simulation.limits import LimitWatch, ProcessLimits
 from tests.simulation.network import Link
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.scheduler import Scheduler, VirtualLoop
 from tests.simulation.sqlite import SimulatedSqliteStore, SqliteFile
+from tests.simulation.valkey import SimulatedValkey
 
 URL = "postgresql://simulated/cadenza"
 State = Literal["starting", "serving", "draining", "gone"]
@@ -36,6 +37,8 @@ class Machine:
         self.database = database
         self.start_ms = start_ms
         self.names = 0
+        self.valkey: SimulatedValkey | None = None
+        self.limits: LimitWatch | None = None
 
     def open_store(self, loop: VirtualLoop, link: Link) -> Store:
         """The store as a program on this event loop sees it."""
@@ -74,7 +77,10 @@ class Process:
         self.ledger = WatchedLedger(self.store, self.observer, self.presence)
         self.ledger.process = self
         self.key_cache = KeyCache(self.store, self.presence)
-        self.rates = MemoryRates(lambda: round(self.loop.time() * 1e9))
+        self.limits: ProcessLimits | None = None
+        if machine.valkey and machine.limits:
+            link = Link(machine.scheduler, self.loop, Random(f"{machine.random.random()} {self.name}"))
+            self.limits = ProcessLimits(machine.limits, machine.valkey, link, machine.new_name(), self.observer)
 
     def now_ms(self) -> int:
         return self._machine.start_ms + self.clock_ms + round(self._machine.scheduler.now_s * 1000)
@@ -96,6 +102,8 @@ class Process:
         try:
             await self.presence.start()
             await self.ledger.start()
+            if self.limits:
+                await self.limits.start()
         except StoreUnavailable:
             self.die()
             self._machine.scheduler.after(START_PAUSE_S, on_failure)
@@ -111,6 +119,8 @@ class Process:
             await asyncio.sleep(0.05)
         await self.ledger.stop()
         await self.presence.stop()
+        if self.limits:
+            await self.limits.stop()
         self.die()
 
     def die(self, *, is_machine_lost: bool = False) -> None:
@@ -119,10 +129,11 @@ class Process:
         self.loop.kill()
         if isinstance(self.store, SimulatedSqliteStore):
             self.store.lost()
-        elif is_machine_lost:
-            self.link.cut()
-        else:
-            self.link.break_all()
+        for link in [self.link, *([self.limits.link] if self.limits else [])]:
+            if is_machine_lost:
+                link.cut()
+            else:
+                link.break_all()
 
     def pause(self) -> None:
         self.loop.pause()

@@ -91,6 +91,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.name = name
         self.is_dead = False
         self.errors: list[dict[str, Any]] = []
+        self.hosts: dict[str, Callable[[Any], Awaitable[Any]]] = {}  # how a connection to each is made
         self._ready: deque[VirtualHandle] = deque()
         self._late: list[VirtualHandle] = []  # timers that became due in a pause
         self._has_turn = False
@@ -159,6 +160,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def create_task(self, coro: Generator[Any, None, T], **options: Any) -> "asyncio.Task[T]":  # type: ignore[override]
         return asyncio.Task(coro, loop=self, **options)
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], T], host: str, *_: object, **__: object
+    ) -> tuple[asyncio.Transport, T]:
+        connected: tuple[asyncio.Transport, T] = await self.hosts[host](protocol_factory)
+        return connected
 
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., T], *args: Any

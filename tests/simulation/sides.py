@@ -51,7 +51,7 @@ class Side(Protocol):
         """The sessions that wait, each with those that it waits for, directly or by way of others."""
 
     async def give_up(self, number: int) -> None:
-        """End a session whose statement waits, as a lock timeout does."""
+        """End a statement that waits, as a lock timeout does. Its transaction has failed, and is to be rolled back."""
 
     async def contents(self, table: str) -> list[Any]: ...
 
@@ -122,7 +122,10 @@ class ModelSide:
     async def give_up(self, number: int) -> None:
         _, running, _ = self._running.pop(number)
         running.close()
-        await self.end(number, commits=False)
+        session = self._sessions[number]
+        assert session
+        session.roll_back()
+        self._go_on()
 
     async def contents(self, table: str) -> list[Any]:
         return sorted((_plain(row.values()) for row in self.database.table(table)), key=repr)
@@ -221,7 +224,7 @@ class PostgresSide:
         await self._watcher.execute("SELECT pg_cancel_backend($1)", self._connections[number].get_server_pid())
         with contextlib.suppress(asyncpg.QueryCanceledError):
             await task
-        await self.end(number, commits=False)
+        await self._settle()
 
     async def contents(self, table: str) -> list[Any]:
         names = ", ".join(layouts("postgres").tables[table].columns)

@@ -154,6 +154,30 @@ async def test_rows_are_locked_in_order_and_stay_locked_during_the_wait(both: Co
     await both.finish()
 
 
+async def test_a_lock_timeout_frees_all_locks_of_its_transaction_at_once(both: Comparison) -> None:
+    """Others go on before the ROLLBACK, without what the failed transaction changed."""
+    take = (credit.TAKE, {"amount": 30, "account": "acct_b", "granted": 0})
+    await both.run(0, (accounts.LOCK, {"account": "acct_a"}))
+    await both.run(1, take)
+    assert await both.run(1, (accounts.LOCK, {"account": "acct_a"})) is WAITS
+    assert await both.run(2, take) is WAITS
+    assert (await both.give_up(1))[2].rows == ((20,),)
+    await both.finish()
+
+
+async def test_a_refused_change_frees_all_locks_of_its_transaction_at_once(both: Comparison) -> None:
+    """Others go on before the ROLLBACK, without what the failed transaction changed."""
+    take = (credit.TAKE, {"amount": 30, "account": "acct_a", "granted": 0})
+    await both.run(0, take)
+    assert await both.run(1, take) is WAITS
+    refused = await both.run(0, (rows.MOVE, {"account": "acct_b", "paid": -40, "more": 0, "granted": 0}))
+    assert refused is not None
+    assert refused.refused
+    assert await both.waiting() == {}
+    assert values_of(await both.run(1, (credit.FREE, {"account": "acct_a"}))) == ((0,),)
+    await both.finish()
+
+
 async def test_locked_accounts_can_be_skipped(both: Comparison) -> None:
     """SKIP LOCKED leaves out the rows that another transaction has locked."""
     await both.run(0, (accounts.LOCK, {"account": "acct_b"}))

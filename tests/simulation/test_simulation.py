@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from tests.simulation.plan import DOLLAR_NANO, PlannedFault, make_plan
 from tests.simulation.run import run_plan, shrink
-from tests.simulation.themes import Database
+from tests.simulation.themes import Database, Theme
 
 SEEDS = range(8)
 
@@ -18,13 +18,23 @@ def test_a_seed_breaks_no_rule(seed: int) -> None:
     assert done.whole > 0
 
 
-@pytest.mark.parametrize("database", ["postgres", "sqlite"])
-def test_one_seed_is_one_run(database: Database) -> None:
+@pytest.mark.parametrize(("database", "theme"), [("postgres", None), ("sqlite", None), ("postgres", "limited")])
+def test_one_seed_is_one_run(database: Database, theme: Theme | None) -> None:
     """The same seed does the same, step by step."""
-    plan = make_plan(5, requests=100, database=database)
+    plan = make_plan(5, requests=100, database=database, theme=theme)
     one, two = run_plan(plan, is_traced=True), run_plan(plan, is_traced=True)
     assert one.trace == two.trace
     assert (one.digest, one.steps) == (two.digest, two.steps)
+
+
+def test_a_loss_of_valkey_breaks_no_rule() -> None:
+    """A process that is cut off from Valkey, and a Valkey that comes back empty, give no key more than is stated."""
+    plan = make_plan(3, requests=250, theme="limited")
+    cut = PlannedFault(90, 3.0, "cut valkey", process=0, lasts_s=4.0, account=0)
+    restart = PlannedFault(91, 12.0, "restart valkey", process=0, lasts_s=2.0, account=0)
+    done = run_plan(replace(plan, faults=(cut, restart)))
+    assert done.broken == ()
+    assert done.whole > 0
 
 
 def test_the_shortest_history() -> None:

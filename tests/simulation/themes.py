@@ -18,6 +18,7 @@ Theme = Literal[
     "owing",  # refunds, disputes, corrections, vouchers and grants while requests run
     "unsure",  # connections that break in the middle of transactions
     "locked",  # rows that a stranger has locked, some for long
+    "limited",  # rates and slots in Valkey
 ]
 Database = Literal["postgres", "sqlite"]
 Upstream = Literal[
@@ -44,8 +45,12 @@ FaultKind = Literal[
     "lost tail",  # the same, and the last commits are gone
     "clock",  # the time of day of a process is set
     "drain",  # it is stopped properly, and started again
+    "cut valkey",  # no packets between the process and Valkey
+    "slow valkey",  # the same, a hundred times slower
+    "restart valkey",  # it is down, and comes back empty
     "theft",  # a stranger takes credit past the ledger: no seed has it, the tests of the simulation plant it
 ]
+OF_VALKEY: tuple[FaultKind, ...] = ("cut valkey", "slow valkey", "restart valkey")
 CommandKind = Literal["grant", "correct", "revoke", "cap", "voucher", "refund", "dispute"]
 THEMES: tuple[Theme, ...] = get_args(Theme)
 SPANS_S = (0.05, 0.5, 0.5, 1.9, 2.1, 2.6, 4.0, 4.9, 5.2, 5.9, 6.3, 6.8, 7.5, 8.5)  # about the times of the presence
@@ -91,6 +96,7 @@ class ThemeTraits(msgspec.Struct, frozen=True):
     leaving: float = 0.15
     bursts: float = 0.4  # how many come within half a second of others of their account
     upstreams: tuple[Upstream, ...] = UPSTREAMS
+    is_limited: bool = False  # rates and slots are shared in Valkey
 
 
 TRAITS: dict[Theme, ThemeTraits] = {
@@ -201,5 +207,19 @@ TRAITS: dict[Theme, ThemeTraits] = {
         commands=(0, 3),
         command_kinds=("grant", "correct"),
         long=0.3,
+    ),
+    "limited": ThemeTraits(
+        databases=("postgres",),
+        processes=(1, 2, 3, 4),
+        accounts=(2, 4),
+        dollars=RICH,
+        caps_nano=(None,),
+        faults=(0, 1, 1, 2, 3),
+        kinds=(*OF_VALKEY, *OF_VALKEY, "stop", "sleep", "freeze", "crash", "lost machine", "drain", "cut"),
+        commands=(0, 2),
+        command_kinds=("grant", "revoke"),
+        prompts=(40, 400),
+        bursts=0.8,
+        is_limited=True,
     ),
 }

@@ -20,6 +20,7 @@ from tests.simulation.clients import CHARS_PER_TOKEN, Chat, Refusal, serve
 from tests.simulation.commands import CapChange, Operator, key_name
 from tests.simulation.database import ModelDatabase, RowChanges
 from tests.simulation.holds import HEARTBEATS, HoldWatch
+from tests.simulation.limits import LimitWatch
 from tests.simulation.network import Link
 from tests.simulation.plan import (
     BUSY_S,
@@ -33,6 +34,7 @@ from tests.simulation.postgres import PostgresServer
 from tests.simulation.process import Machine, Process
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.sqlite import SqliteFile
+from tests.simulation.valkey import SimulatedValkey
 
 LOST_TAIL_S = 0.3
 DOWN_S = 1.0
@@ -43,6 +45,7 @@ SWEEP_S = 0.001  # a part of how long a sweep takes
 TWO_HOURS_MS = 7_200_000
 PROBES_S = 16.0  # so long after the last fault, every account must be served
 SETTLED_S = 24.0  # so long after the last fault, everything must be in order
+EXPIRY_MS = 4_000  # after so long, the granted credit of every other account expires
 REVOKED = 2_000_000  # the numbers of requests with a key that was revoked
 REVOKED_S = (0.0, 0.02, 0.3, 1.0, 2.2)  # when they are sent, after the revocation returned
 
@@ -62,6 +65,10 @@ class World:
             else SqliteFile(self.model, random)
         )
         self.machine = Machine(self.scheduler, random, self.database, plan.start_ms)
+        self.limits = LimitWatch(self, plan.limits) if plan.limits else None
+        if self.limits:
+            self.machine.limits = self.limits
+            self.machine.valkey = SimulatedValkey(self.scheduler)
         self.checks = Checks(self)
         self.watch = HoldWatch(self)
         self.chats: list[Chat] = []
@@ -113,7 +120,10 @@ class World:
                 account = Account(planned.name, f"{planned.name}@example.org", "forte", 0, 0, self.plan.start_ms)
                 accounts.add(tx, account, "hash")
                 if granted_nano := planned.credit_nano // 3:
-                    ledger_credit.grant(tx, planned.name, granted_nano, "", self.plan.start_ms)
+                    start_ms = self.plan.start_ms
+                    expires_at = start_ms + EXPIRY_MS if number % 2 else None
+                    given = CreditMove(planned.name, "grant", granted_nano, "", start_ms, expires_at=expires_at)
+                    ledger_credit.give(tx, given)
                 if paid_nano := planned.credit_nano - granted_nano:
                     paid = CreditMove(planned.name, "payment", paid_nano, "", self.plan.start_ms)
                     ledger_credit.give(tx, paid)
@@ -295,10 +305,27 @@ class World:
                 self._until(fault, process, lambda: self._resume(kind, process, began_s))
             case "clock":
                 process.clock_ms += TWO_HOURS_MS if fault.number % 3 == 0 else round((lasts_s - 5) * 10_000)
+            case "cut valkey" | "slow valkey" | "restart valkey":
+                self._fault_of_valkey(fault, process)
             case "drain":
                 running = self.running[id(process)]
                 process.loop.start(process.drain(lambda: not running))
                 self._restart_when_gone(number)
+
+    def _fault_of_valkey(self, fault: PlannedFault, process: Process) -> None:
+        valkey, limits, after = self.machine.valkey, process.limits, self.scheduler.after
+        assert valkey
+        assert limits
+        match fault.kind:
+            case "cut valkey":
+                limits.link.cut()
+                after(fault.lasts_s, limits.link.heal)
+            case "slow valkey":
+                limits.link.slowness = 100.0
+                after(fault.lasts_s, setattr, limits.link, "slowness", 1.0)
+            case "restart valkey":
+                valkey.go_down()
+                after(fault.lasts_s, valkey.come_up_empty)
 
     def _resume(self, kind: str, process: Process, began_s: float) -> None:
         paused_s = self.scheduler.now_s - began_s

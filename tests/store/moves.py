@@ -77,7 +77,7 @@ class Progress:
     def has_delivered(self) -> bool:
         return self.delivered_tokens > 0
 
-    async def count(self) -> Usage:
+    async def progress(self) -> Usage:
         return Usage(100, self.delivered_tokens, estimated=True)
 
 

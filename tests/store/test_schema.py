@@ -135,7 +135,7 @@ async def test_entries_cannot_be_emptied_or_replaced(filled: Store) -> None:
     """TRUNCATE on Postgres and INSERT OR REPLACE on SQLite are refused too."""
     replace = (
         "INSERT OR REPLACE INTO entries SELECT id, account_id, kind, 2, completion_id, note, created_at, source, "
-        "debt_id FROM entries"
+        "debt_id, origin, granted_nano FROM entries"
     )
     with pytest.raises(StoreRefused, match="append-only"):
         await run_sql(filled, replace if isinstance(filled, SqliteStore) else "TRUNCATE entries")

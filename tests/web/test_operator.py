@@ -144,6 +144,20 @@ def test_no_more_is_taken_back_than_there_is(service: Service, operator: Visitor
     assert (balance_nano(service, other), audit_events_of(service, other)) == (CREDIT_NANO, [])
 
 
+def test_a_grant_may_expire(service: Service, operator: Visitor, email: str, other: str, other_page: str) -> None:
+    """After so many days, which the audit log has; anything else is refused."""
+    assert operator.post(f"{other_page}/grants", {"amount": "1.00", "expires_days": "90"}).status == 303
+    for days in ("0", "-1", "soon", "٥", "99999"):
+        assert operator.post(f"{other_page}/grants", {"amount": "1.00", "expires_days": days}).status == 400
+    assert audit_events_of(service, other) == [(email, "credit.grant", "1.00 dollars for 90 days")]
+    lots = service.ledger.query(
+        "SELECT amount_nano, expires_at - created_at AS lasts_ms FROM credit_lots WHERE account_id = ? "
+        "AND expires_at IS NOT NULL",
+        other_page.rpartition("/")[2],
+    )
+    assert [(row["amount_nano"], row["lasts_ms"]) for row in lots] == [(1_000_000_000, 90 * 86_400_000)]
+
+
 def test_unknown_fields_are_refused(operator: Visitor, other_page: str) -> None:
     """A form and a body with a field more than the table has are refused."""
     assert operator.api("PUT", f"{other_page}/role", {"is_operator": True, "by": "x"}).status == 400

@@ -92,16 +92,17 @@ def list_(as_json: bool, config: str | None) -> None:
 @email_argument
 @click.argument("amount")
 @click.option("--note", metavar="TEXT", default="", help="The reason, for the ledger.")
+@click.option("--expires", metavar="DAYS", type=int, show_default="never", help="After how many days the rest expires.")
 @reference_option
 @config_option
-def credit(email: str, amount: str, note: str, reference: str, config: str | None) -> None:
+def credit(email: str, amount: str, note: str, expires: int | None, reference: str, config: str | None) -> None:
     """Add credit to an account: an amount of dollars, like 5.00."""
     from cadenza.control.money.credit import give_credit  # noqa: PLC0415 import time
 
     amount_nano = parse_dollars(amount)
     done = with_store(
         load_config(config),
-        lambda store: give_credit(store, email, amount_nano, note, now_ms(), COMMAND_LINE, reference),
+        lambda store: give_credit(store, email, amount_nano, note, now_ms(), COMMAND_LINE, reference, expires),
     )
     if done.earlier_at is not None:
         _say_repeated(done.earlier_at)

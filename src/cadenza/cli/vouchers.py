@@ -31,14 +31,29 @@ def vouchers() -> None:
 @click.argument("amount")
 @click.option("--count", metavar="NUMBER", type=int, default=1, show_default=True, help="How many vouchers to make.")
 @click.option("--expires", metavar="DAYS", type=int, show_default="never", help="After how many days they expire.")
+@click.option(
+    "--credit-expires",
+    metavar="DAYS",
+    type=int,
+    show_default="never",
+    help="After how many days the rest of the credit expires, once it is redeemed.",
+)
 @click.option("--note", metavar="TEXT", default="", help="What they are for. Only operators see it.")
 @reference_option
 @config_option
-def create(amount: str, count: int, expires: int | None, note: str, reference: str, config: str | None) -> None:
+def create(  # noqa: PLR0913, PLR0917 its options
+    amount: str,
+    count: int,
+    expires: int | None,
+    credit_expires: int | None,
+    note: str,
+    reference: str,
+    config: str | None,
+) -> None:
     """Make vouchers of AMOUNT dollars and print their codes, one a line. A code is shown only this once."""
     from cadenza.control.money.vouchers import VoucherOrder, create_vouchers  # noqa: PLC0415 import time
 
-    order = VoucherOrder(parse_dollars(amount), count, expires, note, reference)
+    order = VoucherOrder(parse_dollars(amount), count, expires, note, reference, credit_expires)
     made = with_store(load_config(config), lambda store: create_vouchers(store, order, COMMAND_LINE, now_ms()))
     for code, _ in made:
         click.echo(code)
@@ -58,7 +73,7 @@ def list_(as_json: bool, config: str | None) -> None:
         {
             **to_row(voucher, "id", "prefix", "amount"),
             "state": voucher.state(now),
-            **to_row(voucher, "note", "created_at", "expires_at", "redeemed_at"),
+            **to_row(voucher, "note", "created_at", "expires_at", "credit_days", "redeemed_at"),
             "redeemed_by": redeemed_by,
         }
         for voucher, redeemed_by in read_store(load_config(config), list_vouchers)

@@ -17,6 +17,7 @@ OUTPUT_TOKENS_MIN = 16  # a shorter answer is of no use
 PART_CHARS = 16 * 1024
 CUT_TRIES_MAX = 32  # spaces that are looked at to find a good place to cut
 MESSAGE_OVERHEAD_TOKENS = 4  # role and separators of one message in a chat template
+CHARS_PER_TOKEN = 5  # of English prose; other text has fewer
 TOKEN_BYTES_MAX = 128  # the longest token of o200k: 128 spaces
 WORD_BYTES_PER_TOKEN = 3  # words have more, in every script
 SIGNS = re.compile(r"[^\w\s]+|\d+")  # each of their bytes may be a token
@@ -108,6 +109,11 @@ class Tokenizer:
 def least_tokens(chars: int) -> int:
     """The fewest tokens that `chars` characters can have."""
     return -(-chars // TOKEN_BYTES_MAX)
+
+
+def rough_tokens(chars: int) -> int:
+    """About how many tokens an ordinary text of `chars` characters has; rather fewer, in every script."""
+    return chars // CHARS_PER_TOKEN
 
 
 def _parts(text: str, part_chars: int) -> Iterator[str]:

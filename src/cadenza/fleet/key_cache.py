@@ -46,10 +46,10 @@ class KeyCache:
         return cached if self._change_mark == self._store.change_mark() else None
 
     async def find(self, digest: bytes) -> FoundKey | None:
-        if (cached := self.find_now(digest)) is not None:
-            return cached
         if not self._store.is_shared_by_machines:
             return await self._find_in_file(digest)
+        if (cached := self.find_now(digest)) is not None:
+            return cached
         digests, query = self._next or self._prepare()
         digests.add(digest)
         return (await asyncio.shield(query)).by_digest.get(digest)

@@ -1,7 +1,8 @@
 """The token counts of one reply: what the upstream reported last, and our own count of what was delivered.
 
-We count replies without usage, replies that break off, and long streams, whose counts are marked in the ledger. Most
-replies are never counted. Delivered text is kept until it is counted, at most 16 K characters of it.
+We count replies without usage and replies that break off. Most replies are never counted. The marks of a running stream
+are estimated by length if the tokenizer is not loaded. Delivered text is kept until it is counted: at most 16 K
+characters of it, or 64 K and what arrives between two marks while the tokenizer is not loaded.
 """
 
 import asyncio
@@ -11,12 +12,13 @@ import msgspec
 
 from cadenza.core.chat import FinishReason
 from cadenza.core.records import ReplyResult, Usage
-from cadenza.core.tokens import Tokenizer, believable, is_prompt_believable
+from cadenza.core.tokens import Tokenizer, believable, is_prompt_believable, rough_tokens
 from cadenza.routing.prompt import PromptSize
 from cadenza.upstreams.base import Fault, Piece
 
 TAIL_CHARS_MAX = 4096
 UNCOUNTED_CHARS_MAX = 16 * 1024
+KEPT_CHARS_MAX = 64 * 1024  # a stream that delivered more has the tokenizer loaded, to count what it keeps
 WINDOW_DOUBT = 2  # our count of the prompt fits the window, and no tokenizer in use counts twice as many
 FINISH_REASONS: dict[str, FinishReason] = {reason: reason for reason in get_args(FinishReason)}
 
@@ -70,6 +72,13 @@ class UsageMeter:
         if piece.finish_reason:
             self._finish_reason = FINISH_REASONS.get(piece.finish_reason, "stop")
 
+    async def progress(self) -> Usage:
+        """What is charged if this process dies now: our own count, or an estimate that is rather too low."""
+        if self._tokenizer.is_loaded or self._delivered.kept_chars > KEPT_CHARS_MAX:
+            return await self.count()
+        delivered_tokens = rough_tokens(self._delivered.kept_chars) or 1
+        return Usage(self._prompt.rough, min(delivered_tokens, self._output_limit), estimated=True)
+
     async def count(self) -> Usage:
         """Our own count of the prompt and of what was delivered."""
         if not self._tokenizer.is_loaded:
@@ -110,8 +119,8 @@ class DeliveredText:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.has_any = False
         self._tokenizer = tokenizer
+        self.kept_chars = 0  # of `_uncounted`
         self._uncounted: list[str] = []
-        self._uncounted_chars = 0
         self._tail = ""  # the end of what was counted: its tokens depend on what follows
         self._tokens_before_tail = 0
         self._tokens = 0
@@ -120,15 +129,15 @@ class DeliveredText:
         """Keep the text. It is counted when a count is needed, not with every chunk."""
         self.has_any = True
         self._uncounted.append(text)
-        self._uncounted_chars += len(text)
-        if self._uncounted_chars > UNCOUNTED_CHARS_MAX and self._tokenizer.is_loaded:
+        self.kept_chars += len(text)
+        if self.kept_chars > UNCOUNTED_CHARS_MAX and self._tokenizer.is_loaded:
             self.count()
 
     def count(self) -> int:
         if self._uncounted:
             self._tail += "".join(self._uncounted)
             self._uncounted.clear()
-            self._uncounted_chars = 0
+            self.kept_chars = 0
             if end := _last_word(self._tail):
                 self._tokens_before_tail += self._tokenizer.count(self._tail[:end])
                 self._tail = self._tail[end:]

@@ -7,6 +7,7 @@ longer, and is served next. The slots of a fleet are leased to its processes, wh
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from cadenza.core.errors import RateLimited
 from cadenza.core.shares import Shares, SlotLease, Use
@@ -27,7 +28,9 @@ class Slots:
         wait_s: float = SLOT_WAIT_S,
         share_wait_s: float = SHARE_WAIT_S,
         lender: Lender | None = None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._now_s = now_s
         self._shares = Shares(limit)
         self._wait_s = wait_s
         self._share_wait_s = share_wait_s
@@ -39,11 +42,11 @@ class Slots:
 
     def take_now(self, key: str) -> "Slot | None":
         """A slot for a block, if there is one now."""
-        return Slot(self, key) if self._shares.take(key, time.monotonic()) else None
+        return Slot(self, key) if self._shares.take(key, self._now_s()) else None
 
     async def enter(self, key: str) -> bool:
         """Whether there is a slot, now or within a moment. Every `enter` that returns True needs a `leave`."""
-        if self._shares.take(key, time.monotonic()):
+        if self._shares.take(key, self._now_s()):
             return True
         is_modest = self._shares.is_within_share(key, self._waiting_by_key[key] + 1)
         if is_modest or len(self._waiting) < self._shares.ceiling:
@@ -57,7 +60,7 @@ class Slots:
                 self._waiting_by_key[key] -= 1
                 if not self._waiting_by_key[key]:
                     del self._waiting_by_key[key]
-        self._shares.want(key, time.monotonic())
+        self._shares.want(key, self._now_s())
         return False
 
     @property
@@ -89,7 +92,7 @@ class Slots:
         self._let_in()
 
     def use(self) -> Use:
-        return self._shares.use(self._waiting_by_key, time.monotonic())
+        return self._shares.use(self._waiting_by_key, self._now_s())
 
     async def _wait(self, key: str, wait_s: float) -> bool:
         loop = asyncio.get_running_loop()
@@ -112,7 +115,7 @@ class Slots:
         turn.cancel()
 
     def _let_in(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._now_s()
         while self._waiting and self._shares.taken < self._shares.limit:
             turn = min(self._waiting, key=lambda turn: self._shares.held_by(self._waiting[turn]))
             if not self._shares.take(self._waiting[turn], now_s):

@@ -175,15 +175,16 @@ class ClientConnection(asyncio.Protocol):
         return self._waiter
 
     def _expire(self) -> None:
-        if self._waiter and not self._waiter.done():
-            self._waiter.set_exception(TimeoutError())
+        self._wake(TimeoutError())
 
     def _wake(self, error: BaseException | None = None) -> None:
-        if self._waiter and not self._waiter.done():
+        """The waiter is forgotten: with its error it would keep the frames of the task that awaited it."""
+        waiter, self._waiter = self._waiter, None
+        if waiter and not waiter.done():
             if error:
-                self._waiter.set_exception(error)
+                waiter.set_exception(error)
             else:
-                self._waiter.set_result(None)
+                waiter.set_result(None)
 
     def _hand_over(self, receiver: Receiver) -> None:
         """Give the receiver what one read brought of the body."""

@@ -50,7 +50,7 @@ class EventReader:
         *lines, rest = b"".join((*self._unfinished_line, data)).split(b"\n")
         self._kept_bytes -= sum(map(len, self._unfinished_line))
         self._unfinished_line.clear()
-        events = [event for line in lines if (event := self._take(line))]
+        events = self._take(lines)
         self._keep(rest)
         return events
 
@@ -65,17 +65,19 @@ class EventReader:
         if self._kept_bytes > self._event_bytes_max:
             raise EventTooLarge
 
-    def _take(self, line: bytes) -> bytes | None:
+    def _take(self, lines: list[bytes]) -> list[bytes]:
+        events, data = [], self._data
         if self._at_start:
-            line = line.removeprefix(b"\xef\xbb\xbf")
+            lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
             self._at_start = False
-        if not line:
-            event = b"\n".join(self._data)
-            self._data.clear()
-            self._kept_bytes = 0
-            return event
-        name, _, value = line.partition(b":")
-        if name == b"data":
-            self._data.append(value.removeprefix(b" "))
-            self._kept_bytes += len(line) + 1
-        return None
+        for line in lines:
+            if line:
+                name, _, value = line.partition(b":")
+                if name == b"data":
+                    data.append(value.removeprefix(b" "))
+                    self._kept_bytes += len(line) + 1
+            elif data:
+                events.append(data[0] if len(data) == 1 else b"\n".join(data))
+                data.clear()
+                self._kept_bytes = 0
+        return [event for event in events if event]

@@ -20,7 +20,7 @@ from cadenza.http.headers import Headers
 
 VERSIONS = (b" HTTP/1.1\r", b" HTTP/1.0\r")
 LINE_BYTES = len(b"  HTTP/1.1\r")  # of a request line, beside its method and its target
-LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
+LENGTH_FIELD = b"\r\ncontent-length:"
 LENGTH_DIGITS_MAX = 9  # of a body behind a head that is recognised
 KNOWN_HEAD_BYTES_MAX = 2048  # of the head that a connection keeps
 HOST = re.compile(rb"[A-Za-z0-9\-._~!$&'()*+,;=:%\[\]]{0,255}")
@@ -323,11 +323,18 @@ class RequestParser:
             self.end_request()
 
     def _learn(self, head: bytes, request: Request) -> None:
-        """Keep the head, to recognise the next one by it. One with a field twice, or of a rare kind, is not kept."""
-        is_usual = len(request.headers) == len(request.fields) and not request.is_http_1_0
-        found = LENGTH.search(head) if is_usual and len(head) <= KNOWN_HEAD_BYTES_MAX else None
-        if found and not request.expects_continue:
-            self._known = KnownHead(head[: found.start(1)], head[found.end(1) :], request)
+        """Keep the head, to recognise the next one by it. One with a field twice, or of a rare kind, is not kept.
+
+        Where every head is another one, only every second one is kept in vain.
+        """
+        if self._known:
+            self._known = None
+            return
+        length = request.headers[b"content-length"]
+        is_usual = len(request.headers) == len(request.fields) and not (request.is_http_1_0 or request.expects_continue)
+        if is_usual and length.isdigit() and len(head) <= KNOWN_HEAD_BYTES_MAX:
+            at = head.find(length, head.lower().find(LENGTH_FIELD) + len(LENGTH_FIELD))
+            self._known = KnownHead(head[:at], head[at + len(length) :], request)
 
     def end_request(self) -> None:
         self._has_progressed = self._has_ended = True

@@ -84,7 +84,9 @@ def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes
     from_reserve_nano = min(charged_nano, not_kept_nano)
     account.reserve_nano -= from_reserve_nano
     account.held_nano -= from_reserve_nano
-    granted_nano = granted_part(account.balance_nano, account.granted_nano, charged_nano) if charged_nano else 0
+    granted_nano = 0
+    if charged_nano and account.granted_nano:
+        granted_nano = granted_part(account.balance_nano, account.granted_nano, charged_nano)
     account.balance_nano -= charged_nano
     account.granted_nano -= granted_nano
     changes.charges.append(Charge(end, charged_nano, granted_nano=granted_nano))

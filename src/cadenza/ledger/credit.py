@@ -18,6 +18,8 @@ import msgspec
 from sqlalchemy import bindparam, func, insert, select, text, update
 
 from cadenza.core.money import format_dollars
+from cadenza.ledger import lots
+from cadenza.ledger.lots import CreditLot
 from cadenza.ledger.origins import PAID_FIRST, CreditMove
 from cadenza.ledger.rows import ADD_SOURCED_ENTRY, ENTRY_COLUMNS, entry_row
 from cadenza.ledger.rules import granted_part
@@ -159,9 +161,39 @@ def give(tx: Transaction, move: CreditMove) -> int | None:
     if moved is None:
         return None
     tx.change(ADD_SOURCED_ENTRY, entry_row(move, amount_nano, granted_nano))
+    if move.kind == "grant" and move.granted_nano:
+        _add_lot(tx, move, after_nano - move.granted_nano)
     balance_nano, held_nano, debt_nano, _ = moved
     paid_nano = min(debt_nano, balance_nano - held_nano)
     return pay_debts(tx, account_id, paid_nano, move.now_ms) if paid_nano else int(balance_nano)
+
+
+def _add_lot(tx: Transaction, move: CreditMove, before_nano: int) -> None:
+    """Add a lot for a grant that expires, or one beside such grants. So much granted credit was there before."""
+    account_id, now_ms = move.account_id, move.now_ms
+    found = lots.settle(tx, account_id, before_nano, now_ms)
+    if not found and move.expires_at is None:
+        return
+    if rest_nano := before_nano - sum([lot.left_nano for lot in found]):
+        lots.add(tx, CreditLot(0, account_id, "", rest_nano, None), now_ms)
+    lots.add(tx, CreditLot(0, account_id, move.note, move.amount_nano, move.expires_at), now_ms)
+
+
+def expire(tx: Transaction, account_id: str, now_ms: int) -> int:
+    """Take what is left of granted credit that has expired, as far as it is free. Return how much was taken."""
+    taken_nano, money = 0, lock_money(tx, account_id)
+    for lot in lots.settle(tx, account_id, min(money.granted_nano, money.balance_nano), now_ms):
+        if lot.expires_at is None or lot.expires_at > now_ms:
+            break
+        part_nano = min(lot.left_nano, money.balance_nano - money.held_nano)
+        if part_nano < lot.left_nano:
+            ask_others(tx, account_id, "")
+        if part_nano:
+            source = f"expiry:{lot.id}:{lot.left_nano}"  # once for what is left
+            take(tx, CreditMove(account_id, "expiry", part_nano, lot.note, now_ms, source))
+            lots.change(tx, msgspec.structs.replace(lot, left_nano=lot.left_nano - part_nano), now_ms)
+            taken_nano, money = taken_nano + part_nano, lock_money(tx, account_id)
+    return taken_nano
 
 
 def take(tx: Transaction, move: CreditMove) -> TakenBack:
@@ -194,7 +226,8 @@ def take(tx: Transaction, move: CreditMove) -> TakenBack:
 def lock_money(tx: Transaction, account_id: str) -> Money:
     """Lock an account and return its money."""
     row = tx.row(LOCK, {"account": account_id})
-    assert row
+    if row is None:  # not `assert`, which `python -O` removes
+        raise AssertionError("no such account")
     money = Money(*map(int, row))
     assert 0 <= money.held_nano <= money.balance_nano < BALANCE_NANO_LIMIT
     assert money.debt_nano >= 0

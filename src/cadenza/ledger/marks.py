@@ -1,6 +1,7 @@
 """Marks: the last durable progress of a stream, which is what is charged if its process dies.
 
-A mark is the number of tokens that a running request has delivered, written to the store twice a second. Marking costs
+A mark is the number of tokens that a running request has delivered, written to the store twice a second. Unless the
+tokenizer is loaded, it is an estimate by length, never of more tokens than credit was held for. Marking costs
 nothing per chunk, and nothing for short requests. A locked account delays the marks of the others by LOCK_S at most;
 its own are written the next time.
 """
@@ -41,8 +42,8 @@ class Delivery(Protocol):
     @property
     def has_delivered(self) -> bool: ...
 
-    async def count(self) -> Usage:
-        """Count the tokens of the prompt and of what was delivered."""
+    async def progress(self) -> Usage:
+        """The tokens of the prompt and of what was delivered, counted or estimated."""
 
 
 class Tracked(msgspec.Struct):
@@ -126,7 +127,7 @@ class Marks:
             if number % COUNTED_IN_A_ROW == 0:
                 await asyncio.sleep(0)
             if now_s - tracked.since_s >= self._mark_after_s and tracked.delivery.has_delivered:
-                usage = await tracked.delivery.count()
+                usage = await tracked.delivery.progress()
                 if usage.completion_tokens > tracked.marked_tokens:
                     counted[completion_id] = usage
         return counted
@@ -134,5 +135,6 @@ class Marks:
 
 def _mark_row(hold: Hold, usage: Usage, process: str) -> dict[str, Any]:
     """The values of MARK. A hold and its price have the names of the columns."""
-    counted = {"prompt_tokens": usage.prompt_tokens, "delivered_tokens": usage.completion_tokens}
+    prompt_tokens = min(usage.prompt_tokens, hold.prompt_tokens)
+    counted = {"prompt_tokens": prompt_tokens, "delivered_tokens": usage.completion_tokens}
     return {**msgspec.structs.asdict(hold), **msgspec.structs.asdict(hold.price), **counted, "process": process}

@@ -14,6 +14,7 @@ from their kind, source and note.
 | `correction` | correction | an operator took credit back                                                  |
 | `erasure`    | correction | what was left when the account was erased                                     |
 | `debt`       | correction | pays a debt                                                                   |
+| `expiry`     | correction | granted credit has expired                                                    |
 """
 
 from typing import Literal
@@ -21,7 +22,18 @@ from typing import Literal
 import msgspec
 
 Origin = Literal[
-    "payment", "opening", "voucher", "grant", "return", "dispute", "refund", "late-end", "correction", "erasure", "debt"
+    "payment",
+    "opening",
+    "voucher",
+    "grant",
+    "return",
+    "dispute",
+    "refund",
+    "late-end",
+    "correction",
+    "erasure",
+    "debt",
+    "expiry",
 ]
 GRANTS = frozenset({"payment", "opening", "voucher", "grant"})
 PAID_FIRST = frozenset({"return", "dispute", "debt"})  # they take back paid credit before granted credit
@@ -56,6 +68,7 @@ class CreditMove(msgspec.Struct, frozen=True):
     source: str | None = None
     completion_id: str | None = None
     returned_nano: int = 0  # what is given back of granted credit
+    expires_at: int | None = None  # when what is left of a grant is taken back
 
     @property
     def kind(self) -> Literal["grant", "correction"]:

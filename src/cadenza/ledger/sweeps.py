@@ -19,7 +19,7 @@ from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
 from cadenza.fleet import presence as processes
 from cadenza.fleet.presence import Presence
-from cadenza.ledger import transaction
+from cadenza.ledger import credit, lots, transaction
 from cadenza.ledger.cap_rows import DROP_HOLD, HELD_BY_PROCESS, HOLDS_OF_PROCESS
 from cadenza.ledger.caps import NO_CAP_USE, CapUse
 from cadenza.ledger.marks import COLUMNS as HOLD_COLUMNS
@@ -34,6 +34,7 @@ from cadenza.store.store import Store, StoreBusy, StoreRefused, Transaction
 BATCH_MAX = 200  # accounts, marks and idempotency keys in one transaction: some milliseconds of work
 LOCK_S = 0.1  # how long a transaction waits for a row that is locked, though its account is not
 FORGET_EVERY_S = 60.0
+EXPIRE_EVERY_S = 10.0
 INTERRUPTED_STATUS = 500
 NOTHING_WANTED = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
 
@@ -74,7 +75,7 @@ GIVE_BACK_OLD = Statement(text("UPDATE accounts SET held_nano = held_nano - :amo
 
 
 class Sweeper:
-    """Finds dead processes and sweeps them, and forgets old idempotency keys."""
+    """Finds dead processes and sweeps them, forgets old idempotency keys, and takes credit that has expired."""
 
     def __init__(self, store: Store, presence: Presence, observer: Observer) -> None:
         self._store = store
@@ -83,6 +84,7 @@ class Sweeper:
         self._unfinished: set[str] = set()  # processes of which the last sweep skipped some accounts
         self._suspects: set[str] = set()  # processes of the release before whose locks were free at the last sweep
         self._forget_at_s = 0.0
+        self._expire_at_s = 0.0
 
     async def sweep(self) -> None:
         host = self._presence.host
@@ -95,6 +97,14 @@ class Sweeper:
         if host.elapsed_s() >= self._forget_at_s:
             self._forget_at_s = host.elapsed_s() + FORGET_EVERY_S
             await self._store.transact(lambda tx: transaction.forget_old_keys(tx, now_ms))
+        if host.elapsed_s() >= self._expire_at_s:
+            self._expire_at_s = host.elapsed_s() + EXPIRE_EVERY_S
+            await self._expire_credit(now_ms)
+
+    async def _expire_credit(self, now_ms: int) -> None:
+        for account_id in await lots.accounts_due(self._store, now_ms, BATCH_MAX):
+            with contextlib.suppress(StoreBusy):
+                await self._store.transact(partial(credit.expire, account_id=account_id, now_ms=now_ms), is_brief=True)
 
     async def _sweep_process(self, name: str, now_ms: int) -> None:
         if not await self._store.transact(lambda tx: self._presence.fence(tx, name), is_brief=True):

@@ -137,9 +137,13 @@ def apply_moves(
         answers = _take_holds(tx, process, account, move.holds, known, changes) if move.holds else []
         grow(account, move.demand)
         held_nano = sum([answer.amount_nano for answer in answers if isinstance(answer, Held)])
-        charged, corrected = changes.charges[charges:], changes.corrections[corrections:]
-        charged_nano = sum([one.charged_nano for one in charged]) - sum([one.corrected_nano for one in corrected])
-        granted_nano = sum([one.granted_nano for one in charged]) - sum([one.granted_nano for one in corrected])
+        charged_nano = granted_nano = 0
+        for charge in changes.charges[charges:]:
+            charged_nano += charge.charged_nano
+            granted_nano += charge.granted_nano
+        for correction in changes.corrections[corrections:]:
+            charged_nano -= correction.corrected_nano
+            granted_nano -= correction.granted_nano
         require_sums(before, account, charged_nano, granted_nano)
         is_spare = has_spare(account, move.demand, held_nano)
         rows.add_account(before, account, -granted_nano, has_spare=is_spare)

@@ -24,6 +24,7 @@ class Voucher(msgspec.Struct, frozen=True):
     expires_at: int | None = None
     redeemed_at: int | None = None
     redeemed_by: str | None = None  # the id of an account
+    credit_days: int | None = None  # how long its credit lasts once it is redeemed
 
     def state(self, now_ms: int) -> VoucherState:
         if self.redeemed_at is not None:

@@ -110,7 +110,7 @@ class Dispatcher:
                 attempt.note_fault(fault)
                 attempt.end()
                 self._note_failed(wanted, route, fault)
-                faults.append(fault)
+                faults.append(fault.with_traceback(None))  # which would keep this frame, and a large reply, in a cycle
                 if fault.overflow:
                     window_tokens = route.context_tokens
                 elif fault.kind is FaultKind.REFUSED:

@@ -12,7 +12,7 @@ import msgspec
 
 from cadenza.core.chat import NO_MEDIA, LargeTexts, Media
 from cadenza.core.errors import CadenzaError
-from cadenza.core.tokens import Tokenizer, least_tokens
+from cadenza.core.tokens import Tokenizer, least_tokens, rough_tokens
 
 INLINE_BYTES = 16 * 1024  # a larger prompt is counted off the event loop
 BYTES_PER_TOKEN = 4  # of ordinary text; for a prompt that cannot be counted
@@ -101,10 +101,14 @@ class PromptSize:
     @property
     def at_least(self) -> int:
         """The best known lower bound: the exact count if it was made, else that of the longest possible tokens."""
-        if self._exact is not None:
-            return self._exact
-        chars = self._texts.chars if isinstance(self._texts, LargeTexts) else sum(map(len, self._texts()))
-        return least_tokens(chars + self._added_chars)
+        return least_tokens(self._chars) if self._exact is None else self._exact
+
+    @property
+    def rough(self) -> int:
+        """The exact count if it was made, else an estimate by length that is rather too low."""
+        if self._exact is None:
+            return rough_tokens(self._chars + len(self._character.text)) + self._media.tokens
+        return self._exact
 
     @property
     def about(self) -> int:
@@ -119,6 +123,12 @@ class PromptSize:
             added_tokens = await self._count(lambda: [*self._added], self._added_chars) if self._added else 0
             self._exact = self._sent_tokens + added_tokens + self._media.tokens
         return self._exact
+
+    @property
+    def _chars(self) -> int:
+        """Of what was sent, without the character layer."""
+        chars = self._texts.chars if isinstance(self._texts, LargeTexts) else sum(map(len, self._texts()))
+        return chars + self._added_chars
 
     async def _count_sent(self, *, is_urgent: bool) -> int:
         if isinstance(self._texts, LargeTexts):

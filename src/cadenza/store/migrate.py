@@ -37,6 +37,7 @@ REVISIONS = (
     "0010",
     "0011",
     "0012",
+    "0013",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

@@ -363,6 +363,7 @@ vouchers = Table(
     Column("expires_at", BigInteger),
     Column("redeemed_at", BigInteger),
     Column("redeemed_by", Text, ForeignKey("accounts.id")),
+    Column("credit_days", Integer),  # how long its credit lasts once it is redeemed; null: it does not expire
     CheckConstraint("amount_nano > 0", name="amount_is_positive"),
     CheckConstraint("(redeemed_at IS NULL) = (redeemed_by IS NULL)", name="redeemed_has_an_owner"),
     Index("uq_vouchers_digest", "digest", unique=True),
@@ -410,6 +411,22 @@ debts = Table(  # credit to be taken back that was held or spent; ended holds an
     CheckConstraint("left_nano BETWEEN 0 AND amount_nano", name="left_is_part_of_amount"),
     Index("ix_debts_account_id", "account_id", "id"),
     Index("uq_debts_source", "source", unique=True),
+)
+
+credit_lots = Table(  # what is left of each grant, of accounts with granted credit that expires: ledger/lots.py
+    "credit_lots",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("note", Text, nullable=False),
+    Column("amount_nano", BigInteger, nullable=False),
+    Column("left_nano", BigInteger, nullable=False),  # when a lot of the account was last added or expired
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),  # null: it does not expire
+    Column("ended_at", BigInteger),  # when nothing was left
+    CheckConstraint("left_nano BETWEEN 0 AND amount_nano", name="left_is_part_of_amount"),
+    _index_where("ended_at IS NULL", "ix_credit_lots_account_id", "account_id"),
+    _index_where("ended_at IS NULL", "ix_credit_lots_expires_at", "expires_at"),
 )
 
 command_references = Table(  # idempotent commands that were carried out

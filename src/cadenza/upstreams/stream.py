@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-from cadenza.http.events import EVENT_BYTES_MAX, EventReader, EventTooLarge, write_event
+from cadenza.http.events import EVENT_BYTES_MAX, EventReader, EventTooLarge
 from cadenza.upstreams.base import Fault, FaultKind, Piece, ReplyBounds
 from cadenza.upstreams.reader import EXTRAS, read_chunk
 
@@ -123,6 +123,7 @@ class ChunkReader:
     def __init__(self, extras: Sequence[str] = EXTRAS) -> None:
         self._extras = extras  # the names of those to pass on
         self._before = self._after = b""  # around the text of an event, as sent
+        self._data_before = self._data_after = b""  # around it in the data of an event
         self._between = b""  # the end of one event and the start of the next
 
     def recognise(self, data: bytes) -> list[str] | None:
@@ -144,9 +145,14 @@ class ChunkReader:
 
     def read(self, data: bytes) -> Piece | None:
         """The piece in one event; None for the terminator."""
-        texts = self.recognise(write_event(data))
-        if texts and len(texts) == 1:
-            return Piece(texts[0], has_begun=True)
+        before, after = self._data_before, self._data_after
+        start, end = len(before), len(data) - len(after)
+        if 0 < start < end and data.startswith(before) and data.endswith(after):
+            try:
+                if PLAIN_TEXT.fullmatch(data, start, end):
+                    return Piece(data[start:end].decode(), None, None, False, True)
+            except UnicodeDecodeError:
+                pass  # the decoder refuses it
         piece = read_chunk(data, self._extras)
         if piece and piece.content and PLAIN_CONTENT.fullmatch(piece.content):
             self._learn(data, piece)
@@ -164,6 +170,6 @@ class ChunkReader:
         is_once = data.count(written) == 1 and data.count(b'"content"') == 1 and b'"message"' not in data
         if is_only_text and is_plain and is_once:
             start = data.index(written) + len(name)
-            self._before = b"data: " + data[:start]
-            self._after = data[start + len(written) - len(name) - 1 :] + b"\n\n"
+            self._data_before, self._data_after = data[:start], data[start + len(written) - len(name) - 1 :]
+            self._before, self._after = b"data: " + self._data_before, self._data_after + b"\n\n"
             self._between = self._after + self._before

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.records import OUTPUT_TOKENS_MAX, ReplyResult, Usage
-from cadenza.core.tokens import TEMPLATE_TOKENS_MAX, Tokenizer
-from cadenza.gateway.meter import TAIL_CHARS_MAX, UNCOUNTED_CHARS_MAX, UsageMeter
+from cadenza.core.tokens import CHARS_PER_TOKEN, TEMPLATE_TOKENS_MAX, Tokenizer
+from cadenza.gateway.meter import KEPT_CHARS_MAX, TAIL_CHARS_MAX, UNCOUNTED_CHARS_MAX, UsageMeter
+from cadenza.routing.prompt import PromptSize
 from cadenza.upstreams.base import Fault, FaultKind, Piece
-from tests.unit.gateway.prompts import TOKENIZER, prompt_of
+from tests.unit.gateway.prompts import NO_CHARACTER, TOKENIZER, prompt_of
 
 PROMPT_TOKENS = 17
 PROMPT_BYTES = 200
@@ -129,6 +130,30 @@ async def test_a_delivery_does_not_load_the_tokenizer() -> None:
         meter.deliver(" a" * UNCOUNTED_CHARS_MAX)
     assert not tokenizer.is_loaded
     assert (await meter.count()).completion_tokens == 3 * UNCOUNTED_CHARS_MAX
+    assert tokenizer.is_loaded
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(1, LIMIT))
+def test_progress_is_estimated_without_the_tokenizer(text: str, limit: int) -> None:
+    """A mark loads no tokenizer, and is of no more tokens than credit was held for."""
+    tokenizer = Tokenizer()
+    prompt = PromptSize(tokenizer, NO_CHARACTER, lambda: [text], len(text.encode()))
+    meter = UsageMeter(tokenizer, prompt, limit)
+    meter.deliver(text)
+    progress = asyncio.run(meter.progress())
+    assert not tokenizer.is_loaded
+    assert progress.prompt_tokens <= prompt.to_hold(10**9)
+    assert 1 <= progress.completion_tokens <= limit
+    assert progress.completion_tokens <= max(1, len(text) // CHARS_PER_TOKEN)
+    assert progress.estimated
+
+
+async def test_progress_of_a_long_stream_is_counted() -> None:
+    """A stream that keeps much text has the tokenizer loaded, and then keeps only its end."""
+    tokenizer = Tokenizer()
+    meter = meter_of(limit=OUTPUT_TOKENS_MAX, tokenizer=tokenizer)
+    meter.deliver(" a" * KEPT_CHARS_MAX)
+    assert await meter.progress() == Usage(PROMPT_TOKENS, KEPT_CHARS_MAX, estimated=True)
     assert tokenizer.is_loaded
 
 

@@ -11,14 +11,18 @@ from cadenza.control.money.idempotency import make_command
 from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.core.records import COMMAND_LINE
+from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
-from cadenza.ledger import credit, low_balances
+from cadenza.ledger import credit, lots, low_balances
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT, Money
+from cadenza.ledger.lots import CreditLot
 from cadenza.ledger.origins import CreditMove
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
+
+CREDIT_DAYS_MAX = 3650
 
 
 class Granted(msgspec.Struct, frozen=True):
@@ -29,16 +33,29 @@ class Granted(msgspec.Struct, frozen=True):
 
 
 async def give_credit(  # noqa: PLR0913, PLR0917 one command
-    store: Store, email: str, amount_nano: int, note: str, now_ms: int, by: str = COMMAND_LINE, reference: str = ""
+    store: Store,
+    email: str,
+    amount_nano: int,
+    note: str,
+    now_ms: int,
+    by: str = COMMAND_LINE,
+    reference: str = "",
+    expires_days: int | None = None,
 ) -> Granted:
-    """Add credit, which pays a debt of the account first. A reference makes it idempotent."""
+    """Add credit, which pays a debt of the account first. A reference makes it idempotent.
+
+    What is left of it after `expires_days` is taken back.
+    """
     if amount_nano <= 0:
         raise ControlError("The amount of credit must be above zero.")
     if len(note) > NOTE_CHARS_MAX or not note.isprintable():
         raise ControlError(f"A note is one line of at most {NOTE_CHARS_MAX} characters.")
 
+    check_credit_days(expires_days)
+
     found = await get_account(store, email)
-    command = make_command(by, "credit.grant", (found.id, amount_nano), reference)
+    arguments = (found.id, amount_nano) if expires_days is None else (found.id, amount_nano, expires_days)
+    command = make_command(by, "credit.grant", arguments, reference)
 
     def give(tx: Transaction) -> Granted:
         account, claim = find_account(tx, email), command.claim(tx, now_ms)
@@ -49,12 +66,29 @@ async def give_credit(  # noqa: PLR0913, PLR0917 one command
                 f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars "
                 f"and must stay below {format_dollars(BALANCE_NANO_LIMIT)}."
             )
-        credit.give(tx, CreditMove(account.id, "grant", amount_nano, note, now_ms, command.source))
-        detail = f"{format_dollars(amount_nano)} dollars" + (f": {note}" if note else "")
+        expires_at = expiry_of(expires_days, now_ms)
+        move = CreditMove(account.id, "grant", amount_nano, note, now_ms, command.source, expires_at=expires_at)
+        credit.give(tx, move)
+        days = "" if expires_days is None else f" for {expires_days} days"
+        detail = f"{format_dollars(amount_nano)} dollars{days}" + (f": {note}" if note else "")
         audit_events.add(tx, AuditEvent(now_ms, by, "credit.grant", account.id, detail=detail))
         return Granted(find_account(tx, account.email))
 
     return await command.run(lambda: make_change(store, give))
+
+
+def check_credit_days(days: int | None) -> None:
+    if days is not None and not 1 <= days <= CREDIT_DAYS_MAX:
+        raise ControlError(f"Credit expires after 1 to {CREDIT_DAYS_MAX:,} days.")
+
+
+def expiry_of(days: int | None, now_ms: int) -> int | None:
+    return None if days is None else now_ms + days * DAY_MS
+
+
+async def list_expiring(store: Store, account: Account) -> list[CreditLot]:
+    """What will expire of the credit of an account, the next first."""
+    return await lots.list_expiring(store, account.id, account.granted_nano)
 
 
 class Correction(msgspec.Struct, frozen=True):

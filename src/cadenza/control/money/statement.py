@@ -28,6 +28,7 @@ from cadenza.store.tables.usage import report
 
 PAGE = 50
 KINDS = {"grant": "Credit added", "correction": "Correction"}
+WORDS = {"refund": "Refund of a request", "expiry": "Credit expired"}
 NUMBER_MAX = 2**62
 KEYS_SHOWN = 10
 KEYS_EXPORTED_MAX = 10_000
@@ -84,7 +85,7 @@ def describe_entry(entry: Entry) -> str:
     if entry.kind == "charge":
         tokens = (entry.prompt_tokens or 0) + (entry.completion_tokens or 0)
         return f"Request to {entry.class_id}, {tokens:,} tokens" if entry.class_id else "Request"
-    what = "Refund of a request" if entry.origin == "refund" else KINDS[entry.kind]
+    what = WORDS.get(entry.origin or "") or KINDS[entry.kind]
     return f"{what}: {entry.note}" if entry.note else what
 
 

@@ -9,6 +9,7 @@ import secrets
 import msgspec
 
 from cadenza.control.account.accounts import NOTE_CHARS_MAX
+from cadenza.control.money.credit import check_credit_days, expiry_of
 from cadenza.control.money.idempotency import make_command
 from cadenza.core.codes import code_prefix, digest_code, make_code, normal_code
 from cadenza.core.errors import ControlError
@@ -29,13 +30,17 @@ AMOUNT_NANO_MAX = 1_000_000 * 10**9
 
 
 class VoucherOrder(msgspec.Struct, frozen=True):
-    """The vouchers to make. Without days they do not expire. A reference makes it idempotent."""
+    """The vouchers to make. Without days they do not expire, and without `credit_days` their credit does not either.
+
+    A reference makes it idempotent.
+    """
 
     amount_nano: int
     count: int = 1
     expires_days: int | None = None
     note: str = ""
     reference: str = ""
+    credit_days: int | None = None
 
 
 class Redeemed(msgspec.Struct, frozen=True):
@@ -56,7 +61,13 @@ async def create_vouchers(store: Store, order: VoucherOrder, by: str, now_ms: in
     codes = [make_code() for _ in range(order.count)]
     made = [
         Voucher(
-            "vch_" + secrets.token_urlsafe(12), code_prefix(code), order.amount_nano, order.note, now_ms, expires_at
+            "vch_" + secrets.token_urlsafe(12),
+            code_prefix(code),
+            order.amount_nano,
+            order.note,
+            now_ms,
+            expires_at,
+            credit_days=order.credit_days,
         )
         for code in codes
     ]
@@ -96,8 +107,7 @@ async def redeem_voucher(store: Store, account_id: str, typed: str, by: str, now
         voucher = vouchers.redeem(tx, digest, account_id, now_ms)
         if voucher is None:
             raise _why_not(vouchers.find(tx, digest), account_id)
-        note = f"voucher {voucher.prefix}"
-        balance_nano = credit.give(tx, CreditMove(account_id, "voucher", voucher.amount_nano, note, now_ms, voucher.id))
+        balance_nano = credit.give(tx, _credit_of(voucher, account_id, now_ms))
         if balance_nano is None:
             raise ControlError(
                 f"With this voucher the balance would reach its limit of {format_dollars(BALANCE_NANO_LIMIT)} dollars. "
@@ -135,6 +145,11 @@ async def revoke_voucher(store: Store, text: str, by: str, now_ms: int) -> Vouch
     return await store.transact(revoke)
 
 
+def _credit_of(voucher: Voucher, account_id: str, now_ms: int) -> CreditMove:
+    note, expires_at = f"voucher {voucher.prefix}", expiry_of(voucher.credit_days, now_ms)
+    return CreditMove(account_id, "voucher", voucher.amount_nano, note, now_ms, voucher.id, expires_at=expires_at)
+
+
 def _why_not(voucher: Voucher | None, account_id: str) -> ControlError:
     if voucher is None:
         return WrongCode("No voucher has this code. Check it and try again.")
@@ -155,5 +170,6 @@ def _check(order: VoucherOrder) -> None:
         raise ControlError(f"From 1 to {COUNT_MAX:,} vouchers are made at once.")
     if order.expires_days is not None and not 1 <= order.expires_days <= EXPIRY_DAYS_MAX:
         raise ControlError(f"A voucher expires after 1 to {EXPIRY_DAYS_MAX:,} days.")
+    check_credit_days(order.credit_days)
     if len(order.note) > NOTE_CHARS_MAX or not order.note.isprintable():
         raise ControlError(f"A note is one line of at most {NOTE_CHARS_MAX} characters.")

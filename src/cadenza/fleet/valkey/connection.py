@@ -72,8 +72,15 @@ class ValkeyAddress(msgspec.Struct, frozen=True):
 class ValkeyConnection(asyncio.Protocol):
     """Sends commands. `pushed` gets the messages of subscribed channels; `ended` is called once, with the reason."""
 
-    def __init__(self, trip_s: float, pushed: Callable[[list[bytes]], None], ended: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        trip_s: float,
+        pushed: Callable[[list[bytes]], None],
+        ended: Callable[[str], None],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._trip_s = trip_s
+        self._now_s = now_s
         self._pushed = pushed
         self._ended = ended
         self._loop = asyncio.get_running_loop()
@@ -108,7 +115,7 @@ class ValkeyConnection(asyncio.Protocol):
             answered(None)
             return
         self._write(parts)
-        self._waiting.append((answered, time.monotonic()))
+        self._waiting.append((answered, self._now_s()))
         if self._timer is None:
             self._timer = self._loop.call_later(self._trip_s, self._check)
 
@@ -147,7 +154,7 @@ class ValkeyConnection(asyncio.Protocol):
         if not self._waiting:
             return
         oldest, sent_s = self._waiting[0]
-        left_s = sent_s + self._trip_s - time.monotonic()
+        left_s = sent_s + self._trip_s - self._now_s()
         if left_s <= 0:
             if self._late is oldest:
                 self.end("no answer in time")

@@ -67,7 +67,14 @@ class ValkeyLink:
     | up | the connection was lost, a command was late, or a command was refused | down |
     """
 
-    def __init__(self, address: ValkeyAddress, timing: ValkeyTiming, observer: Observer) -> None:
+    def __init__(
+        self,
+        address: ValkeyAddress,
+        timing: ValkeyTiming,
+        observer: Observer,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.now_s = now_s
         self.came_up: Callable[[], None] = lambda: None
         self.pushed: Callable[[bytes], None] = lambda _: None
         self._address = address
@@ -132,7 +139,7 @@ class ValkeyLink:
     async def _keep_up(self) -> None:
         wait_s = self._timing.retry_s
         while True:
-            began_s = time.monotonic()
+            began_s = self.now_s()
             try:
                 await self._connect()
             except ValkeyUnreachable as reason:
@@ -145,7 +152,7 @@ class ValkeyLink:
                 self._connection = None
                 self._say_down(self._reason)
             self._tried.set()
-            if time.monotonic() - began_s > self._timing.stable_s:
+            if self.now_s() - began_s > self._timing.stable_s:
                 wait_s = self._timing.retry_s
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, self._timing.retry_s_max)
@@ -154,9 +161,8 @@ class ValkeyLink:
         self._lost.clear()
         try:
             async with asyncio.timeout(self._timing.connect_s):
-                self._connection = await open_connection(
-                    self._address, partial(ValkeyConnection, self._timing.trip_s, self._push, self._end), self.channel
-                )
+                make = partial(ValkeyConnection, self._timing.trip_s, self._push, self._end, self.now_s)
+                self._connection = await open_connection(self._address, make, self.channel)
         except TimeoutError:
             raise ValkeyUnreachable("no connection in time") from None
 

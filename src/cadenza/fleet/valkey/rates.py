@@ -8,7 +8,7 @@ state. It sends Valkey that state when Valkey is back, and a Valkey that has los
 import asyncio
 from collections.abc import Callable, Sequence
 
-from cadenza.core.rates import STEP_NS_MAX, Rate, Ticket
+from cadenza.core.rates import NS_PER_S, STEP_NS_MAX, Rate, Ticket
 from cadenza.fleet.shared import MemoryRates
 from cadenza.fleet.valkey.connection import PREFIX, Answer, Part
 from cadenza.fleet.valkey.link import Script, ValkeyLink, ValkeyTiming
@@ -29,7 +29,7 @@ class ValkeyRates:
         self._processes = processes
         self._settle_ms = round(timing.settle_s * 1000)
         self._script = Script.read("rates.lua")
-        self._known = MemoryRates()  # the last known state of each rate
+        self._known = MemoryRates(lambda: round(link.now_s() * NS_PER_S))  # the last known state of each rate
         self._sharers = 1  # how many processes there were when Valkey last granted tickets
         self._since: Answer = None  # when the data of Valkey began
         self._is_settled = False  # whether Valkey grants tickets: not right after it lost its data

@@ -7,8 +7,6 @@ share of all slots. It has its share at once if Valkey is lost while it gives sl
 
 import asyncio
 import math
-import secrets
-import time
 
 from cadenza.core.shares import SlotLease
 from cadenza.fleet.shared import Borrower
@@ -26,11 +24,11 @@ class ValkeyLender:
     for less, and the next report says that it was given back. `_limit` is below `_leased` while slots are given back.
     """
 
-    def __init__(self, link: ValkeyLink, timing: ValkeyTiming, processes: int) -> None:
+    def __init__(self, link: ValkeyLink, timing: ValkeyTiming, processes: int, name: str) -> None:
         self.processes = processes  # that share the slots, as last reported
         self._link = link
         self._timing = timing
-        self._name = secrets.token_hex(8)
+        self._name = name
         self._script = Script.read("slots.lua")
         self._ceiling = 0
         self._borrower: Borrower | None = None
@@ -96,7 +94,7 @@ class ValkeyLender:
         if self._is_reporting:
             self._is_needed = True
         else:
-            self._report_in(self._reported_s + self._timing.gap_s - time.monotonic())
+            self._report_in(self._reported_s + self._timing.gap_s - self._link.now_s())
 
     def _report_in(self, delay_s: float) -> None:
         if self._timer:  # it is started, and not stopped
@@ -115,7 +113,7 @@ class ValkeyLender:
             most, standing = (self._leased, "lapsed") if self._was_leased else (self._ceiling, "new")
             self._limit = use.taken
             self._allow()
-        self._reported_s, self._is_reporting, self._is_needed = time.monotonic(), True, False
+        self._reported_s, self._is_reporting, self._is_needed = self._link.now_s(), True, False
         has = max(self._limit, use.taken)
         lease_ms = round(self._timing.lease_s * 1000)
         rest = (use.taken, use.wanted, use.keys, self._ceiling, lease_ms, self._link.channel)
@@ -143,7 +141,7 @@ class ValkeyLender:
 
     def _check_lease(self) -> None:
         """End an expired lease. While Valkey answers, no slot is given until the answer to the next report."""
-        if self._until_s and time.monotonic() >= self._until_s:
+        if self._until_s and self._link.now_s() >= self._until_s:
             self._until_s, self._limit, self._leased = 0.0, self.share, self.share
         if not self._link.is_up and self._borrower and (not self._until_s or self._limit < self._leased):
             self._use_share()

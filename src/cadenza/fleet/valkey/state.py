@@ -1,5 +1,9 @@
 """The shared state of a fleet, in Valkey or Redis 7. Each process has one connection to it."""
 
+import secrets
+import time
+from collections.abc import Callable
+
 from cadenza.fleet.valkey.connection import ValkeyAddress
 from cadenza.fleet.valkey.link import ValkeyLink, ValkeyTiming
 from cadenza.fleet.valkey.rates import ValkeyRates
@@ -8,12 +12,23 @@ from cadenza.observe import Observer
 
 
 class ValkeyState:
-    """Rates and slots of all processes. `processes` is their number until Valkey reports it."""
+    """Rates and slots of all processes. `processes` is their number until Valkey reports it.
 
-    def __init__(self, url: str, processes: int, observer: Observer, timing: ValkeyTiming | None = None) -> None:
+    `name` is the name of this process in Valkey, and `now_s` its clock.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        processes: int,
+        observer: Observer,
+        timing: ValkeyTiming | None = None,
+        name: str | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         timing = timing or ValkeyTiming()
-        self._link = ValkeyLink(ValkeyAddress.parse(url), timing, observer)
-        self.lender = ValkeyLender(self._link, timing, processes)
+        self._link = ValkeyLink(ValkeyAddress.parse(url), timing, observer, now_s)
+        self.lender = ValkeyLender(self._link, timing, processes, name or secrets.token_hex(8))
         self.rates = ValkeyRates(self._link, "rate", lambda: self.lender.processes, timing)
         self.networks = ValkeyRates(self._link, "network", lambda: self.lender.processes, timing)
         self._link.pushed = self.lender.hear

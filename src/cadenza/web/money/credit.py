@@ -6,7 +6,7 @@ Guesses of voucher codes are rate-limited by account and by network; a correct c
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.money.credit import set_low_balance
+from cadenza.control.money.credit import list_expiring, set_low_balance
 from cadenza.control.money.payments import LEAST_NANO, MOST_NANO, list_payments
 from cadenza.control.money.statement import pace, read_statement
 from cadenza.control.money.vouchers import WrongCode, redeem_voucher
@@ -39,10 +39,19 @@ class NoticeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     amount: str
 
 
+class ExpiringCredit(msgspec.Struct, frozen=True):
+    """Granted credit that expires, unless it is spent before."""
+
+    amount: str
+    expires_at: str | None
+    note: str
+
+
 class CreditView(msgspec.Struct, frozen=True):
     """The credit of an account. `free` is the balance less what is held; `lasts_until` is at the recent pace.
 
-    `granted` is the part of the balance that was not paid for: it is spent first. `paid` is the rest of it.
+    `granted` is the part of the balance that was not paid for: it is spent first. `paid` is the rest of it, and
+    `expiring` the part of `granted` that expires, the next first.
     `debt` is credit that was taken back after it was held or spent: ended requests and new credit pay it first.
     """
 
@@ -56,6 +65,7 @@ class CreditView(msgspec.Struct, frozen=True):
     lasts_until: str | None
     low_balance: str
     is_low: bool
+    expiring: list[ExpiringCredit]
     currency: str = "USD"
     object: str = "credit"
 
@@ -78,6 +88,7 @@ async def credit_page(visit: Visit, error: str = "", typed: msgspec.Struct | Non
         pace=await pace(store, account.id, visit.now_ms),
         statement=await read_statement(store, account.id, count=RECENT),
         payments=await list_payments(store, account.id),
+        expiring=await list_expiring(store, account),
         takes_cards=visit.context.payments is not None,
         least_nano=LEAST_NANO,
         most_nano=MOST_NANO,
@@ -98,6 +109,10 @@ async def get_credit(visit: Visit) -> CreditView:
         per_day=format_dollars(found.per_day_nano),
         lasts_until=rfc3339_or_none(found.lasts_until_ms),
         is_low=account.balance_nano < account.low_balance_nano,
+        expiring=[
+            to_record(ExpiringCredit, lot, amount=format_dollars(lot.left_nano))
+            for lot in await list_expiring(visit.store, account)
+        ],
     )
 
 

@@ -28,6 +28,7 @@ from cadenza.web.routes import Button, Routes, endpoint, form, get, post, to_rec
 from cadenza.web.visit import Visit
 
 SEARCH_CHARS_MAX = 254
+DAYS_DIGITS_MAX = 5
 
 
 class AccountSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,11 +39,15 @@ class AccountSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Credit to add: dollars above zero, like 5.00, and a note for the statement. A reference makes it idempotent."""
+    """Credit to add: dollars above zero, like 5.00, and a note for the statement. A reference makes it idempotent.
+
+    After `expires_days` what is left of it is taken back; empty: never.
+    """
 
     amount: str
     note: str = ""
     reference: str = ""
+    expires_days: str = ""
 
 
 class CreditCorrection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,7 +132,10 @@ async def set_role(visit: Visit, role: OperatorRole) -> OperatorAccount:
 
 async def grant(visit: Visit, given: Grant) -> OperatorAccount:
     account, by, amount_nano = await _account(visit), visit.account.email, _amount(given.amount)
-    done = await give_credit(visit.store, account.email, amount_nano, given.note, visit.now_ms, by, given.reference)
+    days = _days(given.expires_days)
+    done = await give_credit(
+        visit.store, account.email, amount_nano, given.note, visit.now_ms, by, given.reference, days
+    )
     visit.context.send_notice(account.email, notices.CREDIT_ADDED, format_dollars(amount_nano))
     return view_account(done.account)
 
@@ -170,6 +178,15 @@ def _amount(text: str) -> int:
     if amount_nano == 0:
         raise BadForm("The amount must be above zero.")
     return amount_nano
+
+
+def _days(text: str) -> int | None:
+    text = text.strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= DAYS_DIGITS_MAX):
+        raise BadForm("Write after how many days the credit expires, like 90, or nothing.")
+    return int(text)
 
 
 ONE = "/operator/accounts/{account_id}"

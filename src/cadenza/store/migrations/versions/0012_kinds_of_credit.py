@@ -1,9 +1,9 @@
 """Kinds of credit: entries have an origin and their granted part, accounts the granted part of their balance.
 
-Expand only: a process of the release before goes on serving. It does not count granted credit, so what it spends is
-taken from granted credit by the next move of a process of this release, and what it gives counts as paid. Rows of
-`entries` are not changed. What was granted before is computed from them before any table is locked: granted credit is
-spent first, and a payment, its refunds and its disputes move paid credit.
+Expand only: a process of the release before goes on serving. It does not count granted credit: what it spends is taken
+from paid credit, as far as there is any, and what it gives counts as paid. Rows of `entries` are not changed. What was
+granted before is computed from them before any table is locked: granted credit is spent first, and a payment, its
+refunds and its disputes move paid credit.
 """
 
 import sqlalchemy as sa
@@ -16,11 +16,9 @@ down_revision = "0011"
 # sum of x, less the lowest that it ever was below zero.
 GRANTED = """
 CREATE TEMPORARY TABLE granted_before AS
-SELECT account_id, MAX(CASE WHEN is_last = 1 THEN total END) - MIN(CASE WHEN total < 0 THEN total ELSE 0 END) AS amount
+SELECT account_id, SUM(x) - MIN(CASE WHEN total < 0 THEN total ELSE 0 END) AS amount
 FROM (
-    SELECT account_id, SUM(x) OVER (PARTITION BY account_id ORDER BY id) AS total,
-    ROW_NUMBER() OVER (PARTITION BY account_id ORDER BY id DESC) AS is_last
-    FROM (
+    SELECT account_id, x, SUM(x) OVER (PARTITION BY account_id ORDER BY id) AS total FROM (
         SELECT account_id, id, CASE
             WHEN kind = 'grant' AND substr(source, 1, 4) = 'pay_' THEN 0
             WHEN kind = 'correction' AND completion_id IS NULL AND debt_id IS NULL AND source IS NOT NULL
@@ -40,6 +38,7 @@ UPDATE accounts SET granted_nano = (
 
 def upgrade() -> None:
     op.execute(GRANTED)
+    op.execute("CREATE UNIQUE INDEX granted_before_account_id ON granted_before (account_id)")
     for name in ("granted_nano", "granted_before_nano"):
         op.add_column("accounts", sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0")))
     op.add_column("entries", sa.Column("origin", sa.Text))
