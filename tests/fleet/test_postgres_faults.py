@@ -114,8 +114,9 @@ def test_slow_postgres_slows_and_breaks_nothing(fleet: Fleet, upstream: Loopback
     finally:
         for gateway in fleet.gateways:
             gateway.store.delay_s = 0.0
-    refused = {sent.reply.status for sent in clients.sent if not sent.reply.is_done}
-    assert refused <= {429}, "on a busy machine the delays may add up to a refusal"
+    broken = [sent.reply for sent in clients.sent if not sent.reply.is_done]
+    late = b"did not confirm the charge"  # on a busy machine the delays may add up to this, or to a refusal
+    assert [reply.raw for reply in broken if reply.status != 429 and late not in reply.raw] == []
     check_money(clients)
 
 
