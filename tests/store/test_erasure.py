@@ -31,7 +31,19 @@ LATER_MS = NOW_MS + 1000
 
 ERASED_WHOLE = {"sessions", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency"}
 KEPT_WITHOUT_A_NAME = {"accounts", "keys", "acts"}
-KEPT = {"entries", "usage", "holds", "marks", "reserves", "caps", "cap_holds", "vouchers", "payments", "debts"}
+KEPT = {
+    "credit_lots",
+    "entries",
+    "usage",
+    "holds",
+    "marks",
+    "reserves",
+    "caps",
+    "cap_holds",
+    "vouchers",
+    "payments",
+    "debts",
+}
 OF_CLASSES = {"class_versions", "class_states", "verdicts", "verdict_scores", "price_changes"}
 OF_NOBODY = OF_CLASSES | {"processes", "epochs", "site_secrets", "payment_events", "command_references"}
 
