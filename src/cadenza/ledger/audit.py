@@ -120,7 +120,7 @@ MONTHS = {
 PRICED = """(
     (u.prompt_tokens - u.cached_tokens) * u.input_nano + u.cached_tokens * COALESCE(u.cached_input_nano, u.input_nano)
     + u.completion_tokens * u.output_nano)"""
-# Without `max_tokens` only a part of the longest answer is held, and an upstream may count twice as many prompt tokens.
+# An upstream may count twice as many prompt tokens, and an earlier release held only a part of some answers.
 HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))"
 
 

@@ -3,7 +3,8 @@
 SQLite runs one statement for each kind of row, and Postgres one for all of them. A reserve is changed only if it is
 still as it was read; otherwise nothing is written and the batch is retried. On Postgres every batch is fenced: it is
 refused if the row of its process in `processes` is fenced or gone, because another process sweeps it or has swept it.
-That row is read after the accounts were locked, while a sweep fences the process first and then locks its accounts.
+That row is read by a later statement than the one that locks the accounts, so it is read as it is then, while a sweep
+fences the process first and then locks its accounts.
 On SQLite a live process cannot be swept.
 """
 
