@@ -184,6 +184,7 @@ def test_postgres_without_free_connections_is_refused_soon(
             while await first.fetch(DROP) or not is_full:  # until all connections are ours
                 try:
                     await taken.enter_async_context(fleet.ledger.session())
+                    is_full = False
                 except asyncpg.TooManyConnectionsError:
                     is_full = True
             await check_refusals(clients, waiting)
