@@ -32,7 +32,8 @@ QUESTION = "My question: "
 SEARCH_FAILED_NOTE = (
     "A search for my question failed. If the answer needs facts that may have changed, say that you could not search."
 )
-CUT = "the file is too long, the rest is left out"
+CUT = "the rest is left out"
+CUT_ROWS = "the other rows are left out, so a sum, average or count of these is partial: say so"
 UNSAFE = re.compile(r'[\s"<>&]+')  # could end an attribute or a tag
 
 
@@ -103,7 +104,7 @@ def insert_material(chat: ChatRequest, question: UserQuestion, material: Materia
         texts.append(text)
     noticed = set[int]()  # the messages with files that have the notice
     for part, file in zip(chat.files if material.files else (), material.files, strict=True):
-        limits = {"shows": file.shown, "cut": CUT} if file.is_cut else {}
+        limits = {"shows": file.shown, "cut": CUT_ROWS if file.lacks_rows else CUT} if file.is_cut else {}
         fenced = fence("file", file.text, name=file.name, **limits)
         fence_ids.append(fenced.id)
         text = fenced.text if part.message in noticed else f"{NOTICE}\n\n{fenced.text}"

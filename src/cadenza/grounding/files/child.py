@@ -97,7 +97,7 @@ def answer(task: Task, body: bytearray, tokenizer: Tokenizer) -> Reply:
             media_type, data = decode_file_data(body)
             body.clear()  # the memory limit is near for the largest files
             page = PageText("", read_document(task.name, media_type, data))
-    return rank_document(page.title, page.sections, task.question, task.budget, tokenizer.count)
+    return rank_document(page.title, page.sections, task.asked, task.budget, tokenizer.count)
 
 
 def decode_file_data(json_string: bytes | bytearray) -> tuple[str, bytes]:

@@ -8,23 +8,28 @@ from typing import Annotated
 
 import msgspec
 
+from cadenza.grounding.files.questions import Asked
 from cadenza.grounding.files.records import PartType, Passage, RankedDocument
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{0,40}\Z")]  # logged, so it must not be text of a document
 
 
 class TokenBudget(msgspec.Struct, frozen=True):
-    """How many tokens all documents of a request may take together, and how many each of them may take in any case."""
+    """How many tokens all documents of a request may take together, and how many each of them may take in any case.
+
+    `is_filled`: the tokens are few, so all of them are used, whatever the question needs.
+    """
 
     tokens: int
     share_tokens: int
+    is_filled: bool = False
 
 
 class FileTask(msgspec.Struct, frozen=True, tag=True):
     """Read a file that a client sent, and rank its passages."""
 
     name: str
-    question: str
+    asked: Asked
     budget: TokenBudget
 
 
@@ -33,7 +38,7 @@ class PageTask(msgspec.Struct, frozen=True, tag=True):
 
     url: str
     content_type: str
-    question: str
+    asked: Asked
     budget: TokenBudget
 
 
@@ -92,4 +97,5 @@ def _is_sound(reply: Reply) -> bool:
     if not isinstance(reply, RankedDocument):
         return True
     sections = len(reply.labels)
-    return len(reply.passage_counts) == sections and all(passage.section < sections for passage in reply.passages)
+    counted = len(reply.passage_counts) == len(reply.row_counts) == sections
+    return counted and all(passage.section < sections for passage in reply.passages)

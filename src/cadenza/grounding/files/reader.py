@@ -29,6 +29,7 @@ from cadenza.grounding.files.messages import (
     TokenBudget,
     decode_reply,
 )
+from cadenza.grounding.files.questions import Asked
 from cadenza.grounding.files.records import FetchedPage, PartType, Passage, RankedDocument
 from cadenza.grounding.files.shown import Excerpt, share_out
 from cadenza.observe import Observer
@@ -63,7 +64,7 @@ class SentFile(msgspec.Struct, frozen=True):
     data: bytes | bytearray | memoryview
 
 
-class DocumentText(Excerpt, frozen=True):
+class DocumentText(Excerpt, frozen=True, kw_only=True):
     """What the model sees of a file, by its name, or of a web page, by its title."""
 
     name: str
@@ -109,10 +110,10 @@ class DocumentReader:
         self._has_warned = False
 
     async def read_files(
-        self, owner: str, files: Sequence[SentFile], question: str, tokens_max: int
+        self, owner: str, files: Sequence[SentFile], asked: Asked, tokens_max: int
     ) -> list[DocumentText]:
-        """The files, cut to `tokens_max` tokens together. Raises UnreadableFile or ReaderBusy."""
-        budget, asked = _budget(tokens_max, len(files)), _bounded(question)
+        """What the question needs of the files, at most `tokens_max` tokens. Raises UnreadableFile or ReaderBusy."""
+        budget, asked = _budget(tokens_max, len(files)), Asked(_bounded(asked.text), _bounded(asked.before))
         names = [clean_name(file.name) for file in files]
         tasks = [(FileTask(name, asked, budget), file.data) for name, file in zip(names, files, strict=True)]
         replies = await self._in_turns(self._files, owner, tasks, self._read_file)
@@ -129,7 +130,7 @@ class DocumentReader:
         self, owner: str, pages: Sequence[FetchedPage], question: str, tokens_max: int
     ) -> list[DocumentText | None]:
         """The pages, cut to `tokens_max` tokens together; None for one that cannot be read. Raises ReaderBusy."""
-        budget, asked = _budget(tokens_max, len(pages)), _bounded(question)
+        budget, asked = _budget(tokens_max, len(pages), is_filled=True), Asked(_bounded(question))
         tasks = [(PageTask(page.url, page.content_type, asked, budget), page.body) for page in pages]
         replies = await self._in_turns(self._pages, owner, tasks, self._read_page)
         documents = [reply for reply in replies if isinstance(reply, RankedDocument)]
@@ -199,14 +200,11 @@ async def _share_out(names: Sequence[str], documents: Sequence[RankedDocument], 
         excerpts = await asyncio.to_thread(share_out, documents, tokens_max)
     else:
         excerpts = share_out(documents, tokens_max)
-    return [
-        DocumentText(one.text, one.is_cut, one.shown, one.tokens, name)
-        for one, name in zip(excerpts, names, strict=True)
-    ]
+    return [DocumentText(**msgspec.structs.asdict(one), name=name) for one, name in zip(excerpts, names, strict=True)]
 
 
-def _budget(tokens_max: int, documents: int) -> TokenBudget:
-    return TokenBudget(tokens_max, tokens_max // max(documents, 1))
+def _budget(tokens_max: int, documents: int, *, is_filled: bool = False) -> TokenBudget:
+    return TokenBudget(tokens_max, tokens_max // max(documents, 1), is_filled)
 
 
 def _bounded(question: str) -> str:
