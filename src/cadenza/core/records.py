@@ -119,6 +119,15 @@ class ReplyResult(msgspec.Struct, frozen=True):
     is_doubtful: bool = False  # the upstream's counts could not be true
 
 
+class BilledPart(msgspec.Struct, frozen=True):
+    """What a provider counts otherwise than the usage of a request says. Numbers may be negative."""
+
+    provider: str
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a request ended: counts and metadata, never content.
 
@@ -142,3 +151,4 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""  # the kind of upstream fault that broke off its stream, or that left it without an answer
     has_doubtful_usage: bool = False  # the upstream's counts could not be true
     finish_reason: str = ""  # of a reply that is complete
+    also_billed: tuple[BilledPart, ...] = ()  # of a continued reply: by the providers of all its parts

@@ -81,7 +81,9 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             ask = compose_now(chat, served.character, prompt, credit, plan, grounding)
             ask = ask or await compose(chat, served.character, prompt, credit, plan, grounding)
             record = request.record
-            dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, record.request_id, record.failed)
+            dispatch = Dispatch(
+                plan, ask, prompt, snapshot.upstreams, key_id, record.request_id, record.failed, record.continued
+            )
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
                 if chat.extra or reply.route.drops:
