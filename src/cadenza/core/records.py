@@ -31,6 +31,7 @@ class Principal(msgspec.Struct, frozen=True):
     is_capped: bool = False  # the key has a spend cap: its credit is always held in the store
     may_search: bool = True  # the account lets replies use web search
     has_notes: bool = False  # the account has notes, and lets replies use them
+    shows_cost: bool = False  # the account wants replies to say what they cost
 
 
 class Cap(msgspec.Struct, frozen=True):

@@ -167,6 +167,7 @@ def start_relay(
         sources=grounding.sources,
         fence_ids=grounding.fence_ids,
         grounding_nano=grounding.charged_nano,
+        shows_cost=chat.wants_cost or request.principal.shows_cost,
     )
     if chat.stream:
         return request.make_stream_relay(request.exchange, request.answers, head, credit.meter)
