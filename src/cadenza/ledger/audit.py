@@ -51,10 +51,10 @@ RULES = {
             GROUP BY completion_id
         ) c ON c.completion_id = u.completion_id
         WHERE u.cost_nano <> -COALESCE(e.amount_nano, 0) - COALESCE(c.total, 0)""",
-    "a request is refunded at most what it was charged": """
-        SELECT r.completion_id, r.amount_nano + COALESCE(e.amount_nano, 0) FROM entries r
-        LEFT JOIN entries e ON e.completion_id = r.completion_id AND e.kind = 'charge'
-        WHERE r.origin = 'refund' AND r.amount_nano > -COALESCE(e.amount_nano, 0)""",
+    "a request is refunded at most what it cost": """
+        SELECT r.completion_id, r.amount_nano - COALESCE(u.cost_nano, 0) FROM entries r
+        LEFT JOIN usage u ON u.completion_id = r.completion_id
+        WHERE r.origin = 'refund' AND r.amount_nano > COALESCE(u.cost_nano, 0)""",
     "a request costs its counts at its prices, less what could not be charged": """
         SELECT u.completion_id, u.cost_nano + COALESCE(u.short_nano, 0) - PRICED FROM usage u
         WHERE u.cost_nano + COALESCE(u.short_nano, 0) <> PRICED OR u.short_nano < 0""",
