@@ -29,7 +29,7 @@ SECRET = "a secret of the owner"
 DIGEST = b"d" * 32
 LATER_MS = NOW_MS + 1000
 
-ERASED_WHOLE = {"sessions", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency"}
+ERASED_WHOLE = {"sessions", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency", "buyers"}
 KEPT_WITHOUT_A_NAME = {"accounts", "keys", "acts"}
 KEPT = {
     "credit_lots",
@@ -43,9 +43,17 @@ KEPT = {
     "vouchers",
     "payments",
     "debts",
+    "documents",
 }
 OF_CLASSES = {"class_versions", "class_states", "verdicts", "verdict_scores", "price_changes"}
-OF_NOBODY = OF_CLASSES | {"processes", "epochs", "site_secrets", "payment_events", "command_references"}
+OF_NOBODY = OF_CLASSES | {
+    "processes",
+    "epochs",
+    "site_secrets",
+    "payment_events",
+    "command_references",
+    "document_counters",
+}
 
 
 def personal_rows(account: str, blob: str) -> list[str]:
@@ -58,6 +66,7 @@ def personal_rows(account: str, blob: str) -> list[str]:
         f"INSERT INTO recovery_codes VALUES ('{account}', {blob})",
         f"INSERT INTO passkeys VALUES ({blob}, '{account}', '{SECRET}', {blob}, 1, 1, NULL)",
         f"INSERT INTO idempotency VALUES ('{account}', {blob}, 'c', 'r', 1, NULL)",
+        f"INSERT INTO buyers VALUES ('{account}', '{SECRET}', '{SECRET}', '{SECRET}')",
     ]
 
 

@@ -429,6 +429,42 @@ credit_lots = Table(  # what is left of each grant, of accounts with granted cre
     _index_where("ended_at IS NULL", "ix_credit_lots_expires_at", "expires_at"),
 )
 
+documents = Table(  # receipts, statements and credit notes, as they were issued; nothing in them changes
+    "documents",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("ordinal", BigInteger, primary_key=True, autoincrement=False),  # from 1 in each kind, without gaps
+    Column("number", Text, nullable=False),  # as it is written on the document
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("subject", Text, nullable=False),  # what it is about: ledger/documents.py
+    Column("payment_id", Text, ForeignKey("payments.id")),
+    Column("issued_at", BigInteger, nullable=False),
+    Column("amount_nano", BigInteger, nullable=False),
+    Column("facts", Text, nullable=False),  # JSON: core/documents.py
+    Column("digest", LargeBinary(32), nullable=False),  # of the facts
+    CheckConstraint("kind IN ('receipt', 'statement', 'credit-note')", name="kind_is_known"),
+    CheckConstraint("ordinal > 0", name="ordinal_is_positive"),
+    Index("uq_documents_subject", "account_id", "kind", "subject", unique=True),
+    Index("uq_documents_number", "number", unique=True),
+)
+
+document_counters = Table(  # the last document of each kind
+    "document_counters",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("ordinal", BigInteger, nullable=False),
+    Column("through", Text),  # of statements: the last month in which all accounts have theirs, like 2026-10
+)
+
+buyers = Table(  # what the owner of an account wants to be called on documents
+    "buyers",
+    metadata,
+    Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("tax_id", Text, nullable=False),
+)
+
 command_references = Table(  # idempotent commands that were carried out
     "command_references",
     metadata,

@@ -11,6 +11,7 @@ from sqlalchemy import and_, bindparam, case, delete, func, select, update
 from cadenza.store.schema import (
     accounts,
     audit_events,
+    buyers,
     idempotency,
     keys,
     links,
@@ -53,7 +54,7 @@ CLEAR_OTHER_AUDIT_EVENTS = Statement(
 REMOVE_LINKS = Statement(delete(links).where(links.c.email == bindparam("address")))
 REMOVE_OWNED = [
     Statement(delete(table).where(table.c.account_id == bindparam("account")))
-    for table in (sessions, links, totp, recovery_codes, passkeys, notes, idempotency)
+    for table in (sessions, links, totp, recovery_codes, passkeys, notes, idempotency, buyers)
 ]
 FORGET_DIGESTS = Statement(
     update(usage)
