@@ -53,6 +53,7 @@ OF_NOBODY = OF_CLASSES | {
     "payment_events",
     "command_references",
     "document_counters",
+    "upstream_attempts",
 }
 
 
