@@ -73,10 +73,10 @@ RULES = {
         WHERE c.completion_id IS NOT NULL AND (e.id IS NULL OR e.account_id <> c.account_id)""",
     "a metering row costs what was charged and corrected": """
         SELECT completion_id, off_by_nano FROM suspects WHERE off_by_nano <> 0""",
-    "a request is refunded at most what it was charged": """
-        SELECT r.completion_id, r.amount_nano + COALESCE(e.amount_nano, 0) FROM corrections r
-        LEFT JOIN entries e ON e.completion_id = r.completion_id AND e.kind = 'charge'
-        WHERE r.origin = 'refund' AND r.amount_nano > -COALESCE(e.amount_nano, 0)""",
+    "a request is refunded at most what it cost": """
+        SELECT r.completion_id, r.amount_nano - COALESCE(u.cost_nano, 0) FROM corrections r
+        LEFT JOIN usage u ON u.completion_id = r.completion_id
+        WHERE r.origin = 'refund' AND r.amount_nano > COALESCE(u.cost_nano, 0)""",
     "a request costs its counts at its prices, less what could not be charged": """
         SELECT completion_id, cost_nano + COALESCE(short_nano, 0) - priced_nano FROM suspects
         WHERE cost_nano + COALESCE(short_nano, 0) <> priced_nano OR short_nano < 0""",

@@ -177,6 +177,7 @@ class Recorded(msgspec.Struct, frozen=True):
     cost_nano: int
     source: EndSource | None
     granted_nano: int = 0  # the part of its charge that was granted credit
+    refunded_nano: int = 0
 
 
 class Known(msgspec.Struct):
