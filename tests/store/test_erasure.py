@@ -32,6 +32,7 @@ LATER_MS = NOW_MS + 1000
 ERASED_WHOLE = {"sessions", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency", "buyers"}
 KEPT_WITHOUT_A_NAME = {"accounts", "keys", "acts"}
 KEPT = {
+    "closed_balances",
     "credit_lots",
     "entries",
     "usage",
@@ -54,6 +55,7 @@ OF_NOBODY = OF_CLASSES | {
     "command_references",
     "document_counters",
     "upstream_attempts",
+    "closed_months",
 }
 
 

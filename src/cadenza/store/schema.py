@@ -1,7 +1,7 @@
 """The tables of SQLite and Postgres. Times are Unix milliseconds, money is in nano-dollars.
 
 The CHECK constraints hold for every program that writes. The migrations build the same tables by hand (a test
-compares the two) and add the triggers that make `entries` append-only. A chat
+compares the two) and add the triggers that make `entries` append-only and keep closed months as they are. A chat
 has two ids: `completion_id`, the id of its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
 """
 
@@ -440,8 +440,7 @@ documents = Table(  # receipts, statements and credit notes, as they were issued
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("subject", Text, nullable=False),  # what it is about: ledger/documents.py
     Column("payment_id", Text, ForeignKey("payments.id")),
-    Column("issued_at", BigInteger, nullable=False),
-    Column("amount_nano", BigInteger, nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in ("issued_at", "amount_nano")),
     Column("facts", Text, nullable=False),  # JSON: core/documents.py
     Column("digest", LargeBinary(32), nullable=False),  # of the facts
     CheckConstraint("kind IN ('receipt', 'statement', 'credit-note')", name="kind_is_known"),
@@ -463,6 +462,30 @@ buyers = Table(  # what the owner of an account wants to be called on documents
     metadata,
     Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
     *(Column(name, Text, nullable=False) for name in ("name", "address", "tax_id")),
+)
+
+closed_months = Table(  # a month is sealed before it is closed: from then on no entry is dated in it
+    "closed_months",
+    metadata,
+    Column("month", Text, primary_key=True),  # like 2026-10
+    *(Column(name, BigInteger, nullable=False) for name in ("starts_at", "ends_at", "sealed_at")),
+    Column("closed_at", BigInteger),  # it and the rest are null until the month is closed
+    Column("first_open_id", BigInteger),  # the entries before this one are of closed months
+    *(Column(name, BigInteger) for name in ("accounts", "entries", "requests")),
+    *(Column(f"{name}_nano", BigInteger) for name in ("opening", "opening_granted", "closing", "closing_granted")),
+    Column("sums", Text),  # JSON: ledger/months.py
+    Column("hash", LargeBinary(32)),  # of its entries, and of the hash of the month before
+    CheckConstraint("(hash IS NULL) = (closed_at IS NULL)", name="closed_has_a_hash"),
+    Index("uq_closed_months_ends_at", "ends_at", unique=True),
+)
+
+closed_balances = Table(  # of each account that had an entry before the end of the month
+    "closed_balances",
+    metadata,
+    Column("month", Text, ForeignKey("closed_months.month"), primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
+    Column("balance_nano", BigInteger, nullable=False),
+    Column("granted_nano", BigInteger, nullable=False),  # of the balance
 )
 
 command_references = Table(  # idempotent commands that were carried out

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0015"
-down_revision = "0013"
+down_revision = "0014"
 
 SQLITE_TRIGGER = """
 CREATE TRIGGER documents_refuse_{change} BEFORE {change} ON documents
