@@ -5,6 +5,8 @@ compares the two) and add the triggers that make `entries` append-only and keep 
 has two ids: `completion_id`, the id of its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
 """
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -22,6 +24,7 @@ from sqlalchemy import (
     text,
     true,
 )
+from sqlalchemy.types import TypeEngine
 
 metadata = MetaData(
     naming_convention={
@@ -36,6 +39,11 @@ metadata = MetaData(
 def _index_where(condition: str, name: str, *columns: str, unique: bool = False) -> Index:
     """An index of the rows that meet a condition."""
     return Index(name, *columns, unique=unique, sqlite_where=text(condition), postgresql_where=text(condition))
+
+
+def _required(kind: type[TypeEngine[Any]], *names: str) -> list[Column[Any]]:
+    """Several columns that are not null."""
+    return [Column(name, kind, nullable=False) for name in names]
 
 
 accounts = Table(
@@ -74,8 +82,7 @@ keys = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
-    Column("name", Text, nullable=False),
-    Column("prefix", Text, nullable=False),
+    *_required(Text, "name", "prefix"),
     Column("digest", LargeBinary(32), nullable=False),
     Column("scopes", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
@@ -148,10 +155,8 @@ marks = Table(  # what a running request has delivered; it is charged if its pro
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
     Column("class_id", Text, nullable=False),
-    Column("prompt_tokens", Integer, nullable=False),
-    Column("delivered_tokens", Integer, nullable=False),
-    Column("input_nano", BigInteger, nullable=False),
-    Column("output_nano", BigInteger, nullable=False),
+    *_required(Integer, "prompt_tokens", "delivered_tokens"),
+    *_required(BigInteger, "input_nano", "output_nano"),
     Column("cached_input_nano", BigInteger),
     Column("stream", Boolean, nullable=False),
     Column("started_at", BigInteger, nullable=False),
@@ -166,14 +171,10 @@ holds = Table(  # holds of an older release, which wrote one for each request; n
     Column("completion_id", Text, primary_key=True),
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
-    Column("class_id", Text, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("state", Text, nullable=False),
+    *_required(Text, "class_id", "owner", "state"),
     Column("amount_nano", BigInteger, nullable=False),
-    Column("prompt_tokens", Integer, nullable=False),
-    Column("delivered_tokens", Integer, nullable=False),
-    Column("input_nano", BigInteger, nullable=False),
-    Column("output_nano", BigInteger, nullable=False),
+    *_required(Integer, "prompt_tokens", "delivered_tokens"),
+    *_required(BigInteger, "input_nano", "output_nano"),
     Column("cached_input_nano", BigInteger),
     Column("stream", Boolean, nullable=False),
     Column("started_at", BigInteger, nullable=False),
@@ -191,8 +192,7 @@ idempotency = Table(
     metadata,
     Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
     Column("digest", LargeBinary(32), primary_key=True),
-    Column("completion_id", Text, nullable=False),
-    Column("request_id", Text, nullable=False),
+    *_required(Text, "completion_id", "request_id"),
     Column("created_at", BigInteger, nullable=False),
     Column("process", Text),  # while its request runs
     Index("ix_idempotency_created_at", "created_at"),
@@ -205,12 +205,8 @@ usage = Table(
     Column("completion_id", Text, primary_key=True),
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
-    Column("class_id", Text, nullable=False),
-    Column("provider", Text, nullable=False),
-    Column("model", Text, nullable=False),
-    Column("prompt_tokens", Integer, nullable=False),
-    Column("cached_tokens", Integer, nullable=False),
-    Column("completion_tokens", Integer, nullable=False),
+    *_required(Text, "class_id", "provider", "model"),
+    *_required(Integer, "prompt_tokens", "cached_tokens", "completion_tokens"),
     Column("cost_nano", BigInteger, nullable=False),
     Column("estimated", Boolean, nullable=False),
     Column("status", Integer, nullable=False),
@@ -270,8 +266,7 @@ sessions = Table(  # signed-in browsers, by the digest of their cookie
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("stage", Text, nullable=False),
     Column("agent", Text, nullable=False),  # the browser, as it names itself
-    Column("created_at", BigInteger, nullable=False),
-    Column("used_at", BigInteger, nullable=False),
+    *_required(BigInteger, "created_at", "used_at"),
     Column("proved_at", BigInteger, nullable=False),  # when the password or a second factor was last given
     Column("expires_at", BigInteger, nullable=False),
     CheckConstraint("stage IN ('second_factor', 'complete')", name="stage_is_known"),
@@ -286,8 +281,7 @@ links = Table(  # links in e-mails; each works once
     Column("kind", Text, nullable=False),
     Column("account_id", Text, ForeignKey("accounts.id")),  # none for an invitation
     Column("email", Text, nullable=False),  # the address that it was sent to; empty for an open invitation
-    Column("created_at", BigInteger, nullable=False),
-    Column("expires_at", BigInteger, nullable=False),
+    *_required(BigInteger, "created_at", "expires_at"),
     CheckConstraint("kind IN ('verify', 'reset', 'change_email', 'invite')", name="kind_is_known"),
     Index("ix_links_account_id", "account_id"),
 )
@@ -315,8 +309,7 @@ passkeys = Table(
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("name", Text, nullable=False),
     Column("public_key", LargeBinary, nullable=False),
-    Column("sign_count", BigInteger, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
+    *_required(BigInteger, "sign_count", "created_at"),
     Column("last_used_at", BigInteger),
     Index("ix_passkeys_account_id", "account_id"),
 )
@@ -334,8 +327,7 @@ notes = Table(  # what the owner of an account wants replies to know
     Column("id", Text, primary_key=True),
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("text", Text, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
-    Column("changed_at", BigInteger, nullable=False),
+    *_required(BigInteger, "created_at", "changed_at"),
     CheckConstraint("length(text) BETWEEN 1 AND 1000", name="text_is_short"),
     Index("ix_notes_account_id", "account_id", "created_at", "id"),
 )
@@ -383,8 +375,7 @@ payments = Table(
     Column("amount_nano", BigInteger, nullable=False),
     Column("returned_nano", BigInteger, nullable=False, server_default=text("0")),  # by refunds and lost disputes
     Column("state", Text, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
-    Column("changed_at", BigInteger, nullable=False),
+    *_required(BigInteger, "created_at", "changed_at"),
     CheckConstraint("state IN ('open', 'paid', 'returned', 'disputed', 'expired')", name="state_is_known"),
     CheckConstraint("amount_nano > 0", name="amount_is_positive"),
     CheckConstraint("returned_nano BETWEEN 0 AND amount_nano", name="returned_is_part_of_amount"),
@@ -441,7 +432,7 @@ documents = Table(  # receipts, statements and credit notes, as they were issued
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("subject", Text, nullable=False),  # what it is about: ledger/documents.py
     Column("payment_id", Text, ForeignKey("payments.id")),
-    *(Column(name, BigInteger, nullable=False) for name in ("issued_at", "amount_nano")),
+    *_required(BigInteger, "issued_at", "amount_nano"),
     Column("facts", Text, nullable=False),  # JSON: core/documents.py
     Column("digest", LargeBinary(32), nullable=False),  # of the facts
     CheckConstraint("kind IN ('receipt', 'statement', 'credit-note')", name="kind_is_known"),
@@ -462,14 +453,14 @@ buyers = Table(  # what the owner of an account wants to be called on documents
     "buyers",
     metadata,
     Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
-    *(Column(name, Text, nullable=False) for name in ("name", "address", "tax_id")),
+    *_required(Text, "name", "address", "tax_id"),
 )
 
 closed_months = Table(  # a month is sealed before it is closed: from then on no entry is dated in it
     "closed_months",
     metadata,
     Column("month", Text, primary_key=True),  # like 2026-10
-    *(Column(name, BigInteger, nullable=False) for name in ("starts_at", "ends_at", "sealed_at")),
+    *_required(BigInteger, "starts_at", "ends_at", "sealed_at"),
     Column("closed_at", BigInteger),  # it and the rest are null until the month is closed
     Column("first_open_id", BigInteger),  # the entries before this one are of closed months
     *(Column(name, BigInteger) for name in ("accounts", "entries", "requests")),
@@ -537,9 +528,7 @@ verdicts = Table(  # evaluations and watches of classes: counts and scores, neve
     "verdicts",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("class_id", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("state", Text, nullable=False),
+    *_required(Text, "class_id", "kind", "state"),
     Column("created_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
     Column("actor", Text, nullable=False),
@@ -565,8 +554,7 @@ verdict_scores = Table(  # one answer of one side: what an interrupted evaluatio
     Column("side", Text, primary_key=True),
     Column("score", Float, nullable=False),
     Column("cost_nano", BigInteger),  # null: the costs of the route are not known
-    Column("prompt_tokens", Integer, nullable=False),
-    Column("completion_tokens", Integer, nullable=False),
+    *_required(Integer, "prompt_tokens", "completion_tokens"),
     Column("first_token_ms", Float),
     Column("duration_ms", Float),
     Column("fault", Text, nullable=False),  # its kind, or empty
@@ -591,8 +579,7 @@ price_changes = Table(  # prices that count from a date on
     metadata,
     Column("class_id", Text, primary_key=True),
     Column("from_at", BigInteger, primary_key=True, autoincrement=False),
-    Column("input_nano", BigInteger, nullable=False),
-    Column("output_nano", BigInteger, nullable=False),
+    *_required(BigInteger, "input_nano", "output_nano"),
     Column("cached_input_nano", BigInteger),
     Column("created_at", BigInteger, nullable=False),
     Column("actor", Text, nullable=False),
