@@ -121,6 +121,6 @@ async def start_by_form(visit: Visit, typed: PaymentForm) -> Response:
 ROUTES: Routes = (
     form("/credit/payment", start_by_form, "/credit", on_error=credit_page),
     post("/platform/webhooks/stripe", stripe_event, Access.ANYONE),
-    endpoint("GET", "/payments", "The newest payments by card", get_payments),
-    endpoint("POST", "/payments", "Begin a payment by card", start_by_api),
+    endpoint("GET", "/payments", "The newest payments by card", get_payments, scope="credit:read"),
+    endpoint("POST", "/payments", "Begin a payment by card", start_by_api, scope="credit:write"),
 )

@@ -215,6 +215,18 @@ def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: 
 ROUTES: Routes = (
     get("/operator", overview_page),
     get("/operator/classes", classes_page),
-    endpoint("GET", "/operator/overview", "Show all accounts together, and the usage of today", get_totals),
-    endpoint("GET", "/operator/load", "Show the live load, and the health of every route", get_load),
+    endpoint(
+        "GET",
+        "/operator/overview",
+        "Show all accounts together, and the usage of today",
+        get_totals,
+        scope="operator.service:read",
+    ),
+    endpoint(
+        "GET",
+        "/operator/load",
+        "Show the live load, and the health of every route",
+        get_load,
+        scope="operator.service:read",
+    ),
 )
