@@ -29,7 +29,7 @@ SECRET = "a secret of the owner"
 DIGEST = b"d" * 32
 LATER_MS = NOW_MS + 1000
 
-ERASED_WHOLE = {"sessions", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency"}
+ERASED_WHOLE = {"sessions", "access_tokens", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency"}
 KEPT_WITHOUT_A_NAME = {"accounts", "keys", "acts"}
 KEPT = {
     "credit_lots",
@@ -52,6 +52,8 @@ def personal_rows(account: str, blob: str) -> list[str]:
     """A row of an account in each table that has something about a person."""
     email = f"{account}@example.org"
     return [
+        f"INSERT INTO access_tokens VALUES"
+        f" ('tok_{account}', '{account}', '{SECRET}', 'cdz_', {blob}, 'keys:read', 1, 9, NULL, NULL)",
         f"INSERT INTO sessions VALUES ({blob}, '{account}', 'complete', '{SECRET}', 1, 1, 1, 9)",
         f"INSERT INTO links VALUES ({blob}, 'verify', '{account}', '{email}', 1, 2)",
         f"INSERT INTO totp VALUES ('{account}', {blob}, 0, 1)",

@@ -37,7 +37,7 @@ SECURITY_SCHEMES = {
     "accessToken": {
         "type": "http",
         "scheme": "bearer",
-        "description": "An access token (`cdz_…`) of the page /settings/tokens or of `cadenza token create`, with the scope.",
+        "description": "An access token (`cdz_…`) with the scope. The page /settings/tokens makes one.",
     },
 }
 ERRORS = (  # of /platform/api: status, name, description and content
