@@ -143,8 +143,9 @@ def _operation(one: ApiEndpoint, by_type: dict[Any, Any], schemas: dict[str, Any
         "security": _security(one, is_safe=is_safe),
         "responses": {**_success(one, by_type), **_errors(one, is_safe=is_safe)},
     }
-    if one.access is Access.OPERATOR:
-        operation["description"] = "For operators."
+    scope = f"An access token needs the scope `{one.scope}`." if one.scope else ""
+    if text := " ".join(filter(None, ("For operators." if one.access is Access.OPERATOR else "", scope))):
+        operation["description"] = text
     if parameters:
         operation["parameters"] = parameters
     if one.takes and not is_safe:
