@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from cadenza.config import ConfigError, Settings, load_settings
-from cadenza.config.classes import class_rules, resolve_classes, watched_class
+from cadenza.config.classes import class_rules, provider_costs, resolve_classes, watched_class
 from cadenza.config.settings import (
     DEFAULT_PRICES,
     GroundingSettings,
@@ -248,7 +248,7 @@ class App:
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
         grounder = build_grounder(settings.grounding, self._store, observer)
         state = State(self._store, self._presence, self._shared, grounder)
-        snapshot = Snapshot(catalogue, upstreams, build_limits(settings))
+        snapshot = Snapshot(catalogue, upstreams, build_limits(settings), provider_costs(settings, catalogue.routes()))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
         return Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
 
@@ -290,7 +290,7 @@ class App:
             self._log.info("the config was reloaded", classes=list(settings.classes), providers=providers)
         self._log_versions(states)
         self._settings, self._states = settings, states
-        return Snapshot(catalogue, upstreams, build_limits(settings))
+        return Snapshot(catalogue, upstreams, build_limits(settings), provider_costs(settings, catalogue.routes()))
 
     async def _read_prices(self, settings: Settings) -> dict[str, PriceSchedule]:
         """The prices of classes, with their changes to come. A price of the config that is not used is logged."""

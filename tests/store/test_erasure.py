@@ -52,7 +52,7 @@ def personal_rows(account: str, blob: str) -> list[str]:
     """A row of an account in each table that has something about a person."""
     email = f"{account}@example.org"
     return [
-        f"INSERT INTO access_tokens VALUES ('{account}', '{account}', '{SECRET}', 'cdz_', {blob}, 'a', 1, 9, NULL, NULL)",
+        f"INSERT INTO access_tokens VALUES ('{account}', '{account}', '{SECRET}', 'c', {blob}, 'a', 1, 9, NULL, 1)",
         f"INSERT INTO sessions VALUES ({blob}, '{account}', 'complete', '{SECRET}', 1, 1, 1, 9)",
         f"INSERT INTO links VALUES ({blob}, 'verify', '{account}', '{email}', 1, 2)",
         f"INSERT INTO totp VALUES ('{account}', {blob}, 0, 1)",

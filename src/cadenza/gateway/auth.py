@@ -98,6 +98,7 @@ def _principal_of(found: FoundKey, memo: dict[str, Any]) -> Principal:
         is_capped=bool(found.is_capped),
         may_search=bool(found.uses_search),
         has_notes=bool(found.has_notes),
+        shows_cost=bool(found.shows_cost),
     )
     memo["principal"] = found, principal
     return principal

@@ -62,6 +62,7 @@ accounts = Table(
     Column("debt_nano", BigInteger, nullable=False, server_default=text("0")),  # the sum of its open debts
     Column("granted_nano", BigInteger, nullable=False, server_default=text("0")),  # of the balance
     Column("granted_before_nano", BigInteger, nullable=False, server_default=text("0")),  # by older entries
+    Column("shows_cost", Boolean, nullable=False, server_default=false()),  # replies say what they cost
     CheckConstraint("email = lower(email)", name="email_is_lower_case"),
     CheckConstraint("preferred_class IN ('mezzo', 'forte', 'fortissimo')", name="preferred_class_is_known"),
     CheckConstraint("held_nano >= 0", name="held_is_not_negative"),
@@ -221,6 +222,7 @@ usage = Table(
     Column("source", Text),  # who ended it: ledger/rules.py. These seven columns are null in older rows
     Column("idempotency_digest", LargeBinary(32)),
     Column("version", Integer),  # of the class that served it; null in older rows
+    Column("provider_cost_nano", BigInteger),  # what the provider charges for it; null: not known
     CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens", name="cached_is_part_of_prompt"),
     CheckConstraint("completion_tokens >= 0", name="completion_is_not_negative"),
     CheckConstraint("cost_nano >= 0", name="cost_is_not_negative"),
@@ -533,6 +535,18 @@ verdict_scores = Table(  # one answer of one side: what an interrupted evaluatio
     Column("fault", Text, nullable=False),  # its kind, or empty
     CheckConstraint("side IN ('incumbent', 'candidate')", name="side_is_known"),
     CheckConstraint("score BETWEEN 0 AND 1", name="score_is_a_share"),
+)
+
+upstream_attempts = Table(  # requests to providers that no metering row has, or has otherwise: core/attempts.py
+    "upstream_attempts",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),  # since the epoch
+    Column("provider", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),  # as far as they are known
+    Column("completion_tokens", BigInteger, nullable=False),
 )
 
 price_changes = Table(  # prices that count from a date on

@@ -205,7 +205,9 @@ def check_class(preferred_class: str) -> None:
 
 
 def preferences_of(account: Account) -> Preferences:
-    return Preferences(account.preferred_class, account.theme, account.uses_search, account.uses_memory)
+    return Preferences(
+        account.preferred_class, account.theme, account.uses_search, account.uses_memory, account.shows_cost
+    )
 
 
 async def choose(

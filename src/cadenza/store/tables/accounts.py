@@ -32,6 +32,7 @@ class Account(msgspec.Struct, frozen=True):
     low_noticed_at: int | None = None
     debt_nano: int = 0  # paid by ended holds and later credit, before anything else
     granted_nano: int = 0  # the part of the balance that was not paid for, and is spent first
+    shows_cost: bool = False  # replies say what they cost
 
 
 class Preferences(msgspec.Struct, frozen=True):
@@ -41,6 +42,7 @@ class Preferences(msgspec.Struct, frozen=True):
     theme: Theme
     uses_search: bool
     uses_memory: bool
+    shows_cost: bool = False
 
 
 COLUMNS = [schema.accounts.c[name] for name in Account.__struct_fields__]

@@ -35,6 +35,7 @@ FORGOTTEN = {
     "theme": "system",
     "uses_search": True,
     "uses_memory": True,
+    "shows_cost": False,
     "low_balance_nano": 0,
     "low_noticed_at": None,
     "note_count": 0,

@@ -1,4 +1,4 @@
-"""Preferences: the class that `auto` stands for, the theme, search and memory."""
+"""Preferences: the class that `auto` stands for, the theme, search and memory, and whether replies say their cost."""
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,7 +11,7 @@ from cadenza.web.chat.offer import offer_of
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
-RENAMED = {"preferred_class": "class", "uses_search": "web_search", "uses_memory": "memory"}
+RENAMED = {"preferred_class": "class", "uses_search": "web_search", "uses_memory": "memory", "shows_cost": "usage_cost"}
 
 
 class PreferencesForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,6 +21,7 @@ class PreferencesForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     theme: Theme
     uses_search: bool = False
     uses_memory: bool = False
+    shows_cost: bool = False
 
 
 class PreferencesRecord(msgspec.Struct, frozen=True, rename=RENAMED):
@@ -30,6 +31,7 @@ class PreferencesRecord(msgspec.Struct, frozen=True, rename=RENAMED):
     theme: Theme
     uses_search: bool
     uses_memory: bool
+    shows_cost: bool
 
 
 class PreferencesChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=RENAMED):
@@ -39,6 +41,7 @@ class PreferencesChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     theme: Theme | UnsetType = UNSET
     uses_search: bool | UnsetType = UNSET
     uses_memory: bool | UnsetType = UNSET
+    shows_cost: bool | UnsetType = UNSET
 
 
 class AccountRecord(msgspec.Struct, frozen=True):
