@@ -411,6 +411,7 @@ payments = Table(
     Index("uq_payments_checkout", "checkout", unique=True),
     Index("ix_payments_reference", "reference"),
     Index("ix_payments_account_id", "account_id"),
+    Index("ix_payments_created_at", "created_at"),
 )
 
 payment_events = Table(  # the provider's events that were acted on: each is acted on once

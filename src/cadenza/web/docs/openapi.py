@@ -168,10 +168,9 @@ def _query_parameters(schema: dict[str, Any]) -> list[dict[str, Any]]:
 def _security(one: ApiEndpoint, *, is_safe: bool) -> list[dict[str, list[str]]]:
     """The ways to be let in: by the cookie of a browser, or by a token with the scope."""
     schemes = [*(["session"] if one.access is not Access.ANYONE else []), *([] if is_safe else ["csrf"])]
-    return [
-        *([{name: [] for name in schemes}] if schemes else []),
-        *([{"accessToken": [one.scope]}] if one.scope else []),
-    ]
+    by_cookie: dict[str, list[str]] = {name: [] for name in schemes}
+    by_token = {"accessToken": [one.scope]} if one.scope else {}
+    return [way for way in (by_cookie, by_token) if way]
 
 
 def _success(one: ApiEndpoint, by_type: dict[Any, Any]) -> dict[str, Any]:

@@ -96,6 +96,7 @@ async def get_payments(visit: Visit) -> PaymentList:
 
 async def stripe_event(visit: Visit) -> Response:
     provider, log = visit.context.payments, visit.context.log
+    counted = visit.context.gateway.observer.metrics.payment_events
     if provider is None:
         raise Missing
     body = await visit.request.body()
@@ -103,11 +104,13 @@ async def stripe_event(visit: Visit) -> Response:
     try:
         event = provider.read_event(body, signature, visit.now_ms // 1000)
     except BadSignature:
+        counted.labels("bad_signature").inc()
         log.warning("a payment event with a bad signature was refused", provider=provider.name)
         raise PageError("The signature of this event is wrong or too old.") from None
     if event is None:
         return PlainTextResponse("ignored\n")
     result = await apply_event(visit.store, provider.name, event, visit.now_ms)
+    counted.labels(result).inc()
     report = log.info if result in ("done", "repeated") else log.warning
     report("payment event", kind=event.kind, id=event.id, result=result)
     return PlainTextResponse(f"{result}\n")

@@ -19,7 +19,7 @@ from cadenza.core.records import CLASSES
 from cadenza.evaluation.verdict import read_verdict
 from cadenza.store.tables.verdicts import EvaluationRecord
 from cadenza.web.errors import Missing
-from cadenza.web.operator.overview import RouteFacts
+from cadenza.web.operator.load import RouteFacts
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 

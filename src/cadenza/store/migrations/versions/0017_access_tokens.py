@@ -1,4 +1,4 @@
-"""Access tokens for /platform/api, and the token in each event of the audit log that was made with one.
+"""Access tokens for /platform/api, the token in each event of the audit log that was made with one, and an index.
 
 Expand only: a process of the release before knows no tokens and writes events without one.
 """
@@ -28,4 +28,5 @@ def upgrade() -> None:
     )
     op.create_index("uq_access_tokens_digest", "access_tokens", ["digest"], unique=True)
     op.create_index("ix_access_tokens_account_id", "access_tokens", ["account_id"])
+    op.create_index("ix_payments_created_at", "payments", ["created_at"])
     op.add_column("acts", sa.Column("token", sa.Text))
