@@ -32,6 +32,7 @@ LATER_MS = NOW_MS + 1000
 ERASED_WHOLE = {"sessions", "access_tokens", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency"}
 KEPT_WITHOUT_A_NAME = {"accounts", "keys", "acts"}
 KEPT = {
+    "closed_balances",
     "credit_lots",
     "entries",
     "usage",
@@ -45,7 +46,14 @@ KEPT = {
     "debts",
 }
 OF_CLASSES = {"class_versions", "class_states", "verdicts", "verdict_scores", "price_changes"}
-OF_NOBODY = OF_CLASSES | {"processes", "epochs", "site_secrets", "payment_events", "command_references"}
+OF_NOBODY = OF_CLASSES | {
+    "processes",
+    "epochs",
+    "site_secrets",
+    "payment_events",
+    "command_references",
+    "closed_months",
+}
 
 
 def personal_rows(account: str, blob: str) -> list[str]:

@@ -62,6 +62,8 @@ MORE_ROWS = (
         zeroblob(32), 'starter', zeroblob(32), 3, 5, '{}')""",
     "INSERT INTO verdict_scores VALUES ('eval_1', 1, 1, 'candidate', 0.5, NULL, 9, 9, 1.5, NULL, '')",
     "INSERT INTO price_changes VALUES ('forte', 9, 1, 2, NULL, 1, 'command line')",
+    "INSERT INTO closed_months VALUES ('2026-10', 1, 8, 9, 9, 42, 1, 1, 1, 0, 0, -1210, -1210, '{}', zeroblob(32))",
+    f"INSERT INTO closed_balances SELECT '2026-10', account_id, -1210, -1210 FROM {IDS}",
     "INSERT INTO payment_events VALUES ('evt_1', 'checkout.session.completed', 1)",
 )
 

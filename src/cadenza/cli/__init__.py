@@ -20,6 +20,7 @@ from cadenza.cli.index import index
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, refund, usage
 from cadenza.cli.memory import memory
+from cadenza.cli.months import close, report, verify
 from cadenza.cli.operator import audit
 from cadenza.cli.prices import price
 from cadenza.cli.serve import backup, migrate, serve
@@ -60,7 +61,10 @@ classes.add_command(watch)
 app.add_command(classes)
 app.add_command(usage)
 app.add_command(refund)
+ledger.add_command(close)
+ledger.add_command(verify)
 app.add_command(ledger)
+app.add_command(report)
 app.add_command(audit)
 app.add_command(click.Group("acts", audit.commands, hidden=True))  # the name of `audit` in earlier releases
 app.add_command(index)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def ledger() -> None:
-    """Check the ledger, or export it."""
+    """Check the ledger, export it, or close a month of it."""
 
 
 @ledger.command()
@@ -77,12 +77,16 @@ def check(as_json: bool, config: str | None) -> None:
 def export(
     account: str | None, start: str | None, end: str | None, month: str | None, form: str, config: str | None
 ) -> None:
-    """Write the entries of the ledger to standard output, oldest first. Times are in UTC."""
+    """Write the entries of the ledger to standard output, oldest first. Times are in UTC.
+
+    A whole month that is closed can be compared with its hash later: see `ledger verify`.
+    """
     span = parse_dates(start, end, month) or ALWAYS
     read_store(load_config(config), lambda store: _export(store, account, span, form))
 
 
 async def _export(store: "Store", account: str | None, span: Span, form: str) -> None:
+    from cadenza.control.money.months import find_closed_span  # noqa: PLC0415 import time
     from cadenza.control.money.statement import export_ledger  # noqa: PLC0415 import time
     from cadenza.ledger import EXPORT_FIELDS  # noqa: PLC0415 import time
 
@@ -96,6 +100,9 @@ async def _export(store: "Store", account: str | None, span: Span, form: str) ->
             table.writerow({name: escape_formula(value) for name, value in row.items()})
         else:
             sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
+    closed = None if account else await find_closed_span(store, span)
+    if closed and closed.hash:
+        say(f"{closed.month} is closed, with the hash {closed.hash.hex()}. Entries: {closed.entries}.")
 
 
 def _row(entry: dict[str, Any]) -> dict[str, Any]:

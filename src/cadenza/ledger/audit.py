@@ -178,7 +178,8 @@ EXPORT = Statement(
     SELECT entries.id, entries.created_at, a.email, entries.kind, entries.amount_nano, entries.amount_nano,
     entries.completion_id, u.request_id, u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated,
     entries.note, u.provider, u.model, u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano,
-    COALESCE(entries.source, u.source), u.version, {ORIGIN}, entries.granted_nano, r.amount_nano
+    COALESCE(entries.source, u.source), u.version, {ORIGIN}, entries.granted_nano, r.amount_nano,
+    entries.account_id, entries.created_at, entries.debt_id
     FROM entries JOIN accounts a ON a.id = entries.account_id
     LEFT JOIN usage u ON u.completion_id = entries.completion_id
     LEFT JOIN entries r ON r.source = 'refund:' || entries.completion_id AND entries.kind = 'charge'

@@ -1,7 +1,7 @@
 """The tables of SQLite and Postgres. Times are Unix milliseconds, money is in nano-dollars.
 
 The CHECK constraints hold for every program that writes. The migrations build the same tables by hand (a test
-compares the two) and add the triggers that make `entries` append-only. A chat
+compares the two) and add the triggers that make `entries` append-only and keep closed months as they are. A chat
 has two ids: `completion_id`, the id of its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
 """
 
@@ -451,6 +451,32 @@ credit_lots = Table(  # what is left of each grant, of accounts with granted cre
     CheckConstraint("left_nano BETWEEN 0 AND amount_nano", name="left_is_part_of_amount"),
     _index_where("ended_at IS NULL", "ix_credit_lots_account_id", "account_id"),
     _index_where("ended_at IS NULL", "ix_credit_lots_expires_at", "expires_at"),
+)
+
+closed_months = Table(  # a month is sealed before it is closed: from then on no entry is dated in it
+    "closed_months",
+    metadata,
+    Column("month", Text, primary_key=True),  # like 2026-10
+    Column("starts_at", BigInteger, nullable=False),
+    Column("ends_at", BigInteger, nullable=False),
+    Column("sealed_at", BigInteger, nullable=False),
+    Column("closed_at", BigInteger),  # it and the rest are null until the month is closed
+    Column("first_open_id", BigInteger),  # the entries before this one are of closed months
+    *(Column(name, BigInteger) for name in ("accounts", "entries", "requests")),
+    *(Column(f"{name}_nano", BigInteger) for name in ("opening", "opening_granted", "closing", "closing_granted")),
+    Column("sums", Text),  # JSON: ledger/months.py
+    Column("hash", LargeBinary(32)),  # of its entries, and of the hash of the month before
+    CheckConstraint("(hash IS NULL) = (closed_at IS NULL)", name="closed_has_a_hash"),
+    Index("uq_closed_months_ends_at", "ends_at", unique=True),
+)
+
+closed_balances = Table(  # of each account that had an entry before the end of the month
+    "closed_balances",
+    metadata,
+    Column("month", Text, ForeignKey("closed_months.month"), primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
+    Column("balance_nano", BigInteger, nullable=False),
+    Column("granted_nano", BigInteger, nullable=False),  # of the balance
 )
 
 command_references = Table(  # idempotent commands that were carried out
