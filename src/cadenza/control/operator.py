@@ -47,7 +47,7 @@ class ServiceOverview(msgspec.Struct, frozen=True):
     today: list[ClassUse]
 
 
-class Money(msgspec.Struct, frozen=True):
+class Takings(msgspec.Struct, frozen=True):
     """Payments by card of the last 30 days, by day, and vouchers."""
 
     start_ms: int
@@ -111,10 +111,10 @@ async def slow_providers(store: Store, now_ms: int) -> list[ProviderPace]:
     return [one for one in found if one.replies >= SLOW_REPLIES_MIN and one.slow >= SLOW_SHARE * one.replies]
 
 
-async def get_money(store: Store, now_ms: int) -> Money:
+async def get_money(store: Store, now_ms: int) -> Takings:
     start_ms = (now_ms // DAY_MS - USAGE_DAYS + 1) * DAY_MS
     days = await operators.paid_by_day(store, start_ms)
-    return Money(start_ms, days, await operators.voucher_totals(store, start_ms, now_ms))
+    return Takings(start_ms, days, await operators.voucher_totals(store, start_ms, now_ms))
 
 
 async def find_requests(store: Store, text: str, now_ms: int) -> list[FoundRequest]:

@@ -12,7 +12,7 @@ import msgspec
 from markupsafe import Markup
 from starlette.responses import Response
 
-from cadenza.control.operator import Money, get_money, get_overview, slow_providers, use_by_step
+from cadenza.control.operator import Takings, get_money, get_overview, slow_providers, use_by_step
 from cadenza.core.spans import DAY_MS
 from cadenza.observe.minutes import read_totals
 from cadenza.store.tables.operators import FIRST_TOKEN_MS, UseStep
@@ -179,7 +179,7 @@ def _charts(steps: list[Step]) -> list[tuple[str, Markup, list[tuple[int, str]]]
     return drawn
 
 
-def _paid_chart(money: Money, now_ms: int) -> Markup:
+def _paid_chart(money: Takings, now_ms: int) -> Markup:
     by_day = {one.day: one for one in money.days}
     days = range(money.start_ms // DAY_MS, now_ms // DAY_MS + 1)
     names = [day(one * DAY_MS) for one in days]
