@@ -135,6 +135,12 @@ async def usage_overview(store: Store, account_id: str, span: Span) -> Overview:
     return Overview(span, days, keys, keys_in_all)
 
 
+async def key_overview(store: Store, account_id: str, key_id: str, span: Span) -> Overview:
+    """The usage of one key by day and class."""
+    days = fill_days(span, await usage.by_day_and_class(store, account_id, span, key_id))
+    return Overview(span, days, [], 1)
+
+
 async def pace(store: Store, account_id: str, now_ms: int) -> SpendingRate:
     """What the account spent per day over the last 7 days, and how long its balance lasts at that rate."""
     balance_nano, created_at = await usage.balance(store, account_id)

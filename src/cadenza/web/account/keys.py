@@ -30,6 +30,7 @@ from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.rates import Rate
 from cadenza.core.records import PERIODS, SCOPES, Cap, Period
 from cadenza.web.errors import BadForm
+from cadenza.web.money.usage import key_usage
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
@@ -165,7 +166,9 @@ async def new_page(visit: Visit, error: str = "", typed: NewKeyForm | None = Non
 
 async def key_page(visit: Visit, error: str = "", typed: LimitFields | None = None) -> Response:
     key = await _own_key(visit)
-    return visit.page("key.html", key=key, form=typed or _fields_of(key), error=error, **_bounds(visit))
+    usage, chart = await key_usage(visit, key.id)
+    fields = typed or _fields_of(key)
+    return visit.page("key.html", key=key, usage=usage, chart=chart, form=fields, error=error, **_bounds(visit))
 
 
 async def create_by_form(visit: Visit, typed: NewKeyForm) -> Response:

@@ -1,8 +1,12 @@
-"""The page of sign-in and security: password, e-mail address, sessions. Second factors are shown here too."""
+"""The page of sign-in and security: password, e-mail address, sessions, and the end of the account.
+
+Second factors are shown here too.
+"""
 
 import msgspec
 from starlette.responses import Response
 
+from cadenza.control.account.erasure import erase_account
 from cadenza.control.email.messages import PASSWORD_CHANGED
 from cadenza.control.sign_in.credentials import begin_email_change, change_email_at_once, change_password
 from cadenza.control.sign_in.passwords import HashLane
@@ -11,6 +15,7 @@ from cadenza.control.sign_in.sessions import end_other_sessions, end_session_by_
 from cadenza.core.errors import ControlError
 from cadenza.web.account.links import NO_MAIL, EmailAddress, limit_mail
 from cadenza.web.account.sessions import SECURITY_PAGE, SignInStatus, renew_session, use_secret
+from cadenza.web.cookies import SESSION_COOKIE
 from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
 from cadenza.web.routes import Routes, form, get
@@ -24,24 +29,32 @@ class PasswordChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     new_password: str
 
 
+class Deletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The e-mail address of the account, typed once more: deleting it cannot be undone."""
+
+    confirmed_email: str
+
+
 class AddressStep(msgspec.Struct, frozen=True):
     """Whether the address has changed, or a link was sent to it first."""
 
     is_changed: bool
 
 
-async def security_page(visit: Visit, error: str = "", typed: PasswordChange | EmailAddress | None = None) -> Response:
+async def security_page(
+    visit: Visit, error: str = "", typed: PasswordChange | EmailAddress | Deletion | None = None
+) -> Response:
     """With an error, the form at fault is open."""
     context, account = visit.context, visit.account
-    is_email = isinstance(typed, EmailAddress)
     return visit.page(
         "security.html",
         factors=await get_factors(visit.store, account.id),
         passkeys=await context.passkeys.list(account.id),
         sessions=await list_sessions(visit.store, visit.require_session().session, visit.now_ms),
         sends_mail=context.mailer is not None,
-        password_error="" if is_email else error,
-        email_error=error if is_email else "",
+        password_error=error if isinstance(typed, PasswordChange) else "",
+        email_error=error if isinstance(typed, EmailAddress) else "",
+        deletion_error=error if isinstance(typed, Deletion) else "",
         email=typed.email if isinstance(typed, EmailAddress) else "",
     )
 
@@ -91,6 +104,16 @@ async def end_others(visit: Visit) -> SignInStatus:
     return await renew_session(visit)
 
 
+async def delete_account(visit: Visit, given: Deletion) -> Response:
+    """The keys stop at once, every browser is signed out, and credit that is left is forfeited."""
+    account = visit.account
+    if given.confirmed_email.strip().lower() != account.email:
+        raise ControlError("That is not the address of this account. Nothing was deleted.")
+    await erase_account(visit.store, account.email, account.id, visit.now_ms)
+    visit.set_cookie(SESSION_COOKIE, "", 0)
+    return redirect("/sign-in", "account-deleted")
+
+
 ROUTES: Routes = (
     get(SECURITY_PAGE, security_page),
     form(f"{SECURITY_PAGE}/password", set_password, SECURITY_PAGE, "password-changed", on_error=security_page),
@@ -98,4 +121,5 @@ ROUTES: Routes = (
     form(f"{SECURITY_PAGE}/verification", send_verification, SECURITY_PAGE, "link-sent"),
     form(SECURITY_PAGE + "/sessions/{session_id}/end", end_session, SECURITY_PAGE, "session-ended"),
     form(f"{SECURITY_PAGE}/sessions/end-others", end_others, SECURITY_PAGE, "sessions-ended", needs_proof=True),
+    form(f"{SECURITY_PAGE}/delete", delete_account, SECURITY_PAGE, on_error=security_page, needs_proof=True),
 )
