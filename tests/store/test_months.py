@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from cadenza.control.money import months
-from cadenza.control.money.months import close_month, report_month, verify_month
+from cadenza.control.money.months import check_all, close_month, report_month, verify_month
+from cadenza.control.money.statement import check_ledger
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Usage
 from cadenza.ledger import credit
@@ -77,6 +78,25 @@ async def test_a_closed_month_has_its_sums_and_balances(used: Store) -> None:
         ("2026-11", "acct_a", november.closing_nano),
     ]
     assert await findings(used) == []
+
+
+async def test_the_check_begins_with_the_last_closed_month(used: Store) -> None:
+    """It reads what came since, finds what is wrong there, and with all months what was changed in a closed one."""
+    await close(used, "2026-10")
+    await close(used, "2026-11")
+    await serve(used, "december", DECEMBER)
+    sound = await check_ledger(used)
+    assert (sound.findings, sound.counts.entries, sound.counts.requests) == ([], 1, 1)
+    assert (await check_all(used)).findings == []
+    await run_sql(
+        used,
+        "UPDATE accounts SET balance_nano = balance_nano + 1, granted_nano = granted_nano - 2 WHERE id = 'acct_a'",
+        "UPDATE usage SET cost_nano = cost_nano + 1 WHERE completion_id = 'december'",
+        "UPDATE usage SET cost_nano = cost_nano + 1 WHERE completion_id = 'october'",
+    )
+    found = [(one.subject, one.off_by) for one in (await check_ledger(used)).findings]
+    assert found == [("acct_a", 1), ("december", 1), ("december", 1), ("acct_a", -2)]
+    assert ("october", 1) in [(one.subject, one.off_by) for one in (await check_all(used)).findings]
 
 
 async def test_a_month_that_must_not_be_closed_is_refused(used: Store) -> None:
@@ -158,4 +178,6 @@ async def test_a_change_behind_our_back_is_found(used: Store) -> None:
     sqlite = used.path is not None
     off = "DROP TRIGGER entries_refuse_update" + ("" if sqlite else " ON entries")
     await run_sql(used, off, "UPDATE entries SET created_at = created_at + 1 WHERE completion_id = 'october'")
-    assert (await verify_month(used, "2026-10")).problems == ["its entries are not those that were closed"]
+    problem = "its entries are not those that were closed"
+    assert (await verify_month(used, "2026-10")).problems == [problem]
+    assert [(one.rule, one.subject) for one in (await check_all(used)).findings] == [(problem, "2026-10")]

@@ -38,16 +38,20 @@ def ledger() -> None:
 
 
 @ledger.command()
+@click.option("--all", "reads_all", is_flag=True, help="Read the closed months too, and compute their hashes again.")
 @json_option
 @config_option
-def check(as_json: bool, config: str | None) -> None:
+def check(reads_all: bool, as_json: bool, config: str | None) -> None:
     """Check on the live store that entries, balances, reserves and charges agree. Exit 1 if they do not.
 
-    Every charge is computed again from its token counts and prices.
+    Every charge is computed again from its token counts and prices. The check begins with the balances of the last
+    closed month.
     """
+    from cadenza.control.money.months import check_all  # noqa: PLC0415 import time
     from cadenza.control.money.statement import check_ledger  # noqa: PLC0415 import time
 
-    findings, counts = read_store(load_config(config), check_ledger)
+    found = read_store(load_config(config), check_all if reads_all else check_ledger)
+    findings, counts = found.findings, found.counts
     if as_json:
         print_json([msgspec.structs.asdict(finding) for finding in findings])
     elif findings:
@@ -58,6 +62,8 @@ def check(as_json: bool, config: str | None) -> None:
             f"The ledger is sound. Accounts: {counts.accounts}, entries: {counts.entries}, "
             f"requests: {counts.requests}, reserves: {counts.reserves}."
         )
+        if found.closed:
+            click.echo(f"The months up to {found.closed.month} are closed and were not read; --all reads them too.")
         if counts.unpriced:
             click.echo(f"Requests of an earlier release, whose charges cannot be recomputed: {counts.unpriced}.")
     if findings:

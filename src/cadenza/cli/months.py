@@ -60,11 +60,11 @@ def month(month: str, file: str | None, payments: str | None, as_json: bool, con
     If the month is not closed, the ledger is checked first. Exit 1 if it is not sound.
     """
     from cadenza.control.money.months import REPORT_FIELDS, list_payments, report_month  # noqa: PLC0415 import time
-    from cadenza.ledger import audit  # noqa: PLC0415 import time
+    from cadenza.control.money.statement import check_ledger  # noqa: PLC0415 import time
 
     async def read(store: "Store") -> "tuple[MonthReport, list[Violation], Sequence[object]]":
         found = await report_month(store, month, now_ms())
-        findings = [] if found.closed else await audit.check(store)
+        findings = [] if found.closed else (await check_ledger(store)).findings
         return found, findings, await list_payments(store, month) if payments else []
 
     found, findings, credited = read_store(load_config(config), read)

@@ -30,6 +30,7 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreRefused, Transaction
 
 PAGE = 1000
+NEVER_MS = 2**62
 LOCK_S = 2.0  # Postgres ends a vacuum that is in the way after one second
 
 _OF_MONTH = "entries.id >= :first AND entries.created_at >= :since AND entries.created_at < :end"
@@ -165,6 +166,11 @@ CLOSE = Statement(
 async def list_months(store: Store) -> list[ClosedMonth]:
     """The closed months, and one that is only sealed, oldest first."""
     return [ClosedMonth(*row) for row in await store.rows(READ, {})]
+
+
+def newest(found: Sequence[ClosedMonth]) -> ClosedMonth | None:
+    """The last month that is closed."""
+    return month_before(found, NEVER_MS)
 
 
 def month_before(found: Sequence[ClosedMonth], until_ms: int) -> ClosedMonth | None:

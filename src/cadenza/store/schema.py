@@ -113,6 +113,7 @@ entries = Table(
     CheckConstraint("kind <> 'charge' OR completion_id IS NOT NULL", name="charge_has_request"),
     Index("ix_entries_account_id", "account_id", "id"),
     _index_where("kind = 'charge'", "uq_entries_charge", "completion_id", unique=True),
+    _index_where("kind = 'correction'", "ix_entries_correction", "completion_id"),
     _index_where("source IS NOT NULL", "uq_entries_source", "source", unique=True),
 )
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from cadenza.control.money.statement import LedgerState
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
@@ -99,6 +100,16 @@ def _total(sum_of: OriginSum) -> OriginSum:
     return msgspec.structs.replace(sum_of, count=0)
 
 
+async def check_all(store: Store) -> LedgerState:
+    """Check everything, and that the entries, sums and balances of each closed month are those that were closed."""
+    findings = await audit.check(store)
+    for one in await months.list_months(store):
+        if one.hash:
+            verified = await verify_month(store, one.month)
+            findings += [audit.Violation(problem, one.month, 0) for problem in verified.problems]
+    return LedgerState(findings, await audit.count(store), None)
+
+
 def month_of(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m}"
 
@@ -145,13 +156,13 @@ async def close_month(store: Store, month: str, by: str, now_ms: int) -> ClosedM
         raise ControlError(f"The month {month} is closed already, with the hash {sealed.hash.hex()}.")
     if now_ms < span.end_ms + GRACE_MS:
         raise ControlError(f"The month {month} can be closed after {rfc3339(span.end_ms + GRACE_MS)}.")
-    if months.month_before(found, now_ms) != before:
+    if months.newest(found) != before:
         raise ControlError(f"A later month than {month} is closed: {month} has no entries that could be closed.")
     oldest_ms = await months.oldest_open(store, before)
     if oldest_ms is not None and oldest_ms < span.start_ms:
         raise ControlError(f"Close {month_of(oldest_ms)} first: it is before {month}, and has entries.")
     if sealed is None:
-        if findings := await audit.check(store):
+        if findings := await audit.check(store, before):
             raise ControlError(
                 f"The ledger is not sound, so {month} cannot be closed; findings: {len(findings)}. "
                 "Run 'cadenza ledger check' to see them."

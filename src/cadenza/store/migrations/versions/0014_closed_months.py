@@ -1,4 +1,4 @@
-"""Closed months: their sums, their hash, and the balance of each account at their end.
+"""Closed months: their sums, their hash, and the balance of each account at their end. An index of corrections.
 
 An entry that is written after the month of its time was closed is dated at the first moment that is still open. A
 trigger does it for every program that writes, so expand only: a process of the release before goes on serving. On
@@ -77,6 +77,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("month", "account_id", name="pk_closed_balances"),
         sa.ForeignKeyConstraint(["month"], ["closed_months.month"], name="fk_closed_balances_month"),
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name="fk_closed_balances_account_id"),
+    )
+    is_correction = sa.text("kind = 'correction'")
+    op.create_index(
+        "ix_entries_correction",
+        "entries",
+        ["completion_id"],
+        sqlite_where=is_correction,
+        postgresql_where=is_correction,
     )
     is_sqlite = op.get_context().dialect.name == "sqlite"
     for statement in (SQLITE_DATE,) if is_sqlite else (POSTGRES_DATE, POSTGRES_DATE_TRIGGER, POSTGRES_REFUSE):
