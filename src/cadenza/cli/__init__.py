@@ -26,6 +26,7 @@ from cadenza.cli.operator import audit
 from cadenza.cli.prices import price
 from cadenza.cli.serve import backup, migrate, serve
 from cadenza.cli.suites import suite
+from cadenza.cli.tokens import tokens
 from cadenza.cli.vouchers import vouchers
 from cadenza.cli.watch import watch
 
@@ -51,6 +52,7 @@ def completion(shell: str) -> None:
 app.add_command(serve)
 app.add_command(accounts, "account")
 app.add_command(keys, "key")
+app.add_command(tokens, "token")
 app.add_command(vouchers, "voucher")
 app.add_command(memory)
 classes.add_command(evaluate)

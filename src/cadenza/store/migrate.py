@@ -41,6 +41,7 @@ REVISIONS = (
     "0014",
     "0015",
     "0016",
+    "0017",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

@@ -101,7 +101,11 @@ ROUTES: Routes = (
     get(f"{PAGE}/{{number}}/pdf", pdf),
     get(f"{PAGE}/{{number}}", document_page),
     form(f"{PAGE}/buyer", save_buyer, PAGE, "saved", on_error=documents_page),
-    endpoint("GET", "/documents", "The newest receipts, statements and credit notes", get_documents),
-    endpoint("GET", "/documents/{number}", "The facts of a document, as they were issued", get_facts),
-    endpoint("PUT", "/documents/buyer", "Set what documents call you from now on", save_buyer),
+    endpoint(
+        "GET", "/documents", "The newest receipts, statements and credit notes", get_documents, scope="credit:read"
+    ),
+    endpoint(
+        "GET", "/documents/{number}", "The facts of a document, as they were issued", get_facts, scope="credit:read"
+    ),
+    endpoint("PUT", "/documents/buyer", "Set what documents call you from now on", save_buyer, scope="credit:write"),
 )
