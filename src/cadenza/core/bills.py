@@ -3,10 +3,10 @@
 Our counts are the metering rows with tokens. What providers may bill besides is counted by kind (attempts.py):
 
 - requests that are not of clients, and both parts of a continued answer, are added to what is expected;
-- requests that failed may be billed or not, and nobody knows their tokens;
+- requests that failed may be billed or not, and their tokens are not known, like those of some trials;
 - a reply that broke off, or had no count of the provider, is counted here, and its provider may count it otherwise.
 
-So the tokens of a bill may differ by as many average requests as there are of the last two kinds.
+So the tokens of a bill may differ by as many average requests as there are without a sure count.
 """
 
 import csv
@@ -156,12 +156,13 @@ def _compare_one(
 ) -> ComparedDay:
     if _is_within(ours, billed, AttemptSums(), 0, 0):
         return ComparedDay(place, ours, billed, "agrees", ())
-    extra = AttemptSums()
+    extra, uncounted = AttemptSums(), 0
     for kind in (*OWN_KINDS, CONTINUED, CONTINUATION):
         sums = kinds.get(kind, AttemptSums())
         extra = extra.plus(sums._replace(requests=0) if kind == CONTINUATION else sums)
+        uncounted += sums.requests if not _has_tokens(sums) else 0
     failed = sum(sums.requests for kind, sums in kinds.items() if kind not in (*OWN_KINDS, CONTINUED, CONTINUATION))
-    unsure = failed + ours.estimated + ours.broken
+    unsure = failed + uncounted + ours.estimated + ours.broken
     is_explained = _is_within(ours, billed, extra, failed, unsure)
     return ComparedDay(place, ours, billed, "explained" if is_explained else "differs", tuple(_reasons(ours, kinds)))
 
@@ -176,7 +177,7 @@ def _is_within(ours: ModelCounts, billed: BillCounts, extra: AttemptSums, failed
         (ours.completion_tokens + extra.completion_tokens, billed.output_tokens),
     )
     for expected, found in pairs:
-        slack = expected * TOLERANCE + unsure * expected / max(1, requests)
+        slack = expected * TOLERANCE + unsure * expected / max(1, ours.requests)
         if found is not None and abs(found - expected) > slack:
             return False
     return True
@@ -202,9 +203,13 @@ def _reasons(ours: ModelCounts, kinds: Mapping[str, AttemptSums]) -> Iterator[st
 
 
 def _tokens(sums: AttemptSums) -> str:
-    if not sums.prompt_tokens and not sums.completion_tokens:
+    if not _has_tokens(sums):
         return "tokens not known"
     return f"{sums.prompt_tokens:,} tokens in, {sums.completion_tokens:,} out"
+
+
+def _has_tokens(sums: AttemptSums) -> bool:
+    return bool(sums.prompt_tokens or sums.completion_tokens)
 
 
 def _normal(name: str) -> str:
