@@ -1,7 +1,7 @@
 """The tables of SQLite and Postgres. Times are Unix milliseconds, money is in nano-dollars.
 
 The CHECK constraints hold for every program that writes. The migrations build the same tables by hand (a test
-compares the two) and add the triggers that make `entries` append-only. A chat
+compares the two) and add the triggers that make `entries` append-only and keep closed months as they are. A chat
 has two ids: `completion_id`, the id of its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
 """
 
@@ -113,6 +113,7 @@ entries = Table(
     CheckConstraint("kind <> 'charge' OR completion_id IS NOT NULL", name="charge_has_request"),
     Index("ix_entries_account_id", "account_id", "id"),
     _index_where("kind = 'charge'", "uq_entries_charge", "completion_id", unique=True),
+    _index_where("kind = 'correction'", "ix_entries_correction", "completion_id"),
     _index_where("source IS NOT NULL", "uq_entries_source", "source", unique=True),
 )
 
@@ -278,6 +279,26 @@ sessions = Table(  # signed-in browsers, by the digest of their cookie
     Index("ix_sessions_expires_at", "expires_at"),
 )
 
+access_tokens = Table(  # what scripts use /platform/api with
+    "access_tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("prefix", Text, nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("revoked_at", BigInteger),
+    Column("last_used_at", BigInteger),
+    CheckConstraint("length(digest) = 32", name="digest_has_32_bytes"),
+    CheckConstraint("length(scopes) > 0", name="scopes_are_named"),
+    CheckConstraint("expires_at > created_at", name="expires_after_creation"),
+    Index("uq_access_tokens_digest", "digest", unique=True),
+    Index("ix_access_tokens_account_id", "account_id"),
+)
+
 links = Table(  # links in e-mails; each works once
     "links",
     metadata,
@@ -349,6 +370,7 @@ audit_events = Table(  # the audit log: append-only, without content
     Column("account_id", Text, ForeignKey("accounts.id")),  # whom it concerns
     Column("subject", Text, nullable=False),  # the id of what it was done to
     Column("detail", Text, nullable=False),
+    Column("token", Text),  # the first characters of the access token that the actor used
     Index("ix_acts_account_id", "account_id", "id"),
     _index_where("account_id IS NULL", "ix_acts_service", "subject", "id"),
 )
@@ -390,6 +412,7 @@ payments = Table(
     Index("uq_payments_checkout", "checkout", unique=True),
     Index("ix_payments_reference", "reference"),
     Index("ix_payments_account_id", "account_id"),
+    Index("ix_payments_created_at", "created_at"),
 )
 
 payment_events = Table(  # the provider's events that were acted on: each is acted on once
@@ -429,6 +452,32 @@ credit_lots = Table(  # what is left of each grant, of accounts with granted cre
     CheckConstraint("left_nano BETWEEN 0 AND amount_nano", name="left_is_part_of_amount"),
     _index_where("ended_at IS NULL", "ix_credit_lots_account_id", "account_id"),
     _index_where("ended_at IS NULL", "ix_credit_lots_expires_at", "expires_at"),
+)
+
+closed_months = Table(  # a month is sealed before it is closed: from then on no entry is dated in it
+    "closed_months",
+    metadata,
+    Column("month", Text, primary_key=True),  # like 2026-10
+    Column("starts_at", BigInteger, nullable=False),
+    Column("ends_at", BigInteger, nullable=False),
+    Column("sealed_at", BigInteger, nullable=False),
+    Column("closed_at", BigInteger),  # it and the rest are null until the month is closed
+    Column("first_open_id", BigInteger),  # the entries before this one are of closed months
+    *(Column(name, BigInteger) for name in ("accounts", "entries", "requests")),
+    *(Column(f"{name}_nano", BigInteger) for name in ("opening", "opening_granted", "closing", "closing_granted")),
+    Column("sums", Text),  # JSON: ledger/months.py
+    Column("hash", LargeBinary(32)),  # of its entries, and of the hash of the month before
+    CheckConstraint("(hash IS NULL) = (closed_at IS NULL)", name="closed_has_a_hash"),
+    Index("uq_closed_months_ends_at", "ends_at", unique=True),
+)
+
+closed_balances = Table(  # of each account that had an entry before the end of the month
+    "closed_balances",
+    metadata,
+    Column("month", Text, ForeignKey("closed_months.month"), primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
+    Column("balance_nano", BigInteger, nullable=False),
+    Column("granted_nano", BigInteger, nullable=False),  # of the balance
 )
 
 command_references = Table(  # idempotent commands that were carried out

@@ -155,5 +155,5 @@ ROUTES: Routes = (
     get("/usage/activity", activity_page),
     get("/usage/activity.csv", export),
     get("/usage/activity.json", export),
-    endpoint("GET", "/activity", "Each request of the account, newest first", get_activity),
+    endpoint("GET", "/activity", "Each request of the account, newest first", get_activity, scope="usage:read"),
 )
