@@ -182,10 +182,11 @@ def test_requests_one_by_one(used: Account) -> None:
     """Each has its time, key, class, tokens, status, latency and cost, newest first; pages join by their cursor."""
     whole = usage(used, group="request")
     assert set(whole) == {"object", "start", "end", "data", "next"}
-    found, cursor = list[dict[str, Any]](), ""
-    while cursor is not None:
-        page = usage(used, group_by="request", limit="2", cursor=cursor)
-        found, cursor = found + page["data"], page["next"]
+    page = usage(used, group_by="request", limit="2")
+    found = list[dict[str, Any]](page["data"])
+    while page["next"]:
+        page = usage(used, group_by="request", limit="2", cursor=page["next"])
+        found += page["data"]
     assert found == whole["data"]
     assert [(row["model"], row["status"]) for row in found] == [("forte", 502), *((one, 200) for one in MODELS[::-1])]
     assert sum(parse_dollars(row["cost"]) for row in found) == COST_NANO
