@@ -66,7 +66,7 @@ from cadenza.store.address import open_store
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import epochs
 from cadenza.upstreams.base import Upstream
-from cadenza.upstreams.counted import CountedUpstream
+from cadenza.upstreams.billed import BilledUpstream
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
@@ -245,7 +245,7 @@ class App:
 
         def counted_upstreams() -> dict[str, Upstream]:
             running = self.gateway.snapshot.upstreams.items()
-            return {name: CountedUpstream(upstream, attempts, WATCH) for name, upstream in running}
+            return {name: BilledUpstream(upstream, attempts, WATCH) for name, upstream in running}
 
         model = UpstreamModel(counted_upstreams)
         await Watches(self._store, model, self._log, self._observer.metrics).run(self._list_watched)

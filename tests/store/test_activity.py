@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cadenza.core.activity import ActivityFilter, ActivityPage, Place, read_filter, read_limit, read_place
+from cadenza.core.activity import ActivityFilter, ActivityPage, ActivityPlace, read_filter, read_limit, read_place
 from cadenza.core.records import Usage
 from cadenza.core.spans import Span
 from cadenza.store.store import Store
@@ -38,7 +38,7 @@ async def busy(store: Store) -> Store:
     return store
 
 
-async def page(store: Store, count: int = 100, place: Place | None = None, **asked: str) -> ActivityPage:
+async def page(store: Store, count: int = 100, place: ActivityPlace | None = None, **asked: str) -> ActivityPage:
     return await activity.read_page(store, "acct_a", read_filter(SPAN, asked), count, place)
 
 

@@ -39,7 +39,7 @@ from cadenza.store.tables import verdicts
 from cadenza.store.tables.attempts import add as add_attempts
 from cadenza.store.tables.verdicts import EvaluationRecord, Side
 from cadenza.upstreams.base import Upstream
-from cadenza.upstreams.counted import CountedUpstream
+from cadenza.upstreams.billed import BilledUpstream
 
 STOPPED_CODE = 2
 
@@ -127,7 +127,7 @@ async def running(
     try:
         for upstream in upstreams.values():
             await upstream.start()
-        yield {name: CountedUpstream(upstream, attempts, kind) for name, upstream in upstreams.items()}
+        yield {name: BilledUpstream(upstream, attempts, kind) for name, upstream in upstreams.items()}
     finally:
         for upstream in upstreams.values():
             await upstream.stop()

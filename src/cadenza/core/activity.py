@@ -20,7 +20,7 @@ CURSOR = re.compile(r"([0-9]{1,16})-([A-Za-z0-9_-]{1,100})", re.ASCII)
 STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
 
 
-class Place(NamedTuple):
+class ActivityPlace(NamedTuple):
     """Where a page ends: at this request."""
 
     started_at: int
@@ -65,8 +65,8 @@ class ActivityRow(msgspec.Struct, frozen=True):
     is_web: bool
 
     @property
-    def place(self) -> Place:
-        return Place(self.started_at, self.completion_id)
+    def place(self) -> ActivityPlace:
+        return ActivityPlace(self.started_at, self.completion_id)
 
     def shown(self) -> dict[str, Any]:
         """As the API shows it."""
@@ -96,7 +96,7 @@ class ActivityPage(msgspec.Struct, frozen=True):
     """
 
     rows: list[ActivityRow]
-    next: Place | None
+    next: ActivityPlace | None
 
     def shown(self) -> dict[str, Any]:
         return {"data": [row.shown() for row in self.rows], "next": str(self.next) if self.next else None}
@@ -118,9 +118,9 @@ def read_limit(text: str | None) -> int:
     raise ValueError(f"limit: must be a number from 1 to {PAGE_MAX}.")
 
 
-def read_place(cursor: str | None) -> Place | None:
+def read_place(cursor: str | None) -> ActivityPlace | None:
     if not cursor:
         return None
     if found := CURSOR.fullmatch(cursor):
-        return Place(int(found[1]), found[2])
+        return ActivityPlace(int(found[1]), found[2])
     raise ValueError("cursor: this page does not exist. Send `next` of the page before, or begin without a cursor.")

@@ -37,7 +37,7 @@ from cadenza.store.address import open_store
 from cadenza.store.store import StoreRefused, StoreUnavailable
 from cadenza.store.tables.attempts import add as add_attempts
 from cadenza.upstreams.base import Fault, FaultKind, Probe, Upstream
-from cadenza.upstreams.counted import CountedUpstream
+from cadenza.upstreams.billed import BilledUpstream
 from cadenza.upstreams.trial.session import TrialFinding, fault_advice
 from cadenza.upstreams.trial.trial import try_model, try_one_token, try_plain_reply
 
@@ -232,7 +232,7 @@ async def try_models(
         upstream = build_upstreams(settings, make_log(), wanted)[route.provider]
         await upstream.start()
         try:
-            counted = CountedUpstream(upstream, attempts, TRIAL)
+            counted = BilledUpstream(upstream, attempts, TRIAL)
             checks += await _try_route(settings, counted, route, limit_s, is_deep=is_deep)
         finally:
             await upstream.stop()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from sqlalchemy import Integer, Text, bindparam, literal_column, or_, select
 from sqlalchemy.sql.selectable import Select
 
-from cadenza.core.activity import FAILED, PAGE_MAX, ActivityFilter, ActivityPage, ActivityRow, Place
+from cadenza.core.activity import FAILED, PAGE_MAX, ActivityFilter, ActivityPage, ActivityPlace, ActivityRow
 from cadenza.store.schema import keys, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -19,7 +19,7 @@ from cadenza.store.tables.usage import OF_SPAN, PROMPT_TOKENS
 SCANNED = 10_000
 ANY_STATUS, ANY_BUT_200 = 0, -1
 FIELDS = ActivityRow.__struct_fields__[:-3]
-LATEST = Place(2**62, "")
+LATEST = ActivityPlace(2**62, "")
 _NEWEST_FIRST = (usage.c.started_at.desc(), usage.c.completion_id.desc())
 
 
@@ -59,7 +59,7 @@ async def read_page(
     account_id: str,
     wanted: ActivityFilter,
     count: int,
-    before: Place | None = None,
+    before: ActivityPlace | None = None,
     scanned: int = SCANNED,
 ) -> ActivityPage:
     """The newest requests, or those before this place."""
@@ -85,7 +85,7 @@ async def read_page(
 
 async def read_all(store: Store, account_id: str, wanted: ActivityFilter) -> AsyncIterator[list[ActivityRow]]:
     """Every request that is wanted, newest first. At most one page is in memory."""
-    place: Place | None = None
+    place: ActivityPlace | None = None
     while True:
         page = await read_page(store, account_id, wanted, PAGE_MAX, place)
         yield page.rows
@@ -94,12 +94,12 @@ async def read_all(store: Store, account_id: str, wanted: ActivityFilter) -> Asy
         place = page.next
 
 
-async def _after_scan(store: Store, values: dict[str, str | int]) -> Place | None:
+async def _after_scan(store: Store, values: dict[str, str | int]) -> ActivityPlace | None:
     """The last request that was looked at; None if that was the last one of all."""
     last = await store.row(LAST_SCANNED, values)
     if last is None:
         return None
-    place = Place(int(last[0]), last[1])
+    place = ActivityPlace(int(last[0]), last[1])
     more = {**values, "at": place.started_at, "id": place.completion_id, "scanned": 1}
     return place if await store.row(LAST_SCANNED, more) else None
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from cadenza.core.activity import ActivityFilter, ActivityRow, Place, read_filter, read_place
+from cadenza.core.activity import ActivityFilter, ActivityPlace, ActivityRow, read_filter, read_place
 from cadenza.core.formats import escape_formula
 from cadenza.core.rates import Rate
 from cadenza.core.records import CLASSES, SEARCH
@@ -124,7 +124,7 @@ def _asked(visit: Visit) -> Asked:
         raise BadForm(str(error)) from None
 
 
-def _place(visit: Visit) -> Place | None:
+def _place(visit: Visit) -> ActivityPlace | None:
     try:
         return read_place(visit.request.query_params.get("cursor"))
     except ValueError as error:

@@ -7,7 +7,7 @@ from cadenza.core.records import Route, Usage
 from cadenza.upstreams.base import Ask, OpenReply, Piece, Probe, Sink, Upstream
 
 
-class CountedUpstream:
+class BilledUpstream:
     """Counts the requests to another upstream as attempts of one kind."""
 
     def __init__(self, upstream: Upstream, attempts: AttemptCounts, kind: str) -> None:
@@ -26,16 +26,16 @@ class CountedUpstream:
         except BaseException:
             self.count(route, NO_TOKENS)
             raise
-        return CountedReply(self, route, reply)
+        return BilledReply(self, route, reply)
 
     def count(self, route: Route, usage: Usage) -> None:
         self._attempts.add(route, self._kind, time.time_ns() // 1_000_000, usage)
 
 
-class CountedReply:
+class BilledReply:
     """A reply that is counted when it is closed."""
 
-    def __init__(self, upstream: CountedUpstream, route: Route, reply: OpenReply) -> None:
+    def __init__(self, upstream: BilledUpstream, route: Route, reply: OpenReply) -> None:
         self._upstream = upstream
         self._route = route
         self._reply = reply
@@ -55,7 +55,7 @@ class CountedReply:
 class UsageSink:
     """Passes everything on, and tells the reply the counts that pass."""
 
-    def __init__(self, reply: CountedReply, sink: Sink) -> None:
+    def __init__(self, reply: BilledReply, sink: Sink) -> None:
         self._reply = reply
         self._sink = sink
         self.flush, self.drain = sink.flush, sink.drain
