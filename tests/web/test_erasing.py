@@ -45,5 +45,5 @@ def test_owners_delete_their_own_account(service: Service, visitor: Visitor, ema
 def test_an_operator_keeps_the_account(service: Service, visitor: Visitor, email: str) -> None:
     """Another operator must take the role away first."""
     run_here(service.folder, "account", "operator", email)
-    reply = visitor.api("DELETE", "/account", {"confirmed_email": email})
+    reply = visitor.post("/settings/security/delete", {"confirmed_email": email})
     assert (reply.status, "must take the role away first" in reply.text) == (400, True)

@@ -40,6 +40,7 @@ REVISIONS = (
     "0013",
     "0014",
     "0016",
+    "0017",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

@@ -279,6 +279,26 @@ sessions = Table(  # signed-in browsers, by the digest of their cookie
     Index("ix_sessions_expires_at", "expires_at"),
 )
 
+access_tokens = Table(  # what scripts use /platform/api with
+    "access_tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("prefix", Text, nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("revoked_at", BigInteger),
+    Column("last_used_at", BigInteger),
+    CheckConstraint("length(digest) = 32", name="digest_has_32_bytes"),
+    CheckConstraint("length(scopes) > 0", name="scopes_are_named"),
+    CheckConstraint("expires_at > created_at", name="expires_after_creation"),
+    Index("uq_access_tokens_digest", "digest", unique=True),
+    Index("ix_access_tokens_account_id", "account_id"),
+)
+
 links = Table(  # links in e-mails; each works once
     "links",
     metadata,
@@ -350,6 +370,7 @@ audit_events = Table(  # the audit log: append-only, without content
     Column("account_id", Text, ForeignKey("accounts.id")),  # whom it concerns
     Column("subject", Text, nullable=False),  # the id of what it was done to
     Column("detail", Text, nullable=False),
+    Column("token", Text),  # the first characters of the access token that the actor used
     Index("ix_acts_account_id", "account_id", "id"),
     _index_where("account_id IS NULL", "ix_acts_service", "subject", "id"),
 )
@@ -391,6 +412,7 @@ payments = Table(
     Index("uq_payments_checkout", "checkout", unique=True),
     Index("ix_payments_reference", "reference"),
     Index("ix_payments_account_id", "account_id"),
+    Index("ix_payments_created_at", "created_at"),
 )
 
 payment_events = Table(  # the provider's events that were acted on: each is acted on once

@@ -39,6 +39,7 @@ NOTES = {
     "saved": "Saved.",
     "key-saved": "Saved. It counts from the next request on.",
     "key-revoked": "The key is revoked. Requests with it get 401 from now on.",
+    "token-revoked": "The access token is revoked. Requests with it get 401 from now on.",
     "note-added": "The note is added.",
     "note-changed": "The note is changed.",
     "note-removed": "The note is deleted.",

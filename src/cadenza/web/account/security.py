@@ -13,13 +13,12 @@ from cadenza.control.sign_in.passwords import HashLane
 from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_other_sessions, end_session_by_id, list_sessions
 from cadenza.core.errors import ControlError
-from cadenza.core.formats import rfc3339
 from cadenza.web.account.links import NO_MAIL, EmailAddress, limit_mail
 from cadenza.web.account.sessions import SECURITY_PAGE, SignInStatus, renew_session, use_secret
 from cadenza.web.cookies import SESSION_COOKIE
 from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
-from cadenza.web.routes import Routes, endpoint, form, get, to_record
+from cadenza.web.routes import Routes, form, get
 from cadenza.web.visit import Visit
 
 
@@ -28,23 +27,6 @@ class PasswordChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     old_password: str
     new_password: str
-
-
-class SessionRecord(msgspec.Struct, frozen=True):
-    """A browser that is signed in."""
-
-    id: str
-    browser: str
-    created_at: str
-    last_used_at: str
-    is_current: bool
-
-
-class SessionList(msgspec.Struct, frozen=True):
-    """The browsers that are signed in, most recently used first."""
-
-    data: list[SessionRecord]
-    object: str = "list"
 
 
 class Deletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,11 +94,6 @@ async def send_verification(visit: Visit) -> None:
     visit.context.mailer.verify(visit.account, visit.base_url, visit.now_ms)
 
 
-async def list_own_sessions(visit: Visit) -> SessionList:
-    found = await list_sessions(visit.store, visit.require_session().session, visit.now_ms)
-    return SessionList([to_record(SessionRecord, one, last_used_at=rfc3339(one.used_at)) for one in found])
-
-
 async def end_session(visit: Visit) -> None:
     if not await end_session_by_id(visit.store, visit.account, visit.path_param("session_id"), visit.now_ms):
         raise Missing("This browser is signed out already.")
@@ -127,17 +104,13 @@ async def end_others(visit: Visit) -> SignInStatus:
     return await renew_session(visit)
 
 
-async def delete_account(visit: Visit, given: Deletion) -> None:
+async def delete_account(visit: Visit, given: Deletion) -> Response:
     """The keys stop at once, every browser is signed out, and credit that is left is forfeited."""
     account = visit.account
     if given.confirmed_email.strip().lower() != account.email:
         raise ControlError("That is not the address of this account. Nothing was deleted.")
     await erase_account(visit.store, account.email, account.id, visit.now_ms)
     visit.set_cookie(SESSION_COOKIE, "", 0)
-
-
-async def delete_account_by_form(visit: Visit, given: Deletion) -> Response:
-    await delete_account(visit, given)
     return redirect("/sign-in", "account-deleted")
 
 
@@ -148,18 +121,5 @@ ROUTES: Routes = (
     form(f"{SECURITY_PAGE}/verification", send_verification, SECURITY_PAGE, "link-sent"),
     form(SECURITY_PAGE + "/sessions/{session_id}/end", end_session, SECURITY_PAGE, "session-ended"),
     form(f"{SECURITY_PAGE}/sessions/end-others", end_others, SECURITY_PAGE, "sessions-ended", needs_proof=True),
-    form(f"{SECURITY_PAGE}/delete", delete_account_by_form, SECURITY_PAGE, on_error=security_page, needs_proof=True),
-    endpoint("DELETE", "/account", "Delete the account, permanently.", delete_account, needs_proof=True),
-    endpoint("PUT", "/password", "Change the password. All other sessions end.", set_password),
-    endpoint(
-        "PUT",
-        "/email",
-        "Change the e-mail address: at once, or by a link that is sent to the new one.",
-        change_email,
-        needs_proof=True,
-    ),
-    endpoint("POST", "/email/verification", "Have a link sent that verifies the address.", send_verification),
-    endpoint("GET", "/sessions", "List the browsers that are signed in.", list_own_sessions),
-    endpoint("DELETE", "/sessions/{session_id}", "Sign out one browser.", end_session),
-    endpoint("DELETE", "/sessions", "Sign out everywhere but here.", end_others, needs_proof=True),
+    form(f"{SECURITY_PAGE}/delete", delete_account, SECURITY_PAGE, on_error=security_page, needs_proof=True),
 )

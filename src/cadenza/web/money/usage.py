@@ -181,6 +181,20 @@ def _date(at_ms: int) -> str:
 
 ROUTES: Routes = (
     get("/usage", usage_page),
-    endpoint("GET", "/usage", "The usage of a span of time, by day, model or key", get_usage, returns=AccountUsage),
-    endpoint("GET", "/usage.csv", "The same as a file for spreadsheets", get_usage_csv, media_type="text/csv"),
+    endpoint(
+        "GET",
+        "/usage",
+        "The usage of a span of time, by day, model or key",
+        get_usage,
+        returns=AccountUsage,
+        scope="usage:read",
+    ),
+    endpoint(
+        "GET",
+        "/usage.csv",
+        "The same as a file for spreadsheets",
+        get_usage_csv,
+        media_type="text/csv",
+        scope="usage:read",
+    ),
 )

@@ -28,7 +28,7 @@ async def ledger_page(visit: Visit) -> Response:
 
 
 async def begin_by_form(visit: Visit) -> Response:
-    is_new = visit.context.ledger_check.begin(visit.account.email) is not None
+    is_new = visit.context.ledger_check.begin(visit.actor) is not None
     return redirect(PAGE, "check-started" if is_new else "check-runs")
 
 
@@ -40,13 +40,13 @@ async def get_results(visit: Visit) -> LedgerResults:
 
 
 async def begin(visit: Visit) -> LedgerResults:
-    visit.context.ledger_check.begin(visit.account.email)
+    visit.context.ledger_check.begin(visit.actor)
     return await get_results(visit)
 
 
 ROUTES: Routes = (
     get(PAGE, ledger_page),
     form(PAGE, begin_by_form, PAGE),
-    endpoint("GET", PAGE, "Show the results of the ledger check", get_results),
-    endpoint("POST", PAGE, "Begin a ledger check, unless one runs", begin),
+    endpoint("GET", PAGE, "Show the results of the ledger check", get_results, scope="operator.service:read"),
+    endpoint("POST", PAGE, "Begin a ledger check, unless one runs", begin, scope="operator.service:write"),
 )
