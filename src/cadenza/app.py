@@ -34,6 +34,7 @@ from cadenza.control.money.documents import DocumentIssuer
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import WriteCheck, prepare_store
+from cadenza.core.attempts import WATCH
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
@@ -66,6 +67,7 @@ from cadenza.store.address import open_store
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import epochs
 from cadenza.upstreams.base import Upstream
+from cadenza.upstreams.billed import BilledUpstream
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
@@ -251,7 +253,13 @@ class App:
 
     async def _watch_classes(self) -> None:
         """Run the watches of classes that are due, until the service drains."""
-        model = UpstreamModel(lambda: self.gateway.snapshot.upstreams)
+        attempts = self._observer.attempts
+
+        def counted_upstreams() -> dict[str, Upstream]:
+            running = self.gateway.snapshot.upstreams.items()
+            return {name: BilledUpstream(upstream, attempts, WATCH) for name, upstream in running}
+
+        model = UpstreamModel(counted_upstreams)
         await Watches(self._store, model, self._log, self._observer.metrics).run(self._list_watched)
 
     def _list_watched(self) -> list[WatchedClass]:

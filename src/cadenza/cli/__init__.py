@@ -20,6 +20,7 @@ from cadenza.cli.evaluate import evaluate
 from cadenza.cli.index import index
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, refund, usage
+from cadenza.cli.margins import margin, reconcile
 from cadenza.cli.memory import memory
 from cadenza.cli.months import close, report, verify
 from cadenza.cli.operator import audit
@@ -62,6 +63,8 @@ classes.add_command(watch)
 app.add_command(classes)
 app.add_command(usage)
 app.add_command(refund)
+app.add_command(margin)
+app.add_command(reconcile)
 ledger.add_command(close)
 ledger.add_command(verify)
 app.add_command(ledger)

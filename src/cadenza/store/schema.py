@@ -25,7 +25,7 @@ from sqlalchemy import (
 from cadenza.store import class_tables
 from cadenza.store.table_parts import index_where, required
 
-metadata = class_tables.metadata  # of all tables
+metadata = class_tables.class_versions.metadata  # of all tables
 
 accounts = Table(
     "accounts",
