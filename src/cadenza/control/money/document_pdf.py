@@ -39,36 +39,36 @@ def render_pdf(facts: DocumentFacts, digest: bytes) -> bytes:
     canvas.setTitle(f"{facts.title} {facts.number}")
     canvas.setAuthor(facts.seller.name)
     canvas.setCreator("Cadenza")
-    sheet = _Sheet(canvas, f"{facts.number} · SHA-256 of its facts: {digest.hex()}")
-    _draw(sheet, facts)
-    sheet.end()
+    writer = _PageWriter(canvas, f"{facts.number} · SHA-256 of its facts: {digest.hex()}")
+    _draw(writer, facts)
+    writer.end()
     canvas.save()
     return output.getvalue()
 
 
-def _draw(sheet: "_Sheet", facts: DocumentFacts) -> None:
-    sheet.write(facts.title, LEFT, LARGE, "bold")
-    sheet.down(34)
-    top = sheet.y
+def _draw(writer: "_PageWriter", facts: DocumentFacts) -> None:
+    writer.write(facts.title, LEFT, LARGE, "bold")
+    writer.down(34)
+    top = writer.y
     ends = []
     for at, heading, party in ((LEFT, "From", facts.seller), (HALF, "To", facts.buyer)):
-        sheet.y = top
-        sheet.write(heading, at, SMALL, is_grey=True)
-        sheet.down()
+        writer.y = top
+        writer.write(heading, at, SMALL, is_grey=True)
+        writer.down()
         for number, line in enumerate(_lines(party)):
-            sheet.wrap(line, at, (RIGHT - LEFT) / 2 - 20, "bold" if number == 0 else "text")
-        ends.append(sheet.y)
-    sheet.y = min(ends) - LEADING
+            writer.wrap(line, at, (RIGHT - LEFT) / 2 - 20, "bold" if number == 0 else "text")
+        ends.append(writer.y)
+    writer.y = min(ends) - LEADING
     for label, value in facts.about():
-        sheet.write(label, LEFT, is_grey=True)
-        sheet.wrap(value, LEFT + 110, RIGHT - LEFT - 110)
-    sheet.down()
+        writer.write(label, LEFT, is_grey=True)
+        writer.wrap(value, LEFT + 110, RIGHT - LEFT - 110)
+    writer.down()
     total = (facts.total_label, facts.total)
-    sheet.table(("", f"Amount ({facts.currency})"), facts.rows(), total)
+    writer.table(("", f"Amount ({facts.currency})"), facts.rows(), total)
     if facts.charges:
-        sheet.down()
-        sheet.write("Requests by class", LEFT, SIZE + 1, "bold")
-        sheet.down(20)
+        writer.down()
+        writer.write("Requests by class", LEFT, SIZE + 1, "bold")
+        writer.down(20)
         rows = [
             (
                 class_words(one.class_id),
@@ -80,17 +80,17 @@ def _draw(sheet: "_Sheet", facts: DocumentFacts) -> None:
             )
             for one in facts.charges
         ]
-        sheet.table(CHARGES_HEAD, rows)
+        writer.table(CHARGES_HEAD, rows)
     if facts.note:
-        sheet.down()
-        sheet.wrap(facts.note, LEFT, RIGHT - LEFT)
+        writer.down()
+        writer.wrap(facts.note, LEFT, RIGHT - LEFT)
 
 
 def _lines(party: Party) -> list[str]:
     return [party.name, *party.address.splitlines(), *([f"Tax id {party.tax_id}"] if party.tax_id else [])]
 
 
-class _Sheet:
+class _PageWriter:
     """Writes text from the top of a page downwards, and begins another page where it ends."""
 
     def __init__(self, canvas: Canvas, footer: str) -> None:
