@@ -9,8 +9,10 @@ import secrets
 from sqlalchemy import and_, bindparam, case, delete, func, select, update
 
 from cadenza.store.schema import (
+    access_tokens,
     accounts,
     audit_events,
+    buyers,
     idempotency,
     keys,
     links,
@@ -54,7 +56,7 @@ CLEAR_OTHER_AUDIT_EVENTS = Statement(
 REMOVE_LINKS = Statement(delete(links).where(links.c.email == bindparam("address")))
 REMOVE_OWNED = [
     Statement(delete(table).where(table.c.account_id == bindparam("account")))
-    for table in (sessions, links, totp, recovery_codes, passkeys, notes, idempotency)
+    for table in (sessions, access_tokens, links, totp, recovery_codes, passkeys, notes, idempotency, buyers)
 ]
 FORGET_DIGESTS = Statement(
     update(usage)

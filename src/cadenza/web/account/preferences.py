@@ -76,7 +76,7 @@ async def change_preferences(visit: Visit, change: PreferencesChange) -> Prefere
 
 async def _choose(visit: Visit, given: dict[str, object]) -> Preferences:
     chosen = msgspec.structs.replace(preferences_of(visit.account), **given)
-    return await choose(visit.store, visit.account, chosen, _usable_classes(visit), visit.now_ms)
+    return await choose(visit.store, visit.account, chosen, _usable_classes(visit), visit.now_ms, by=visit.actor)
 
 
 def _usable_classes(visit: Visit) -> list[str]:
@@ -87,6 +87,8 @@ def _usable_classes(visit: Visit) -> list[str]:
 ROUTES: Routes = (
     get("/settings", settings_page),
     form("/settings", save, "/settings", "saved", on_error=settings_page),
-    endpoint("GET", "/account", "The account that is signed in, and its preferences.", get_account),
-    endpoint("PATCH", "/preferences", "Change preferences.", change_preferences),
+    endpoint(
+        "GET", "/account", "The account that is signed in, and its preferences.", get_account, scope="account:read"
+    ),
+    endpoint("PATCH", "/preferences", "Change preferences.", change_preferences, scope="account:write"),
 )
