@@ -45,6 +45,7 @@ class ServiceOverview(msgspec.Struct, frozen=True):
     totals: Totals
     today_start_ms: int
     today: list[ClassUse]
+    hosts: list[tuple[str, int]]  # of a fleet, with the number of their processes
 
 
 class Takings(msgspec.Struct, frozen=True):
@@ -93,7 +94,8 @@ class AccountDetails(msgspec.Struct, frozen=True):
 async def get_overview(store: Store, now_ms: int) -> ServiceOverview:
     start_ms = now_ms - now_ms % DAY_MS
     today = await operators.use_since(store, _first_id(start_ms), start_ms)
-    return ServiceOverview(await operators.totals(store), start_ms, today)
+    hosts = await operators.list_hosts(store) if store.is_shared_by_machines else []
+    return ServiceOverview(await operators.totals(store), start_ms, today, hosts)
 
 
 async def use_by_step(store: Store, start_ms: int, step_ms: int, count: int) -> list[UseStep]:

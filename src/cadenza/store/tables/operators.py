@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, text
 
 from cadenza.core.spans import DAY_MS
-from cadenza.store.schema import accounts, keys, payments, sessions, usage, vouchers
+from cadenza.store.schema import accounts, keys, payments, processes, sessions, usage, vouchers
 from cadenza.store.statements import Statement, total
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables.accounts import COLUMNS, Account, read_account
@@ -184,6 +184,12 @@ REQUEST_BY_ID = Statement(
     .order_by(usage.c.completion_id.desc())
     .limit(bindparam("count"))
 )
+HOSTS = Statement(
+    select(func.coalesce(processes.c.host, ""), func.count())
+    .where(processes.c.beats >= 0)
+    .group_by(text("1"))
+    .order_by(text("1"))
+)
 SESSIONS = Statement(
     select(func.count())
     .select_from(sessions)
@@ -245,6 +251,11 @@ async def find_requests(store: Store, text: str, first_id: str, start_ms: int, c
     values = {"text": text, "first": first_id, "start": start_ms, "count": count}
     rows = await store.rows(REQUEST_BY_COMPLETION, {"text": text}) or await store.rows(REQUEST_BY_ID, values)
     return [FoundRequest(*row) for row in rows]
+
+
+async def list_hosts(store: Store) -> list[tuple[str, int]]:
+    """The machines of the fleet, and how many processes each has."""
+    return [(str(host), int(count)) for host, count in await store.rows(HOSTS, {})]
 
 
 async def count_sessions(store: Store, account_id: str, now_ms: int) -> int:

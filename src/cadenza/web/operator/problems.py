@@ -14,6 +14,8 @@ from cadenza.store.tables.operators import ProviderPace
 RECENT_S = 5 * 60
 HOUR_S = 60 * 60
 SLOW_WRITE_S = 0.5
+FAILED_MIN = 5  # fewer may be chance
+FAILED_SHARE = 0.05
 DISK_BYTES_MIN = 512 * 1024**2
 ADVICE = {  # by the kind of the last fault of a route
     "unreachable": "Check base_url of the provider, DNS and the network, and the provider's status page.",
@@ -120,6 +122,13 @@ def _of_counts(facts: Facts, minutes: MinuteRing, now_s: float) -> Iterator[Prob
         yield Problem(
             f"The providers have no capacity: {refused['routes']:,} requests were refused in the last 5 minutes.",
             "Ask the provider for a higher limit, or add a route.",
+        )
+    replies = minutes.since(now_s - RECENT_S, "cadenza_requests_total")
+    failed = sum(count for status, count in replies.items() if status >= "500")
+    if failed >= FAILED_MIN and failed >= FAILED_SHARE * replies.total():
+        yield Problem(
+            f"{failed:,} of {replies.total():,} replies of the last 5 minutes were errors of ours or of a provider.",
+            "The table of routes and the log say which.",
         )
     if lost := minutes.since(now_s - HOUR_S, "cadenza_ledger_lost_total").total():
         yield Problem(
