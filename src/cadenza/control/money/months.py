@@ -244,7 +244,7 @@ def read_export(path: Path) -> Iterator[HashedEntry]:
                 fields = {name: row[_NAMES.get(name, name)] for name in HashedEntry.__struct_fields__}
                 if not is_json:
                     fields = {name: value or None for name, value in fields.items()} | {"note": fields["note"]}
-                yield msgspec.convert(fields, HashedEntry, strict=False)
+                yield msgspec.convert([*fields.values()], HashedEntry, strict=False)
     except (KeyError, TypeError, csv.Error, msgspec.MsgspecError, UnicodeDecodeError):
         raise ValueError(f"{path} is not a file of 'cadenza ledger export'.") from None
     except OSError as error:

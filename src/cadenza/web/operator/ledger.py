@@ -1,14 +1,16 @@
-"""The ledger check: a button, and the results in the audit log."""
+"""The ledger: its months, and its check, which is a button, and the results in the audit log."""
 
 import msgspec
 from starlette.responses import Response
 
+from cadenza.control.money.months import list_months
 from cadenza.web.operator.views import AuditEventView
 from cadenza.web.render import redirect
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
 PAGE = "/operator/ledger"
+MONTHS_SHOWN = 12
 
 
 class LedgerResults(msgspec.Struct, frozen=True):
@@ -21,7 +23,8 @@ class LedgerResults(msgspec.Struct, frozen=True):
 
 async def ledger_page(visit: Visit) -> Response:
     check = visit.context.ledger_check
-    return visit.page("operator/ledger.html", check=check, results=await check.results())
+    months = await list_months(visit.store, visit.now_ms, MONTHS_SHOWN)
+    return visit.page("operator/ledger.html", check=check, results=await check.results(), months=months)
 
 
 async def begin_by_form(visit: Visit) -> Response:
