@@ -15,7 +15,7 @@ from cadenza.core.tokens import Tokenizer
 from cadenza.grounding.files.formats.read import read_document
 from cadenza.grounding.files.messages import TokenBudget
 from cadenza.grounding.files.passages import rank_document
-from cadenza.grounding.files.questions import Asked
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.shown import share_out
 
 ROOM_TOKENS = 64_000
@@ -35,7 +35,7 @@ def retrieve(made: Maker) -> Iterator[Retrieved]:
     for file, questions in questions_by_file(made):
         sections = read_document(file.name, "", file.data)
         for one in questions:
-            ranked = rank_document("", sections, Asked(one.text, one.before), room, tokenizer.count)
+            ranked = rank_document("", sections, AskedOfFiles(one.text, one.before), room, tokenizer.count)
             [excerpt] = share_out([ranked], ROOM_TOKENS)
             sent = " ".join(excerpt.text.split())
             has_answer = all(" ".join(words.split()) in sent for words in one.needs)

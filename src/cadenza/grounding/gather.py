@@ -19,7 +19,7 @@ from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.core.tokens import estimate_tokens, output_room
 from cadenza.grounding.charges import SearchTerms
-from cadenza.grounding.files.questions import Asked
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.reader import DocumentReader, DocumentText, ReaderBusy, SentFile, UnreadableFile
 from cadenza.grounding.material import NO_GROUNDING, Grounding, Material, insert_material
 from cadenza.grounding.memory import recall
@@ -159,7 +159,7 @@ class Grounder:
         self, request: GroundingRequest, question: UserQuestion, tokens_max: int
     ) -> Sequence[DocumentText]:
         sent = [SentFile(part.name, memoryview(part.data)) for part in request.chat.files]
-        asked = Asked(question.text, question.texts[-2] if len(question.texts) > 1 else "")
+        asked = AskedOfFiles(question.text, question.texts[-2] if len(question.texts) > 1 else "")
         reading = self._reader.read_files(request.principal.account_id, sent, asked, tokens_max)
         try:
             texts = await self._run("attachments", FILES_S, reading)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from cadenza.grounding.files.questions import Asked
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.records import PartType, Passage, RankedDocument
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{0,40}\Z")]  # logged, so it must not be text of a document
@@ -29,7 +29,7 @@ class FileTask(msgspec.Struct, frozen=True, tag=True):
     """Read a file that a client sent, and rank its passages."""
 
     name: str
-    asked: Asked
+    asked: AskedOfFiles
     budget: TokenBudget
 
 
@@ -38,7 +38,7 @@ class PageTask(msgspec.Struct, frozen=True, tag=True):
 
     url: str
     content_type: str
-    asked: Asked
+    asked: AskedOfFiles
     budget: TokenBudget
 
 

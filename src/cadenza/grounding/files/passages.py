@@ -23,7 +23,7 @@ from itertools import chain
 import msgspec
 
 from cadenza.grounding.files.messages import TokenBudget
-from cadenza.grounding.files.questions import Asked, identifiers, is_small_talk
+from cadenza.grounding.files.questions import AskedOfFiles, identifiers, is_small_talk
 from cadenza.grounding.files.ranking import scored, with_variants
 from cadenza.grounding.files.records import Passage, RankedDocument, RankedPassage, Section
 from cadenza.grounding.files.shown import LEAST_TOKENS, heading
@@ -98,7 +98,7 @@ def split_pieces(sections: Sequence[Section], chars_max: int) -> list[DocumentPi
 
 
 def rank_document(
-    title: str, sections: Sequence[Section], asked: Asked, budget: TokenBudget, count: Callable[[str], int]
+    title: str, sections: Sequence[Section], asked: AskedOfFiles, budget: TokenBudget, count: Callable[[str], int]
 ) -> RankedDocument:
     """`count` counts the tokens of a text. It is not called if the number of bytes decides."""
     chars_max = min(PASSAGE_CHARS, max(PASSAGE_CHARS_MIN, budget.share_tokens // 2))  # at least a few passages fit
@@ -174,7 +174,7 @@ def _take(order: Iterable[int], sizes: Callable[[int], int], tokens_max: int) ->
 class Ranking:
     """The pieces of a document in the order of a question, and how many of them it needs."""
 
-    def __init__(self, pieces: Sequence[DocumentPiece], asked: Asked) -> None:
+    def __init__(self, pieces: Sequence[DocumentPiece], asked: AskedOfFiles) -> None:
         self._pieces = pieces
         self._asked = asked
         self._is_small_talk = is_small_talk(asked.text)

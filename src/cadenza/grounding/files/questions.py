@@ -63,7 +63,7 @@ SAID_OF_THINGS = frozenset(
 IDENTIFIER = re.compile(r"\d")
 
 
-class Asked(msgspec.Struct, frozen=True):
+class AskedOfFiles(msgspec.Struct, frozen=True):
     """What the user wants to know: the last message, and the one before it."""
 
     text: str

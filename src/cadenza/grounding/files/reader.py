@@ -29,7 +29,7 @@ from cadenza.grounding.files.messages import (
     TokenBudget,
     decode_reply,
 )
-from cadenza.grounding.files.questions import Asked
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.records import FetchedPage, PartType, Passage, RankedDocument
 from cadenza.grounding.files.shown import Excerpt, share_out
 from cadenza.observe import Observer
@@ -110,10 +110,10 @@ class DocumentReader:
         self._has_warned = False
 
     async def read_files(
-        self, owner: str, files: Sequence[SentFile], asked: Asked, tokens_max: int
+        self, owner: str, files: Sequence[SentFile], asked: AskedOfFiles, tokens_max: int
     ) -> list[DocumentText]:
         """What the question needs of the files, at most `tokens_max` tokens. Raises UnreadableFile or ReaderBusy."""
-        budget, asked = _budget(tokens_max, len(files)), Asked(_bounded(asked.text), _bounded(asked.before))
+        budget, asked = _budget(tokens_max, len(files)), AskedOfFiles(_bounded(asked.text), _bounded(asked.before))
         names = [clean_name(file.name) for file in files]
         tasks = [(FileTask(name, asked, budget), file.data) for name, file in zip(names, files, strict=True)]
         replies = await self._in_turns(self._files, owner, tasks, self._read_file)
@@ -130,7 +130,7 @@ class DocumentReader:
         self, owner: str, pages: Sequence[FetchedPage], question: str, tokens_max: int
     ) -> list[DocumentText | None]:
         """The pages, cut to `tokens_max` tokens together; None for one that cannot be read. Raises ReaderBusy."""
-        budget, asked = _budget(tokens_max, len(pages), is_filled=True), Asked(_bounded(question))
+        budget, asked = _budget(tokens_max, len(pages), is_filled=True), AskedOfFiles(_bounded(question))
         tasks = [(PageTask(page.url, page.content_type, asked, budget), page.body) for page in pages]
         replies = await self._in_turns(self._pages, owner, tasks, self._read_page)
         documents = [reply for reply in replies if isinstance(reply, RankedDocument)]

@@ -17,10 +17,10 @@ from cadenza.grounding.files.messages import (
     TokenBudget,
     decode_reply,
 )
-from cadenza.grounding.files.questions import Asked
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.records import Passage, RankedDocument, RankedPassage
 
-TASK = FileTask("a.txt", Asked(""), TokenBudget(10, 10))
+TASK = FileTask("a.txt", AskedOfFiles(""), TokenBudget(10, 10))
 FIELDS: dict[str, Any] = {
     "title": "",
     "labels": ["page 1"],

@@ -19,7 +19,7 @@ from cadenza.grounding.files.passages import (
     split_sections,
     spread,
 )
-from cadenza.grounding.files.questions import Asked
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.records import Passage, Section
 from cadenza.grounding.files.shown import Excerpt, share_out, show
 from tests.unit.grounding.files.made import TOKENIZER, pages, ranked, sentence
@@ -98,7 +98,7 @@ def test_bytes_decide_without_counting() -> None:
     """One document with no more bytes than there are tokens is not counted: the tokenizer need not be loaded."""
     tokenizer = Tokenizer()
     room = TokenBudget(5000, 5000)
-    assert rank_document("", pages(3), Asked("ship"), room, tokenizer.count).is_whole
+    assert rank_document("", pages(3), AskedOfFiles("ship"), room, tokenizer.count).is_whole
     assert not tokenizer.is_loaded
 
 
@@ -138,7 +138,7 @@ def test_every_passage_is_ranked_once() -> None:
     """The order has all passages, whatever fits."""
     pieces = split_pieces(with_needle(7), PASSAGE_CHARS)
     for question in ("", "lighthouse", "ship captain"):
-        assert sorted(Ranking(pieces, Asked(question)).best_first()) == list(range(len(pieces)))
+        assert sorted(Ranking(pieces, AskedOfFiles(question)).best_first()) == list(range(len(pieces)))
     assert sorted(spread(77)) == list(range(77))
     assert [list(spread(count)) for count in (0, 1, 2, 4)] == [[], [0], [0, 1], [0, 2, 1, 3]]
 
@@ -184,7 +184,7 @@ ROOM = 30_000
 
 
 def shown_of(question: str, sections: list[Section] = TABLE, before: str = "") -> Excerpt:
-    asked = Asked(question, before)
+    asked = AskedOfFiles(question, before)
     [shown] = share_out([rank_document("", sections, asked, TokenBudget(ROOM, ROOM), TOKENIZER.count)], ROOM)
     return shown
 
