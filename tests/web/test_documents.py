@@ -47,7 +47,7 @@ def test_an_owner_has_a_receipt(service: Service, visitor: Visitor, email: str) 
     assert [event for _, event, _ in audit_events_of(service, email)] == ["account.buyer"] * 2
     assert number in visitor.get("/credit/documents").words
     page = visitor.get(f"/credit/documents/{number}")
-    for words in (f"Receipt {number}", "Example Ltd", "Zażółć 北京 <b>", "Tax id PL1", "VAT 19% 1.60", "Paid 10.00"):
+    for words in (f"Number {number}", "Example Ltd", "Zażółć 北京 <b>", "Tax id PL1", "VAT 19% 1.60", "Paid 10.00"):
         assert words in page.words, words
     [listed] = visitor.api("GET", "/documents").json["data"]
     assert (listed["number"], listed["amount"], listed["sha256"] in page.text) == (number, "10.00", True)
