@@ -305,7 +305,7 @@ class App:
         source = self._settings.source
         try:
             settings = load_settings(str(source) if source else None, os.environ, Path.cwd())
-            settings.require_secrets()
+            settings.require_complete()
         except ConfigError as error:
             self._log.error("the config was not reloaded: it has mistakes", problems=error.problems)
             return None

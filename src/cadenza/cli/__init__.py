@@ -20,6 +20,7 @@ from cadenza.cli.index import index
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, refund, usage
 from cadenza.cli.memory import memory
+from cadenza.cli.model import model
 from cadenza.cli.operator import audit
 from cadenza.cli.prices import price
 from cadenza.cli.serve import backup, migrate, serve
@@ -51,6 +52,7 @@ app.add_command(accounts, "account")
 app.add_command(keys, "key")
 app.add_command(vouchers, "voucher")
 app.add_command(memory)
+app.add_command(model)
 classes.add_command(evaluate)
 classes.add_command(price)
 classes.add_command(suite)

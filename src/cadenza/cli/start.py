@@ -59,7 +59,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 def run_service(settings: Settings, host: str, port: int) -> None:
-    settings.require_secrets()
+    settings.require_complete()
     protect_memory()
     listener = _bind(host, port)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service can reload

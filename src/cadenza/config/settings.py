@@ -46,6 +46,19 @@ class ConfigError(Exception):
         return "\n".join([head, *("  " + problem.replace("\n", "\n    ") for problem in self.problems)])
 
 
+class NoModel(ConfigError):
+    """There is no config file, and the embedded model, which then answers, is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(["there is no model"], None)
+
+    def __str__(self) -> str:
+        return (
+            "there is no model: no config file was found, and the embedded model is not installed.\n"
+            "Run 'cadenza init' to set up a provider or a model server, or 'cadenza model install' for the embedded one."
+        )
+
+
 class Secret(str):
     """A string whose repr does not show it."""
 
@@ -201,7 +214,8 @@ class Settings(msgspec.Struct, frozen=True):
     """The whole configuration. `source` is the file that it came from, or None for the built-in default.
 
     `fault_point` is only for tests: the step at which the process kills itself. `missing_secrets` has a sentence for
-    each secret that should be in the environment and is not.
+    each secret that should be in the environment and is not, and `missing_models` for each embedded model that is not
+    installed.
     """
 
     source: Path | None
@@ -219,6 +233,7 @@ class Settings(msgspec.Struct, frozen=True):
     payments: StripeSettings | None = None
     fault_point: str | None = None
     missing_secrets: tuple[str, ...] = ()
+    missing_models: tuple[str, ...] = ()
 
     def configured_classes(self) -> dict[str, ConfiguredClass]:
         """The classes with routes, as versions that are not recorded yet."""
@@ -230,7 +245,9 @@ class Settings(msgspec.Struct, frozen=True):
             if one.routes
         }
 
-    def require_secrets(self) -> None:
-        """ConfigError if a secret that the file names is not in the environment."""
-        if self.missing_secrets:
-            raise ConfigError(list(self.missing_secrets), self.source)
+    def require_complete(self) -> None:
+        """ConfigError if the file names a secret that is not in the environment, or a model that is not installed."""
+        if self.missing_models and not self.source:
+            raise NoModel
+        if missing := [*self.missing_secrets, *self.missing_models]:
+            raise ConfigError(missing, self.source)
