@@ -65,13 +65,13 @@ def _component(name: str, number: str, rest: str, scope: str) -> dict[str, Any]:
 def _licences(name: str) -> list[dict[str, Any]]:
     """What the package says: an SPDX expression, else the names in its classifiers, else its own words."""
     try:
-        said = metadata(name)
+        said = metadata(name).json  # the fields in lower case
     except PackageNotFoundError:  # one for another platform
         return []
-    if expression := said.get("License-Expression"):
+    if expression := said.get("license_expression"):
         return [{"expression": expression}]
-    known = [text.rpartition(" :: ")[2] for text in said.get_all("Classifier") or [] if text.startswith("License ::")]
-    first_line = (said.get("License") or "").strip().partition("\n")[0]
+    known = [text.rpartition(" :: ")[2] for text in said.get("classifier", []) if text.startswith("License ::")]
+    first_line = str(said.get("license", "")).strip().partition("\n")[0]
     return [{"license": {"name": text}} for text in known or [first_line] if text]
 
 

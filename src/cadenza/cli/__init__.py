@@ -17,6 +17,7 @@ from cadenza.cli.console import say
 from cadenza.cli.doctor.command import doctor
 from cadenza.cli.evaluate import evaluate
 from cadenza.cli.index import index
+from cadenza.cli.init import init
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, refund, usage
 from cadenza.cli.memory import memory
@@ -47,6 +48,7 @@ def completion(shell: str) -> None:
     click.echo(script(app, {}, "cadenza", COMPLETE_VARIABLE).source())
 
 
+app.add_command(init)
 app.add_command(serve)
 app.add_command(accounts, "account")
 app.add_command(keys, "key")

@@ -55,7 +55,7 @@ class NoModel(ConfigError):
     def __str__(self) -> str:
         return (
             "there is no model: no config file was found, and the embedded model is not installed.\n"
-            "Run 'cadenza init' to set up a provider or a model server, or 'cadenza model install' for the embedded one."
+            "Run 'cadenza init' to set up a provider or model server, or 'cadenza model install' for the embedded one."
         )
 
 

@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
 
 import msgspec
@@ -90,7 +90,9 @@ class OpenAIUpstream:
             named = msgspec.json.decode(body, type=_ModelNames).data
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return Probe(reachable=True, detail="answers, but names no models")
-        return Probe(reachable=True, detail="answers", models=tuple(model.id for model in named))
+        windows = {model.id: model.max_model_len for model in named if isinstance(model.max_model_len, int)}
+        owner = next((model.owned_by for model in named if isinstance(model.owned_by, str)), "")
+        return Probe(True, "answers", tuple(model.id for model in named), windows, owner)
 
 
 class HttpReply:
@@ -225,6 +227,8 @@ class HttpReply:
 
 class _ModelName(msgspec.Struct):
     id: str
+    owned_by: Any = None
+    max_model_len: Any = None
 
 
 class _ModelNames(msgspec.Struct):
