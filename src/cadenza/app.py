@@ -464,6 +464,7 @@ def site_settings(settings: Settings) -> SiteSettings:
         opening_credit_nano=site.opening_credit_nano,
         opening_credits_per_hour=site.opening_credits_per_hour,
         region=settings.store.region,
+        has_config=settings.source is not None,
         stripe=msgspec.convert(settings.payments, StripeAccess | None, from_attributes=True),
         secret_key=site.secret_key,
     )

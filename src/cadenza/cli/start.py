@@ -170,7 +170,9 @@ def _model_lines(settings: Settings, classes: Mapping[str, ClassState]) -> list[
         route = state.version.routes[0]
         where = "on this machine" if settings.providers[route.provider].kind == "embedded" else f"at {route.provider}"
         served.setdefault(f"{route.model} {where}", []).append(class_id)
-    return [("Model", f"{model} answers for {', '.join(classes)}") for model, classes in served.items()]
+    lines = [("Model", f"{model} answers for {', '.join(classes)}") for model, classes in served.items()]
+    hint = ("", f"It is small and often wrong. To use a better model: {_command()} init")
+    return lines if settings.source else [*lines, hint]
 
 
 def describe_grounding(given: GroundingSettings, command: str) -> str:
