@@ -1,130 +1,141 @@
-"""A large store, made by bulk inserts into the schema that `cadenza migrate` makes: accounts, keys and a long ledger.
+"""A large store on SQLite or Postgres: accounts with a key each, and a long ledger, added to a migrated schema.
 
-The sums are right: each charge has its settled hold and its metering row, and each balance is the sum of its entries,
-so that `cadenza ledger check` holds. Of the keys, SAMPLE have a secret that is known and can be used.
+The sums are right, so that `cadenza ledger check` holds. Requests are spread over all accounts in turn, but every
+fourth one belongs to the first account. Of the keys, SAMPLE have a secret that is known and can be used.
 """
 
+import asyncio
 import contextlib
 import hashlib
-import sqlite3
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
+from functools import partial
+
+from sqlalchemy import text
 
 from cadenza.core.codes import digest_key, display_prefix, make_key
+from cadenza.store.address import open_store
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, Transaction
 
 SAMPLE = 1000
 GRANT_NANO = 10**15
-CHARGE_NANO = 50_000
-DAY_MS = 24 * 60 * 60 * 1000
-SPAN_MS = 30 * DAY_MS
-CACHE_KB = 512 * 1024
-FAST = (
-    "PRAGMA journal_mode = OFF",
-    "PRAGMA synchronous = OFF",
-    "PRAGMA temp_store = MEMORY",
-    f"PRAGMA cache_size = -{CACHE_KB}",
+YEAR_MS = 365 * 24 * 60 * 60 * 1000
+EVERY_MS = YEAR_MS // 10_000_000  # between requests
+BATCH = 100_000
+WAIT_S = 600.0
+FIRST_ACCOUNT = 100_000_000  # so that all ids have the same length
+Row = dict[str, str | int | bytes]
+ADD_ACCOUNT = Statement(
+    text("""
+    INSERT INTO accounts (id, email, password_hash, preferred_class, balance_nano, held_nano, created_at)
+    VALUES (:id, :email, '', 'forte', :nano, 0, :at)""")
 )
-ADD_ACCOUNT = (
-    "INSERT INTO accounts (id, email, password_hash, preferred_class, balance_nano, held_nano, created_at)"
-    " VALUES (?, ?, '', 'forte', ?, 0, ?)"
+ADD_KEY = Statement(
+    text("""
+    INSERT INTO keys (id, account_id, name, prefix, digest, scopes, created_at)
+    VALUES (:key, :id, 'bench', :prefix, :digest, '', :at)""")
 )
-ADD_KEY = (
-    "INSERT INTO keys (id, account_id, name, prefix, digest, scopes, created_at) VALUES (?, ?, 'bench', ?, ?, '', ?)"
+ADD_GRANT = Statement(
+    text("""
+    INSERT INTO entries (account_id, kind, amount_nano, note, created_at) VALUES (:id, 'grant', :nano, 'bench', :at)""")
 )
-ADD_GRANT = "INSERT INTO entries (account_id, kind, amount_nano, note, created_at) VALUES (?, 'grant', ?, 'bench', ?)"
-ADD_HOLDS = """
+ADD_USAGES = Statement(
+    text("""
     WITH RECURSIVE new (number) AS
-        (SELECT :first UNION ALL SELECT number + 1 FROM new WHERE number < :last),
-    owned AS
-        (SELECT number, (number - :first) / :per_account AS owner, :since_ms + number % :span_ms AS at_ms FROM new)
-    INSERT INTO holds (completion_id, account_id, key_id, class_id, owner, state, amount_nano, prompt_tokens,
-        delivered_tokens, input_nano, output_nano, stream, started_at, ended_at)
-    SELECT printf('chatcmpl-bench-%012d', number), printf('acct_bench_%08d', owner), printf('key_bench_%08d', owner),
-        'forte', 'bench', 'settled', :amount_nano, 60, 0, 1, 1, 0, at_ms, at_ms + 2 FROM owned"""
-ADD_CHARGES = (
-    "INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at)"
-    " SELECT account_id, 'charge', -amount_nano, completion_id, '', ended_at FROM holds"
-    " WHERE completion_id BETWEEN ? AND ?"
+        (SELECT CAST(:first AS BIGINT) UNION ALL SELECT number + 1 FROM new WHERE number + 1 < :end),
+    owned AS (
+        SELECT number, :since + number * :every AS at_ms, 10 + number % 500 AS counted,
+        CAST(100000000 + CASE number % 4 WHEN 0 THEN 0 ELSE number % :accounts END AS TEXT) AS owner FROM new)
+    INSERT INTO usage (completion_id, account_id, key_id, class_id, provider, model, prompt_tokens, cached_tokens,
+        completion_tokens, cost_nano, estimated, status, stream, started_at, first_byte_ms, duration_ms, request_id,
+        input_nano, output_nano, held_nano, short_nano, source, version)
+    SELECT 'chatcmpl-bench-' || CAST(1000000000000 + number AS TEXT), 'acct_bench_' || owner, 'key_bench_' || owner,
+        'forte', 'bench', 'bench-model', 100, 0, counted, 100 * 1070 + counted * 3450, :no, 200, :no, at_ms, 300, 2000,
+        'req-bench-' || CAST(1000000000000 + number AS TEXT), 1070, 3450, 3000000, 0, 'reply', 1
+    FROM owned""")
 )
-ADD_USAGES = (
-    "INSERT INTO usage (completion_id, account_id, key_id, class_id, provider, model, prompt_tokens, cached_tokens,"
-    " completion_tokens, cost_nano, estimated, status, stream, started_at, first_byte_ms, duration_ms)"
-    " SELECT completion_id, account_id, key_id, class_id, 'bench', 'bench', prompt_tokens, 0, 8, amount_nano, 0, 200,"
-    " stream, started_at, 1, 2 FROM holds WHERE completion_id BETWEEN ? AND ?"
+ADD_CHARGES = Statement(
+    text("""
+    INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at, granted_nano)
+    SELECT account_id, 'charge', -cost_nano, completion_id, '', started_at + 2000, 0 FROM usage
+    WHERE completion_id >= 'chatcmpl-bench-' || CAST(1000000000000 + :first AS TEXT)
+    AND completion_id < 'chatcmpl-bench-' || CAST(1000000000000 + :end AS TEXT) ORDER BY completion_id""")
 )
-PAY = "UPDATE accounts SET balance_nano = balance_nano - ? WHERE id = ?"
+PAY = Statement(
+    text("""
+    UPDATE accounts SET balance_nano = balance_nano + charged.nano
+    FROM (SELECT account_id, SUM(amount_nano) AS nano FROM entries WHERE id > :after GROUP BY account_id) charged
+    WHERE charged.account_id = accounts.id""")
+)
+NO_TRIGGERS = Statement(text("SET LOCAL session_replication_role = replica"))  # foreign keys take half of the time
+LAST = Statement(text("SELECT COALESCE(MAX(id), 0) FROM entries"))
 
 
 class BulkStore:
     """Adds to one store, whose service is not running."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, url: str) -> None:
         self.accounts = 0
         self.charges = 0
         self.secrets: list[str] = []
-        self._path = path
-        self._since_ms = time.time_ns() // 1_000_000 - SPAN_MS
+        self._url = url
+        self._since_ms = time.time_ns() // 1_000_000 - YEAR_MS
 
     def grow_accounts(self, accounts: int) -> None:
-        """Up to so many accounts, each with one key and a grant. The known keys are spread over all of them."""
+        """Add accounts up to this number, each with one key and a grant. The known keys are spread over all of them."""
         added = range(self.accounts, accounts)
         known = {number: make_key() for number in added[:: max(1, len(added) // SAMPLE)]}
         self.secrets += known.values()
-        with self._open() as store:
-            store.executemany(
-                ADD_ACCOUNT, ((_account(n), f"{n}@example.org", GRANT_NANO, self._since_ms) for n in added)
-            )
-            store.executemany(ADD_GRANT, ((_account(n), GRANT_NANO, self._since_ms) for n in added))
-            store.executemany(ADD_KEY, (self._key_row(n, known.get(n)) for n in added))
+        rows = [self._row(number, known.get(number)) for number in added]
+        asyncio.run(self._add_accounts(rows))
         self.accounts = max(accounts, self.accounts)
 
     def grow_charges(self, charges: int) -> None:
-        """Up to so many charged requests, an equal number for each account, oldest first."""
-        new = range(self.charges, charges)
-        if not new:
-            return
-        spread = min(self.accounts, len(new))
-        per_account = -(-len(new) // spread)
-        with self._open() as store:
-            store.execute(ADD_HOLDS, self._about(new, per_account))
-            ends = (_request(new[0]), _request(new[-1]))
-            store.execute(ADD_USAGES, ends)
-            store.execute(ADD_CHARGES, ends)
-            owed = ((n, len(new[n * per_account : (n + 1) * per_account])) for n in range(spread))
-            store.executemany(PAY, ((CHARGE_NANO * count, _account(n)) for n, count in owed))
-        self.charges = charges
+        """Add charged requests up to this number, oldest first."""
+        asyncio.run(self._add_charges(range(self.charges, charges)))
+        self.charges = max(charges, self.charges)
 
-    def _key_row(self, number: int, secret: str | None) -> tuple[str, str, str, bytes, int]:
-        digest = digest_key(secret.encode()) if secret else hashlib.sha256(b"%d" % number).digest()
-        prefix = display_prefix(secret or f"sk-cdz-{number:05d}")
-        return f"key_bench_{number:08d}", _account(number), prefix, digest, self._since_ms
+    async def _add_accounts(self, rows: list[Row]) -> None:
+        def add(tx: Transaction) -> None:
+            for statement in (ADD_ACCOUNT, ADD_KEY, ADD_GRANT):
+                tx.change_each(statement, rows)
 
-    def _about(self, new: range, per_account: int) -> dict[str, int]:
-        return {
-            "first": new[0],
-            "last": new[-1],
-            "per_account": per_account,
-            "since_ms": self._since_ms,
-            "span_ms": SPAN_MS,
-            "amount_nano": CHARGE_NANO,
-        }
+        async with self._open() as store:
+            await store.transact(add)
 
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        """One big transaction, with nothing to protect: a store that was cut off here is thrown away."""
-        with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as store:
-            for pragma in FAST:
-                store.execute(pragma)
-            store.execute("BEGIN")
+    async def _add_charges(self, new: range) -> None:
+        values = {"since": self._since_ms, "every": EVERY_MS, "accounts": self.accounts, "no": False}
+
+        def add(tx: Transaction, part: range) -> None:
+            if tx.combines_changes:  # on Postgres
+                tx.change(NO_TRIGGERS, {})
+            found = tx.row(LAST, {})
+            assert found
+            ends = {"first": part.start, "end": part.stop}
+            tx.change(ADD_USAGES, values | ends)
+            tx.change(ADD_CHARGES, ends)
+            tx.change(PAY, {"after": found[0]})
+
+        async with self._open() as store:
+            for first in new[::BATCH]:
+                await store.transact(partial(add, part=range(first, min(first + BATCH, new.stop))))
+
+    @contextlib.asynccontextmanager
+    async def _open(self) -> AsyncIterator[Store]:
+        store = open_store(self._url, WAIT_S)
+        try:
             yield store
-            store.execute("COMMIT")
-            store.execute("PRAGMA journal_mode = WAL")
+        finally:
+            await store.close()
 
-
-def _account(number: int) -> str:
-    return f"acct_bench_{number:08d}"
-
-
-def _request(number: int) -> str:
-    return f"chatcmpl-bench-{number:012d}"
+    def _row(self, number: int, secret: str | None) -> Row:
+        return {
+            "id": f"acct_bench_{FIRST_ACCOUNT + number}",
+            "key": f"key_bench_{FIRST_ACCOUNT + number}",
+            "email": f"{number}@example.org",
+            "prefix": display_prefix(secret or f"sk-cdz-{number:05d}"),
+            "digest": digest_key(secret.encode()) if secret else hashlib.sha256(b"%d" % number).digest(),
+            "nano": GRANT_NANO,
+            "at": self._since_ms,
+        }

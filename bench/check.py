@@ -177,7 +177,7 @@ async def count_all(folder: Path, revision: str) -> Counts:
     side, upstream, upstream_port = make_side(folder, revision), SteppedUpstream(), free_port()
     side.folder.mkdir()
     launch = side.gateway.prepare(side.folder, free_port(), upstream_port)
-    chosen = list(cases(side.gateway, side.folder, launch.target))
+    chosen = await asyncio.to_thread(lambda: list(cases(side.gateway, side.folder, launch.target)))
     async with (
         await asyncio.start_server(upstream.serve, "127.0.0.1", upstream_port),
         counted(launch, side.folder, side.source) as counter,
@@ -189,7 +189,7 @@ async def count_all(folder: Path, revision: str) -> Counts:
 
 
 def cases(gateway: Cadenza, folder: Path, target: Target) -> Iterator[Case]:
-    store = BulkStore(folder / "data" / "cadenza.db")
+    store = BulkStore(f"sqlite:///{folder}/data/cadenza.db")
     store.grow_accounts(REQUESTS)
     gateway.cli(folder, "account", "create", POOR, "--credit", "0", "--password-stdin")
     poor = gateway.cli(folder, "key", "create", "--account", POOR, "--expires", "never").strip()

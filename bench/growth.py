@@ -54,7 +54,7 @@ def measure_growth(site: Site, scale: str) -> list[Section]:
         Section(title="Keys and accounts in the store", note=note, lines=by_accounts, axis="keys, one per account"),
         Section(
             title="Ledger length",
-            note=f"The same load with {sizes.accounts[-1]:,} accounts; each charge has a hold and a metering row.",
+            note=f"The same load with {sizes.accounts[-1]:,} accounts; every fourth charge is of the first.",
             lines=by_charges,
             axis="charges in the ledger",
         ),
@@ -71,7 +71,7 @@ class Store:
         self._gateway = Cadenza()
         self._gateway.configure(self._folder, site.upstream_port)
         self._gateway.prepare(self._folder, 0, site.upstream_port)
-        self.store = BulkStore(self._folder / "data" / "cadenza.db")
+        self.store = BulkStore(f"sqlite:///{self._folder}/data/cadenza.db")
 
     def measure(self, size: int, seconds: float) -> Line:
         try:

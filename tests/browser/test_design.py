@@ -22,7 +22,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 PATHS = ("/", "/sign-in", "/no-such-page", "/gallery", "/conversation")
 RICH = ("/keys", "/usage", "/credit", "/settings/security")  # tables, charts, forms and badges between them
-OTHERS = ("/keys/new", "/settings", "/docs/platform/keys", "/credit/statement?range=month")
+OTHERS = ("/keys/new", "/settings", "/settings/tokens/new", "/docs/platform/keys", "/credit/statement?range=month")
 LIGHT = (*RICH, "/docs", "/docs/platform", "/credit/statement?range=month", "/operator", "/chat")
 PAGE_BYTES_MAX = 100_000
 DECODED_BYTES = """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))

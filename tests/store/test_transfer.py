@@ -49,7 +49,8 @@ MORE_ROWS = (
     f"INSERT INTO passkeys SELECT x'00', account_id, 'a phone', x'ff', 9, 1, NULL FROM {IDS}",
     f"INSERT INTO notes SELECT 'note_1', account_id, 'für später', 1, 2 FROM {IDS}",
     "INSERT INTO site_secrets VALUES ('sign-in', x'00ff')",
-    f"INSERT INTO acts SELECT 7, 1, 'command line', 'key.create', account_id, key_id, 'name=plain' FROM {IDS}",
+    f"INSERT INTO acts SELECT 7, 1, 'command line', 'key.create', account_id, key_id, 'name=plain', NULL FROM {IDS}",
+    f"INSERT INTO access_tokens SELECT 'tok_1', account_id, '', 'cdz_', zeroblob(32), 'a', 1, 2, NULL, 1 FROM {IDS}",
     f"INSERT INTO vouchers SELECT 'vch_1', zeroblob(32), 'CDZ-1234', 5, '', 1, NULL, 2, account_id, 90 FROM {IDS}",
     f"INSERT INTO credit_lots SELECT 3, account_id, 'a gift', 5, 0, 1, 2, 3 FROM {IDS}",
     f"INSERT INTO payments SELECT 'pay_1', account_id, 'stripe', 'cs_1', NULL, 5, 0, 'open', 1, 2 FROM {IDS}",
@@ -61,6 +62,8 @@ MORE_ROWS = (
         zeroblob(32), 'starter', zeroblob(32), 3, 5, '{}')""",
     "INSERT INTO verdict_scores VALUES ('eval_1', 1, 1, 'candidate', 0.5, NULL, 9, 9, 1.5, NULL, '')",
     "INSERT INTO price_changes VALUES ('forte', 9, 1, 2, NULL, 1, 'command line')",
+    "INSERT INTO closed_months VALUES ('2026-10', 1, 8, 9, 9, 42, 1, 1, 1, 0, 0, -1210, -1210, '{}', zeroblob(32))",
+    f"INSERT INTO closed_balances SELECT '2026-10', account_id, -1210, -1210 FROM {IDS}",
     "INSERT INTO payment_events VALUES ('evt_1', 'checkout.session.completed', 1)",
 )
 

@@ -20,12 +20,15 @@ from cadenza.cli.index import index
 from cadenza.cli.init import init
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, refund, usage
+from cadenza.cli.margins import margin, reconcile
 from cadenza.cli.memory import memory
 from cadenza.cli.model import model
+from cadenza.cli.months import close, report, verify
 from cadenza.cli.operator import audit
 from cadenza.cli.prices import price
 from cadenza.cli.serve import backup, migrate, serve
 from cadenza.cli.suites import suite
+from cadenza.cli.tokens import tokens
 from cadenza.cli.vouchers import vouchers
 from cadenza.cli.watch import watch
 
@@ -52,6 +55,7 @@ app.add_command(init)
 app.add_command(serve)
 app.add_command(accounts, "account")
 app.add_command(keys, "key")
+app.add_command(tokens, "token")
 app.add_command(vouchers, "voucher")
 app.add_command(memory)
 app.add_command(model)
@@ -62,7 +66,12 @@ classes.add_command(watch)
 app.add_command(classes)
 app.add_command(usage)
 app.add_command(refund)
+app.add_command(margin)
+app.add_command(reconcile)
+ledger.add_command(close)
+ledger.add_command(verify)
 app.add_command(ledger)
+app.add_command(report)
 app.add_command(audit)
 app.add_command(click.Group("acts", audit.commands, hidden=True))  # the name of `audit` in earlier releases
 app.add_command(index)

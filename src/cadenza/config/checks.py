@@ -39,7 +39,8 @@ FIXED_FIELDS = frozenset({"model", "messages", "stream", "tools"})  # of a reque
 FIELD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 TAG = re.compile(r"[a-z0-9_-]{1,40}")
 # Fields of a request that no route passes on, by the reason.
-READ_HERE = {"model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", *SAMPLING}
+READ_HERE = {"model", "messages", "stream", "stream_options", "usage", *SAMPLING}
+READ_HERE |= {"tools", "tool_choice", "parallel_tool_calls"}
 OTHER_NAMES = {"functions", "function_call", "input", "prompt"}  # of what the service reads
 MORE_TOKENS = {"max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict", "num_predict"}
 MORE_REPLIES = {"n", "best_of", "logprobs", "top_logprobs", "prompt_logprobs", "n_probs", "modalities", "audio", "echo"}

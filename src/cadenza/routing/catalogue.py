@@ -7,6 +7,7 @@ import msgspec
 from cadenza.core.chat import Model, ModelList
 from cadenza.core.classes import BUCKETS, bucket_of
 from cadenza.core.errors import ContextOverflow, InvalidRequest, NotFound, NotTaken
+from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule, show_changes, show_price
 from cadenza.core.rates import Limits
 from cadenza.core.records import AUTO, CLASSES, DEFAULT_CLASS, RESERVED_CLASS, Plan, Principal, Route
@@ -112,6 +113,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     catalogue: Catalogue
     upstreams: Mapping[str, Upstream]
     limits: Limits
+    costs: Mapping[tuple[str, str], Price] = {}  # of a token, by provider and model, where they are known
 
 
 def has_ample_room(plan: Plan, prompt_tokens: int, output_tokens: int) -> bool:

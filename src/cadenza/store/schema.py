@@ -1,7 +1,7 @@
 """The tables of SQLite and Postgres. Times are Unix milliseconds, money is in nano-dollars.
 
 The CHECK constraints hold for every program that writes. The migrations build the same tables by hand (a test
-compares the two) and add the triggers that make `entries` append-only. A chat
+compares the two) and add the triggers that make `entries` append-only and keep closed months as they are. A chat
 has two ids: `completion_id`, the id of its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
 """
 
@@ -62,6 +62,7 @@ accounts = Table(
     Column("debt_nano", BigInteger, nullable=False, server_default=text("0")),  # the sum of its open debts
     Column("granted_nano", BigInteger, nullable=False, server_default=text("0")),  # of the balance
     Column("granted_before_nano", BigInteger, nullable=False, server_default=text("0")),  # by older entries
+    Column("shows_cost", Boolean, nullable=False, server_default=false()),  # replies say what they cost
     CheckConstraint("email = lower(email)", name="email_is_lower_case"),
     CheckConstraint("preferred_class IN ('mezzo', 'forte', 'fortissimo')", name="preferred_class_is_known"),
     CheckConstraint("held_nano >= 0", name="held_is_not_negative"),
@@ -112,6 +113,7 @@ entries = Table(
     CheckConstraint("kind <> 'charge' OR completion_id IS NOT NULL", name="charge_has_request"),
     Index("ix_entries_account_id", "account_id", "id"),
     _index_where("kind = 'charge'", "uq_entries_charge", "completion_id", unique=True),
+    _index_where("kind = 'correction'", "ix_entries_correction", "completion_id"),
     _index_where("source IS NOT NULL", "uq_entries_source", "source", unique=True),
 )
 
@@ -221,6 +223,7 @@ usage = Table(
     Column("source", Text),  # who ended it: ledger/rules.py. These seven columns are null in older rows
     Column("idempotency_digest", LargeBinary(32)),
     Column("version", Integer),  # of the class that served it; null in older rows
+    Column("provider_cost_nano", BigInteger),  # what the provider charges for it; null: not known
     CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens", name="cached_is_part_of_prompt"),
     CheckConstraint("completion_tokens >= 0", name="completion_is_not_negative"),
     CheckConstraint("cost_nano >= 0", name="cost_is_not_negative"),
@@ -274,6 +277,26 @@ sessions = Table(  # signed-in browsers, by the digest of their cookie
     CheckConstraint("stage IN ('second_factor', 'complete')", name="stage_is_known"),
     Index("ix_sessions_account_id", "account_id"),
     Index("ix_sessions_expires_at", "expires_at"),
+)
+
+access_tokens = Table(  # what scripts use /platform/api with
+    "access_tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("prefix", Text, nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("revoked_at", BigInteger),
+    Column("last_used_at", BigInteger),
+    CheckConstraint("length(digest) = 32", name="digest_has_32_bytes"),
+    CheckConstraint("length(scopes) > 0", name="scopes_are_named"),
+    CheckConstraint("expires_at > created_at", name="expires_after_creation"),
+    Index("uq_access_tokens_digest", "digest", unique=True),
+    Index("ix_access_tokens_account_id", "account_id"),
 )
 
 links = Table(  # links in e-mails; each works once
@@ -347,6 +370,7 @@ audit_events = Table(  # the audit log: append-only, without content
     Column("account_id", Text, ForeignKey("accounts.id")),  # whom it concerns
     Column("subject", Text, nullable=False),  # the id of what it was done to
     Column("detail", Text, nullable=False),
+    Column("token", Text),  # the first characters of the access token that the actor used
     Index("ix_acts_account_id", "account_id", "id"),
     _index_where("account_id IS NULL", "ix_acts_service", "subject", "id"),
 )
@@ -388,6 +412,7 @@ payments = Table(
     Index("uq_payments_checkout", "checkout", unique=True),
     Index("ix_payments_reference", "reference"),
     Index("ix_payments_account_id", "account_id"),
+    Index("ix_payments_created_at", "created_at"),
 )
 
 payment_events = Table(  # the provider's events that were acted on: each is acted on once
@@ -427,6 +452,32 @@ credit_lots = Table(  # what is left of each grant, of accounts with granted cre
     CheckConstraint("left_nano BETWEEN 0 AND amount_nano", name="left_is_part_of_amount"),
     _index_where("ended_at IS NULL", "ix_credit_lots_account_id", "account_id"),
     _index_where("ended_at IS NULL", "ix_credit_lots_expires_at", "expires_at"),
+)
+
+closed_months = Table(  # a month is sealed before it is closed: from then on no entry is dated in it
+    "closed_months",
+    metadata,
+    Column("month", Text, primary_key=True),  # like 2026-10
+    Column("starts_at", BigInteger, nullable=False),
+    Column("ends_at", BigInteger, nullable=False),
+    Column("sealed_at", BigInteger, nullable=False),
+    Column("closed_at", BigInteger),  # it and the rest are null until the month is closed
+    Column("first_open_id", BigInteger),  # the entries before this one are of closed months
+    *(Column(name, BigInteger) for name in ("accounts", "entries", "requests")),
+    *(Column(f"{name}_nano", BigInteger) for name in ("opening", "opening_granted", "closing", "closing_granted")),
+    Column("sums", Text),  # JSON: ledger/months.py
+    Column("hash", LargeBinary(32)),  # of its entries, and of the hash of the month before
+    CheckConstraint("(hash IS NULL) = (closed_at IS NULL)", name="closed_has_a_hash"),
+    Index("uq_closed_months_ends_at", "ends_at", unique=True),
+)
+
+closed_balances = Table(  # of each account that had an entry before the end of the month
+    "closed_balances",
+    metadata,
+    Column("month", Text, ForeignKey("closed_months.month"), primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
+    Column("balance_nano", BigInteger, nullable=False),
+    Column("granted_nano", BigInteger, nullable=False),  # of the balance
 )
 
 command_references = Table(  # idempotent commands that were carried out
@@ -512,6 +563,18 @@ verdict_scores = Table(  # one answer of one side: what an interrupted evaluatio
     Column("fault", Text, nullable=False),  # its kind, or empty
     CheckConstraint("side IN ('incumbent', 'candidate')", name="side_is_known"),
     CheckConstraint("score BETWEEN 0 AND 1", name="score_is_a_share"),
+)
+
+upstream_attempts = Table(  # requests to providers that no metering row has, or has otherwise: core/attempts.py
+    "upstream_attempts",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),  # since the epoch
+    Column("provider", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),  # as far as they are known
+    Column("completion_tokens", BigInteger, nullable=False),
 )
 
 price_changes = Table(  # prices that count from a date on

@@ -35,9 +35,11 @@ LARGE_STEP_NANO = 100_000
 SMALL_STEP_NANO = 1_000  # a micro-dollar
 NOTES = {
     "signed-out": "You are signed out.",
+    "account-deleted": "Your account is deleted.",
     "saved": "Saved.",
     "key-saved": "Saved. It counts from the next request on.",
     "key-revoked": "The key is revoked. Requests with it get 401 from now on.",
+    "token-revoked": "The access token is revoked. Requests with it get 401 from now on.",
     "note-added": "The note is added.",
     "note-changed": "The note is changed.",
     "note-removed": "The note is deleted.",

@@ -11,6 +11,7 @@ from cadenza.control.money.stripe import StripeAccess
 from cadenza.fleet.shared import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
+from cadenza.observe.minutes import MinuteRing
 from cadenza.observe.worker_metrics import Family
 from cadenza.web.chat.markdown.process import MarkdownRenderer
 
@@ -39,5 +40,7 @@ class SiteParts(msgspec.Struct, frozen=True, kw_only=True):
     settings: SiteSettings
     class_rules: Callable[[str], ClassRules]  # what the config says about a class
     read_metrics: ReadMetrics  # of all worker processes
+    minutes: MinuteRing
+    find_store_problem: Callable[[], Awaitable[str | None]]  # why the store takes no writes
     markdown: MarkdownRenderer
     outbox: Outbox | None  # None: no e-mail is sent

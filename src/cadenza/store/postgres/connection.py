@@ -96,7 +96,7 @@ async def connect(address: PostgresAddress, bounds: PostgresBounds, *, keeps_sta
 
 
 async def set_up(connection: Connection, bounds: PostgresBounds) -> None:
-    """Set the timeouts of this session, in one round trip."""
+    """Make the settings of this session, in one round trip."""
     settings = {
         "lock_timeout": _in_ms(bounds.lock_s),
         "statement_timeout": _in_ms(bounds.long_read_s),
@@ -107,6 +107,7 @@ async def set_up(connection: Connection, bounds: PostgresBounds) -> None:
         "tcp_keepalives_count": str(bounds.dead_peer_s),
         "tcp_user_timeout": _in_ms(bounds.dead_peer_s),
         "default_transaction_isolation": "read committed",
+        "jit": "off",  # it takes longer to compile the check of the ledger than to run it on a million entries
     }
     sql = "; ".join(f"SET {name} = '{value}'" for name, value in settings.items())
     await connection.execute(sql, timeout=bounds.connect_s)
