@@ -30,6 +30,7 @@ from cadenza.config.settings import (
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
+from cadenza.control.money.documents import DocumentIssuer
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import WriteCheck, prepare_store
@@ -78,7 +79,15 @@ from cadenza.web.settings import SiteParts, SiteSettings
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # names the folder of metrics to worker processes
 GC_THRESHOLDS = (100_000, 20, 20)
 RETRY_S = 0.25
-FIXED_SECTIONS = ("server", "store", "shared_state", "platform", "mail", "payments")  # a reload does not change them
+FIXED_SECTIONS = (
+    "server",
+    "store",
+    "shared_state",
+    "platform",
+    "mail",
+    "payments",
+    "billing",
+)  # a reload does not change them
 
 
 class UpstreamSpec(msgspec.Struct, frozen=True):
@@ -224,6 +233,9 @@ class App:
             send, base_url = build_send(self._settings.mail), self._settings.platform.base_url
             notices = LowBalanceNotices(self._store, send, self._log, base_url)
             stack.push_async_callback(stop_task, asyncio.create_task(notices.run()))
+        if self._settings.billing:
+            issuer = DocumentIssuer(self._store, self._settings.billing, self._log)
+            stack.push_async_callback(stop_task, asyncio.create_task(issuer.run()))
         gateway = self.gateway
         revocations = RevocationWatch(
             gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
@@ -485,6 +497,7 @@ def site_settings(settings: Settings) -> SiteSettings:
         has_config=settings.source is not None,
         stripe=msgspec.convert(settings.payments, StripeAccess | None, from_attributes=True),
         secret_key=site.secret_key,
+        seller=settings.billing,
     )
 
 

@@ -30,6 +30,7 @@ DIGEST = b"d" * 32
 LATER_MS = NOW_MS + 1000
 
 ERASED_WHOLE = {"sessions", "access_tokens", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency"}
+ERASED_WHOLE |= {"buyers"}
 KEPT_WITHOUT_A_NAME = {"accounts", "keys", "acts"}
 KEPT = {
     "closed_balances",
@@ -44,6 +45,7 @@ KEPT = {
     "vouchers",
     "payments",
     "debts",
+    "documents",
 }
 OF_CLASSES = {"class_versions", "class_states", "verdicts", "verdict_scores", "price_changes"}
 OF_NOBODY = OF_CLASSES | {
@@ -52,6 +54,8 @@ OF_NOBODY = OF_CLASSES | {
     "site_secrets",
     "payment_events",
     "command_references",
+    "document_counters",
+    "upstream_attempts",
     "closed_months",
 }
 
@@ -67,6 +71,7 @@ def personal_rows(account: str, blob: str) -> list[str]:
         f"INSERT INTO recovery_codes VALUES ('{account}', {blob})",
         f"INSERT INTO passkeys VALUES ({blob}, '{account}', '{SECRET}', {blob}, 1, 1, NULL)",
         f"INSERT INTO idempotency VALUES ('{account}', {blob}, 'c', 'r', 1, NULL)",
+        f"INSERT INTO buyers VALUES ('{account}', '{SECRET}', '{SECRET}', '{SECRET}')",
     ]
 
 

@@ -35,7 +35,7 @@ MORE_ROWS = (
         -1210 FROM {IDS}""",
     f"INSERT INTO holds SELECT 'chatcmpl-1', account_id, key_id, {HOLD} FROM {IDS}",
     f"""INSERT INTO usage SELECT 'chatcmpl-1', account_id, key_id, 'forte', 'acme', 'large', 100, 3, 7, 1210, 1, 200, 0,
-        {2**53 + 1}, NULL, 345, 'req-1', 10, 30, NULL, 2500, 0, 'request', zeroblob(32), 3 FROM {IDS}""",
+        {2**53 + 1}, NULL, 345, 'req-1', 10, 30, NULL, 2500, 0, 'request', zeroblob(32), 3, NULL FROM {IDS}""",
     "UPDATE accounts SET balance_nano = balance_nano - 1210, granted_nano = granted_nano - 1210",
     "UPDATE keys SET requests_per_second = 0.1, burst = 3, last_used_at = 9 WHERE name = 'limited'",
     "UPDATE epochs SET number = number + 5",
@@ -54,6 +54,11 @@ MORE_ROWS = (
     f"INSERT INTO vouchers SELECT 'vch_1', zeroblob(32), 'CDZ-1234', 5, '', 1, NULL, 2, account_id, 90 FROM {IDS}",
     f"INSERT INTO credit_lots SELECT 3, account_id, 'a gift', 5, 0, 1, 2, 3 FROM {IDS}",
     f"INSERT INTO payments SELECT 'pay_1', account_id, 'stripe', 'cs_1', NULL, 5, 0, 'open', 1, 2 FROM {IDS}",
+    f"""INSERT INTO documents SELECT 'receipt', 1, 'R-000001', account_id, 'pay_1', 'pay_1', 1, 5, '{{}}', zeroblob(32)
+        FROM {IDS}""",
+    "INSERT INTO document_counters VALUES ('receipt', 1, NULL)",
+    f"INSERT INTO buyers SELECT account_id, 'für später', '', '' FROM {IDS}",
+    "INSERT INTO upstream_attempts VALUES (1, 'acme', 'large', 'retry', 1, 2, 3)",
     f"INSERT INTO debts SELECT 3, account_id, 'dp_1', 'a dispute', 0, 0, 1 FROM {IDS}",
     "INSERT INTO command_references VALUES (zeroblob(32), 'key.create', zeroblob(32), 'key_1', 1)",
     "INSERT INTO class_versions VALUES ('forte', 1, zeroblob(32), '[]', '', 'config', 1, 'command line', NULL)",
@@ -62,8 +67,9 @@ MORE_ROWS = (
         zeroblob(32), 'starter', zeroblob(32), 3, 5, '{}')""",
     "INSERT INTO verdict_scores VALUES ('eval_1', 1, 1, 'candidate', 0.5, NULL, 9, 9, 1.5, NULL, '')",
     "INSERT INTO price_changes VALUES ('forte', 9, 1, 2, NULL, 1, 'command line')",
-    "INSERT INTO closed_months VALUES ('2026-10', 1, 8, 9, 9, 42, 1, 1, 1, 0, 0, -1210, -1210, '{}', zeroblob(32))",
-    f"INSERT INTO closed_balances SELECT '2026-10', account_id, -1210, -1210 FROM {IDS}",
+    """INSERT INTO closed_months VALUES ('2026-10', 1, 8, 9, 9, 42, 1, 1, 1, 0, 0, 4999998790, 4999998790, '{}',
+        zeroblob(32))""",
+    f"INSERT INTO closed_balances SELECT '2026-10', account_id, 4999998790, 4999998790 FROM {IDS}",
     "INSERT INTO payment_events VALUES ('evt_1', 'checkout.session.completed', 1)",
 )
 

@@ -15,6 +15,7 @@ from cadenza.cli.accounts import accounts
 from cadenza.cli.classes import classes
 from cadenza.cli.console import say
 from cadenza.cli.doctor.command import doctor
+from cadenza.cli.documents import documents
 from cadenza.cli.evaluate import evaluate
 from cadenza.cli.index import index
 from cadenza.cli.init import init
@@ -71,6 +72,7 @@ app.add_command(reconcile)
 ledger.add_command(close)
 ledger.add_command(verify)
 app.add_command(ledger)
+app.add_command(documents)
 app.add_command(report)
 app.add_command(audit)
 app.add_command(click.Group("acts", audit.commands, hidden=True))  # the name of `audit` in earlier releases

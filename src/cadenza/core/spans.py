@@ -80,6 +80,11 @@ def month_span(text: str) -> Span:
     return Span(_ms(first), _ms((first + timedelta(days=31)).replace(day=1)))
 
 
+def month_of(at_ms: int) -> str:
+    """The month of a time, like 2026-10."""
+    return f"{EPOCH + timedelta(milliseconds=at_ms):%Y-%m}"
+
+
 def parse_time(name: str, text: str) -> datetime:
     """A date, a time in RFC 3339, or Unix seconds."""
     try:

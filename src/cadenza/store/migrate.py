@@ -39,6 +39,7 @@ REVISIONS = (
     "0012",
     "0013",
     "0014",
+    "0015",
     "0016",
     "0017",
 )  # the files of migrations/versions, oldest first; a test compares them

@@ -50,6 +50,7 @@ from cadenza.web.errors import (
     TooMany,
     to_page_error,
 )
+from cadenza.web.money.pdf_queue import PdfQueue
 from cadenza.web.operator.ledger_check import LedgerCheck
 from cadenza.web.render import Assets, Renderer
 from cadenza.web.routes import JSON, Access, ApiEndpoint, Page
@@ -106,6 +107,7 @@ def build_site(parts: SiteParts) -> Starlette:
         mailer=Mailer(store, parts.rates, parts.outbox) if parts.outbox else None,
         payments=Stripe(stripe) if stripe else None,
         log_eraser=LogEraser(store),
+        pdf_queue=PdfQueue(),
     )
     return _build_application(context)
 

@@ -8,6 +8,7 @@ import msgspec
 from cadenza.control.classes import ClassRules
 from cadenza.control.email.outbox import Outbox
 from cadenza.control.money.stripe import StripeAccess
+from cadenza.core.documents import Seller
 from cadenza.fleet.shared import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
@@ -29,6 +30,7 @@ class SiteSettings(msgspec.Struct, frozen=True):
     has_config: bool = True  # False: the embedded model serves every class
     stripe: StripeAccess | None = None
     secret_key: str | None = None
+    seller: Seller | None = None  # None: no documents are issued
 
 
 class SiteParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from cadenza.store.tables.accounts import Account
 from cadenza.web.cookies import CSRF_HEADER, SESSION_COOKIE, Origin, cookie_name, csrf_token, is_own_request
 from cadenza.web.docs.reference import ApiDocument, Reference
 from cadenza.web.errors import BadForm, NotSignedIn, TooMany, WrongOrigin
+from cadenza.web.money.pdf_queue import PdfQueue
 from cadenza.web.operator.ledger_check import LedgerCheck
 from cadenza.web.render import NOTES, Assets, Renderer
 from cadenza.web.settings import SiteParts
@@ -51,6 +52,7 @@ class WebContext(SiteParts, frozen=True, kw_only=True):
     mailer: Mailer | None
     payments: PaymentProvider | None  # None: no payment by card
     log_eraser: LogEraser
+    pdf_queue: PdfQueue
 
     def send_notice(self, to: str, notice: EmailText, detail: str = "") -> None:
         """Notify the owner of an account of a change by e-mail, if e-mail is configured."""

@@ -196,8 +196,7 @@ def describe_payment(payment: Payment) -> str:
 async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: int) -> Result:
     """Apply an event, in one transaction, if it is new and fits the payment."""
 
-    subject = event.subject
-    names = PaymentIds(provider, subject.payment_id, subject.checkout, subject.reference)
+    subject, names = event.subject, payment_ids(provider, event.subject)
     if needed_nano := _taken_by(event.fact):
         found = await payments.find(store, names)
         if found:
@@ -214,6 +213,10 @@ async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: 
         return _Change(tx, payment, provider, now_ms).apply(event)
 
     return await make_change(store, apply)
+
+
+def payment_ids(provider: str, subject: Subject) -> PaymentIds:
+    return PaymentIds(provider, subject.payment_id, subject.checkout, subject.reference)
 
 
 def _taken_by(fact: Fact) -> int:

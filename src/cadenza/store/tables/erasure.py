@@ -12,6 +12,7 @@ from cadenza.store.schema import (
     access_tokens,
     accounts,
     audit_events,
+    buyers,
     idempotency,
     keys,
     links,
@@ -55,7 +56,7 @@ CLEAR_OTHER_AUDIT_EVENTS = Statement(
 REMOVE_LINKS = Statement(delete(links).where(links.c.email == bindparam("address")))
 REMOVE_OWNED = [
     Statement(delete(table).where(table.c.account_id == bindparam("account")))
-    for table in (sessions, access_tokens, links, totp, recovery_codes, passkeys, notes, idempotency)
+    for table in (sessions, access_tokens, links, totp, recovery_codes, passkeys, notes, idempotency, buyers)
 ]
 FORGET_DIGESTS = Statement(
     update(usage)

@@ -9,6 +9,7 @@ gives an error, and the event comes again.
 import msgspec
 from starlette.responses import PlainTextResponse, Response
 
+from cadenza.control.money.documents import issue_of_event
 from cadenza.control.money.payments import (
     BadSignature,
     NewPayment,
@@ -111,6 +112,8 @@ async def stripe_event(visit: Visit) -> Response:
         return PlainTextResponse("ignored\n")
     result = await apply_event(visit.store, provider.name, event, visit.now_ms)
     counted.labels(result).inc()
+    if visit.context.settings.seller:
+        await issue_of_event(visit.store, visit.context.settings.seller, provider.name, event, visit.now_ms)
     report = log.info if result in ("done", "repeated") else log.warning
     report("payment event", kind=event.kind, id=event.id, result=result)
     return PlainTextResponse(f"{result}\n")
