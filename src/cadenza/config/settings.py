@@ -247,9 +247,15 @@ class Settings(msgspec.Struct, frozen=True):
             if one.routes
         }
 
+    def require_secrets(self) -> None:
+        """ConfigError if a secret that the file names is not in the environment."""
+        if self.missing_secrets:
+            raise ConfigError(list(self.missing_secrets), self.source)
+
     def require_complete(self) -> None:
-        """ConfigError if the file names a secret that is not in the environment, or a model that is not installed."""
+        """The same, and ConfigError if a model is not installed: all that a start needs."""
         if self.missing_models and not self.source:
             raise NoModel
-        if missing := [*self.missing_secrets, *self.missing_models]:
-            raise ConfigError(missing, self.source)
+        self.require_secrets()
+        if self.missing_models:
+            raise ConfigError(list(self.missing_models), self.source)
