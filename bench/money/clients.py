@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 
 import msgspec
 
-from bench.money.reckon import AskedOfFiles, Ending
+from bench.money.reckon import Asked, Ending
 from bench.money.script import ScriptedRequest
 
 PATIENCE_S = 20.0  # for the next bytes of a reply
@@ -69,7 +69,7 @@ class ScriptedClients:
     """All clients of a run. `asked` is what they saw."""
 
     def __init__(self, seed: int, address: ChatAddress) -> None:
-        self.asked = list[AskedOfFiles]()
+        self.asked = list[Asked]()
         self._seed = seed
         self._address = address
         self._numbers = itertools.count(1)
@@ -106,7 +106,7 @@ class ScriptedClients:
             break
         else:
             await asyncio.sleep(NOBODY_S)
-        self.asked.append(AskedOfFiles(ask.number, wallet, began_s, time.monotonic(), ending, got.status, got.id))
+        self.asked.append(Asked(ask.number, wallet, began_s, time.monotonic(), ending, got.status, got.id))
         return ending
 
     def _head(self, port: int, key: str, body_bytes: int) -> bytes:

@@ -31,7 +31,7 @@ class Wallet(msgspec.Struct, frozen=True):
     is_steady: bool = False  # asked from beginning to end, so that its replies show the time without service
 
 
-class AskedOfFiles(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, frozen=True):
     """A request as its client saw it. `id` is that of the completion, if it arrived."""
 
     number: int
@@ -69,7 +69,7 @@ class Evidence(msgspec.Struct, frozen=True):
     """Everything that a run recorded. Times are those of one monotonic clock."""
 
     wallets: Sequence[Wallet]
-    asked: Sequence[AskedOfFiles]
+    asked: Sequence[Asked]
     supplied: Sequence[Supplied]
     billed: Sequence[Billed]
     began_s: float
@@ -180,6 +180,6 @@ def _only(pairs: Iterable[tuple[tuple[str, int], int]]) -> Mapping[tuple[str, in
     return {key: numbers.pop() for key, numbers in found.items() if len(numbers) == 1}
 
 
-def _is_after_revocation(one: AskedOfFiles, wallets: Sequence[Wallet]) -> bool:
+def _is_after_revocation(one: Asked, wallets: Sequence[Wallet]) -> bool:
     revoked_s = next(wallet.revoked_s for wallet in wallets if wallet.name == one.wallet)
     return revoked_s is not None and one.began_s > revoked_s and one.status == 200
