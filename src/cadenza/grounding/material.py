@@ -57,6 +57,13 @@ class Edit(msgspec.Struct, frozen=True):
     json: bytes
 
 
+class ShownFile(msgspec.Struct, frozen=True):
+    """A file of which the model sees a part, and which part that is: "pages 1, 17-19 of 300"."""
+
+    name: str
+    shown: str
+
+
 class Grounding(msgspec.Struct, frozen=True):
     """What was added to one request. Its answer may cite `sources`; `headers` tell the client what was added.
 
@@ -71,6 +78,7 @@ class Grounding(msgspec.Struct, frozen=True):
     fence_ids: tuple[str, ...] = ()
     texts_bytes: int = 0  # of the texts, encoded in JSON
     charged_nano: int = 0
+    cut_files: tuple[ShownFile, ...] = ()
 
     def edited(self, index: int, message: msgspec.Raw) -> list[bytes | memoryview]:
         """The new message, in pieces. Its edits do not overlap."""
@@ -120,6 +128,7 @@ def insert_material(chat: ChatRequest, question: UserQuestion, material: Materia
         _headers(material, notes_and_sources=has_room),
         tuple(fence_ids),
         texts_bytes,
+        cut_files=tuple(ShownFile(file.name, file.shown) for file in material.files if file.is_cut),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import PartType, Passage, RankedDocument
+from cadenza.grounding.files.records import FileSize, PartType, Passage, RankedDocument
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{0,40}\Z")]  # logged, so it must not be text of a document
 
@@ -54,6 +54,12 @@ class Passages(msgspec.Struct, frozen=True, tag=True):
     passages: list[Passage]
 
 
+class MeasureTask(msgspec.Struct, frozen=True, tag=True):
+    """Read a file, and return how large it is."""
+
+    name: str
+
+
 class ParserFault(msgspec.Struct, frozen=True):
     """An exception of a parser: our module in which it was raised or passed, and its class."""
 
@@ -76,8 +82,8 @@ class BadReply(Exception):
     """A reply of the wrong type for its task, or an inconsistent one."""
 
 
-Task = FileTask | PageTask | PassagesTask
-Reply = RankedDocument | Passages | Failed
+Task = FileTask | PageTask | PassagesTask | MeasureTask
+Reply = RankedDocument | Passages | FileSize | Failed
 TASKS: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 _REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
@@ -87,7 +93,8 @@ def decode_reply(task: Task, data: bytes | bytearray) -> Reply:
         reply = _REPLIES.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise BadReply from None
-    is_expected = isinstance(reply, Passages if isinstance(task, PassagesTask) else RankedDocument)
+    expected = {PassagesTask: Passages, MeasureTask: FileSize}.get(type(task), RankedDocument)
+    is_expected = isinstance(reply, expected)
     if not (isinstance(reply, Failed) or (is_expected and _is_sound(reply))):
         raise BadReply
     return reply

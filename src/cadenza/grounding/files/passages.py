@@ -25,8 +25,8 @@ import msgspec
 from cadenza.grounding.files.messages import TokenBudget
 from cadenza.grounding.files.questions import AskedOfFiles, identifiers, is_small_talk
 from cadenza.grounding.files.ranking import scored, with_variants
-from cadenza.grounding.files.records import Passage, RankedDocument, RankedPassage, Section
-from cadenza.grounding.files.shown import LEAST_TOKENS, heading
+from cadenza.grounding.files.records import FileSize, Passage, RankedDocument, RankedPassage, Section
+from cadenza.grounding.files.shown import LEAST_TOKENS, describe_size, heading
 from cadenza.grounding.files.tables import TableText, find_tables
 
 PASSAGE_CHARS = 1200  # about 300 tokens of English
@@ -147,6 +147,19 @@ def rank_document(
         wanted_tokens=wanted,
         is_whole=tokens <= whole,
         is_sample=ranking.is_sample and tokens > whole,
+    )
+
+
+def measure_document(sections: Sequence[Section], count: Callable[[str], int]) -> FileSize:
+    """How large it is, and the fewest tokens that a question takes of it."""
+    pieces = split_pieces(sections, PASSAGE_CHARS)
+    rows = sum(piece.is_row for piece in pieces)
+    tokens = sum(count(section.text) for section in sections)
+    least = LEAST_ROWS_TOKENS if rows > len(pieces) // 2 else LEAST_TOKENS
+    return FileSize(
+        describe_size([section.label for section in sections], rows),
+        tokens,
+        tokens if tokens <= SMALL_TOKENS else least,
     )
 
 

@@ -21,6 +21,7 @@ from cadenza.grounding.files.messages import (
     BadReply,
     Failed,
     FileTask,
+    MeasureTask,
     PageTask,
     Passages,
     PassagesTask,
@@ -30,7 +31,7 @@ from cadenza.grounding.files.messages import (
     decode_reply,
 )
 from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import FetchedPage, PartType, Passage, RankedDocument
+from cadenza.grounding.files.records import FetchedPage, FileSize, PartType, Passage, RankedDocument
 from cadenza.grounding.files.shown import Excerpt, share_out
 from cadenza.observe import Observer
 
@@ -126,6 +127,12 @@ class DocumentReader:
         assert isinstance(reply, Passages)
         return reply.passages
 
+    async def measure(self, owner: str, name: str, data: bytes) -> FileSize:
+        """How large a file is. Raises UnreadableFile or ReaderBusy."""
+        [reply] = await self._in_turns(self._files, owner, [(MeasureTask(clean_name(name)), data)], self._read_file)
+        assert isinstance(reply, FileSize)
+        return reply
+
     async def read_pages(
         self, owner: str, pages: Sequence[FetchedPage], question: str, tokens_max: int
     ) -> list[DocumentText | None]:
@@ -161,7 +168,7 @@ class DocumentReader:
             self._observer.log.warning("documents are read with limits, but the system does not filter system calls")
         return replies
 
-    async def _read_file(self, run: Run, task: FileTask | PassagesTask, data: Buffer) -> Reply:
+    async def _read_file(self, run: Run, task: FileTask | PassagesTask | MeasureTask, data: Buffer) -> Reply:
         try:
             reply = await self._read(run, task, data)
         except Died:

@@ -67,6 +67,14 @@ class RankedDocument(msgspec.Struct, frozen=True, tag=True):
     is_sample: bool = False
 
 
+class FileSize(msgspec.Struct, frozen=True, tag=True):
+    """How large a file is: its parts in words ("300 pages"), its tokens, and the fewest that a question takes of it."""
+
+    parts: str
+    tokens: Count
+    least_tokens: Count
+
+
 IS_LOCKED = "it is encrypted; save it without a password"
 
 

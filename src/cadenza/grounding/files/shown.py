@@ -9,6 +9,7 @@ are shown in the order of the document:
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -127,6 +128,13 @@ def describe(document: RankedDocument, passages: Sequence[RankedPassage]) -> str
         return _joined([*rows, *passages_said])
     said = _joined([*rows, *(_describe_kind(kind, sections) for kind, sections in kinds.items())])
     return said if len(said) <= SHOWN_CHARS_MAX else _joined([*rows[:ROWS_SAID_MAX], _describe_counts(kinds)])
+
+
+def describe_size(labels: Sequence[str], rows: int) -> str:
+    """How many pages, sheets, slides, chapters and rows a document has: "3 sheets, 1,233 rows"."""
+    kinds = Counter(label.partition(" ")[0] for label in labels)
+    counts = [(kind, kinds[kind]) for kind in ("page", "sheet", "slide", "chapter")] + [("row", rows)]
+    return ", ".join(f"{count:,} {_plural(kind, count)}" for kind, count in counts if count)
 
 
 def _joined(said: Iterable[str]) -> str:
