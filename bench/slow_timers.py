@@ -5,6 +5,7 @@ tenth of the count of each request, more on a busy machine.
 """
 
 import asyncio
+import gc
 from collections.abc import Callable
 from contextvars import Context
 from typing import TypeVarTuple
@@ -33,5 +34,6 @@ class SlowTimersLoop(uvloop.Loop):
 
 
 if __name__ == "__main__":
+    gc.disable()
     vars(uvloop)["Loop"] = SlowTimersLoop  # `uvloop.run` makes its loop of this class
     main()

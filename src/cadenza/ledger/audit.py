@@ -24,7 +24,8 @@ from cadenza.store.store import Store
 # second of its request. So the rules about that look for such charges only if there is a row of `doubts`.
 PASSES = {
     "sums": """
-        SELECT account_id, SUM(amount_nano) AS total, SUM(granted_nano) AS granted FROM entries GROUP BY account_id""",
+        SELECT account_id, SUM(amount_nano) AS total, SUM(granted_nano) AS granted FROM entries IN_ANY_ORDER
+        GROUP BY account_id""",
     "corrections": """
         SELECT id, account_id, completion_id, amount_nano, origin, debt_id FROM entries WHERE kind = 'correction'""",
     "corrected": """
@@ -134,9 +135,15 @@ RULES = {
         WHERE a.granted_nano < 0 OR (a.granted_nano > a.balance_nano AND (
             SELECT e.granted_nano FROM entries e WHERE e.account_id = a.id ORDER BY e.id DESC LIMIT 1) IS NOT NULL)""",
 }
-MONTHS = {
-    "sqlite": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",
-    "postgres": "CAST(to_char(to_timestamp(u.started_at / 1000) AT TIME ZONE 'UTC', 'YYYYMM') AS INTEGER)",
+WORDS = {
+    "sqlite": {
+        "MONTH": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",
+        "IN_ANY_ORDER": "NOT INDEXED",  # sorting ten million rows takes half as long as finding each by the index
+    },
+    "postgres": {
+        "MONTH": "CAST(to_char(to_timestamp(u.started_at / 1000) AT TIME ZONE 'UTC', 'YYYYMM') AS INTEGER)",
+        "IN_ANY_ORDER": "",
+    },
 }
 PRICED = """(
     (u.prompt_tokens - u.cached_tokens) * u.input_nano + u.cached_tokens * COALESCE(u.cached_input_nano, u.input_nano)
@@ -160,8 +167,8 @@ def _passes(database: str) -> str:
 
 
 def _fill_in(query: str, database: str) -> str:
-    words = {"MONTH": MONTHS[database], "PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_MS": str(IDEMPOTENCY_MS)}
-    for word, sql in words.items():
+    words = {"PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_MS": str(IDEMPOTENCY_MS)}
+    for word, sql in (words | WORDS[database]).items():
         query = query.replace(word, sql)
     return query
 
@@ -173,8 +180,7 @@ COUNTS = Statement(
     (SELECT COUNT(*) FROM reserves) + (SELECT COUNT(*) FROM holds WHERE state = 'open'),
     (SELECT COUNT(*) FROM usage WHERE input_nano IS NULL)""")
 )
-EXPORT = Statement(
-    text(f"""
+EXPORT = f"""
     SELECT entries.id, entries.created_at, a.email, entries.kind, entries.amount_nano, entries.amount_nano,
     entries.completion_id, u.request_id, u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated,
     entries.note, u.provider, u.model, u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano,
@@ -182,10 +188,11 @@ EXPORT = Statement(
     FROM entries JOIN accounts a ON a.id = entries.account_id
     LEFT JOIN usage u ON u.completion_id = entries.completion_id
     LEFT JOIN entries r ON r.source = 'refund:' || entries.completion_id AND entries.kind = 'charge'
-    WHERE entries.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email)
-    AND entries.created_at >= :start AND entries.created_at < :end
-    ORDER BY entries.id LIMIT :page""")  # noqa: S608 our own expression
-)
+    WHERE entries.id > :after AND entries.created_at >= :start AND entries.created_at < :end"""  # noqa: S608 our own expression
+OF_ONE = " AND entries.account_id = (SELECT id FROM accounts WHERE email = :email)"
+OF_PAGE = " ORDER BY entries.id LIMIT :page"
+EXPORT_OF_ALL = Statement(text(EXPORT + OF_PAGE))
+EXPORT_OF_ONE = Statement(text(EXPORT + OF_ONE + OF_PAGE))
 PAGE = 1000
 
 
@@ -222,7 +229,8 @@ async def count(store: Store) -> AuditCounts:
 async def export(store: Store, email: str | None, span: Span = ALWAYS) -> AsyncIterator[dict[str, Any]]:
     """Yield the entries of one account, or of all, oldest first, by EXPORT_FIELDS. At most one page is in memory."""
     after, values = 0, {"email": email, "page": PAGE, "start": span.start_ms, "end": span.end_ms}
-    while rows := await store.rows(EXPORT, {**values, "after": after}, is_long=True):
+    statement = EXPORT_OF_ALL if email is None else EXPORT_OF_ONE
+    while rows := await store.rows(statement, {**values, "after": after}, is_long=True):
         for row in rows:
             yield dict(zip(EXPORT_FIELDS, row, strict=True))
         after = rows[-1][0]
