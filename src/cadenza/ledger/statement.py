@@ -84,10 +84,12 @@ OF_SPAN = Statement(
 )
 BALANCES = Statement(  # after the entries from :first to :last: that of the account, less what came later
     text("""
-    SELECT e.id, a.balance_nano - e.total + e.amount_nano FROM accounts a JOIN (
+    SELECT e.id, a.balance_nano - e.total + e.amount_nano - (
+        SELECT COALESCE(SUM(amount_nano), 0) FROM entries WHERE account_id = :account AND id > :last)
+    FROM accounts a JOIN (
         SELECT id, account_id, amount_nano, SUM(amount_nano) OVER (ORDER BY id DESC) AS total FROM entries
-        WHERE account_id = :account AND id >= :first
-    ) e ON e.account_id = a.id WHERE e.id <= :last""")
+        WHERE account_id = :account AND id BETWEEN :first AND :last
+    ) e ON e.account_id = a.id""")
 )
 BOUNDS = Statement(  # the first and last entry of a span, and the balance before it; times do not order the entries
     text("""
