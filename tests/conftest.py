@@ -79,8 +79,8 @@ def _is_whole_run(config: pytest.Config) -> bool:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Five for two cores, because many tests wait for another process; eight for the slow ones, which wait longer."""
-    return (8 if config.option.markexpr == "slow" else 5) * (os.cpu_count() or 1) // 2
+    """Four for two cores, because many tests wait for another process; seven for the slow ones, which wait longer."""
+    return (7 if config.option.markexpr == "slow" else 4) * (os.cpu_count() or 1) // 2
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from cadenza.config import ConfigError, Settings, load_settings
-from cadenza.config.classes import class_rules, resolve_classes, watched_class
+from cadenza.config.classes import class_rules, provider_costs, resolve_classes, watched_class
 from cadenza.config.settings import (
     DEFAULT_PRICES,
     GroundingSettings,
@@ -30,9 +30,11 @@ from cadenza.config.settings import (
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
+from cadenza.control.money.documents import DocumentIssuer
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import WriteCheck, prepare_store
+from cadenza.core.attempts import WATCH
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
@@ -55,6 +57,7 @@ from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
+from cadenza.observe.minutes import EVERY_S, MinuteRing, read_totals
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
@@ -64,6 +67,7 @@ from cadenza.store.address import open_store
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import epochs
 from cadenza.upstreams.base import Upstream
+from cadenza.upstreams.billed import BilledUpstream
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
@@ -75,7 +79,15 @@ from cadenza.web.settings import SiteParts, SiteSettings
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # names the folder of metrics to worker processes
 GC_THRESHOLDS = (100_000, 20, 20)
 RETRY_S = 0.25
-FIXED_SECTIONS = ("server", "store", "shared_state", "platform", "mail", "payments")  # a reload does not change them
+FIXED_SECTIONS = (
+    "server",
+    "store",
+    "shared_state",
+    "platform",
+    "mail",
+    "payments",
+    "billing",
+)  # a reload does not change them
 
 
 class UpstreamSpec(msgspec.Struct, frozen=True):
@@ -110,6 +122,7 @@ class App:
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
+        self._minutes = MinuteRing()
 
     @property
     def drain_s(self) -> float:
@@ -154,6 +167,8 @@ class App:
                 settings=site_settings(self._settings),
                 class_rules=lambda class_id: class_rules(self._settings, class_id),
                 read_metrics=self._read_metrics,
+                minutes=self._minutes,
+                find_store_problem=self._write_check.problem,
                 markdown=self._chat.markdown,
                 outbox=self._outbox,
             )
@@ -162,6 +177,11 @@ class App:
     async def _read_metrics(self) -> list[Family]:
         """The metrics of all workers, or of this process if it is the only one."""
         return await self._workers.read() if self._workers else read_families(self._observer.metrics.registry)
+
+    async def _keep_minutes(self) -> None:
+        while True:
+            self._minutes.note(read_totals(await self._read_metrics()), time.time())
+            await asyncio.sleep(EVERY_S)
 
     async def start(self) -> bool:
         asyncio.get_running_loop().set_exception_handler(loop_errors(self._log))
@@ -213,12 +233,16 @@ class App:
             send, base_url = build_send(self._settings.mail), self._settings.platform.base_url
             notices = LowBalanceNotices(self._store, send, self._log, base_url)
             stack.push_async_callback(stop_task, asyncio.create_task(notices.run()))
+        if self._settings.billing:
+            issuer = DocumentIssuer(self._store, self._settings.billing, self._log)
+            stack.push_async_callback(stop_task, asyncio.create_task(issuer.run()))
         gateway = self.gateway
         revocations = RevocationWatch(
             gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
         )
         stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._follow_changes()))
+        stack.push_async_callback(stop_task, asyncio.create_task(self._keep_minutes()))
         canaries = Canaries(self._store, self._observer, lambda: gateway.snapshot.catalogue)
         stack.push_async_callback(stop_task, asyncio.create_task(canaries.run()))
         stack.push_async_callback(self._stop_upstreams)
@@ -229,7 +253,13 @@ class App:
 
     async def _watch_classes(self) -> None:
         """Run the watches of classes that are due, until the service drains."""
-        model = UpstreamModel(lambda: self.gateway.snapshot.upstreams)
+        attempts = self._observer.attempts
+
+        def counted_upstreams() -> dict[str, Upstream]:
+            running = self.gateway.snapshot.upstreams.items()
+            return {name: BilledUpstream(upstream, attempts, WATCH) for name, upstream in running}
+
+        model = UpstreamModel(counted_upstreams)
         await Watches(self._store, model, self._log, self._observer.metrics).run(self._list_watched)
 
     def _list_watched(self) -> list[WatchedClass]:
@@ -248,7 +278,7 @@ class App:
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
         grounder = build_grounder(settings.grounding, self._store, observer)
         state = State(self._store, self._presence, self._shared, grounder)
-        snapshot = Snapshot(catalogue, upstreams, build_limits(settings))
+        snapshot = Snapshot(catalogue, upstreams, build_limits(settings), provider_costs(settings, catalogue.routes()))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
         return Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
 
@@ -290,7 +320,7 @@ class App:
             self._log.info("the config was reloaded", classes=list(settings.classes), providers=providers)
         self._log_versions(states)
         self._settings, self._states = settings, states
-        return Snapshot(catalogue, upstreams, build_limits(settings))
+        return Snapshot(catalogue, upstreams, build_limits(settings), provider_costs(settings, catalogue.routes()))
 
     async def _read_prices(self, settings: Settings) -> dict[str, PriceSchedule]:
         """The prices of classes, with their changes to come. A price of the config that is not used is logged."""
@@ -466,6 +496,7 @@ def site_settings(settings: Settings) -> SiteSettings:
         region=settings.store.region,
         stripe=msgspec.convert(settings.payments, StripeAccess | None, from_attributes=True),
         secret_key=site.secret_key,
+        seller=settings.billing,
     )
 
 

@@ -34,6 +34,7 @@ IDLE_S = 3.5  # of an upstream that falls silent
 BEGUN = ["Once upon", " a time", " there"]
 SAID_TOKENS = count_tokens("".join(BEGUN))
 MAX_TOKENS = 40
+COST_OF = "SELECT provider_cost_nano FROM usage WHERE completion_id = ?"
 FAILURES: dict[str, list[Event]] = {
     "reset": [Reset()],
     "closed": [Close()],
@@ -50,11 +51,16 @@ MORE_TOML = f"""
 [[classes.mezzo.routes]]
 provider = "first"
 model = "one"
+cost_input = "0.10"
+cost_output = "0.40"
 {HASTY}
 
 [[classes.mezzo.routes]]
 provider = "second"
 model = "two"
+cost_input = "0.20"
+cost_output = "0.80"
+cost_cached = "0.05"
 order = 1
 
 [[classes.fortissimo.routes]]
@@ -156,6 +162,18 @@ def test_stream_is_continued(
         "prompt_tokens_details": {"cached_tokens": 7},
     }
     check_charge(account, stream, model)
+
+
+def test_both_providers_of_a_continued_stream_cost_something(
+    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream
+) -> None:
+    """The first counts the prompt and what it said; the second counts both as its prompt, and the rest."""
+    upstream.script(failing(*BEGUN))
+    second.script(ending(" was", " a fox.", usage=usage_of(20 + SAID_TOKENS, 5, 7)))
+    ask(account)
+    [row] = account.service.ledger.query(COST_OF, account.charge()["completion_id"])
+    first_nano = PROMPT_TOKENS * 100 + SAID_TOKENS * 400
+    assert row["provider_cost_nano"] == first_nano + (13 + SAID_TOKENS) * 200 + 7 * 50 + 5 * 800
 
 
 def test_small_window_is_measured_in_tokens(

@@ -176,3 +176,29 @@ def test_reading_usage_costs_nothing(account: Account) -> None:
     """Reading usage neither changes the balance nor counts as a request."""
     assert [usage(account)["totals"]["requests"] for _ in range(3)] == [0, 0, 0]
     assert account.spent_nano == 0
+
+
+def test_requests_one_by_one(used: Account) -> None:
+    """Each has its time, key, class, tokens, status, latency and cost, newest first; pages join by their cursor."""
+    whole = usage(used, group="request")
+    assert set(whole) == {"object", "start", "end", "data", "next"}
+    page = usage(used, group_by="request", limit="2")
+    found = list[dict[str, Any]](page["data"])
+    while page["next"]:
+        page = usage(used, group_by="request", limit="2", cursor=page["next"])
+        found += page["data"]
+    assert found == whole["data"]
+    assert [(row["model"], row["status"]) for row in found] == [("forte", 502), *((one, 200) for one in MODELS[::-1])]
+    assert sum(parse_dollars(row["cost"]) for row in found) == COST_NANO
+    assert {"key", "created", "duration_ms", "first_byte_ms", "prompt_tokens", "completion_tokens"} < set(found[0])
+
+
+def test_requests_are_filtered(used: Account) -> None:
+    """By class, by status and by key; a mistake is named."""
+    assert [row["model"] for row in usage(used, group_by="request", model="mezzo")["data"]] == ["mezzo"]
+    [failed] = usage(used, group_by="request", status="failed")["data"]
+    assert failed["status"] == 502
+    assert len(usage(used, group_by="request", key=failed["key"])["data"]) == 4
+    for query in ("status=good", "limit=0", "cursor=x", "status=2000"):
+        name = query.partition("=")[0]
+        assert used.api.get(f"/v1/usage?group_by=request&{query}").error(400).startswith(f"{name}: ")

@@ -15,6 +15,7 @@ TABLES: dict[str, Keys] = {
     "search": SEARCH,
     "payments": SECTIONS["payments"],
     "stripe": SECTIONS["payments"]["stripe"],
+    "billing": SECTIONS["billing"],
     "character": CHARACTER,
     "prices": PRICE,
     "providers": ANY_PROVIDER,

@@ -83,6 +83,8 @@ def account(running: Service) -> Iterator[Account]:
 def reloads(running: Service, account: Account, upstream: LoopbackUpstream, elsewhere: LoopbackUpstream) -> Reloads:
     elsewhere.reset()
     running.config.write_text(running.spec.toml())
+    logged = account.api.get("/v1/models").headers["x-request-id"]
+    wait_until(lambda: logged in running.output, "the lines of earlier reloads, by which the next one is known")
     running.reload()
     return Reloads(account)
 

@@ -40,7 +40,8 @@ ACCOUNT_PLACES = {"accounts": ACCOUNTS.index("id"), "reserves": RESERVES.index("
 MONEY = itemgetter(*(ACCOUNTS.index(name) for name in ("balance_nano", "held_nano", "debt_nano")))
 COST_PLACE = schema.usage.c.keys().index("cost_nano")
 RESERVE_PLACE = RESERVES.index("amount_nano")
-AUDITED = ("accounts", "keys", "entries", "usage", "reserves", "holds", "caps", "cap_holds", "debts")
+CLOSED = ("closed_months", "closed_balances")
+AUDITED = ("accounts", "keys", "entries", "usage", "reserves", "holds", "caps", "cap_holds", "debts", *CLOSED)
 
 
 class BrokenRule(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ COMPARISONS: dict[type[exp.Expr], str] = {
     exp.Sub: "-",
     exp.Mul: "*",
     exp.Div: "//",  # of integers, none of them negative
+    exp.DPipe: "+",  # of texts
 }
 AGGREGATES = (exp.Sum, exp.Count, exp.Max, exp.Min)
 

@@ -186,6 +186,7 @@ async def finish(
     """End a request whose hold was taken, whole if nothing else is said."""
     amount_nano = hold.amount_nano if held_nano is None else held_nano
     outcome = make_outcome(hold.completion_id, counted, status, hold.account_id.removeprefix("acct_"))
+    outcome = msgspec.structs.replace(outcome, ended_at=hold.started_at + outcome.duration_ms)
     end = End(outcome, hold, amount_nano, hold.due_nano(counted), is_uncertain=is_uncertain)
     applied = await store.transact(lambda tx: move(tx, process, hold.account_id, ends=[end]))
     [ended] = applied.ended

@@ -43,6 +43,8 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
     PAID_DEBT_IS_SUM,
     GRANTED_IS_SUM,
     GRANTED_IS_PART,
+    MONTH_BEGINS_WITH_LAST,
+    MONTH_IS_SUM,
 ) = RULES
 
 KEY = b"k" * 32
@@ -202,6 +204,20 @@ BROKEN |= {
         ["UPDATE accounts SET granted_nano = -4, granted_before_nano = -4 WHERE id = 'acct_b'"],
         [Violation(GRANTED_IS_PART, "acct_b", 4)],
     ),
+}
+MONTH = """
+    INSERT INTO closed_months SELECT '2026-{}', {}, {}, 1, 1, 1, 0, 0, 0, {}, 0, {}, 0, '{{}}', digest
+    FROM keys LIMIT 1"""
+BROKEN |= {
+    "a closed month that begins with nothing": (
+        [
+            MONTH.format("09", 0, 1, 0, 7),
+            "INSERT INTO closed_balances VALUES ('2026-09', 'acct_a', 7, 0)",
+            MONTH.format("10", 1, 2, 0, 0),
+        ],
+        [Violation(MONTH_BEGINS_WITH_LAST, "2026-10", -7)],
+    ),
+    "a closed month without its balances": ([MONTH.format("09", 0, 1, 0, 7)], [Violation(MONTH_IS_SUM, "2026-09", 7)]),
 }
 SPENT_BEFORE = [  # by a process of the release before, which does not count granted credit
     NEW_ENTRY + "('acct_a', 'correction', -7, NULL, '', 0)",

@@ -19,7 +19,7 @@ from cadenza.evaluation.suite import Suite
 from cadenza.evaluation.verdict import ConformanceCheck
 from cadenza.evaluation.watch import WatchAnswers, WatchDone, WatchedClass, Watches
 from cadenza.observe import Metrics, make_log
-from cadenza.store import schema
+from cadenza.store import class_tables
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, class_versions, verdicts, watches
@@ -98,7 +98,7 @@ async def watch(store: Store, model: ScriptedModel, watched: WatchedClass) -> Wa
 
 async def states(store: Store) -> list[str]:
     """The states of all watches, newest first."""
-    newest_first = select(schema.verdicts.c.state).order_by(schema.verdicts.c.created_at.desc())
+    newest_first = select(class_tables.verdicts.c.state).order_by(class_tables.verdicts.c.created_at.desc())
     return [state for (state,) in await store.rows(Statement(newest_first), {})]
 
 
@@ -176,7 +176,7 @@ async def test_old_watches_are_deleted(store: Store, watched: WatchedClass) -> N
 
     await store.transact(add)
     await watch(store, model, watched)
-    left = {row[0] for row in await store.rows(Statement(select(schema.verdicts.c.id)), {})}
+    left = {row[0] for row in await store.rows(Statement(select(class_tables.verdicts.c.id)), {})}
     assert len(left) == watches.KEPT + 1
     assert reference.record.id in left
     assert {one.id for one in old} - left == {"watch_001", "watch_002", "watch_003"}

@@ -29,9 +29,11 @@ SECRET = "a secret of the owner"
 DIGEST = b"d" * 32
 LATER_MS = NOW_MS + 1000
 
-ERASED_WHOLE = {"sessions", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency"}
+ERASED_WHOLE = {"sessions", "access_tokens", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency"}
+ERASED_WHOLE |= {"buyers"}
 KEPT_WITHOUT_A_NAME = {"accounts", "keys", "acts"}
 KEPT = {
+    "closed_balances",
     "credit_lots",
     "entries",
     "usage",
@@ -43,21 +45,33 @@ KEPT = {
     "vouchers",
     "payments",
     "debts",
+    "documents",
 }
 OF_CLASSES = {"class_versions", "class_states", "verdicts", "verdict_scores", "price_changes"}
-OF_NOBODY = OF_CLASSES | {"processes", "epochs", "site_secrets", "payment_events", "command_references"}
+OF_NOBODY = OF_CLASSES | {
+    "processes",
+    "epochs",
+    "site_secrets",
+    "payment_events",
+    "command_references",
+    "document_counters",
+    "upstream_attempts",
+    "closed_months",
+}
 
 
 def personal_rows(account: str, blob: str) -> list[str]:
     """A row of an account in each table that has something about a person."""
     email = f"{account}@example.org"
     return [
+        f"INSERT INTO access_tokens VALUES ('{account}', '{account}', '{SECRET}', 'c', {blob}, 'a', 1, 9, NULL, 1)",
         f"INSERT INTO sessions VALUES ({blob}, '{account}', 'complete', '{SECRET}', 1, 1, 1, 9)",
         f"INSERT INTO links VALUES ({blob}, 'verify', '{account}', '{email}', 1, 2)",
         f"INSERT INTO totp VALUES ('{account}', {blob}, 0, 1)",
         f"INSERT INTO recovery_codes VALUES ('{account}', {blob})",
         f"INSERT INTO passkeys VALUES ({blob}, '{account}', '{SECRET}', {blob}, 1, 1, NULL)",
         f"INSERT INTO idempotency VALUES ('{account}', {blob}, 'c', 'r', 1, NULL)",
+        f"INSERT INTO buyers VALUES ('{account}', '{SECRET}', '{SECRET}', '{SECRET}')",
     ]
 
 

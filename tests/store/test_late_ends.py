@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cadenza.core.records import Cap, Usage
+from cadenza.control.money.refunds import refund_request
+from cadenza.core.records import COMMAND_LINE, Cap, Usage
 from cadenza.ledger.rows import CORRECTED
 from cadenza.ledger.rules import Ended, Held, Repeated
 from cadenza.store.schema import entries, idempotency, usage
@@ -33,7 +34,7 @@ from tests.store.moves import (
     take,
     writing,
 )
-from tests.store.rows import DOLLAR_NANO, rows_of, run_sql
+from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
 
 KEY = b"k" * 32
 FIRST = make_hold("r1", key=KEY)
@@ -247,6 +248,20 @@ async def test_a_correction_is_made_once(rich: Store) -> None:
             CACHED_NANO, is_repeated=not corrected_nano, corrected_nano=corrected_nano
         )
     assert (await money(rich))[0] == DOLLAR_NANO - CACHED_NANO
+
+
+@pytest.mark.parametrize("refunded_nano", [CACHED_NANO, CACHED_NANO + 1])
+async def test_a_refund_and_a_correction_give_back_no_more_than_was_charged(rich: Store, refunded_nano: int) -> None:
+    """After a refund of more than the final cost, nothing is corrected."""
+    await take(rich, make_hold("r1"))
+    await run_sql(rich, MARK)
+    await sweep_process(rich)
+    await register(rich)
+    await refund_request(rich, "r1", refunded_nano, "a bad answer", COMMAND_LINE, NOW_MS)
+    cost_nano = MARKED_NANO if refunded_nano > CACHED_NANO else CACHED_NANO
+    ended = await finish(rich, make_hold("r1"), CACHED, is_uncertain=True)
+    assert (ended.charged_nano, ended.corrected_nano) == (cost_nano, MARKED_NANO - cost_nano)
+    assert (await money(rich))[0] == DOLLAR_NANO - cost_nano + refunded_nano
 
 
 async def test_a_correction_gives_back_to_the_cap(rich: Store) -> None:

@@ -7,7 +7,17 @@ import pytest
 from cadenza.control.account.accounts import NewAccount, add_account, set_operator, suspend_account
 from cadenza.control.keys import revoke_key
 from cadenza.control.money.credit import correct_credit, give_credit
-from cadenza.control.operator import find_keys, get_details, get_overview, list_audit_events, search_accounts
+from cadenza.control.operator import (
+    find_keys,
+    find_requests,
+    get_details,
+    get_money,
+    get_overview,
+    list_audit_events,
+    search_accounts,
+    slow_providers,
+    use_by_step,
+)
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.ledger import audit
@@ -136,3 +146,26 @@ async def test_usage_of_today_is_by_class(store: Store) -> None:
         await finish(store, hold, Usage(100, 10))
     [used] = (await get_overview(store, midnight_ms + 5)).today
     assert (used.class_id, used.requests, used.failed, used.prompt_tokens) == ("forte", 2, 0, 200)
+
+
+async def test_the_overview_reads_steps_of_time(store: Store) -> None:
+    """Each step has its requests, and zeros without any; a request id of the last day leads to its request."""
+    step_ms = 60_000
+    await fund(store, DOLLAR)
+    for number, started_at in enumerate((NOW_MS - 1, NOW_MS, NOW_MS + 2 * step_ms)):
+        hold = make_hold(f"chatcmpl-{started_at:011x}{number}", started_at=started_at)
+        await take(store, hold)
+        await finish(store, hold, Usage(100, 10))
+    await run_sql(store, f"UPDATE usage SET first_byte_ms = 20000, request_id = 'req_1' WHERE started_at >= {NOW_MS}")
+    steps = await use_by_step(store, NOW_MS, step_ms, 3)
+    assert [(one.requests, one.prompt_tokens, sum(one.first_tokens)) for one in steps] == [
+        (1, 100, 1),
+        (0, 0, 0),
+        (1, 100, 1),
+    ]
+    assert steps[0].first_tokens[-2] == 1
+    assert await slow_providers(store, NOW_MS + step_ms) == []  # too few to tell
+    assert len(await find_requests(store, "req_1", NOW_MS + step_ms)) == 2
+    assert await find_requests(store, "req_1", NOW_MS + 2 * 86_400_000) == []
+    takings = await get_money(store, NOW_MS)
+    assert (takings.days, takings.vouchers.open_count) == ([], 0)

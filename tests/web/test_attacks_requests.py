@@ -29,7 +29,7 @@ def test_an_origin_that_cannot_be_read_is_foreign(visitor: Visitor, origin: str)
     sent = {"origin": origin}
     asked = {"messages": [{"role": "user", "content": "Hello"}]}
     assert visitor.post("/sign-out", {}, sent).status == 403
-    assert visitor.api("DELETE", "/totp", None, sent).status == 403
+    assert visitor.api("PATCH", "/preferences", {}, sent).status == 403
     assert visitor.api("POST", "/chat", asked, sent).status == 403
 
 

@@ -14,8 +14,8 @@ from tests.service_config import ordinary_spec
 from tests.visitor import Visitor
 from tests.web.operators import account_id_of, audit_events_of, make_operator
 
-PAGES = ("", "/accounts", "/keys", "/classes", "/classes/forte", "/ledger", "/audit-log")
-READS = ("/overview", "/classes/forte", "/load", "/accounts", "/ledger", "/audit-log")
+PAGES = ("", "/search", "/accounts", "/keys", "/classes", "/classes/forte", "/ledger", "/months/2026-10", "/audit-log")
+READS = ("/overview", "/classes/forte", "/load", "/accounts", "/ledger", "/months/2026-10", "/audit-log")
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_grant_may_expire(service: Service, operator: Visitor, email: str, oth
 
 def test_unknown_fields_are_refused(operator: Visitor, other_page: str) -> None:
     """A form and a body with a field more than the table has are refused."""
-    assert operator.api("PUT", f"{other_page}/role", {"is_operator": True, "by": "x"}).status == 400
+    assert operator.api("POST", f"{other_page}/grants", {"amount": "1.00", "by": "x"}).status == 400
     assert operator.post(f"{other_page}/grants", {"amount": "1.00", "account_id": "x"}).status == 400
 
 
@@ -193,7 +193,8 @@ def test_an_operator_is_made_and_unmade(
     second.sign_in(other)
     assert second.get("/operator").status == 200
     assert "Take the role away first" in operator.post(f"{other_page}/suspend").words
-    assert operator.api("PUT", f"{other_page}/role", {"is_operator": False}).json["is_operator"] is False
+    operator.get(other_page)
+    assert operator.post(f"{other_page}/role", {"is_operator": "false"}).status == 303
     assert second.get("/operator").status == 403
     assert audit_events_of(service, other) == [(email, "account.operator", ""), (email, "account.ordinary", "")]
 

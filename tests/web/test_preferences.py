@@ -10,7 +10,7 @@ from tests.service import Service
 from tests.visitor import Visitor
 
 FORM = {"preferred_class": "mezzo", "theme": "dark", "uses_memory": "true"}
-CHOSEN = {"class": "mezzo", "theme": "dark", "web_search": False, "memory": True}
+CHOSEN = {"class": "mezzo", "theme": "dark", "web_search": False, "memory": True, "usage_cost": False}
 
 
 def preferences(visitor: Visitor) -> dict[str, object]:
@@ -36,6 +36,7 @@ def test_the_endpoint_changes_what_it_is_given(visitor: Visitor) -> None:
         "theme": "light",
         "web_search": True,
         "memory": True,
+        "usage_cost": False,
     }
 
 
@@ -47,6 +48,16 @@ def test_the_class_counts_on_the_next_request(
     for class_id in ("mezzo", "fortissimo"):
         assert visitor.api("PATCH", "/preferences", {"class": class_id}).status == 200
         assert client.chat(model="auto").json["model"] == class_id
+
+
+def test_replies_say_their_cost_if_the_account_wants_it(
+    service: Service, upstream: LoopbackUpstream, visitor: Visitor, email: str
+) -> None:
+    """The switch counts for all keys, from the next request on."""
+    client = RawClient(service.port, service.create_key(email))
+    for is_on in (True, False):
+        assert visitor.api("PATCH", "/preferences", {"usage_cost": is_on}).status == 200
+        assert ("cost" in client.chat().usage) is is_on
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_the_token_of_another_session_is_refused(service: Service, visitor: Visi
     other.sign_in(service.create_account(0))
     for token in (stranger.csrf, other.csrf):
         assert visitor.post("/sign-out", {"csrf": token}).status == 403
-        assert visitor.api("POST", "/sign-out", headers={"x-cadenza-csrf": token}).status == 403
+        assert visitor.api("PATCH", "/preferences", {}, {"x-cadenza-csrf": token}).status == 403
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,7 @@ def test_attempts_on_one_account_are_limited_but_not_for_its_owner(service: Serv
         assert sign_in(Visitor(service.port, from_elsewhere()), email, "a wrong password") == 400
     stranger = Visitor(service.port, from_elsewhere())
     assert sign_in(stranger, email) == 429
-    seen = stranger.api("POST", "/sign-in", {"email": email, "password": PASSWORD})
-    assert (seen.status, seen.json["error"]["type"]) == (429, "rate_limit_error")
+    seen = stranger.post("/sign-in", {"email": email, "password": PASSWORD})
     assert int(seen.headers["retry-after"]) > 0
     assert sign_in(owner, email) == 303
 
@@ -202,15 +201,3 @@ def test_slow_forms_keep_nobody_waiting(service: Service) -> None:
         for _ in range(20):
             stack.enter_context(socket.create_connection(("127.0.0.1", service.port), 200)).sendall(head)
         assert Visitor(service.port).get("/sign-in").status == 200
-
-
-def test_the_endpoints_sign_in_and_out(guest: Visitor, email: str) -> None:
-    """A script of our pages signs in, reads the account and signs out, with the token of each step."""
-    guest.get("/sign-in")
-    seen = guest.api("POST", "/sign-in", {"email": email, "password": PASSWORD})
-    assert (seen.status, seen.json["stage"]) == (200, "complete")
-    guest.csrf = seen.json["csrf"]
-    account = guest.api("GET", "/account").json
-    assert (account["email"], account["is_operator"]) == (email, False)
-    assert guest.api("POST", "/sign-out").status == 204
-    assert guest.api("GET", "/account").status == 401

@@ -157,3 +157,18 @@ def test_reports_are_limited_in_number(service: Service, email: str) -> None:
     visitor.sign_in(email)
     replies = until_refused(lambda: visitor.api("GET", "/usage"))
     assert {seen.status for seen in replies} == {200, 429}
+
+
+def test_activity_has_each_request(service: Service, visitor: Visitor) -> None:
+    """The page, the endpoint and both files have the same requests, and a filter leaves out the others."""
+    spend(service, visitor, HOSTILE)
+    spend(service, visitor, "phone", "mezzo")
+    newest, oldest = visitor.api("GET", "/activity").json["data"]
+    assert [newest["model"], oldest["model"]] == ["mezzo", "forte"]
+    seen = visitor.get("/usage/activity")
+    assert f"complete 11 (3) 7 {newest['duration_ms'] / 1000:.2f} s ${newest['cost']}" in seen.words
+    rows = list(csv.DictReader(io.StringIO(visitor.get("/usage/activity.csv").text)))
+    assert [row["id"] for row in rows] == [newest["id"], oldest["id"]]
+    assert visitor.get("/usage/activity.json?model=forte").json["data"] == [oldest]
+    assert "No such requests" in visitor.get("/usage/activity?status=failed").words
+    assert visitor.get("/usage/activity?cursor=x").status == 400

@@ -15,15 +15,19 @@ from cadenza.cli.accounts import accounts
 from cadenza.cli.classes import classes
 from cadenza.cli.console import say
 from cadenza.cli.doctor.command import doctor
+from cadenza.cli.documents import documents
 from cadenza.cli.evaluate import evaluate
 from cadenza.cli.index import index
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, refund, usage
+from cadenza.cli.margins import margin, reconcile
 from cadenza.cli.memory import memory
+from cadenza.cli.months import close, report, verify
 from cadenza.cli.operator import audit
 from cadenza.cli.prices import price
 from cadenza.cli.serve import backup, migrate, serve
 from cadenza.cli.suites import suite
+from cadenza.cli.tokens import tokens
 from cadenza.cli.vouchers import vouchers
 from cadenza.cli.watch import watch
 
@@ -49,6 +53,7 @@ def completion(shell: str) -> None:
 app.add_command(serve)
 app.add_command(accounts, "account")
 app.add_command(keys, "key")
+app.add_command(tokens, "token")
 app.add_command(vouchers, "voucher")
 app.add_command(memory)
 classes.add_command(evaluate)
@@ -58,7 +63,13 @@ classes.add_command(watch)
 app.add_command(classes)
 app.add_command(usage)
 app.add_command(refund)
+app.add_command(margin)
+app.add_command(reconcile)
+ledger.add_command(close)
+ledger.add_command(verify)
 app.add_command(ledger)
+app.add_command(documents)
+app.add_command(report)
 app.add_command(audit)
 app.add_command(click.Group("acts", audit.commands, hidden=True))  # the name of `audit` in earlier releases
 app.add_command(index)

@@ -15,6 +15,7 @@ from cadenza.cli.verdict_output import ProgressBar, print_gate, print_verdict
 from cadenza.config import Settings
 from cadenza.config.classes import asked_side, class_rules, find_candidate, resolve_classes, served_version
 from cadenza.control.classes import ClassRules, name_routes
+from cadenza.core.attempts import EVALUATION, AttemptCounts
 from cadenza.core.classes import ClassVersion
 from cadenza.core.records import COMMAND_LINE, Route
 from cadenza.evaluation.evaluate import (
@@ -35,8 +36,10 @@ from cadenza.evaluation.verdict import Verdict, reach_verdict
 from cadenza.observe import make_log
 from cadenza.store.store import Store
 from cadenza.store.tables import verdicts
+from cadenza.store.tables.attempts import add as add_attempts
 from cadenza.store.tables.verdicts import EvaluationRecord, Side
 from cadenza.upstreams.base import Upstream
+from cadenza.upstreams.billed import BilledUpstream
 
 STOPPED_CODE = 2
 
@@ -79,7 +82,8 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
     judge = served_version(states, options.judge) if options.judge else None
     candidate = find_candidate(settings, options.class_id, options.candidate)
     judges = judge.main_routes[:1] if judge else ()
-    async with running(settings, (*incumbent.main_routes, candidate, *judges)) as upstreams, Graders() as graders:
+    asked = (*incumbent.main_routes, candidate, *judges)
+    async with running(store, settings, asked, EVALUATION) as upstreams, Graders() as graders:
         run = SuiteRun(
             suite=suite,
             character=incumbent.character,
@@ -112,16 +116,22 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
 
 
 @asynccontextmanager
-async def running(settings: Settings, routes: Iterable[Route]) -> AsyncIterator[Mapping[str, Upstream]]:
-    """The upstreams of these routes, while a command asks them. Their log would run into what it prints."""
-    upstreams = build_upstreams(settings, make_log(io.StringIO()), routes)
+async def running(
+    store: Store, settings: Settings, routes: Iterable[Route], kind: str
+) -> AsyncIterator[Mapping[str, Upstream]]:
+    """The upstreams of these routes, while a command asks them. Their log would run into what it prints.
+
+    Their requests are counted in the store as attempts of this kind.
+    """
+    upstreams, attempts = build_upstreams(settings, make_log(io.StringIO()), routes), AttemptCounts()
     try:
         for upstream in upstreams.values():
             await upstream.start()
-        yield upstreams
+        yield {name: BilledUpstream(upstream, attempts, kind) for name, upstream in upstreams.items()}
     finally:
         for upstream in upstreams.values():
             await upstream.stop()
+        await add_attempts(store, attempts.take())
 
 
 def _sides(settings: Settings, incumbent: ClassVersion, candidate: Route) -> dict[Side, AskedSide]:

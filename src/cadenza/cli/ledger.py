@@ -34,20 +34,24 @@ if TYPE_CHECKING:
 
 @click.group()
 def ledger() -> None:
-    """Check the ledger, or export it."""
+    """Check the ledger, export it, or close a month of it."""
 
 
 @ledger.command()
+@click.option("--all", "reads_all", is_flag=True, help="Read the closed months too, and compute their hashes again.")
 @json_option
 @config_option
-def check(as_json: bool, config: str | None) -> None:
+def check(reads_all: bool, as_json: bool, config: str | None) -> None:
     """Check on the live store that entries, balances, reserves and charges agree. Exit 1 if they do not.
 
-    Every charge is computed again from its token counts and prices.
+    Every charge is computed again from its token counts and prices. The check begins with the balances of the last
+    closed month.
     """
+    from cadenza.control.money.months import check_all  # noqa: PLC0415 import time
     from cadenza.control.money.statement import check_ledger  # noqa: PLC0415 import time
 
-    findings, counts = read_store(load_config(config), check_ledger)
+    found = read_store(load_config(config), check_all if reads_all else check_ledger)
+    findings, counts = found.findings, found.counts
     if as_json:
         print_json([msgspec.structs.asdict(finding) for finding in findings])
     elif findings:
@@ -58,6 +62,8 @@ def check(as_json: bool, config: str | None) -> None:
             f"The ledger is sound. Accounts: {counts.accounts}, entries: {counts.entries}, "
             f"requests: {counts.requests}, reserves: {counts.reserves}."
         )
+        if found.closed:
+            click.echo(f"The months up to {found.closed.month} are closed and were not read; --all reads them too.")
         if counts.unpriced:
             click.echo(f"Requests of an earlier release, whose charges cannot be recomputed: {counts.unpriced}.")
     if findings:
@@ -77,12 +83,16 @@ def check(as_json: bool, config: str | None) -> None:
 def export(
     account: str | None, start: str | None, end: str | None, month: str | None, form: str, config: str | None
 ) -> None:
-    """Write the entries of the ledger to standard output, oldest first. Times are in UTC."""
+    """Write the entries of the ledger to standard output, oldest first. Times are in UTC.
+
+    A whole month that is closed can be compared with its hash later: see `ledger verify`.
+    """
     span = parse_dates(start, end, month) or ALWAYS
     read_store(load_config(config), lambda store: _export(store, account, span, form))
 
 
 async def _export(store: "Store", account: str | None, span: Span, form: str) -> None:
+    from cadenza.control.money.months import find_closed_span  # noqa: PLC0415 import time
     from cadenza.control.money.statement import export_ledger  # noqa: PLC0415 import time
     from cadenza.ledger import EXPORT_FIELDS  # noqa: PLC0415 import time
 
@@ -96,6 +106,9 @@ async def _export(store: "Store", account: str | None, span: Span, form: str) ->
             table.writerow({name: escape_formula(value) for name, value in row.items()})
         else:
             sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
+    closed = None if account else await find_closed_span(store, span)
+    if closed and closed.hash:
+        say(f"{closed.month} is closed, with the hash {closed.hash.hex()}. Entries: {closed.entries}.")
 
 
 def _row(entry: dict[str, Any]) -> dict[str, Any]:

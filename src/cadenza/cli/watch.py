@@ -48,6 +48,7 @@ def watch(class_id: str, new_reference: bool, as_json: bool, config: str | None)
 async def _watch(store: "Store", settings: "Settings", class_id: str, *, as_reference: bool) -> "WatchDone":
     from cadenza.cli.evaluation_run import running  # noqa: PLC0415 import time
     from cadenza.config.classes import resolve_classes, served_version, watched_class  # noqa: PLC0415 import time
+    from cadenza.core.attempts import WATCH  # noqa: PLC0415 import time
     from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
     from cadenza.core.records import COMMAND_LINE  # noqa: PLC0415 import time
     from cadenza.evaluation.watch import Watches  # noqa: PLC0415 import time
@@ -55,7 +56,7 @@ async def _watch(store: "Store", settings: "Settings", class_id: str, *, as_refe
     from cadenza.observe import make_log  # noqa: PLC0415 import time
 
     version = served_version(await resolve_classes(store, settings), class_id)
-    async with running(settings, version.main_routes) as upstreams:
+    async with running(store, settings, version.main_routes, WATCH) as upstreams:
         watches = Watches(store, UpstreamModel(lambda: upstreams), make_log(io.StringIO()))
         done = await watches.watch(watched_class(settings, version), actor=COMMAND_LINE, as_reference=as_reference)
     if done is None:

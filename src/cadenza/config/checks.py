@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cadenza.core.chat import SAMPLING
+from cadenza.core.documents import RATE_SCALE
 from cadenza.core.money import parse_dollars, parse_price
 from cadenza.core.records import AUTO, CLASSES, CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, RESERVED_CLASS, Timeouts
 from cadenza.upstreams.dialects import DIALECTS
@@ -39,7 +40,8 @@ FIXED_FIELDS = frozenset({"model", "messages", "stream", "tools"})  # of a reque
 FIELD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 TAG = re.compile(r"[a-z0-9_-]{1,40}")
 # Fields of a request that no route passes on, by the reason.
-READ_HERE = {"model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", *SAMPLING}
+READ_HERE = {"model", "messages", "stream", "stream_options", "usage", *SAMPLING}
+READ_HERE |= {"tools", "tool_choice", "parallel_tool_calls"}
 OTHER_NAMES = {"functions", "function_call", "input", "prompt"}  # of what the service reads
 MORE_TOKENS = {"max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict", "num_predict"}
 MORE_REPLIES = {"n", "best_of", "logprobs", "top_logprobs", "prompt_logprobs", "n_probs", "modalities", "audio", "echo"}
@@ -268,6 +270,14 @@ def shared_url(value: object) -> str:
     return given
 
 
+def percentage(value: object) -> int:
+    """In thousandths of a percent."""
+    found = re.fullmatch(r"([0-9]{1,2})(?:\.([0-9]{1,3}))?", value) if isinstance(value, str) else None
+    if not found:
+        raise CheckError('must be a percentage from 0 to 99 in quotes, like "19" or "8.875"')
+    return int(found[1]) * RATE_SCALE + int((found[2] or "").ljust(3, "0"))
+
+
 PRICE: Keys = dict.fromkeys(("input", "output", "cached_input"), price)
 CHARACTER: Keys = {"text": text, "file": text}
 ROUTE: Keys = {
@@ -339,6 +349,15 @@ STRIPE: Keys = {
     "api_url": address_like("https://api.stripe.com"),
 }
 STRIPE |= dict.fromkeys(("secret_key", "webhook_secret"), LITERAL_SECRET)
+BILLING: Keys = {
+    "seller": text,
+    "address": text,
+    "tax_id": text,
+    "note": text,
+    "tax_label": text,
+    "tax_rate": percentage,
+}
+BILLING |= {"number_prefix": matching("[A-Z0-9-]{1,20}", 'must have up to 20 capitals, digits and hyphens, like "EX-"')}
 SEARCH: Keys = {"engine": one_of("searxng", "brave", "tavily", "local"), "url": address_like("http://127.0.0.1:8888")}
 SEARCH |= {"max_results": integer(1, 20), "timeout_s": search_timeout, "index": text, "allow_networks": networks}
 SEARCH |= {"api_key_env": VARIABLE_NAME, "price": dollars, "searches_per_day": integer(1, 1_000_000)}
@@ -357,5 +376,6 @@ SECTIONS: Keys = {
     "platform": PLATFORM,
     "mail": MAIL,
     "payments": {"stripe": STRIPE},
+    "billing": BILLING,
 }
 NOT_BOTH = (("text", "file"), ("api_key_env", "api_key_file"))

@@ -51,12 +51,20 @@ def asked_side(settings: Settings, routes: tuple[Route, ...], class_id: str) -> 
 
 def known_cost(settings: Settings, routes: Iterable[Route]) -> Price | None:
     """What a token costs at the dearest of these routes; None if that of one is not known."""
-    costs = [
-        Price(0, 0) if settings.providers[route.provider].kind == "embedded" else settings.costs.get(route.name)
-        for route in routes
-    ]
+    costs = [_cost(settings, route) for route in routes]
     known = [one for one in costs if one is not None]
     return max(known, key=lambda one: (one.output_nano, one.input_nano)) if len(known) == len(costs) else None
+
+
+def provider_costs(settings: Settings, routes: Iterable[Route]) -> dict[tuple[str, str], Price]:
+    """What a token costs, by provider and model, where it is known."""
+    found = {(route.provider, route.model): _cost(settings, route) for route in routes}
+    return {place: cost for place, cost in found.items() if cost is not None}
+
+
+def _cost(settings: Settings, route: Route) -> Price | None:
+    """The embedded model costs nothing."""
+    return Price(0, 0) if settings.providers[route.provider].kind == "embedded" else settings.costs.get(route.name)
 
 
 def class_rules(settings: Settings, class_id: str) -> ClassRules:

@@ -45,6 +45,7 @@ from cadenza.config.settings import (
     WatchSettings,
 )
 from cadenza.core.classes import GateLimits
+from cadenza.core.documents import Party, Seller
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
 from cadenza.upstreams.dialects import DIALECTS, Dialect, dialect_of
@@ -127,6 +128,7 @@ def _settings(raw: Table, reader: ConfigReader, source: Path | None) -> Settings
         platform=platform,
         mail=_mail(values["mail"], platform, reader),
         payments=_stripe(values["payments"].get("stripe", {}), reader),
+        billing=_billing(values["billing"], reader),
         fault_point=reader.environ.get(FAULT_VARIABLE),
         missing_secrets=tuple(reader.missing_secrets),
     )
@@ -370,6 +372,15 @@ def _stripe(values: Table, reader: ConfigReader) -> StripeSettings | None:
     webhook = reader.secret(values.get("webhook_secret_env"), (*at, "webhook_secret_env"), "the webhook's secret")
     given = {name: value for name, value in values.items() if name == "api_url"}
     return StripeSettings(key, webhook, **given)
+
+
+def _billing(values: Table, reader: ConfigReader) -> Seller | None:
+    if not values:
+        return None
+    if "seller" not in values:
+        reader.problem(("billing", "seller"), "missing; it must be the name that documents are issued in")
+    party = Party(values.pop("seller", ""), values.pop("address", "").strip(), values.pop("tax_id", ""))
+    return Seller(party, **values)
 
 
 def _grounding(values: Table, reader: ConfigReader) -> GroundingSettings:

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from cadenza.core.classes import ClassVersion, ConfiguredClass, GateLimits
+from cadenza.core.documents import Seller
 from cadenza.core.money import Price
 from cadenza.core.records import Route
 
@@ -217,6 +218,7 @@ class Settings(msgspec.Struct, frozen=True):
     platform: PlatformSettings = PlatformSettings()
     mail: MailSettings | None = None
     payments: StripeSettings | None = None
+    billing: Seller | None = None  # None: no documents are issued
     fault_point: str | None = None
     missing_secrets: tuple[str, ...] = ()
 

@@ -15,11 +15,24 @@ from cadenza.store.tables import accounts, audit_events, epochs, operators
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import NEWEST, AuditEvent
 from cadenza.store.tables.keys import KeyRecord, KeyState, state_of
-from cadenza.store.tables.operators import ClassUse, Totals
+from cadenza.store.tables.operators import (
+    FIRST_TOKEN_MS,
+    ClassUse,
+    FoundRequest,
+    PaidDay,
+    ProviderPace,
+    Totals,
+    UseStep,
+    VoucherTotals,
+)
 from cadenza.store.tables.usage import report
 
 USAGE_DAYS = 30
 ACCOUNTS_PAGE = 50
+SLOW_MS = 10_000  # to the first token
+SLOW_SPAN_MS = 10 * 60_000
+SLOW_REPLIES_MIN = 10
+SLOW_SHARE = 0.2
 KEYS_SHOWN = 100
 AUDIT_EVENTS_SHOWN = 10
 ENTRIES_SHOWN = 20
@@ -32,6 +45,15 @@ class ServiceOverview(msgspec.Struct, frozen=True):
     totals: Totals
     today_start_ms: int
     today: list[ClassUse]
+    hosts: list[tuple[str, int]]  # of a fleet, with the number of their processes
+
+
+class Takings(msgspec.Struct, frozen=True):
+    """Payments by card of the last 30 days, by day, and vouchers."""
+
+    start_ms: int
+    days: list[PaidDay]
+    vouchers: VoucherTotals
 
 
 class AccountsPage(msgspec.Struct, frozen=True):
@@ -71,8 +93,46 @@ class AccountDetails(msgspec.Struct, frozen=True):
 
 async def get_overview(store: Store, now_ms: int) -> ServiceOverview:
     start_ms = now_ms - now_ms % DAY_MS
-    today = await operators.use_since(store, f"chatcmpl-{start_ms:011x}", start_ms)
-    return ServiceOverview(await operators.totals(store), start_ms, today)
+    today = await operators.use_since(store, _first_id(start_ms), start_ms)
+    hosts = await operators.list_hosts(store) if store.is_shared_by_machines else []
+    return ServiceOverview(await operators.totals(store), start_ms, today, hosts)
+
+
+async def use_by_step(store: Store, start_ms: int, step_ms: int, count: int) -> list[UseStep]:
+    """What was used in `count` steps of time since `start_ms`, each with its numbers or zeros."""
+    found = {one.start_ms: one for one in await operators.use_by_step(store, _first_id(start_ms), start_ms, step_ms)}
+    starts = [start_ms + place * step_ms for place in range(count)]
+    nothing = (0,) * (len(FIRST_TOKEN_MS) + 1)
+    return [found.get(at_ms) or UseStep(at_ms, 0, 0, 0, 0, 0, nothing) for at_ms in starts]
+
+
+async def slow_providers(store: Store, now_ms: int) -> list[ProviderPace]:
+    """Providers of which many replies of the last ten minutes took long to begin."""
+    start_ms = now_ms - SLOW_SPAN_MS
+    found = await operators.pace_since(store, _first_id(start_ms), start_ms, SLOW_MS)
+    return [one for one in found if one.replies >= SLOW_REPLIES_MIN and one.slow >= SLOW_SHARE * one.replies]
+
+
+async def get_money(store: Store, now_ms: int) -> Takings:
+    start_ms = (now_ms // DAY_MS - USAGE_DAYS + 1) * DAY_MS
+    days = await operators.paid_by_day(store, start_ms)
+    return Takings(start_ms, days, await operators.voucher_totals(store, start_ms, now_ms))
+
+
+async def find_requests(store: Store, text: str, now_ms: int) -> list[FoundRequest]:
+    """The request with this completion id, or those of the last day with this request id.
+
+    Request ids have no index, so older requests are found by their completion id only; the log has both.
+    """
+    if not _is_plain(text):
+        return []
+    start_ms = now_ms - DAY_MS
+    return await operators.find_requests(store, text, _first_id(start_ms), start_ms, PAGE)
+
+
+def _first_id(start_ms: int) -> str:
+    """The lowest completion id of a time: a range of the primary key is read from there."""
+    return f"chatcmpl-{start_ms:011x}"
 
 
 async def search_accounts(store: Store, part: str, after: str = "", count: int = ACCOUNTS_PAGE) -> AccountsPage:

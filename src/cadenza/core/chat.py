@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from cadenza.core.codes import random_id
 from cadenza.core.message_json import find_words
+from cadenza.core.money import format_dollars
 from cadenza.core.prices import Pricing, PricingChange
 from cadenza.core.records import Usage
 from cadenza.core.sent import counted_texts
@@ -116,8 +117,8 @@ def new_completion_id(now_ms: int) -> str:
     return f"chatcmpl-{now_ms:011x}{random_id()}"
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
-    """Token counts as the API shows them."""
+def usage_object(usage: Usage, cost_nano: int | None = None) -> dict[str, Any]:
+    """Token counts as the API shows them, and the cost in dollars if it is given: a number, as at OpenRouter."""
     shown: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -126,6 +127,8 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
     if usage.completion_details:
         shown["completion_tokens_details"] = usage.completion_details
+    if cost_nano is not None:
+        shown["cost"] = msgspec.Raw(format_dollars(cost_nano).encode())  # all of its digits, unlike a float
     return shown
 
 
@@ -203,6 +206,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     media: Media = NO_MEDIA
     extra: Fields = NO_FIELDS  # fields that are dropped, unless a route passes them on
     excluded: Mapping[int, Sequence[msgspec.Raw]] = {}  # the data that `media` measures, by the index of its message
+    wants_cost: bool = False  # the reply is to say what it cost
 
     @property
     def fields(self) -> dict[str, msgspec.Raw]:

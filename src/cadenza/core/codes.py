@@ -1,7 +1,8 @@
-"""API keys, voucher codes and random ids: how they are made and checked. Of keys and vouchers only a digest is stored.
+"""API keys, access tokens, voucher codes and random ids: how they are made and checked. Only digests are stored.
 
 A key is `sk-cdz-`, 43 base62 characters (256 random bits) and 6 of CRC-32, which identifies mistyped and leaked keys
-without a look-up. A voucher is CDZ-XXXX-XXXX-XXXX-XXXX-XXXX: its first group may be shown, the rest is 80 random bits.
+without a look-up. An access token is the same after `cdz_`. A voucher is
+CDZ-XXXX-XXXX-XXXX-XXXX-XXXX: its first group may be shown, the rest is 80 random bits.
 """
 
 import hashlib
@@ -12,11 +13,15 @@ import zlib
 from binascii import b2a_base64
 
 KEY_PREFIX = "sk-cdz-"
+TOKEN_PREFIX = "cdz_"  # noqa: S105 public
 KEY_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 SECRET_CHARS = 43
 CHECK_CHARS = 6
 DISPLAY_CHARS = 12
-SHAPE = re.compile(rb"%b[0-9A-Za-z]{%d}" % (KEY_PREFIX.encode(), SECRET_CHARS + CHECK_CHARS))
+KEY_SHAPE, TOKEN_SHAPE = (
+    re.compile(rb"%b[0-9A-Za-z]{%d}" % (prefix.encode(), SECRET_CHARS + CHECK_CHARS))
+    for prefix in (KEY_PREFIX, TOKEN_PREFIX)
+)
 
 VOUCHER_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # no I, L, O and U
 MISREAD = str.maketrans("OIL", "011")
@@ -29,13 +34,16 @@ URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 def make_key() -> str:
-    body = KEY_PREFIX + _base62(secrets.randbits(256), SECRET_CHARS)
-    return body + _checksum(body.encode())
+    return _make_secret(KEY_PREFIX)
 
 
-def is_well_formed(key: bytes) -> bool:
-    """Whether its shape and its checksum are those of a key."""
-    return SHAPE.fullmatch(key) is not None and _checksum(key[:-CHECK_CHARS]) == key[-CHECK_CHARS:].decode()
+def make_token() -> str:
+    return _make_secret(TOKEN_PREFIX)
+
+
+def is_well_formed(key: bytes, shape: re.Pattern[bytes] = KEY_SHAPE) -> bool:
+    """Whether its shape and its checksum are those of a key, or of an access token."""
+    return shape.fullmatch(key) is not None and _checksum(key[:-CHECK_CHARS]) == key[-CHECK_CHARS:].decode()
 
 
 def digest_key(key: bytes) -> bytes:
@@ -44,6 +52,11 @@ def digest_key(key: bytes) -> bytes:
 
 def display_prefix(key: str) -> str:
     return key[:DISPLAY_CHARS]
+
+
+def _make_secret(prefix: str) -> str:
+    body = prefix + _base62(secrets.randbits(256), SECRET_CHARS)
+    return body + _checksum(body.encode())
 
 
 def _checksum(body: bytes) -> str:

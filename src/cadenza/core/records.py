@@ -31,6 +31,7 @@ class Principal(msgspec.Struct, frozen=True):
     is_capped: bool = False  # the key has a spend cap: its credit is always held in the store
     may_search: bool = True  # the account lets replies use web search
     has_notes: bool = False  # the account has notes, and lets replies use them
+    shows_cost: bool = False  # the account wants replies to say what they cost
 
 
 class Cap(msgspec.Struct, frozen=True):
@@ -119,6 +120,15 @@ class ReplyResult(msgspec.Struct, frozen=True):
     is_doubtful: bool = False  # the upstream's counts could not be true
 
 
+class BilledPart(msgspec.Struct, frozen=True):
+    """What a provider counts otherwise than the usage of a request says. Numbers may be negative."""
+
+    provider: str
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a request ended: counts and metadata, never content.
 
@@ -142,3 +152,4 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""  # the kind of upstream fault that broke off its stream, or that left it without an answer
     has_doubtful_usage: bool = False  # the upstream's counts could not be true
     finish_reason: str = ""  # of a reply that is complete
+    also_billed: tuple[BilledPart, ...] = ()  # of a continued reply: by the providers of all its parts

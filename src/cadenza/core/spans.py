@@ -80,6 +80,11 @@ def month_span(text: str) -> Span:
     return Span(_ms(first), _ms((first + timedelta(days=31)).replace(day=1)))
 
 
+def month_of(at_ms: int) -> str:
+    """The month of a time, like 2026-10."""
+    return f"{EPOCH + timedelta(milliseconds=at_ms):%Y-%m}"
+
+
 def parse_time(name: str, text: str) -> datetime:
     """A date, a time in RFC 3339, or Unix seconds."""
     try:
@@ -95,13 +100,17 @@ def parse_time(name: str, text: str) -> datetime:
     return time
 
 
+def day_of(at_ms: int) -> str:
+    """The day of a time, like 2026-10-31."""
+    return (EPOCH + timedelta(milliseconds=at_ms)).date().isoformat()
+
+
 def last_day(span: Span) -> str:
-    """The last day of a span, like 2026-10-31."""
-    return (EPOCH + timedelta(milliseconds=span.end_ms - 1)).date().isoformat()
+    return day_of(span.end_ms - 1)
 
 
 def first_day(span: Span) -> str:
-    return (EPOCH + timedelta(milliseconds=span.start_ms)).date().isoformat()
+    return day_of(span.start_ms)
 
 
 def _ms(time: datetime) -> int:

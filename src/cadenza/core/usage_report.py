@@ -134,11 +134,12 @@ def spending_rate(spent_nano: int, days: int, balance_nano: int, now_ms: int) ->
     return SpendingRate(per_day_nano, days, now_ms + lasts_ms if lasts_ms <= LASTS_MS_MAX else None)
 
 
-def parse_group(text: str | None, groups: Sequence[GroupBy] = GROUPS) -> GroupBy:
+def parse_group(text: str | None, groups: Sequence[GroupBy] = GROUPS, also: str = "") -> GroupBy:
+    """`also` is a group that the caller knows and reads otherwise."""
     for group in groups:
         if group == (text or "day"):
             return group
-    raise ValueError(f"group_by: must be one of {', '.join(groups)}.")
+    raise ValueError(f"group_by: must be one of {', '.join([*groups, *filter(None, [also])])}.")
 
 
 def day_name(days_since_epoch: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.codes import digest_key, is_well_formed
+from cadenza.core.codes import TOKEN_PREFIX, digest_key, is_well_formed
 from cadenza.core.errors import Forbidden, RateLimited, Unauthenticated
 from cadenza.core.rates import NS_PER_MS, Limits, Rate, Ticket
 from cadenza.core.records import Principal
@@ -19,6 +19,11 @@ from cadenza.http.exchange import Exchange
 from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables import keys
 from cadenza.store.tables.keys import FoundKey
+
+NOT_A_KEY = (
+    "This is an access token (cdz_…), which opens /platform/api. Below /v1 an API key (sk-cdz-…) is needed: create one "
+    "on the page of keys, or with POST /platform/api/keys."
+)
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -34,7 +39,7 @@ async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
     memo = exchange.request.memo
     if (digest := memo.get("digest")) is None:
         digest = memo["digest"] = digest_key(presented_key(exchange.request.headers))
-    found = gateway.key_cache.find_now(digest)
+    found = gateway.key_cache.find_now(digest, exchange.started_s)
     if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
         found = await _look_up(gateway, exchange, digest)
     gateway.in_flight.note_key(exchange, digest)
@@ -44,7 +49,10 @@ async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
 async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> FoundKey:
     """Ask the store for a key that is not cached; 401 if it is not live."""
     if not gateway.unknown_keys.is_live(digest):
-        if not is_well_formed(presented_key(exchange.request.headers)):
+        presented = presented_key(exchange.request.headers)
+        if presented.startswith(TOKEN_PREFIX.encode()):
+            raise Unauthenticated(NOT_A_KEY)
+        if not is_well_formed(presented):
             raise Unauthenticated
         await gateway.unknown_keys.begin(digest, exchange.client_address)
     gateway.in_flight.note_key(exchange, digest)
@@ -90,6 +98,7 @@ def _principal_of(found: FoundKey, memo: dict[str, Any]) -> Principal:
         is_capped=bool(found.is_capped),
         may_search=bool(found.uses_search),
         has_notes=bool(found.has_notes),
+        shows_cost=bool(found.shows_cost),
     )
     memo["principal"] = found, principal
     return principal

@@ -81,7 +81,9 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             ask = compose_now(chat, served.character, prompt, credit, plan, grounding)
             ask = ask or await compose(chat, served.character, prompt, credit, plan, grounding)
             record = request.record
-            dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, record.request_id, record.failed)
+            dispatch = Dispatch(
+                plan, ask, prompt, snapshot.upstreams, key_id, record.request_id, record.failed, record.continued
+            )
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
                 if chat.extra or reply.route.drops:
@@ -165,6 +167,7 @@ def start_relay(
         sources=grounding.sources,
         fence_ids=grounding.fence_ids,
         grounding_nano=grounding.charged_nano,
+        shows_cost=chat.wants_cost or request.principal.shows_cost,
     )
     if chat.stream:
         return request.make_stream_relay(request.exchange, request.answers, head, credit.meter)

@@ -32,7 +32,8 @@ class Events(Protocol):
 
     def finish(self, reason: FinishReason, /) -> bytes: ...
 
-    def usage(self, usage: Usage, /) -> bytes: ...
+    def usage(self, usage: Usage, cost_nano: int | None, /) -> bytes:
+        """The counts, and the cost if the reply is to say it."""
 
 
 class Chunks:
@@ -68,8 +69,8 @@ class Chunks:
     def finish(self, reason: FinishReason) -> bytes:
         return self._choice(b"{}", b'"' + reason.encode() + b'"')
 
-    def usage(self, usage: Usage) -> bytes:
-        return write_event(self._head + b'],"usage":' + msgspec.json.encode(usage_object(usage)) + b"}")
+    def usage(self, usage: Usage, cost_nano: int | None = None) -> bytes:
+        return write_event(self._head + b'],"usage":' + msgspec.json.encode(usage_object(usage, cost_nano)) + b"}")
 
     def _choice(self, delta: bytes, finish: bytes) -> bytes:
         return write_event(self._head + b'{"index":0,"delta":' + delta + b',"finish_reason":' + finish + b"}]}")

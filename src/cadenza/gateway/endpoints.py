@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from cadenza.core.activity import read_filter, read_limit, read_place
 from cadenza.core.errors import InvalidRequest, NotFound, RateLimited, error_headers, render_error
 from cadenza.core.records import Outcome
 from cadenza.core.spans import parse_span
@@ -22,6 +23,7 @@ from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.http.exchange import Exchange
 from cadenza.http.headers import encode_headers
 from cadenza.observe import Observer
+from cadenza.store.tables.activity import read_page
 from cadenza.store.tables.usage import report
 
 MODELS_PATH = "/v1/models"
@@ -44,13 +46,22 @@ NOT_IMPLEMENTED = {  # by the first word below /v1: what to use instead
 async def get_usage(gateway: Gateway, request: ApiRequest) -> None:
     query = request.exchange.request.query.decode("latin-1")
     asked = {name: values[-1] for name, values in parse_qs(query).items()}
+    store, account_id, group = gateway.store, request.principal.account_id, asked.get("group_by", asked.get("group"))
     try:
         span = parse_span(asked.get("start"), asked.get("end"), datetime.now(UTC))
-        group_by = parse_group(asked.get("group_by"))
+        if group == "request":
+            wanted, place, limit = (
+                read_filter(span, asked),
+                read_place(asked.get("cursor")),
+                read_limit(asked.get("limit")),
+            )
+            page = await read_page(store, account_id, wanted, limit, place)
+            shown = {"object": "usage", "start": span.start_ms // 1000, "end": span.end_ms // 1000, **page.shown()}
+        else:
+            shown = (await report(store, account_id, span, parse_group(group, also="request"))).shown()
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
-    found = await report(gateway.store, request.principal.account_id, span, group_by)
-    request.answers.send_json(msgspec.json.encode(found.shown()))
+    request.answers.send_json(msgspec.json.encode(shown))
 
 
 async def list_models(gateway: Gateway, request: ApiRequest) -> None:

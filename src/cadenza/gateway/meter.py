@@ -6,6 +6,7 @@ characters of it, or 64 K and what arrives between two marks while the tokenizer
 """
 
 import asyncio
+from io import StringIO
 from typing import get_args
 
 import msgspec
@@ -120,7 +121,7 @@ class DeliveredText:
         self.has_any = False
         self._tokenizer = tokenizer
         self.kept_chars = 0  # of `_uncounted`
-        self._uncounted: list[str] = []
+        self._uncounted = StringIO()  # a list of short texts would take ten times the memory
         self._tail = ""  # the end of what was counted: its tokens depend on what follows
         self._tokens_before_tail = 0
         self._tokens = 0
@@ -128,15 +129,14 @@ class DeliveredText:
     def add(self, text: str) -> None:
         """Keep the text. It is counted when a count is needed, not with every chunk."""
         self.has_any = True
-        self._uncounted.append(text)
-        self.kept_chars += len(text)
+        self.kept_chars += self._uncounted.write(text)
         if self.kept_chars > UNCOUNTED_CHARS_MAX and self._tokenizer.is_loaded:
             self.count()
 
     def count(self) -> int:
-        if self._uncounted:
-            self._tail += "".join(self._uncounted)
-            self._uncounted.clear()
+        if self.kept_chars:
+            self._tail += self._uncounted.getvalue()
+            self._uncounted = StringIO()
             self.kept_chars = 0
             if end := _last_word(self._tail):
                 self._tokens_before_tail += self._tokenizer.count(self._tail[:end])

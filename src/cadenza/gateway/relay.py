@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, usage_object
 from cadenza.core.money import Price
-from cadenza.core.records import ReplyResult
+from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
 from cadenza.gateway.answers import Answers, error_event
 from cadenza.gateway.chunks import Chunks, Events
@@ -38,6 +38,10 @@ class ReplyHead(msgspec.Struct, frozen=True):
     sources: tuple[Source, ...] = ()  # that the answer may cite
     fence_ids: tuple[str, ...] = ()  # of reference material
     grounding_nano: int = 0  # charged in addition to the reply, for a web search
+    shows_cost: bool = False  # the usage of the reply has its cost
+
+    def cost_nano(self, usage: Usage) -> int:
+        return self.price.charge(usage) + self.grounding_nano
 
 
 class WholeRelay:
@@ -83,7 +87,7 @@ class WholeRelay:
             created=self._head.created,
             model=self._head.class_id,
             choices=(Choice(message=message, finish_reason=reason),),
-            usage=usage_object(result.usage),
+            usage=usage_object(result.usage, self._head.cost_nano(result.usage) if self._head.shows_cost else None),
         )
         self._answers.send_json(msgspec.json.encode(completion), self._head.headers)
 
@@ -148,7 +152,8 @@ class StreamRelay:
         assert reason
         if self._grounded and self._head.sources:
             self._exchange.write(events.annotations(self._grounded.annotations()))
-        self._exchange.finish_stream(events.finish(reason) + events.usage(result.usage) + DONE)
+        cost_nano = self._head.cost_nano(result.usage) if self._head.shows_cost else None
+        self._exchange.finish_stream(events.finish(reason) + events.usage(result.usage, cost_nano) + DONE)
 
     def take(self, piece: Piece) -> None:
         if piece.usage or piece.finish_reason or piece.has_bad_usage:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from cadenza.core.errors import CadenzaError, KeyRevoked, RateLimited
-from cadenza.core.records import DISCONNECTED_STATUS, Outcome, Principal, ReplyResult, Route
+from cadenza.core.records import DISCONNECTED_STATUS, BilledPart, Outcome, Principal, ReplyResult, Route
 from cadenza.gateway.answers import Answers, request_id_of
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
@@ -33,6 +33,7 @@ class RequestRecord:
         self._version: int | None = None
         self._route: Route | None = None
         self._fault = ""  # of the last route that failed, until another one answers
+        self._also_billed: tuple[BilledPart, ...] = ()
 
     def status_after(self, error: BaseException) -> int:
         """The status of a request that this error ended. If its task was cancelled, the reason decides."""
@@ -59,6 +60,13 @@ class RequestRecord:
         """A route failed before it began to answer."""
         self._route, self._fault = route, fault.kind.value
 
+    def continued(self, broken: Route, following: Route, prompt_tokens: int, begun_tokens: int) -> None:
+        """A route continues the answer of another. Its provider counts what was begun as prompt, not as completion."""
+        self._also_billed += (
+            BilledPart(broken.provider, broken.model, prompt_tokens, begun_tokens),
+            BilledPart(following.provider, following.model, begun_tokens, -begun_tokens),
+        )
+
     def outcome(self, status: int | None = None, result: ReplyResult | None = None) -> Outcome:
         """How the request ended: with the status given, or with that of the reply."""
         exchange, principal, route = self._exchange, self.principal, self._route
@@ -81,6 +89,7 @@ class RequestRecord:
             fault=(result.fault or "") if result else self._fault,
             has_doubtful_usage=result.is_doubtful if result else False,
             finish_reason=(result.finish_reason or "") if result else "",
+            also_billed=self._also_billed,
         )
 
 

@@ -42,6 +42,12 @@ WHOLE_SURROGATES = re.compile(
 )
 
 
+class UsageOptions(msgspec.Struct):
+    """What the usage of the reply has, besides token counts."""
+
+    include: bool | None = None  # its cost
+
+
 class ChatBody(msgspec.Struct, forbid_unknown_fields=True):
     """The fields that are used. What has a structure of its own stays raw."""
 
@@ -67,6 +73,7 @@ class ChatBody(msgspec.Struct, forbid_unknown_fields=True):
     response_format: msgspec.Raw = NOTHING
     reasoning_effort: msgspec.Raw = NOTHING
     logit_bias: msgspec.Raw = NOTHING
+    usage: UsageOptions | None = None
 
 
 class OpenChatBody(ChatBody, forbid_unknown_fields=False):
@@ -118,6 +125,7 @@ def check_body(body: ChatBody, extra: Fields = NO_FIELDS) -> ChatRequest:
         media=attached.media,
         extra=extra,
         excluded=attached.excluded,
+        wants_cost=body.usage is not None and bool(body.usage.include),
     )
 
 

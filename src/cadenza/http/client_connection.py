@@ -244,6 +244,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
+        del self._parser  # it refers back to the connection, which is freed at once without it
         if self._state is READING_BODY and exc is None and not FRAMING & self.headers.keys():
             self._state = BODY_COMPLETE[self._state]
             self._wake()

@@ -129,7 +129,8 @@ class Connection(asyncio.Protocol):
         self._state = CONNECTION_LOST[self._state]
         self._connections.remove(self)
         self._deadline.close()
-        self._pause.cancel()
+        self._pause.close()
+        self._parser.close()
         self.is_congested = False
         self._write_flow.close()
         if self._exchange:

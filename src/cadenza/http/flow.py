@@ -40,12 +40,13 @@ class Deadline:
         self.at_s = math.inf
 
     def close(self) -> None:
-        """Remove the deadline and its timer."""
+        """Remove the deadline, its timer and its callback, which would keep the connection in a cycle."""
         self.at_s = math.inf
         if self._timer:
             self._timer.cancel()
             self._timer = None
         self._timer_at_s = math.inf
+        self._on_expired = _do_nothing
 
     def _go_off(self) -> None:
         self._timer = None
@@ -121,13 +122,19 @@ class Pause:
             self._was_ignored = True
             self._ignored += 1
 
-    def cancel(self) -> None:
+    def close(self) -> None:
+        """End it without a call."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
+        self._on_end = _do_nothing
 
     def _end(self) -> None:
         self._timer = None
         if not self._was_ignored:
             self._ignored = 0
         self._on_end()
+
+
+def _do_nothing() -> None:
+    pass

@@ -336,6 +336,10 @@ class RequestParser:
             at = head.find(length, head.lower().find(LENGTH_FIELD) + len(LENGTH_FIELD))
             self._known = KnownHead(head[:at], head[at + len(length) :], request)
 
+    def close(self) -> None:
+        """Nothing more is read. What refers back to the connection is dropped, so that it is freed at once."""
+        del self._parser, self._receiver
+
     def end_request(self) -> None:
         self._has_progressed = self._has_ended = True
         self._phase = HEAD

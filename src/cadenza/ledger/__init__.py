@@ -4,7 +4,8 @@
 `rules`, `charging` and `caps` are pure; `reserves` holds credit in memory; `writer` is what a process calls; `backlog`
 and `committer` are its group commit; `transaction`, with `rows` and `cap_rows`, is what one commit does; `marks` and
 `sweeps` are for crashes; `credit`, `vouchers`, `payments` and `refunds` move credit outside of requests, for one of the
-`origins`; `statement` and `low_balances` are for owners; `audit` checks that everything adds up.
+`origins`; `statement` and `low_balances` are for owners; `months` closes them; `audit` checks that everything
+adds up.
 
 The records that the money of one request passes through:
 
@@ -58,4 +59,7 @@ EXPORT_FIELDS = (  # of an entry, with the metering row of its request
     "origin",
     "granted_nano",
     "refunded_nano",
+    "account_id",
+    "created_at_ms",
+    "debt_id",
 )

@@ -1,31 +1,35 @@
 """Checks the ledger on the live store, and exports it. The check is one statement, so it sees one snapshot.
 
 Every entry and every metering row is read a few times, whatever the number of rules: what several rules need is a
-query of PASSES, which the database runs once for the whole statement.
+query of PASSES, which the database runs once for the whole statement. If months are closed, the check begins with the
+balances at the end of the last one: it reads the entries since then, all corrections, and the metering rows from a day
+before on. `ledger/months.py` proves that the entries of closed months are those that were checked.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
 from sqlalchemy import TextClause, text
 
 from cadenza.core.records import OUTPUT_TOKENS_MAX
-from cadenza.core.spans import ALWAYS, Span
+from cadenza.core.spans import ALWAYS, DAY_MS, Span
 from cadenza.ledger import EXPORT_FIELDS
+from cadenza.ledger.months import ClosedMonth
 from cadenza.ledger.origins import ORIGIN
 from cadenza.ledger.rules import IDEMPOTENCY_MS
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 
-# Both databases run these once and keep the result, because several rules use each. `suspects` are the metering rows
-# that break a rule together with their charge, if any. If there are none, each metering row with costs has a charge.
-# Then, if there are as many charges as metering rows with one, no charge is without a metering row and none is the
-# second of its request. So the rules about that look for such charges only if there is a row of `doubts`.
+# The words in capitals are filled in below: METERED and CHARGES are the metering rows and entries that are read, and
+# SUMMED are the amounts that add up to the balances. Both databases run these queries once and keep the result, because
+# several rules use each. `suspects` are the metering rows that break a rule together with their charge, if any. If
+# there are none, each metering row with costs has a charge. Then, if there are as many charges as metering rows with
+# one, no charge is without a metering row and none is the second of its request. So the rules about that look for such
+# charges only if there is a row of `doubts`. Since a closed month there always is one.
 PASSES = {
     "sums": """
-        SELECT account_id, SUM(amount_nano) AS total, SUM(granted_nano) AS granted FROM entries IN_ANY_ORDER
-        GROUP BY account_id""",
+        SELECT account_id, SUM(amount_nano) AS total, SUM(granted_nano) AS granted FROM SUMMED m GROUP BY account_id""",
     "corrections": """
         SELECT id, account_id, completion_id, amount_nano, origin, debt_id FROM entries WHERE kind = 'correction'""",
     "corrected": """
@@ -34,14 +38,14 @@ PASSES = {
     "suspects": """
         SELECT u.completion_id, u.cost_nano, u.held_nano, u.short_nano, HIGHEST AS highest_nano, PRICED AS priced_nano,
         u.cost_nano + COALESCE(e.amount_nano, 0) + COALESCE(c.total, 0) AS off_by_nano
-        FROM usage u LEFT JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
+        FROM METERED u LEFT JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
         LEFT JOIN corrected c ON c.completion_id = u.completion_id
         WHERE u.cost_nano <> -COALESCE(e.amount_nano, 0) - COALESCE(c.total, 0) OR u.account_id <> e.account_id
         OR u.cost_nano + COALESCE(u.short_nano, 0) <> PRICED OR u.short_nano < 0 OR u.cost_nano > HIGHEST""",
     "doubts": """
         SELECT 1 FROM suspects UNION ALL
-        SELECT 1 WHERE (SELECT COUNT(*) FROM entries WHERE kind = 'charge') <> (
-            SELECT COUNT(*) FROM usage u WHERE u.cost_nano > 0
+        SELECT 1 WHERE (SELECT COUNT(*) FROM CHARGES e WHERE e.kind = 'charge') <> (
+            SELECT COUNT(*) FROM METERED u WHERE u.cost_nano > 0
             OR EXISTS (SELECT 1 FROM entries e WHERE e.completion_id = u.completion_id AND e.kind = 'charge'))""",
 }
 # Each rule selects the rows that break it: the account, request or key, and by how much it is off. The table `holds`
@@ -62,10 +66,10 @@ RULES = {
     "the held sum never exceeds the balance": """
         SELECT id, balance_nano - held_nano FROM accounts WHERE held_nano < 0 OR balance_nano < held_nano""",
     "a request is charged at most once": """
-        SELECT completion_id, COUNT(*) FROM entries WHERE kind = 'charge' AND EXISTS (SELECT 1 FROM doubts)
-        GROUP BY completion_id HAVING COUNT(*) > 1""",
+        SELECT e.completion_id, COUNT(*) FROM CHARGES e WHERE e.kind = 'charge' AND EXISTS (SELECT 1 FROM doubts)
+        GROUP BY e.completion_id HAVING COUNT(*) > 1""",
     "a charge has its metering row, on the same account": """
-        SELECT e.completion_id, e.amount_nano FROM entries e LEFT JOIN usage u ON u.completion_id = e.completion_id
+        SELECT e.completion_id, e.amount_nano FROM CHARGES e LEFT JOIN usage u ON u.completion_id = e.completion_id
         WHERE e.kind = 'charge' AND (u.account_id IS NULL OR u.account_id <> e.account_id)
         AND EXISTS (SELECT 1 FROM doubts)""",
     "a correction of a request follows its charge, on the same account": """
@@ -74,10 +78,10 @@ RULES = {
         WHERE c.completion_id IS NOT NULL AND (e.id IS NULL OR e.account_id <> c.account_id)""",
     "a metering row costs what was charged and corrected": """
         SELECT completion_id, off_by_nano FROM suspects WHERE off_by_nano <> 0""",
-    "a request is refunded at most what it was charged": """
-        SELECT r.completion_id, r.amount_nano + COALESCE(e.amount_nano, 0) FROM corrections r
-        LEFT JOIN entries e ON e.completion_id = r.completion_id AND e.kind = 'charge'
-        WHERE r.origin = 'refund' AND r.amount_nano > -COALESCE(e.amount_nano, 0)""",
+    "a request is refunded at most what it cost": """
+        SELECT r.completion_id, r.amount_nano - COALESCE(u.cost_nano, 0) FROM corrections r
+        LEFT JOIN usage u ON u.completion_id = r.completion_id
+        WHERE r.origin = 'refund' AND r.amount_nano > COALESCE(u.cost_nano, 0)""",
     "a request costs its counts at its prices, less what could not be charged": """
         SELECT completion_id, cost_nano + COALESCE(short_nano, 0) - priced_nano FROM suspects
         WHERE cost_nano + COALESCE(short_nano, 0) <> priced_nano OR short_nano < 0""",
@@ -88,7 +92,7 @@ RULES = {
             SELECT u.completion_id, u.cost_nano, u.started_at - LAG(u.started_at) OVER (
                 PARTITION BY u.idempotency_digest, u.account_id ORDER BY u.started_at, u.completion_id
             ) AS after_ms
-            FROM usage u WHERE u.idempotency_digest IS NOT NULL AND u.cost_nano > 0
+            FROM METERED u WHERE u.idempotency_digest IS NOT NULL AND u.cost_nano > 0
         ) k WHERE k.after_ms < DAY_MS""",
     "a settled hold has its charge": """
         SELECT h.completion_id, 0 FROM holds h
@@ -127,15 +131,24 @@ RULES = {
         ) e ON e.debt_id = d.id
         WHERE d.amount_nano - d.left_nano <> -COALESCE(e.total, 0)""",
     "the granted credit of an account is the sum of what its entries say of it": """
-        SELECT a.id, a.granted_nano - a.granted_before_nano - COALESCE(e.granted, 0) FROM accounts a
+        SELECT a.id, a.granted_nano - BEFORE - COALESCE(e.granted, 0) FROM accounts a
         LEFT JOIN sums e ON e.account_id = a.id
-        WHERE a.granted_nano <> a.granted_before_nano + COALESCE(e.granted, 0)""",
+        WHERE a.granted_nano <> BEFORE + COALESCE(e.granted, 0)""",
     "granted credit is a part of the balance": """
         SELECT a.id, a.balance_nano - a.granted_nano FROM accounts a
         WHERE a.granted_nano < 0 OR (a.granted_nano > a.balance_nano AND (
             SELECT e.granted_nano FROM entries e WHERE e.account_id = a.id ORDER BY e.id DESC LIMIT 1) IS NOT NULL)""",
+    "a closed month begins with what the month before closed with": """
+        SELECT c.month, c.off_by_nano FROM (
+            SELECT month, opening_nano - COALESCE(LAG(closing_nano) OVER (ORDER BY ends_at), 0) AS off_by_nano
+            FROM closed_months WHERE hash IS NOT NULL
+        ) c WHERE c.off_by_nano <> 0""",
+    "a closed month closes with the sum of its balances": """
+        SELECT m.month, m.closing_nano - COALESCE(b.total, 0) FROM closed_months m
+        LEFT JOIN (SELECT month, SUM(balance_nano) AS total FROM closed_balances GROUP BY month) b ON b.month = m.month
+        WHERE m.hash IS NOT NULL AND m.closing_nano <> COALESCE(b.total, 0)""",
 }
-WORDS = {
+OF_DATABASE = {
     "sqlite": {
         "MONTH": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",
         "IN_ANY_ORDER": "NOT INDEXED",  # sorting ten million rows takes half as long as finding each by the index
@@ -150,41 +163,62 @@ PRICED = """(
     + u.completion_tokens * u.output_nano)"""
 # An upstream may count twice as many prompt tokens, and an earlier release held only a part of some answers.
 HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))"
+WORDS = {"PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_MS": str(IDEMPOTENCY_MS)}
+ALL = {
+    "METERED": "usage",
+    "CHARGES": "entries",
+    "SUMMED": "(SELECT * FROM entries IN_ANY_ORDER)",
+    "BEFORE": "a.granted_before_nano",
+}
+OPEN = {
+    "METERED": "(SELECT * FROM usage WHERE completion_id >= :first_request AND started_at >= :began)",
+    "CHARGES": "(SELECT * FROM entries WHERE id >= :first AND created_at >= :since)",
+    "SUMMED": """(
+        SELECT account_id, amount_nano, granted_nano FROM entries WHERE id >= :first AND created_at >= :since
+        UNION ALL SELECT account_id, balance_nano, granted_nano FROM closed_balances WHERE month = :closed)""",
+    "BEFORE": "0",  # it is in the granted part of the balances
+}
 
 
 def rules_of(database: str) -> dict[str, str]:
-    """The rules in the SQL of a database, each as a statement of its own."""
-    return {rule: f"{_passes(database)} {_fill_in(query, database)}" for rule, query in RULES.items()}
+    """The rules in the SQL of a database, each as a statement of its own, which reads all entries."""
+    words = _words(database, ALL)
+    return {rule: _fill_in(f"{_passes()} {query}", words) for rule, query in RULES.items()}
 
 
-def _check(database: str) -> TextClause:
+def _check(database: str, rows: Mapping[str, str]) -> TextClause:
     rules = " UNION ALL ".join(f"SELECT '{rule}', x.* FROM ({query}) x" for rule, query in RULES.items())  # noqa: S608 our own constants
-    return text(f"{_passes(database)} {_fill_in(rules, database)}")
+    return text(_fill_in(f"{_passes()} {rules}", _words(database, rows)))
 
 
-def _passes(database: str) -> str:
-    return "WITH " + ", ".join(f"{name} AS ({_fill_in(query, database)})" for name, query in PASSES.items())
+def _passes() -> str:
+    return "WITH " + ", ".join(f"{name} AS ({query})" for name, query in PASSES.items())
 
 
-def _fill_in(query: str, database: str) -> str:
-    words = {"PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_MS": str(IDEMPOTENCY_MS)}
-    for word, sql in (words | WORDS[database]).items():
+def _words(database: str, rows: Mapping[str, str]) -> dict[str, str]:
+    return {**WORDS, **rows, **OF_DATABASE[database]}
+
+
+def _fill_in(query: str, words: Mapping[str, str]) -> str:
+    for word, sql in words.items():
         query = query.replace(word, sql)
     return query
 
 
-CHECK = Statement(_check("sqlite"), postgres=_check("postgres"))
-COUNTS = Statement(
-    text("""
-    SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM entries), (SELECT COUNT(*) FROM usage),
+CHECK = Statement(_check("sqlite", ALL), postgres=_check("postgres", ALL))
+CHECK_OPEN = Statement(_check("sqlite", OPEN), postgres=_check("postgres", OPEN))
+_COUNTS = """
+    SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM CHARGES e), (SELECT COUNT(*) FROM METERED u),
     (SELECT COUNT(*) FROM reserves) + (SELECT COUNT(*) FROM holds WHERE state = 'open'),
-    (SELECT COUNT(*) FROM usage WHERE input_nano IS NULL)""")
-)
+    (SELECT COUNT(*) FROM METERED u WHERE u.input_nano IS NULL)"""
+COUNTS = Statement(text(_fill_in(_COUNTS, ALL)))
+COUNTS_OPEN = Statement(text(_fill_in(_COUNTS, OPEN)))
 EXPORT = f"""
     SELECT entries.id, entries.created_at, a.email, entries.kind, entries.amount_nano, entries.amount_nano,
     entries.completion_id, u.request_id, u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated,
     entries.note, u.provider, u.model, u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano,
-    COALESCE(entries.source, u.source), u.version, {ORIGIN}, entries.granted_nano, r.amount_nano
+    COALESCE(entries.source, u.source), u.version, {ORIGIN}, entries.granted_nano, r.amount_nano,
+    entries.account_id, entries.created_at, entries.debt_id
     FROM entries JOIN accounts a ON a.id = entries.account_id
     LEFT JOIN usage u ON u.completion_id = entries.completion_id
     LEFT JOIN entries r ON r.source = 'refund:' || entries.completion_id AND entries.kind = 'charge'
@@ -205,7 +239,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class AuditCounts(msgspec.Struct, frozen=True):
-    """How much was checked."""
+    """How much was checked, besides the corrections of closed months."""
 
     accounts: int
     entries: int
@@ -214,16 +248,28 @@ class AuditCounts(msgspec.Struct, frozen=True):
     unpriced: int = 0  # requests of an earlier release: their charges were not recomputed
 
 
-async def check(store: Store) -> list[Violation]:
-    return [
-        Violation(str(rule), str(subject), int(off_by))
-        for rule, subject, off_by in await store.rows(CHECK, {}, is_long=True)
-    ]
+async def check(store: Store, closed: ClosedMonth | None = None) -> list[Violation]:
+    """What breaks a rule, of everything or since a closed month."""
+    found = await store.rows(*((CHECK_OPEN, _since(closed)) if closed else (CHECK, {})), is_long=True)
+    return [Violation(str(rule), str(subject), int(off_by)) for rule, subject, off_by in found]
 
 
-async def count(store: Store) -> AuditCounts:
-    [counts] = await store.rows(COUNTS, {}, is_long=True)
+async def count(store: Store, closed: ClosedMonth | None = None) -> AuditCounts:
+    """How much such a check reads."""
+    [counts] = await store.rows(*((COUNTS_OPEN, _since(closed)) if closed else (COUNTS, {})), is_long=True)
     return AuditCounts(*counts)
+
+
+def _since(closed: ClosedMonth) -> dict[str, Any]:
+    """A request may have begun before the end of the month in which it is charged."""
+    began = closed.ends_at - DAY_MS
+    return {
+        "first": closed.first_open_id,
+        "since": closed.ends_at,
+        "closed": closed.month,
+        "began": began,
+        "first_request": f"chatcmpl-{began:011x}",
+    }
 
 
 async def export(store: Store, email: str | None, span: Span = ALWAYS) -> AsyncIterator[dict[str, Any]]:

@@ -8,6 +8,7 @@ A request ends *late* if another process took its process for dead and swept it.
 | no mark, so freed a key | the key is free, or used again     | is lost: nothing is charged                         |
 | no mark                 | its API key was revoked            | is lost: nothing is charged                         |
 | a mark, and charged it  | it cost as much, or less           | is whole; what was charged too much is corrected    |
+| a mark, and charged it  | it was refunded more than it cost  | is whole; the mark stays charged                    |
 | a mark, and charged it  | it cost more                       | is lost: the mark stays charged                     |
 
 A lost reply ends with an error. So at most one of the requests with one idempotency key is charged and delivered whole.
@@ -106,6 +107,8 @@ def _end_again(account: LockedAccount, end: End, recorded: Recorded, known: Know
         return Ended(cost_nano, max(0, due_nano - cost_nano), is_repeated=True, is_lost=is_lost)
     if cost_nano < due_nano:
         return Ended(cost_nano, is_lost=True)
+    if recorded.refunded_nano > due_nano:  # a correction would give back more than was charged
+        return Ended(cost_nano, is_repeated=True)
     corrected_nano = cost_nano - due_nano
     account.balance_nano += corrected_nano
     granted_nano = _granted_back(account, recorded, due_nano)
@@ -118,8 +121,13 @@ def _end_again(account: LockedAccount, end: End, recorded: Recorded, known: Know
 
 
 def _granted_back(account: LockedAccount, recorded: Recorded, due_nano: int) -> int:
-    """What a correction gives back of granted credit: what the charge took of it beyond the final cost."""
-    back_nano = max(0, min(recorded.granted_nano, recorded.cost_nano) - due_nano)
+    """What a correction gives back of granted credit: what the charge took of it beyond the final cost.
+
+    A refund gave back paid credit first, and then a part of the granted credit.
+    """
+    granted_nano, refunded_nano = min(recorded.granted_nano, recorded.cost_nano), recorded.refunded_nano
+    by_refund_nano = max(0, refunded_nano - (recorded.cost_nano - granted_nano))
+    back_nano = max(0, granted_nano - by_refund_nano - (due_nano - refunded_nano))
     return max(0, min(back_nano, account.balance_nano - account.granted_nano))
 
 

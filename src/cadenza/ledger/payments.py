@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 from sqlalchemy import bindparam, func, insert, or_, select, text, update
 
+from cadenza.core.spans import DAY_MS, Span, day_of
 from cadenza.store.schema import payments
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
@@ -37,6 +38,30 @@ class PaymentIds(msgspec.Struct, frozen=True):
     reference: str = ""
 
 
+class PaymentDay(msgspec.Struct, frozen=True):
+    """What payments gave as credit on a day, by provider."""
+
+    day: str
+    provider: str
+    count: int
+    amount_nano: int
+
+
+class CreditedPayment(msgspec.Struct, frozen=True):
+    """A payment that gave credit, and the time of its entry. `returned_nano` is as of now."""
+
+    id: str
+    provider: str
+    checkout: str
+    reference: str | None
+    account_id: str
+    amount_nano: int
+    credited_nano: int
+    returned_nano: int
+    state: PaymentState
+    credited_at: int
+
+
 COLUMNS = [payments.c[name] for name in Payment.__struct_fields__]
 INSERT = Statement(insert(payments), *Payment.__struct_fields__)
 _HAS_ID = (
@@ -67,6 +92,21 @@ COUNT_OPEN = Statement(
 )
 ADD_EVENT = Statement(
     text("INSERT INTO payment_events (id, kind, at) VALUES (:event, :kind, :now) ON CONFLICT (id) DO NOTHING")
+)
+
+_CREDITED = (
+    "FROM entries JOIN payments p ON p.id = entries.source"
+    " WHERE entries.kind = 'grant' AND entries.created_at >= :start AND entries.created_at < :end"
+)
+SUM_DAYS = Statement(
+    text(f"""
+    SELECT entries.created_at / {DAY_MS}, p.provider, COUNT(*), SUM(entries.amount_nano)
+    {_CREDITED} GROUP BY 1, 2 ORDER BY 1, 2""")
+)
+LIST_CREDITED = Statement(
+    text(f"""
+    SELECT p.id, p.provider, p.checkout, p.reference, p.account_id, p.amount_nano, entries.amount_nano, p.returned_nano,
+    p.state, entries.created_at {_CREDITED} ORDER BY entries.id""")
 )
 
 
@@ -122,3 +162,17 @@ async def count_open(store: Store, account_id: str, since_ms: int) -> int:
     """How many payments were begun after `since_ms` and are still open."""
     [(count,)] = await store.rows(COUNT_OPEN, {"account": account_id, "since": since_ms})
     return int(count)
+
+
+async def sum_days(store: Store, span: Span) -> list[PaymentDay]:
+    """What payments gave as credit, by day (UTC) and provider."""
+    rows = await store.rows(SUM_DAYS, {"start": span.start_ms, "end": span.end_ms}, is_long=True)
+    return [
+        PaymentDay(day_of(int(day) * DAY_MS), provider, int(count), int(nano)) for day, provider, count, nano in rows
+    ]
+
+
+async def list_credited(store: Store, span: Span) -> list[CreditedPayment]:
+    """The payments that gave credit in a span, oldest first."""
+    rows = await store.rows(LIST_CREDITED, {"start": span.start_ms, "end": span.end_ms}, is_long=True)
+    return [CreditedPayment(*row) for row in rows]

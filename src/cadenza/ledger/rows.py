@@ -205,6 +205,7 @@ def usage_row(charge: Charge) -> dict[str, Any]:
         "short_nano": end.due_nano - charge.charged_nano,
         "source": end.source,
         "idempotency_digest": hold.idempotency_digest,
+        "provider_cost_nano": end.provider_cost_nano,
     }
 
 

@@ -61,12 +61,15 @@ LOCK_FREE_ACCOUNTS = SelectByIds(
 )
 ASKED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me"), reserves.c.is_asked))
 RESERVED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me")))
-ENDED = SelectByIds(  # with the granted part of its charge
-    select(usage.c.completion_id, usage.c.cost_nano, usage.c.source, entries.c.granted_nano).outerjoin_from(
+_REFUNDS = entries.alias("refunds")
+ENDED = SelectByIds(  # with the granted part of its charge, and what was refunded
+    select(usage.c.completion_id, usage.c.cost_nano, usage.c.source, entries.c.granted_nano, _REFUNDS.c.amount_nano)
+    .outerjoin_from(
         usage,
         entries,
         and_(entries.c.completion_id == usage.c.completion_id, entries.c.kind == literal_column("'charge'")),
-    ),
+    )
+    .outerjoin(_REFUNDS, _REFUNDS.c.source == literal_column("'refund:'") + usage.c.completion_id),
     usage.c.completion_id,
 )
 REVOKED = Statement(
@@ -186,7 +189,8 @@ def _read_known(tx: Transaction, moves: Sequence[AccountMoves]) -> Known:
     known, ends = Known(), [end for move in moves for end in move.ends]
     uncertain = [end.hold.completion_id for end in ends if end.is_uncertain]
     known.ended = {
-        row[0]: Recorded(int(row[1]), row[2], -int(row[3] or 0)) for row in tx.rows_by_ids(ENDED, uncertain, {})
+        row[0]: Recorded(int(row[1]), row[2], -int(row[3] or 0), int(row[4] or 0))
+        for row in tx.rows_by_ids(ENDED, uncertain, {})
     }
     for end in ends:
         if end.is_late and tx.row(REVOKED, {"key": end.hold.key_id}):

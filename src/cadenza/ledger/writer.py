@@ -19,11 +19,23 @@ from cadenza.ledger.cap_rows import HOLDS_OF_PROCESS
 from cadenza.ledger.committer import LOOK_EVERY_S, Committer
 from cadenza.ledger.marks import Delivery, Marks
 from cadenza.ledger.reserves import Reserves
-from cadenza.ledger.rules import End, Ended, Held, Hold, Insufficient, Repeated, Short, Taken
+from cadenza.ledger.rules import (
+    Costs,
+    End,
+    Ended,
+    Held,
+    Hold,
+    Insufficient,
+    Repeated,
+    Short,
+    Taken,
+    provider_cost,
+)
 from cadenza.ledger.sweeps import Sweeper
 from cadenza.ledger.transaction import ASKED, RESERVED
 from cadenza.observe import Observer, places
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable
+from cadenza.store.tables import attempts
 
 
 class LedgerTiming(msgspec.Struct, frozen=True):
@@ -36,6 +48,7 @@ class LedgerTiming(msgspec.Struct, frozen=True):
     sweep_every_s: float = 2.0
     give_back_every_s: float = 0.25
     reconcile_every_s: float = 15.0
+    attempts_every_s: float = 60.0
     ask_s: float = 0.15  # how long a request waits for other processes to give back credit before it is refused
     ask_most_s: float = 1.0  # how long it waits in all, while they give back some
 
@@ -49,6 +62,7 @@ class LedgerWriter:
     def __init__(
         self, store: Store, observer: Observer, presence: Presence, timing: LedgerTiming = USUAL_TIMING
     ) -> None:
+        self.costs: Costs = {}  # of a token at the providers
         self._store = store
         self._presence = presence
         self._observer = observer
@@ -75,6 +89,7 @@ class LedgerWriter:
             asyncio.create_task(self._every(LOOK_EVERY_S, self._fail_late)),
             asyncio.create_task(self._every(timing.give_back_every_s, self._give_back_idle)),
             asyncio.create_task(self._every(timing.reconcile_every_s, self._reconcile)),
+            asyncio.create_task(self._every(timing.attempts_every_s, self._write_attempts)),
             asyncio.create_task(self._answer_asks()),
         ]
 
@@ -87,6 +102,8 @@ class LedgerWriter:
             self._committer.resize(account_id)
         await self._committer.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(StoreUnavailable, StoreRefused):
+            await self._write_attempts()
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
@@ -151,7 +168,9 @@ class LedgerWriter:
         assert outcome.account_id == hold.account_id
         due_nano = hold.due_nano(outcome.usage)
         self._reserves.end(hold.account_id, held.amount_nano, due_nano)
-        end = End(outcome, hold, held.amount_nano, due_nano, self._marks.forget(completion_id), held.is_capped)
+        cost_nano = provider_cost(outcome, self.costs) if self.costs else None
+        is_marked = self._marks.forget(completion_id)
+        end = End(outcome, hold, held.amount_nano, due_nano, is_marked, held.is_capped, provider_cost_nano=cost_nano)
         return self._committer.end(end, process=process, is_recorded=True)
 
     def run_to_completion(self, ending: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -221,6 +240,15 @@ class LedgerWriter:
         unknown = {account_id for (account_id,) in rows if account_id not in self._reserves}
         for account_id in unknown.union(self._reserves.caps.doubtful(found)):
             self._committer.resize(account_id)
+
+    async def _write_attempts(self) -> None:
+        """Write which requests to providers have no metering row."""
+        counted = self._observer.attempts.take()
+        try:
+            await attempts.add(self._store, counted)
+        except (StoreUnavailable, StoreRefused):
+            self._observer.attempts.put_back(counted)
+            raise
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
         log = self._observer.log

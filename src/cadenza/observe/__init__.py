@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable
 
+from cadenza.core.attempts import AttemptCounts
 from cadenza.core.records import Outcome
 from cadenza.observe.log import Log, loop_errors, make_log, places
 from cadenza.observe.metrics import Metrics
@@ -36,6 +37,7 @@ class Observer:
     def __init__(self, log: Log, at: FaultPoint | None = None) -> None:
         self.log = log
         self.metrics = Metrics(lambda: log.dropped)
+        self.attempts = AttemptCounts()  # until the ledger writes them
         self.watched: dict[str, Callable[[Outcome], None]] = {}  # by class: takes the outcomes of its chats
         self.at = (at or FaultPoint()).reach  # a method is called in a quarter of the time of an object
 

@@ -135,6 +135,7 @@ class Metrics:
         self.watch_drift = gauge(
             "cadenza_watch_drift", "1 if the last watch of a class found that this has changed.", "class_id", "measure"
         )
+        self.payment_events = count("cadenza_payment_events", "Events of the payment provider.", "result")
         self.doubtful_usage = count(
             "cadenza_doubtful_usage", "Replies whose upstream counts could not be true.", "provider"
         )

@@ -7,6 +7,7 @@ import msgspec
 from cadenza.core.chat import Model, ModelList
 from cadenza.core.classes import BUCKETS, bucket_of
 from cadenza.core.errors import ContextOverflow, InvalidRequest, NotFound, NotTaken
+from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule, show_changes, show_price
 from cadenza.core.rates import Limits
 from cadenza.core.records import AUTO, CLASSES, DEFAULT_CLASS, RESERVED_CLASS, Plan, Principal, Route
@@ -55,7 +56,7 @@ class Catalogue:
 
     def find(self, asked: str | None, principal: Principal) -> ServedClass:
         """The class that a chat request names; without a name, or for `auto`, the one that the account prefers."""
-        class_id = self._preferred(principal) if asked is None or asked == AUTO else asked
+        class_id = self.preferred(principal.preferred_class) if asked is None or asked == AUTO else asked
         if found := self._classes.get(class_id):
             if (candidate := found.candidate) is None:
                 return found
@@ -92,9 +93,9 @@ class Catalogue:
         pricing, changes = show_price(prices.at(now_ms)), show_changes(prices.after(now_ms))
         return Model(id=class_id, created=CREATED, pricing=pricing, pricing_changes=changes)
 
-    def _preferred(self, principal: Principal) -> str:
-        """The account's class. If it has no routes: the default class, else the first that has."""
-        wanted = (principal.preferred_class, DEFAULT_CLASS, *self._classes)
+    def preferred(self, class_id: str) -> str:
+        """The class that an account prefers. If it has no routes: the default class, else the first that has."""
+        wanted = (class_id, DEFAULT_CLASS, *self._classes)
         return next(class_id for class_id in wanted if class_id in self._classes)
 
     def _usable(self) -> str:
@@ -112,6 +113,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     catalogue: Catalogue
     upstreams: Mapping[str, Upstream]
     limits: Limits
+    costs: Mapping[tuple[str, str], Price] = {}  # of a token, by provider and model, where they are known
 
 
 def has_ample_room(plan: Plan, prompt_tokens: int, output_tokens: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Self
 
 import msgspec
 
+from cadenza.core.attempts import CONTINUATION, CONTINUED
 from cadenza.core.errors import CadenzaError
 from cadenza.core.records import Route, Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, output_room
@@ -58,6 +59,8 @@ class open_reply:  # noqa: N801 it is used like a function
                 running.attempt.note_fault(fault)
                 self._dispatcher.report_fault(self._wanted, running.route, fault)
                 if continued is None:
+                    if not self._wanted.ask.stream:  # nothing was delivered, so nothing is charged
+                        self._dispatcher.count_attempt(running.route, fault.kind.value)
                     raise
                 self._running = await self._continue(continued, routes, fault)
                 routes.remove(self._running.route)
@@ -83,7 +86,8 @@ class open_reply:  # noqa: N801 it is used like a function
     async def _continue(self, continued: "ContinuedSink", routes: Sequence[Route], fault: Fault) -> RoutedReply:
         """Open the rest of the reply on another route. If none can continue it, raise the fault again."""
         begun_tokens = await asyncio.to_thread(self._dispatcher.tokenizer.count, continued.text)
-        ask = _begun(self._wanted.ask, await self._wanted.prompt.exact(), continued.text, begun_tokens)
+        prompt_tokens, broken = await self._wanted.prompt.exact(), self.route
+        ask = _begun(self._wanted.ask, prompt_tokens, continued.text, begun_tokens)
         fitting = [route for route in routes if output_room(route, ask.prompt_tokens) >= OUTPUT_TOKENS_MIN]
         if not fitting or (ask.max_tokens is not None and ask.max_tokens < 1) or not self._dispatcher.may_retry():
             raise fault
@@ -94,6 +98,9 @@ class open_reply:  # noqa: N801 it is used like a function
             raise fault from None
         self._on_route(running.route)
         continued.begun_tokens = begun_tokens
+        self._wanted.on_continued(broken, running.route, prompt_tokens, begun_tokens)
+        self._dispatcher.count_attempt(broken, CONTINUED, Usage(prompt_tokens, begun_tokens))
+        self._dispatcher.count_attempt(running.route, CONTINUATION, Usage(begun_tokens, -begun_tokens))
         self._dispatcher.metrics.continued.labels(running.route.provider).inc()
         return running
 

@@ -38,6 +38,10 @@ REVISIONS = (
     "0011",
     "0012",
     "0013",
+    "0014",
+    "0015",
+    "0016",
+    "0017",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

@@ -1,7 +1,7 @@
 """The tables of SQLite and Postgres. Times are Unix milliseconds, money is in nano-dollars.
 
 The CHECK constraints hold for every program that writes. The migrations build the same tables by hand (a test
-compares the two) and add the triggers that make `entries` append-only. A chat
+compares the two) and add the triggers that make `entries` append-only and keep closed months as they are. A chat
 has two ids: `completion_id`, the id of its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
 """
 
@@ -15,7 +15,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     Table,
     Text,
     false,
@@ -23,20 +22,10 @@ from sqlalchemy import (
     true,
 )
 
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-    }
-)
+from cadenza.store import class_tables
+from cadenza.store.table_parts import index_where, required
 
-
-def _index_where(condition: str, name: str, *columns: str, unique: bool = False) -> Index:
-    """An index of the rows that meet a condition."""
-    return Index(name, *columns, unique=unique, sqlite_where=text(condition), postgresql_where=text(condition))
-
+metadata = class_tables.class_versions.metadata  # of all tables
 
 accounts = Table(
     "accounts",
@@ -62,6 +51,7 @@ accounts = Table(
     Column("debt_nano", BigInteger, nullable=False, server_default=text("0")),  # the sum of its open debts
     Column("granted_nano", BigInteger, nullable=False, server_default=text("0")),  # of the balance
     Column("granted_before_nano", BigInteger, nullable=False, server_default=text("0")),  # by older entries
+    Column("shows_cost", Boolean, nullable=False, server_default=false()),  # replies say what they cost
     CheckConstraint("email = lower(email)", name="email_is_lower_case"),
     CheckConstraint("preferred_class IN ('mezzo', 'forte', 'fortissimo')", name="preferred_class_is_known"),
     CheckConstraint("held_nano >= 0", name="held_is_not_negative"),
@@ -73,14 +63,11 @@ keys = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
-    Column("name", Text, nullable=False),
-    Column("prefix", Text, nullable=False),
+    *required(Text, "name", "prefix"),
     Column("digest", LargeBinary(32), nullable=False),
     Column("scopes", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
-    Column("expires_at", BigInteger),
-    Column("revoked_at", BigInteger),
-    Column("last_used_at", BigInteger),
+    *(Column(name, BigInteger) for name in ("expires_at", "revoked_at", "last_used_at")),
     Column("requests_per_second", Float),
     Column("burst", Integer),
     Column("origin", Text, nullable=False, server_default="owner"),  # 'web': of the web application
@@ -111,8 +98,9 @@ entries = Table(
     CheckConstraint("kind <> 'charge' OR amount_nano <= 0", name="charge_is_not_positive"),
     CheckConstraint("kind <> 'charge' OR completion_id IS NOT NULL", name="charge_has_request"),
     Index("ix_entries_account_id", "account_id", "id"),
-    _index_where("kind = 'charge'", "uq_entries_charge", "completion_id", unique=True),
-    _index_where("source IS NOT NULL", "uq_entries_source", "source", unique=True),
+    index_where("kind = 'charge'", "uq_entries_charge", "completion_id", unique=True),
+    index_where("kind = 'correction'", "ix_entries_correction", "completion_id"),
+    index_where("source IS NOT NULL", "uq_entries_source", "source", unique=True),
 )
 
 processes = Table(  # the serving processes: live ones, and dead ones that were not swept yet
@@ -146,10 +134,8 @@ marks = Table(  # what a running request has delivered; it is charged if its pro
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
     Column("class_id", Text, nullable=False),
-    Column("prompt_tokens", Integer, nullable=False),
-    Column("delivered_tokens", Integer, nullable=False),
-    Column("input_nano", BigInteger, nullable=False),
-    Column("output_nano", BigInteger, nullable=False),
+    *required(Integer, "prompt_tokens", "delivered_tokens"),
+    *required(BigInteger, "input_nano", "output_nano"),
     Column("cached_input_nano", BigInteger),
     Column("stream", Boolean, nullable=False),
     Column("started_at", BigInteger, nullable=False),
@@ -164,14 +150,10 @@ holds = Table(  # holds of an older release, which wrote one for each request; n
     Column("completion_id", Text, primary_key=True),
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
-    Column("class_id", Text, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("state", Text, nullable=False),
+    *required(Text, "class_id", "owner", "state"),
     Column("amount_nano", BigInteger, nullable=False),
-    Column("prompt_tokens", Integer, nullable=False),
-    Column("delivered_tokens", Integer, nullable=False),
-    Column("input_nano", BigInteger, nullable=False),
-    Column("output_nano", BigInteger, nullable=False),
+    *required(Integer, "prompt_tokens", "delivered_tokens"),
+    *required(BigInteger, "input_nano", "output_nano"),
     Column("cached_input_nano", BigInteger),
     Column("stream", Boolean, nullable=False),
     Column("started_at", BigInteger, nullable=False),
@@ -181,7 +163,7 @@ holds = Table(  # holds of an older release, which wrote one for each request; n
     CheckConstraint("(state = 'open') = (ended_at IS NULL)", name="ended_has_a_time"),
     CheckConstraint("amount_nano >= 0", name="amount_is_not_negative"),
     CheckConstraint("prompt_tokens >= 0 AND delivered_tokens >= 0", name="tokens_are_not_negative"),
-    _index_where("state = 'open'", "ix_holds_open", "account_id", "owner"),
+    index_where("state = 'open'", "ix_holds_open", "account_id", "owner"),
 )
 
 idempotency = Table(
@@ -189,8 +171,7 @@ idempotency = Table(
     metadata,
     Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
     Column("digest", LargeBinary(32), primary_key=True),
-    Column("completion_id", Text, nullable=False),
-    Column("request_id", Text, nullable=False),
+    *required(Text, "completion_id", "request_id"),
     Column("created_at", BigInteger, nullable=False),
     Column("process", Text),  # while its request runs
     Index("ix_idempotency_created_at", "created_at"),
@@ -203,12 +184,8 @@ usage = Table(
     Column("completion_id", Text, primary_key=True),
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
-    Column("class_id", Text, nullable=False),
-    Column("provider", Text, nullable=False),
-    Column("model", Text, nullable=False),
-    Column("prompt_tokens", Integer, nullable=False),
-    Column("cached_tokens", Integer, nullable=False),
-    Column("completion_tokens", Integer, nullable=False),
+    *required(Text, "class_id", "provider", "model"),
+    *required(Integer, "prompt_tokens", "cached_tokens", "completion_tokens"),
     Column("cost_nano", BigInteger, nullable=False),
     Column("estimated", Boolean, nullable=False),
     Column("status", Integer, nullable=False),
@@ -221,6 +198,7 @@ usage = Table(
     Column("source", Text),  # who ended it: ledger/rules.py. These seven columns are null in older rows
     Column("idempotency_digest", LargeBinary(32)),
     Column("version", Integer),  # of the class that served it; null in older rows
+    Column("provider_cost_nano", BigInteger),  # what the provider charges for it; null: not known
     CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens", name="cached_is_part_of_prompt"),
     CheckConstraint("completion_tokens >= 0", name="completion_is_not_negative"),
     CheckConstraint("cost_nano >= 0", name="cost_is_not_negative"),
@@ -267,13 +245,29 @@ sessions = Table(  # signed-in browsers, by the digest of their cookie
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("stage", Text, nullable=False),
     Column("agent", Text, nullable=False),  # the browser, as it names itself
-    Column("created_at", BigInteger, nullable=False),
-    Column("used_at", BigInteger, nullable=False),
+    *required(BigInteger, "created_at", "used_at"),
     Column("proved_at", BigInteger, nullable=False),  # when the password or a second factor was last given
     Column("expires_at", BigInteger, nullable=False),
     CheckConstraint("stage IN ('second_factor', 'complete')", name="stage_is_known"),
     Index("ix_sessions_account_id", "account_id"),
     Index("ix_sessions_expires_at", "expires_at"),
+)
+
+access_tokens = Table(  # what scripts use /platform/api with
+    "access_tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    *required(Text, "name", "prefix"),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("scopes", Text, nullable=False),
+    *required(BigInteger, "created_at", "expires_at"),
+    *(Column(name, BigInteger) for name in ("revoked_at", "last_used_at")),
+    CheckConstraint("length(digest) = 32", name="digest_has_32_bytes"),
+    CheckConstraint("length(scopes) > 0", name="scopes_are_named"),
+    CheckConstraint("expires_at > created_at", name="expires_after_creation"),
+    Index("uq_access_tokens_digest", "digest", unique=True),
+    Index("ix_access_tokens_account_id", "account_id"),
 )
 
 links = Table(  # links in e-mails; each works once
@@ -283,8 +277,7 @@ links = Table(  # links in e-mails; each works once
     Column("kind", Text, nullable=False),
     Column("account_id", Text, ForeignKey("accounts.id")),  # none for an invitation
     Column("email", Text, nullable=False),  # the address that it was sent to; empty for an open invitation
-    Column("created_at", BigInteger, nullable=False),
-    Column("expires_at", BigInteger, nullable=False),
+    *required(BigInteger, "created_at", "expires_at"),
     CheckConstraint("kind IN ('verify', 'reset', 'change_email', 'invite')", name="kind_is_known"),
     Index("ix_links_account_id", "account_id"),
 )
@@ -312,8 +305,7 @@ passkeys = Table(
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("name", Text, nullable=False),
     Column("public_key", LargeBinary, nullable=False),
-    Column("sign_count", BigInteger, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
+    *required(BigInteger, "sign_count", "created_at"),
     Column("last_used_at", BigInteger),
     Index("ix_passkeys_account_id", "account_id"),
 )
@@ -331,8 +323,7 @@ notes = Table(  # what the owner of an account wants replies to know
     Column("id", Text, primary_key=True),
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("text", Text, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
-    Column("changed_at", BigInteger, nullable=False),
+    *required(BigInteger, "created_at", "changed_at"),
     CheckConstraint("length(text) BETWEEN 1 AND 1000", name="text_is_short"),
     Index("ix_notes_account_id", "account_id", "created_at", "id"),
 )
@@ -347,8 +338,9 @@ audit_events = Table(  # the audit log: append-only, without content
     Column("account_id", Text, ForeignKey("accounts.id")),  # whom it concerns
     Column("subject", Text, nullable=False),  # the id of what it was done to
     Column("detail", Text, nullable=False),
+    Column("token", Text),  # the first characters of the access token that the actor used
     Index("ix_acts_account_id", "account_id", "id"),
-    _index_where("account_id IS NULL", "ix_acts_service", "subject", "id"),
+    index_where("account_id IS NULL", "ix_acts_service", "subject", "id"),
 )
 
 vouchers = Table(
@@ -360,8 +352,7 @@ vouchers = Table(
     Column("amount_nano", BigInteger, nullable=False),
     Column("note", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
-    Column("expires_at", BigInteger),
-    Column("redeemed_at", BigInteger),
+    *(Column(name, BigInteger) for name in ("expires_at", "redeemed_at")),
     Column("redeemed_by", Text, ForeignKey("accounts.id")),
     Column("credit_days", Integer),  # how long its credit lasts once it is redeemed; null: it does not expire
     CheckConstraint("amount_nano > 0", name="amount_is_positive"),
@@ -380,14 +371,14 @@ payments = Table(
     Column("amount_nano", BigInteger, nullable=False),
     Column("returned_nano", BigInteger, nullable=False, server_default=text("0")),  # by refunds and lost disputes
     Column("state", Text, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
-    Column("changed_at", BigInteger, nullable=False),
+    *required(BigInteger, "created_at", "changed_at"),
     CheckConstraint("state IN ('open', 'paid', 'returned', 'disputed', 'expired')", name="state_is_known"),
     CheckConstraint("amount_nano > 0", name="amount_is_positive"),
     CheckConstraint("returned_nano BETWEEN 0 AND amount_nano", name="returned_is_part_of_amount"),
     Index("uq_payments_checkout", "checkout", unique=True),
     Index("ix_payments_reference", "reference"),
     Index("ix_payments_account_id", "account_id"),
+    Index("ix_payments_created_at", "created_at"),
 )
 
 payment_events = Table(  # the provider's events that were acted on: each is acted on once
@@ -425,8 +416,65 @@ credit_lots = Table(  # what is left of each grant, of accounts with granted cre
     Column("expires_at", BigInteger),  # null: it does not expire
     Column("ended_at", BigInteger),  # when nothing was left
     CheckConstraint("left_nano BETWEEN 0 AND amount_nano", name="left_is_part_of_amount"),
-    _index_where("ended_at IS NULL", "ix_credit_lots_account_id", "account_id"),
-    _index_where("ended_at IS NULL", "ix_credit_lots_expires_at", "expires_at"),
+    index_where("ended_at IS NULL", "ix_credit_lots_account_id", "account_id"),
+    index_where("ended_at IS NULL", "ix_credit_lots_expires_at", "expires_at"),
+)
+
+documents = Table(  # receipts, statements and credit notes, as they were issued; nothing in them changes
+    "documents",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("ordinal", BigInteger, primary_key=True, autoincrement=False),  # from 1 in each kind, without gaps
+    Column("number", Text, nullable=False),  # as it is written on the document
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("subject", Text, nullable=False),  # what it is about: ledger/documents.py
+    Column("payment_id", Text, ForeignKey("payments.id")),
+    *required(BigInteger, "issued_at", "amount_nano"),
+    Column("facts", Text, nullable=False),  # JSON: core/documents.py
+    Column("digest", LargeBinary(32), nullable=False),  # of the facts
+    CheckConstraint("kind IN ('receipt', 'statement', 'credit-note')", name="kind_is_known"),
+    CheckConstraint("ordinal > 0", name="ordinal_is_positive"),
+    Index("uq_documents_subject", "account_id", "kind", "subject", unique=True),
+    Index("uq_documents_number", "number", unique=True),
+)
+
+document_counters = Table(  # the last document of each kind
+    "document_counters",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("ordinal", BigInteger, nullable=False),
+    Column("through", Text),  # of statements: the last month in which all accounts have theirs, like 2026-10
+)
+
+buyers = Table(  # what the owner of an account wants to be called on documents
+    "buyers",
+    metadata,
+    Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
+    *required(Text, "name", "address", "tax_id"),
+)
+
+closed_months = Table(  # a month is sealed before it is closed: from then on no entry is dated in it
+    "closed_months",
+    metadata,
+    Column("month", Text, primary_key=True),  # like 2026-10
+    *required(BigInteger, "starts_at", "ends_at", "sealed_at"),
+    Column("closed_at", BigInteger),  # it and the rest are null until the month is closed
+    Column("first_open_id", BigInteger),  # the entries before this one are of closed months
+    *(Column(name, BigInteger) for name in ("accounts", "entries", "requests")),
+    *(Column(f"{name}_nano", BigInteger) for name in ("opening", "opening_granted", "closing", "closing_granted")),
+    Column("sums", Text),  # JSON: ledger/months.py
+    Column("hash", LargeBinary(32)),  # of its entries, and of the hash of the month before
+    CheckConstraint("(hash IS NULL) = (closed_at IS NULL)", name="closed_has_a_hash"),
+    Index("uq_closed_months_ends_at", "ends_at", unique=True),
+)
+
+closed_balances = Table(  # of each account that had an entry before the end of the month
+    "closed_balances",
+    metadata,
+    Column("month", Text, ForeignKey("closed_months.month"), primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
+    Column("balance_nano", BigInteger, nullable=False),
+    Column("granted_nano", BigInteger, nullable=False),  # of the balance
 )
 
 command_references = Table(  # idempotent commands that were carried out
@@ -439,91 +487,14 @@ command_references = Table(  # idempotent commands that were carried out
     Column("at", BigInteger, nullable=False),
 )
 
-class_versions = Table(  # what stands behind a class: append-only, numbered from 1 in each class
-    "class_versions",
+upstream_attempts = Table(  # requests to providers that no metering row has, or has otherwise: core/attempts.py
+    "upstream_attempts",
     metadata,
-    Column("class_id", Text, primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("digest", LargeBinary(32), nullable=False),  # of routes and character
-    Column("routes", Text, nullable=False),  # JSON: core/classes.py
-    Column("character", Text, nullable=False),
-    Column("origin", Text, nullable=False),  # who made it: a config file or a promotion
-    Column("created_at", BigInteger, nullable=False),
-    Column("actor", Text, nullable=False),
-    Column("verdict_id", Text),  # the verdict that let it be promoted
-    CheckConstraint("origin IN ('config', 'promotion')", name="origin_is_known"),
-    CheckConstraint("number > 0", name="number_is_positive"),
-    Index("ix_class_versions_digest", "class_id", "digest"),
-)
-
-class_states = Table(  # which version of a class is served
-    "class_states",
-    metadata,
-    Column("class_id", Text, primary_key=True),
-    Column("version", Integer, nullable=False),
-    Column("previous", Integer),  # the version that was served before it
-    Column("is_adopted", Boolean, nullable=False, server_default=false()),  # the store decides, not the config
-    Column("candidate", Integer),  # the version that a canary tries
-    Column("share", Integer, nullable=False, server_default=text("0")),  # percent of accounts that it serves
-    Column("canary", Text),  # JSON: the counts and the test of the canary
-    Column("revision", BigInteger, nullable=False, server_default=text("1")),  # grows with every change
-    Column("changed_at", BigInteger, nullable=False),
-    Column("watched_at", BigInteger),  # when a process last began to run the watch
-    CheckConstraint("(candidate IS NULL) = (share = 0)", name="candidate_has_a_share"),
-    CheckConstraint("share BETWEEN 0 AND 99", name="share_is_a_part"),
-)
-
-verdicts = Table(  # evaluations and watches of classes: counts and scores, never content
-    "verdicts",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("class_id", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
-    Column("ended_at", BigInteger),
-    Column("actor", Text, nullable=False),
-    Column("incumbent", Integer, nullable=False),  # the version of the class
-    Column("candidate", Text, nullable=False),  # provider/model; empty for a watch
-    Column("candidate_digest", LargeBinary(32)),  # of the version that it would become
-    Column("suite", Text, nullable=False),  # its name
-    Column("suite_digest", LargeBinary(32), nullable=False),
-    Column("runs", Integer, nullable=False),
-    Column("spent_nano", BigInteger, nullable=False, server_default=text("0")),
-    Column("result", Text),  # JSON: evaluation/verdict.py; null until it has ended
-    CheckConstraint("kind IN ('evaluation', 'watch')", name="kind_is_known"),
-    CheckConstraint("state IN ('running', 'finished', 'stopped')", name="state_is_known"),
-    Index("ix_verdicts_class_id", "class_id", "created_at"),
-)
-
-verdict_scores = Table(  # one answer of one side: what an interrupted evaluation goes on from
-    "verdict_scores",
-    metadata,
-    Column("verdict_id", Text, ForeignKey("verdicts.id"), primary_key=True),
-    Column("case_number", Integer, primary_key=True, autoincrement=False),  # its place in the suite
-    Column("run", Integer, primary_key=True, autoincrement=False),
-    Column("side", Text, primary_key=True),
-    Column("score", Float, nullable=False),
-    Column("cost_nano", BigInteger),  # null: the costs of the route are not known
-    Column("prompt_tokens", Integer, nullable=False),
-    Column("completion_tokens", Integer, nullable=False),
-    Column("first_token_ms", Float),
-    Column("duration_ms", Float),
-    Column("fault", Text, nullable=False),  # its kind, or empty
-    CheckConstraint("side IN ('incumbent', 'candidate')", name="side_is_known"),
-    CheckConstraint("score BETWEEN 0 AND 1", name="score_is_a_share"),
-)
-
-price_changes = Table(  # prices that count from a date on
-    "price_changes",
-    metadata,
-    Column("class_id", Text, primary_key=True),
-    Column("from_at", BigInteger, primary_key=True, autoincrement=False),
-    Column("input_nano", BigInteger, nullable=False),
-    Column("output_nano", BigInteger, nullable=False),
-    Column("cached_input_nano", BigInteger),
-    Column("created_at", BigInteger, nullable=False),
-    Column("actor", Text, nullable=False),
-    CheckConstraint("input_nano >= 0 AND output_nano >= 0", name="prices_are_not_negative"),
-    CheckConstraint("from_at > created_at", name="starts_in_the_future"),
+    Column("day", Integer, primary_key=True, autoincrement=False),  # since the epoch
+    Column("provider", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),  # as far as they are known
+    Column("completion_tokens", BigInteger, nullable=False),
 )

@@ -30,7 +30,8 @@ LEFT_BEHIND = (
     schema.cap_holds,
 )  # rows of serving processes; none is running
 FILLED_BY_MIGRATIONS = (schema.epochs,)
-CARRIED = [table for table in schema.metadata.sorted_tables if table not in LEFT_BEHIND]
+CLOSED = (schema.closed_months, schema.closed_balances)  # after the entries, which a closed month would date anew
+CARRIED = [table for table in schema.metadata.sorted_tables if table not in (*LEFT_BEHIND, *CLOSED)] + [*CLOSED]
 ROWS_AT_ONCE = 5000
 UNFINISHED = """
     SELECT (SELECT COUNT(*) FROM accounts WHERE held_nano <> 0) + (SELECT COUNT(*) FROM marks)"""

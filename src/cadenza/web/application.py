@@ -28,6 +28,9 @@ from cadenza.control.sign_in.passwords import PasswordWork
 from cadenza.control.sign_in.second_factor import Sealer
 from cadenza.control.sign_in.sessions import find_session
 from cadenza.control.sign_in.sign_in import SignIns
+from cadenza.control.sign_in.throttle import give_back, network_limits, take
+from cadenza.control.tokens import TokenUser, find_token
+from cadenza.core.codes import KEY_PREFIX
 from cadenza.core.errors import ControlError, render_error
 from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
@@ -36,7 +39,18 @@ from cadenza.store.store import StoreUnavailable
 from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE
 from cadenza.web.docs.openapi import PLATFORM, build_document
 from cadenza.web.docs.reference import Reference
-from cadenza.web.errors import Missing, NotAllowed, NotSignedIn, PageError, ProofNeeded, TooMany, to_page_error
+from cadenza.web.errors import (
+    Missing,
+    NotAllowed,
+    NotSignedIn,
+    PageError,
+    ProofNeeded,
+    ScopeMissing,
+    TokenRefused,
+    TooMany,
+    to_page_error,
+)
+from cadenza.web.money.pdf_queue import PdfQueue
 from cadenza.web.operator.ledger_check import LedgerCheck
 from cadenza.web.render import Assets, Renderer
 from cadenza.web.routes import JSON, Access, ApiEndpoint, Page
@@ -45,6 +59,11 @@ from cadenza.web.site_map import ROUTES
 from cadenza.web.visit import SAFE_METHODS, Visit, WebContext
 
 PAGE_RATE = Rate(50.0, 300)  # for each client network, which may be a whole office
+GUESS_RATE = Rate(0.5, 50)  # access tokens that are not live, for each client network
+IS_API_KEY = (
+    "This is an API key (sk-cdz-…), which works below /v1 only. The platform API takes an access token (cdz_…): create "
+    "one on the page /settings/tokens, or with 'cadenza token create'."
+)
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -88,6 +107,7 @@ def build_site(parts: SiteParts) -> Starlette:
         mailer=Mailer(store, parts.rates, parts.outbox) if parts.outbox else None,
         payments=Stripe(stripe) if stripe else None,
         log_eraser=LogEraser(store),
+        pdf_queue=PdfQueue(),
     )
     return _build_application(context)
 
@@ -177,14 +197,17 @@ def _serve_page(context: WebContext, page: Page) -> Serve:
 
 def _serve_endpoint(context: WebContext, endpoint: ApiEndpoint) -> Serve:
     async def serve(request: Request) -> Response:
-        visit = await _begin_visit(context, request)
+        is_by_token = "authorization" in request.headers and endpoint.access is not Access.ANYONE
+        visit = await (_begin_token_visit if is_by_token else _begin_visit)(context, request)
         _check_access(visit, endpoint.access)
+        if visit.token_user:
+            _check_scope(visit.token_user, endpoint.scope)
         is_safe, given = request.method in SAFE_METHODS, []
         if endpoint.takes:
             given = [visit.query(endpoint.takes) if is_safe else await visit.json(endpoint.takes)]
         elif not is_safe:
             await visit.check_change(request.headers.get(CSRF_HEADER, ""))
-        if endpoint.needs_proof and not visit.require_session().is_proved(visit.now_ms):
+        if endpoint.needs_proof and not visit.token_user and not visit.require_session().is_proved(visit.now_ms):
             raise ProofNeeded
         result = await endpoint.serve(visit, *given)
         if result is None:
@@ -213,13 +236,34 @@ async def _begin_visit(context: WebContext, request: Request) -> Visit:
     return visit
 
 
+async def _begin_token_visit(context: WebContext, request: Request) -> Visit:
+    """Look up the access token of a request. It has no session, whatever cookies it sends."""
+    visit = request.state.visit = Visit(request, context)
+    await _check_rate(visit)
+    scheme, _, given = request.headers["authorization"].strip().partition(" ")
+    secret = given.strip() if scheme.lower() == "bearer" else ""
+    limits = network_limits("tokens", visit.address, GUESS_RATE)
+    await take(context.rates, limits, "Too many requests came without a valid access token. Retry later.")
+    visit.token_user = await find_token(context.store, secret.encode("latin-1", "replace"), visit.now_ms)
+    if visit.token_user is None:
+        raise TokenRefused(IS_API_KEY if secret.startswith(KEY_PREFIX) else "")
+    give_back(context.rates, limits)
+    return visit
+
+
+def _check_scope(user: TokenUser, scope: str | None) -> None:
+    if scope is None:
+        raise ScopeMissing("This endpoint is for signed-in browsers: no access token can use it.")
+    if not user.may(scope):
+        raise ScopeMissing(
+            f"This access token lacks the scope '{scope}': it has {user.token.scopes}. Use one that has it."
+        )
+
+
 def _check_access(visit: Visit, access: Access) -> None:
-    if access is Access.ANYONE:
-        return
-    if access is Access.OPERATOR and not visit.account.is_operator:
+    """`visit.account` raises NotSignedIn for a stranger."""
+    if access is not Access.ANYONE and not visit.account.is_operator and access is Access.OPERATOR:
         raise NotAllowed
-    if not visit.is_signed_in:
-        raise NotSignedIn
 
 
 async def _check_rate(visit: Visit) -> None:

@@ -49,14 +49,17 @@ class Bars(msgspec.Struct, frozen=True):
     show: Show
 
 
-def stacked_bars(bars: Bars) -> Markup:
-    """The chart. A bar shows its values on hover; the page also needs a table, for people who cannot hover."""
+def stacked_bars(bars: Bars, *, has_patterns: bool = True) -> Markup:
+    """The chart, with the patterns of the series unless an earlier chart of the page has them.
+
+    A bar shows its values on hover; the page also needs a table, for people who cannot hover.
+    """
     totals = [sum(values) for values in zip(*(one.values for one in bars.series), strict=True)]
     step, top = scale(max(totals, default=0))
     height = HEAD_PX + PLOT_PX + FOOT_PX
     body = Markup("").join(
         [
-            Markup("<defs>{}</defs>").format(Markup("").join(map(_pattern, HATCHING))),
+            Markup("<defs>{}</defs>").format(Markup("").join(map(_pattern, HATCHING if has_patterns else ()))),
             *_value_axis(step, top, bars.show),
             Markup(
                 '<svg class="plot" x="{}%" y="0" width="{}%" height="{}" overflow="visible" fill="transparent">'

@@ -6,6 +6,7 @@ from cadenza.control.account.memory import UnknownNote
 from cadenza.control.keys import UnknownKey
 from cadenza.control.money.idempotency import Unconfirmed
 from cadenza.control.sign_in.throttle import Throttled
+from cadenza.control.tokens import UnknownToken
 from cadenza.core.errors import ControlError
 from cadenza.store.store import StoreUnavailable, StoreUncertain
 
@@ -46,6 +47,24 @@ class NotAllowed(PageError):
     message = "Only an operator may do this."
 
 
+class TokenRefused(PageError):
+    """No live access token, or something else was sent in its place."""
+
+    status = 401
+    type = "authentication_error"
+    message = (
+        "No valid access token was given: it is mistyped, revoked or expired. "
+        "Send one as 'Authorization: Bearer cdz_…', or sign in and send the cookie of the session."
+    )
+
+
+class ScopeMissing(PageError):
+    """The access token may not do this."""
+
+    status = 403
+    type = "permission_error"
+
+
 class WrongOrigin(PageError):
     """The request does not come from one of our own pages, or its token is of another session."""
 
@@ -61,7 +80,7 @@ class ProofNeeded(PageError):
     status = 403
     type = "permission_error"
     title = "Confirm that it is you"
-    message = "Give your password again first: POST it to /platform/api/proof."
+    message = "Give your password again first, on the page /confirm."
 
 
 class Missing(PageError):
@@ -103,6 +122,8 @@ def to_page_error(error: Exception) -> PageError:
             found = NotConfirmed()
         case UnknownKey():
             found = Missing("There is no such key.")
+        case UnknownToken():
+            found = Missing("There is no such token.")
         case UnknownNote():
             found = Missing(error.message)
         case ControlError():

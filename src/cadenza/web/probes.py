@@ -97,8 +97,8 @@ class Probes:
         self._host_names = host_names or HostNames()
 
     def serves(self, request: Request) -> bool:
-        """Whether a request is answered here. Everything else is a page; so is /usage, unless a client sends a key."""
-        if request.path == USAGE_PAGE:
+        """Whether a request is answered here. All else is a page; so is usage, unless a client sends a key."""
+        if request.path == USAGE_PAGE or request.path.startswith(f"{USAGE_PAGE}/"):
             return b"authorization" in request.headers or b"x-api-key" in request.headers
         return request.path in PATHS or request.path.startswith(API_PATHS)
 

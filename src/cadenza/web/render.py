@@ -16,8 +16,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from cadenza.control.money.documents import describe_document
 from cadenza.control.money.payments import describe_payment
 from cadenza.control.money.statement import describe_entry, explain_entry
+from cadenza.core.documents import class_words
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars
 from cadenza.core.prices import describe_price
@@ -35,9 +37,11 @@ LARGE_STEP_NANO = 100_000
 SMALL_STEP_NANO = 1_000  # a micro-dollar
 NOTES = {
     "signed-out": "You are signed out.",
+    "account-deleted": "Your account is deleted.",
     "saved": "Saved.",
     "key-saved": "Saved. It counts from the next request on.",
     "key-revoked": "The key is revoked. Requests with it get 401 from now on.",
+    "token-revoked": "The access token is revoked. Requests with it get 401 from now on.",
     "note-added": "The note is added.",
     "note-changed": "The note is changed.",
     "note-removed": "The note is deleted.",
@@ -186,4 +190,6 @@ FILTERS = {
     "entry_words": describe_entry,
     "entry_explained": explain_entry,
     "payment_words": describe_payment,
+    "document_words": describe_document,
+    "class_words": class_words,
 }

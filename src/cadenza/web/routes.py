@@ -4,7 +4,7 @@ A page is a function of the visit that returns a response. An endpoint is a func
 body if it takes one, that returns a record; the record becomes JSON. A form calls the same function as its endpoint and
 then redirects to a page, or calls one of its own that returns a response. Bodies and replies are described by the
 annotations of the function, and the OpenAPI document is made from the table. Everything below /operator is for
-operators.
+operators. An endpoint with a scope can also be used with an access token that has it; without one, only by our pages.
 """
 
 import inspect
@@ -62,7 +62,8 @@ class ApiEndpoint(msgspec.Struct, frozen=True):
     takes: type[msgspec.Struct] | None = None  # the body; for a GET, the query parameters
     returns: Any = None
     media_type: str = JSON  # of the reply; another one is described without a schema
-    needs_proof: bool = False
+    needs_proof: bool = False  # of a browser; a token was made after such a proof
+    scope: str | None = None  # of control/tokens.py; None: not for access tokens
 
 
 class Button(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,13 +125,14 @@ def endpoint(  # noqa: PLR0913 a declaration, whose parts are named
     returns: type[msgspec.Struct] | None = None,
     media_type: str = JSON,
     needs_proof: bool = False,
+    scope: str | None = None,
 ) -> ApiEndpoint:
     """An endpoint. `returns` is needed only where the function does not return the record itself."""
     found = inspect.signature(serve).return_annotation
     returned = returns or (None if found is Response else found)
     takes = _body_type(serve)
     return ApiEndpoint(
-        method, path, summary, serve, access or _usual_access(path), takes, returned, media_type, needs_proof
+        method, path, summary, serve, access or _usual_access(path), takes, returned, media_type, needs_proof, scope
     )
 
 

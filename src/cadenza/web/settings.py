@@ -8,9 +8,11 @@ import msgspec
 from cadenza.control.classes import ClassRules
 from cadenza.control.email.outbox import Outbox
 from cadenza.control.money.stripe import StripeAccess
+from cadenza.core.documents import Seller
 from cadenza.fleet.shared import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
+from cadenza.observe.minutes import MinuteRing
 from cadenza.observe.worker_metrics import Family
 from cadenza.web.chat.markdown.process import MarkdownRenderer
 
@@ -27,6 +29,7 @@ class SiteSettings(msgspec.Struct, frozen=True):
     region: str | None = None
     stripe: StripeAccess | None = None
     secret_key: str | None = None
+    seller: Seller | None = None  # None: no documents are issued
 
 
 class SiteParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,5 +41,7 @@ class SiteParts(msgspec.Struct, frozen=True, kw_only=True):
     settings: SiteSettings
     class_rules: Callable[[str], ClassRules]  # what the config says about a class
     read_metrics: ReadMetrics  # of all worker processes
+    minutes: MinuteRing
+    find_store_problem: Callable[[], Awaitable[str | None]]  # why the store takes no writes
     markdown: MarkdownRenderer
     outbox: Outbox | None  # None: no e-mail is sent

@@ -1,7 +1,7 @@
 """One request for a page or for /platform/api: who asks, the token that its forms carry, and what it sent.
 
 The session secret is in a cookie that scripts cannot read. Before sign-in there is an anonymous cookie, which only
-binds the CSRF token of a form to the browser that got the form.
+binds the CSRF token of a form to the browser that got the form. A script sends an access token instead of a cookie.
 """
 
 import time
@@ -16,6 +16,7 @@ from cadenza.control.money.payments import PaymentProvider
 from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.sessions import SignedIn
 from cadenza.control.sign_in.sign_in import SignIns
+from cadenza.control.tokens import TokenUser
 from cadenza.core.rates import Rate
 from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.store import Store
@@ -23,6 +24,7 @@ from cadenza.store.tables.accounts import Account
 from cadenza.web.cookies import CSRF_HEADER, SESSION_COOKIE, Origin, cookie_name, csrf_token, is_own_request
 from cadenza.web.docs.reference import ApiDocument, Reference
 from cadenza.web.errors import BadForm, NotSignedIn, TooMany, WrongOrigin
+from cadenza.web.money.pdf_queue import PdfQueue
 from cadenza.web.operator.ledger_check import LedgerCheck
 from cadenza.web.render import NOTES, Assets, Renderer
 from cadenza.web.settings import SiteParts
@@ -50,6 +52,7 @@ class WebContext(SiteParts, frozen=True, kw_only=True):
     mailer: Mailer | None
     payments: PaymentProvider | None  # None: no payment by card
     log_eraser: LogEraser
+    pdf_queue: PdfQueue
 
     def send_notice(self, to: str, notice: EmailText, detail: str = "") -> None:
         """Notify the owner of an account of a change by e-mail, if e-mail is configured."""
@@ -66,15 +69,23 @@ class Visit:
         self.store = context.store
         self.cookie = ""
         self.signed_in: SignedIn | None = None
+        self.token_user: TokenUser | None = None  # instead of a session
         self.now_ms = time.time_ns() // 1_000_000
         self._new_cookies: dict[str, tuple[str, int]] = {}
 
     @property
     def account(self) -> Account:
-        """The account of a complete session."""
+        """The account of a complete session, or of an access token."""
+        if self.token_user:
+            return self.token_user.account
         if not self.is_signed_in:
             raise NotSignedIn
         return self.require_session().account
+
+    @property
+    def actor(self) -> str:
+        """Who does what this visit does, for the audit log."""
+        return self.token_user.actor if self.token_user else self.account.email
 
     @property
     def is_signed_in(self) -> bool:
@@ -118,15 +129,20 @@ class Visit:
         """403 unless a changing request comes from one of our own pages: by its origin, and by its token.
 
         429 for an account that changes things too often, from any number of networks: most changes write to the audit
-        log. Requests from other sites do not count, or any page could use up the limit of its visitors.
+        log. Requests from other sites do not count, or any page could use up the limit of its visitors. An access
+        token is no cookie: a page of another site cannot send it, so it needs no such check.
         """
+        if self.token_user is None:
+            self._check_origin(token)
+        if self.token_user or self.is_signed_in:
+            await self.limit("changes", CHANGE_RATE, "Too many changes at once. Try again in a moment.")
+
+    def _check_origin(self, token: str) -> None:
         headers = self.request.headers
         base_url = self.context.settings.base_url
         origin = Origin(headers.get("sec-fetch-site"), headers.get("origin"), headers.get("host"), base_url)
         if not is_own_request(origin, token, self.cookie):
             raise WrongOrigin
-        if self.is_signed_in:
-            await self.limit("changes", CHANGE_RATE, "Too many changes at once. Try again in a moment.")
 
     def page(self, template: str, **values: object) -> HTMLResponse:
         """Render a template. It also gets the visit, its account and the note of a redirect."""

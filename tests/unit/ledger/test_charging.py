@@ -83,6 +83,17 @@ def test_a_correction_gives_back_granted_credit_that_the_final_cost_does_not_tak
     assert (account.granted_nano, [one.granted_nano for one in changes.corrections]) == (back_nano, [back_nano])
 
 
+@pytest.mark.parametrize("granted_nano", [0, 400, DUE_NANO, DUE_NANO + 700])
+@pytest.mark.parametrize("refunded_nano", [1, 700, DUE_NANO])
+def test_after_a_refund_a_correction_gives_back_the_rest_of_each_kind(refunded_nano: int, granted_nano: int) -> None:
+    """Of what was charged, refund and correction leave the final cost less the refund, of granted credit first."""
+    charged_nano = DUE_NANO + 700
+    by_refund_nano = max(0, refunded_nano - (charged_nano - granted_nano))
+    recorded = Recorded(charged_nano, "sweep", granted_nano, refunded_nano)
+    _, account, _ = end_late(Known(ended={"r1": recorded}))
+    assert granted_nano - by_refund_nano - account.granted_nano == min(granted_nano, DUE_NANO - refunded_nano)
+
+
 def test_a_sweep_never_corrects_what_a_request_was_charged() -> None:
     """Its mark is older than the end of the request, and may cost less."""
     found, account, changes = end_late(Known(ended={"r1": Recorded(DUE_NANO + 700, "request")}), source="sweep")

@@ -26,6 +26,7 @@ from cadenza.control.class_versions import (
     unrecorded,
 )
 from cadenza.control.store.prepare import require_store
+from cadenza.core.attempts import TRIAL, AttemptCounts
 from cadenza.core.classes import ClassState
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
@@ -33,8 +34,10 @@ from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import Broken, read_body
 from cadenza.observe import make_log
 from cadenza.store.address import open_store
-from cadenza.store.store import StoreUnavailable
+from cadenza.store.store import StoreRefused, StoreUnavailable
+from cadenza.store.tables.attempts import add as add_attempts
 from cadenza.upstreams.base import Fault, FaultKind, Probe, Upstream
+from cadenza.upstreams.billed import BilledUpstream
 from cadenza.upstreams.trial.session import TrialFinding, fault_advice
 from cadenza.upstreams.trial.trial import try_model, try_one_token, try_plain_reply
 
@@ -222,17 +225,31 @@ async def try_models(
     if provider is not None and provider not in used:
         raise ValueError(f"no route uses a provider named '{provider}'; {suggest(provider, used)}")
     wanted = [route for route in routes.values() if provider in (None, route.provider)]
-    checks = list[TrialCheck]()
+    checks, attempts = list[TrialCheck](), AttemptCounts()
     for route in wanted:
         what = "with tiny requests, one at a time" if is_deep else "with a request for one token"
         announce(f"Trying {route.provider}: {route.model} {what} …")
         upstream = build_upstreams(settings, make_log(), wanted)[route.provider]
         await upstream.start()
         try:
-            checks += await _try_route(settings, upstream, route, limit_s, is_deep=is_deep)
+            counted = BilledUpstream(upstream, attempts, TRIAL)
+            checks += await _try_route(settings, counted, route, limit_s, is_deep=is_deep)
         finally:
             await upstream.stop()
+    await _keep_attempts(settings, attempts)
     return checks
+
+
+async def _keep_attempts(settings: Settings, attempts: AttemptCounts) -> None:
+    """Providers bill the trials. Without a usable store, which has a check of its own, they are not counted."""
+    store = open_store(settings.store.url)
+    try:
+        await require_store(store)
+        await add_attempts(store, attempts.take())
+    except (StoreUnavailable, StoreRefused):
+        pass
+    finally:
+        await store.close()
 
 
 async def _try_route(

@@ -205,11 +205,13 @@ def check_class(preferred_class: str) -> None:
 
 
 def preferences_of(account: Account) -> Preferences:
-    return Preferences(account.preferred_class, account.theme, account.uses_search, account.uses_memory)
+    return Preferences(
+        account.preferred_class, account.theme, account.uses_search, account.uses_memory, account.shows_cost
+    )
 
 
 async def choose(
-    store: Store, account: Account, chosen: Preferences, usable_classes: Collection[str], now_ms: int
+    store: Store, account: Account, chosen: Preferences, usable_classes: Collection[str], now_ms: int, *, by: str
 ) -> Preferences:
     check_class(chosen.preferred_class)
     if chosen.preferred_class not in {*usable_classes, account.preferred_class}:
@@ -219,7 +221,7 @@ async def choose(
 
     def change(tx: Transaction) -> None:
         accounts.change(tx, account.id, **msgspec.structs.asdict(chosen))
-        audit_events.add(tx, AuditEvent(now_ms, account.email, "account.preferences", account.id))
+        audit_events.add(tx, AuditEvent(now_ms, by, "account.preferences", account.id))
 
     await make_change(store, change)
     return chosen

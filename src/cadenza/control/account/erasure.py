@@ -10,6 +10,7 @@ import msgspec
 from cadenza.control.account.accounts import find_account, get_account
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
+from cadenza.core.records import COMMAND_LINE
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
 from cadenza.ledger.origins import CreditMove
@@ -32,15 +33,18 @@ class Erased(msgspec.Struct, frozen=True):
 
 
 async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erased:
+    """Erase an account. Its owner may do it too, but not one who is an operator."""
     found = await get_account(store, email)
     await credit.gather_free(store, found.id, found.balance_nano)
 
     def erase(tx: Transaction) -> Erased:
         account = find_account(tx, email)
+        if account.is_operator and by != COMMAND_LINE:
+            raise ControlError(f"{account.email} is an operator. Another operator must take the role away first.")
         money = credit.lock_money(tx, account.id)
         balance_nano = money.balance_nano
         if money.held_nano:
-            raise ControlError(_is_in_use(account.email, money.held_nano))
+            raise ControlError(_is_in_use(account.email, money.held_nano, by))
         if balance_nano:
             credit.take(tx, CreditMove(account.id, "erasure", balance_nano, NOTE, now_ms, f"erasure:{account.id}"))
         erasure.erase(tx, account, now_ms)
@@ -52,9 +56,11 @@ async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erase
     return msgspec.structs.replace(erased, leaves_log=not await store.empty_log())
 
 
-def _is_in_use(email: str, held_nano: int) -> str:
-    return (
-        f"{email} cannot be erased now: requests of it hold {format_dollars(held_nano)} dollars. "
+def _is_in_use(email: str, held_nano: int, by: str) -> str:
+    held = f"{email} cannot be erased now: requests of it hold {format_dollars(held_nano)} dollars. "
+    if by != COMMAND_LINE:
+        return f"{held}Revoke its keys, which ends the requests, and try again in a minute."
+    return held + (
         f"Run 'cadenza account suspend {email}', which ends them within a second, and then this command again. "
         "If no request runs, a process died: start the service, which ends what it left."
     )

@@ -81,6 +81,9 @@ RESUMED = EmailText("Your account is not suspended any more", "an operator ended
 ROLE_GIVEN = EmailText("Your account is an operator's now", "an operator made your account an operator's.", ASK)
 ROLE_TAKEN = EmailText("Your account is an ordinary one now", "your account is not an operator's any more.", ASK)
 KEY_CREATED = EmailText("A new key for your account", "the key {detail} was created for your account.")
+TOKEN_CREATED = EmailText(
+    "A new access token for your account", "the access token {detail} was created for your account."
+)
 APP_ADDED = EmailText("An authenticator app was added", "an authenticator app was added to your account.")
 APP_REMOVED = EmailText("An authenticator app was removed", "the authenticator app of your account was removed.")
 CODES_RENEWED = EmailText(

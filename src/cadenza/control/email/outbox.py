@@ -48,6 +48,12 @@ class Outbox:
         self._queue: asyncio.Queue[Compose] = asyncio.Queue(queue_max)
         self._task: asyncio.Task[None] | None = None
         self._retries: set[asyncio.Task[None]] = set()
+        self.failure = ""  # why the last e-mail was not sent; empty once one is sent
+
+    @property
+    def waiting(self) -> int:
+        """E-mails that were not sent yet."""
+        return self._queue.qsize() + len(self._retries)
 
     def post(self, compose: Compose) -> None:
         """Queue an e-mail. `compose` writes it, or returns None if there is nothing to send after all."""
@@ -87,7 +93,9 @@ class Outbox:
     async def _try(self, email: Email, tries: int) -> None:
         try:
             await self._send(email)
+            self.failure = ""
         except SendFailed as error:
+            self.failure = error.reason
             has_more = error.retry_helps and tries < len(self._pauses_s) and len(self._retries) < self._queue.maxsize
             self._log.error("an e-mail was not sent", reason=error.reason, tries=tries + 1, is_last=not has_more)
             if has_more:

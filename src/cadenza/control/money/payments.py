@@ -116,6 +116,17 @@ class PaymentEvent(msgspec.Struct, frozen=True):
     fact: Fact
 
 
+class ProviderPayment(msgspec.Struct, frozen=True):
+    """A payment as the provider lists it. Amounts are None if they are not in dollars."""
+
+    id: str
+    payment_id: str  # ours; empty for a payment of another program
+    amount_nano: int | None
+    refunded_nano: int | None
+    is_disputed: bool
+    created_at: int
+
+
 class ProviderFailed(Exception):
     """The payment provider did not do what was asked. The message is for the log."""
 
@@ -196,8 +207,7 @@ def describe_payment(payment: Payment) -> str:
 async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: int) -> Result:
     """Apply an event, in one transaction, if it is new and fits the payment."""
 
-    subject = event.subject
-    names = PaymentIds(provider, subject.payment_id, subject.checkout, subject.reference)
+    subject, names = event.subject, payment_ids(provider, event.subject)
     if needed_nano := _taken_by(event.fact):
         found = await payments.find(store, names)
         if found:
@@ -214,6 +224,10 @@ async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: 
         return _Change(tx, payment, provider, now_ms).apply(event)
 
     return await make_change(store, apply)
+
+
+def payment_ids(provider: str, subject: Subject) -> PaymentIds:
+    return PaymentIds(provider, subject.payment_id, subject.checkout, subject.reference)
 
 
 def _taken_by(fact: Fact) -> int:

@@ -20,7 +20,8 @@ from cadenza.core.usage_report import (
     spending_days,
     spending_rate,
 )
-from cadenza.ledger import audit, statement
+from cadenza.ledger import audit, months, statement
+from cadenza.ledger.months import ClosedMonth
 from cadenza.ledger.statement import ChargeDetails, Entry, PeriodSums
 from cadenza.store.store import Store
 from cadenza.store.tables import usage
@@ -135,6 +136,12 @@ async def usage_overview(store: Store, account_id: str, span: Span) -> Overview:
     return Overview(span, days, keys, keys_in_all)
 
 
+async def key_overview(store: Store, account_id: str, key_id: str, span: Span) -> Overview:
+    """The usage of one key by day and class."""
+    days = fill_days(span, await usage.by_day_and_class(store, account_id, span, key_id))
+    return Overview(span, days, [], 1)
+
+
 async def pace(store: Store, account_id: str, now_ms: int) -> SpendingRate:
     """What the account spent per day over the last 7 days, and how long its balance lasts at that rate."""
     balance_nano, created_at = await usage.balance(store, account_id)
@@ -143,8 +150,18 @@ async def pace(store: Store, account_id: str, now_ms: int) -> SpendingRate:
     return spending_rate(spent_nano, days, balance_nano, now_ms)
 
 
-async def check_ledger(store: Store) -> tuple[list[audit.Violation], audit.AuditCounts]:
-    return await audit.check(store), await audit.count(store)
+class LedgerState(msgspec.Struct, frozen=True):
+    """What a check of the ledger found, how much it read, and since which closed month."""
+
+    findings: list[audit.Violation]
+    counts: audit.AuditCounts
+    closed: ClosedMonth | None
+
+
+async def check_ledger(store: Store) -> LedgerState:
+    """Check everything since the last closed month. `check_all` also reads the closed ones."""
+    closed = months.newest(await months.list_months(store))
+    return LedgerState(await audit.check(store, closed), await audit.count(store, closed), closed)
 
 
 async def export_ledger(store: Store, email: str | None, span: Span = ALWAYS) -> AsyncIterator[dict[str, Any]]:

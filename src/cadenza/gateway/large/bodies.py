@@ -108,4 +108,5 @@ def _chat_request(parsed: Parsed, body: bytes | bytearray, texts: LargeTexts) ->
         ),
         media=parsed.media,
         extra={name: msgspec.Raw(view(span)) for name, span in parsed.extra_fields.items()},
+        wants_cost=parsed.wants_cost,
     )

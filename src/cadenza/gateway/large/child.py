@@ -114,6 +114,7 @@ def describe(body: bytearray, decoded: ChatBody, chat: ChatRequest) -> Parsed:
         text_chars=_least_chars(chat),
         extra_fields={name: spans.find(raw) for name, raw in chat.extra.items()},
         extra=memoryview(spans.extra),
+        wants_cost=chat.wants_cost,
     )
 
 

@@ -38,6 +38,7 @@ class Parsed(msgspec.Struct, frozen=True, tag=True):
     text_chars: int  # of all that is counted, at least
     extra_fields: dict[str, Span]
     extra: memoryview  # what is not in the body as it came
+    wants_cost: bool
 
 
 class InvalidBody(msgspec.Struct, frozen=True, tag=True):

@@ -32,6 +32,7 @@ class Account(msgspec.Struct, frozen=True):
     low_noticed_at: int | None = None
     debt_nano: int = 0  # paid by ended holds and later credit, before anything else
     granted_nano: int = 0  # the part of the balance that was not paid for, and is spent first
+    shows_cost: bool = False  # replies say what they cost
 
 
 class Preferences(msgspec.Struct, frozen=True):
@@ -41,6 +42,7 @@ class Preferences(msgspec.Struct, frozen=True):
     theme: Theme
     uses_search: bool
     uses_memory: bool
+    shows_cost: bool = False
 
 
 COLUMNS = [schema.accounts.c[name] for name in Account.__struct_fields__]
@@ -58,6 +60,8 @@ LOCK_PASSWORD = Statement(select(schema.accounts.c.password_hash).where(_OF_ID).
 OPERATORS = Statement(select(schema.accounts.c.id).where(schema.accounts.c.is_operator).with_for_update())
 OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
 COUNT = Statement(select(func.count()).select_from(schema.accounts))
+COUNT_BEFORE = Statement(select(func.count()).where(schema.accounts.c.created_at < bindparam("before")))
+OLDEST = Statement(select(func.min(schema.accounts.c.created_at)))
 
 
 def add(tx: Transaction, account: Account, password_hash: str) -> None:
@@ -118,6 +122,18 @@ async def list_all(store: Store) -> list[Account]:
 async def count(store: Store) -> int:
     [(found,)] = await store.rows(COUNT, {})
     return int(found)
+
+
+async def count_before(store: Store, before_ms: int) -> int:
+    """How many accounts were created before a time."""
+    [(found,)] = await store.rows(COUNT_BEFORE, {"before": before_ms})
+    return int(found)
+
+
+async def oldest(store: Store) -> int | None:
+    """When the first account was created."""
+    [(at,)] = await store.rows(OLDEST, {})
+    return None if at is None else int(at)
 
 
 def read_account(row: Row) -> Account:

@@ -9,7 +9,10 @@ from cadenza.store.store import Store, Transaction
 
 
 class AuditEvent(msgspec.Struct, frozen=True):
-    """`actor` is the address of an account, or `command line`; `event` is a noun and a verb, like key.revoke."""
+    """`actor` is the address of an account, or `command line`; `event` is a noun and a verb, like key.revoke.
+
+    The actor of an event that is written may also be what `by_token` returns.
+    """
 
     at: int
     actor: str
@@ -18,13 +21,15 @@ class AuditEvent(msgspec.Struct, frozen=True):
     subject: str = ""  # the id of what it was done to
     detail: str = ""
     id: int = 0  # once it is written
+    token: str | None = None  # the first characters of the access token that was used, when it is read
     email: str | None = None  # of the account, when it is read
 
 
 _WRITTEN = ("at", "actor", "act", "account_id", "subject", "detail")
-INSERT = Statement(insert(audit_events), *_WRITTEN)
+_BY_TOKEN = " by token "  # noqa: S105 no address and no other actor has it
+INSERT = Statement(insert(audit_events), *_WRITTEN, "token")
 _NEWEST_FIRST = (
-    select(*(audit_events.c[name] for name in (*_WRITTEN, "id")), accounts.c.email)
+    select(*(audit_events.c[name] for name in (*_WRITTEN, "id", "token")), accounts.c.email)
     .outerjoin_from(audit_events, accounts, accounts.c.id == audit_events.c.account_id)
     .where(audit_events.c.id < bindparam("before"))
     .order_by(audit_events.c.id.desc())
@@ -41,8 +46,14 @@ LIST_OF_SUBJECT = Statement(
 NEWEST = 2**62
 
 
+def by_token(address: str, prefix: str) -> str:
+    """The actor of an event that an account caused with an access token. It is stored in two columns."""
+    return address + _BY_TOKEN + prefix
+
+
 def add(tx: Transaction, event: AuditEvent) -> None:
-    tx.change(INSERT, msgspec.structs.asdict(event) | {"act": event.event})
+    actor, _, token = event.actor.partition(_BY_TOKEN)
+    tx.change(INSERT, msgspec.structs.asdict(event) | {"act": event.event, "actor": actor, "token": token or None})
 
 
 async def list_newest(

@@ -8,7 +8,7 @@ from sqlalchemy import Select, bindparam, case, insert, literal_column, select, 
 
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.records import Route
-from cadenza.store.schema import class_states, class_versions
+from cadenza.store.class_tables import class_states, class_versions
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 

@@ -9,8 +9,10 @@ import secrets
 from sqlalchemy import and_, bindparam, case, delete, func, select, update
 
 from cadenza.store.schema import (
+    access_tokens,
     accounts,
     audit_events,
+    buyers,
     idempotency,
     keys,
     links,
@@ -34,6 +36,7 @@ FORGOTTEN = {
     "theme": "system",
     "uses_search": True,
     "uses_memory": True,
+    "shows_cost": False,
     "low_balance_nano": 0,
     "low_noticed_at": None,
     "note_count": 0,
@@ -53,7 +56,7 @@ CLEAR_OTHER_AUDIT_EVENTS = Statement(
 REMOVE_LINKS = Statement(delete(links).where(links.c.email == bindparam("address")))
 REMOVE_OWNED = [
     Statement(delete(table).where(table.c.account_id == bindparam("account")))
-    for table in (sessions, links, totp, recovery_codes, passkeys, notes, idempotency)
+    for table in (sessions, access_tokens, links, totp, recovery_codes, passkeys, notes, idempotency, buyers)
 ]
 FORGET_DIGESTS = Statement(
     update(usage)

@@ -83,6 +83,7 @@ class FoundKey(NamedTuple):
     balance_nano: int
     uses_search: bool
     has_notes: bool  # and its account uses them
+    shows_cost: bool
     classes_epoch: int
 
 
@@ -140,6 +141,7 @@ NOT_OF_KEY: dict[str, ColumnElement[Any]] = {
     "suspended_at": accounts.c.suspended_at,
     "uses_search": accounts.c.uses_search,
     "has_notes": and_(accounts.c.uses_memory, accounts.c.note_count > literal_column("0")),
+    "shows_cost": accounts.c.shows_cost,
     "revoked_at": func.coalesce(keys.c.revoked_at, accounts.c.suspended_at),
     "classes_epoch": epochs.number_of(epochs.CLASSES),
 }

@@ -1,16 +1,22 @@
 """What operators read about all accounts and their keys."""
 
-import msgspec
-from sqlalchemy import ColumnElement, bindparam, case, func, select, text
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
-from cadenza.store.schema import accounts, keys, sessions, usage
+import msgspec
+from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, text
+
+from cadenza.core.spans import DAY_MS
+from cadenza.store.schema import accounts, keys, payments, processes, sessions, usage, vouchers
 from cadenza.store.statements import Statement, total
-from cadenza.store.store import Store, Transaction
+from cadenza.store.store import Row, Store, Transaction
 from cadenza.store.tables.accounts import COLUMNS, Account, read_account
 from cadenza.store.tables.keys import RECORDS, KeyRecord, read_record
 from cadenza.store.tables.usage import PROMPT_TOKENS
 
 ESCAPE = "\\"
+FIRST_TOKEN_MS = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000)  # bounds of the counts of replies
 FAULT_STATUS = 500  # and above: the service or the upstream failed
 
 
@@ -33,6 +39,58 @@ class ClassUse(msgspec.Struct, frozen=True):
     failed: int
     prompt_tokens: int
     completion_tokens: int
+    cost_nano: int
+
+
+class UseStep(msgspec.Struct, frozen=True):
+    """What was used in one step of time. `first_tokens` counts replies by the bounds of FIRST_TOKEN_MS, and above."""
+
+    start_ms: int
+    requests: int
+    failed: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost_nano: int
+    first_tokens: tuple[int, ...]
+
+
+class ProviderPace(msgspec.Struct, frozen=True):
+    """The replies of a provider in a span of time, and those that took long to begin."""
+
+    provider: str
+    replies: int
+    slow: int
+
+
+class PaidDay(msgspec.Struct, frozen=True):
+    """What was paid by card on a day since the epoch, and what of it was returned since."""
+
+    day: int
+    payments: int
+    paid_nano: int
+    returned_nano: int
+
+
+class VoucherTotals(msgspec.Struct, frozen=True):
+    """Vouchers that can be redeemed, and those that were redeemed since a time."""
+
+    open_count: int
+    open_nano: int
+    redeemed_count: int
+    redeemed_nano: int
+
+
+class FoundRequest(msgspec.Struct, frozen=True):
+    """A metering row that was searched for."""
+
+    completion_id: str
+    request_id: str
+    account_id: str
+    email: str
+    class_id: str
+    provider: str
+    status: int
+    started_at: int
     cost_nano: int
 
 
@@ -74,6 +132,68 @@ USE_SINCE = Statement(  # completion ids begin with the time, so that this reads
     .group_by(text("1"))
     .order_by(text("1"))
 )
+_SINCE = (usage.c.completion_id >= bindparam("first"), usage.c.started_at >= bindparam("start"))
+_FIRST_TOKEN_PLACE = case(
+    (usage.c.first_byte_ms.is_(None), -1),
+    *((usage.c.first_byte_ms <= bound, place) for place, bound in enumerate(FIRST_TOKEN_MS)),
+    else_=len(FIRST_TOKEN_MS),
+)
+USE_BY_STEP = Statement(
+    select(
+        (usage.c.started_at - bindparam("start")) // bindparam("step"),
+        _FIRST_TOKEN_PLACE,
+        func.count(),
+        _count_if(usage.c.status >= FAULT_STATUS),
+        total(PROMPT_TOKENS),
+        total(usage.c.completion_tokens),
+        total(usage.c.cost_nano),
+    )
+    .where(*_SINCE)
+    .group_by(text("1"), text("2"))
+    .order_by(text("1"), text("2"))
+)
+PACE = Statement(
+    select(usage.c.provider, func.count(), _count_if(usage.c.first_byte_ms > bindparam("slow")))
+    .where(*_SINCE, usage.c.first_byte_ms.is_not(None))
+    .group_by(usage.c.provider)
+    .order_by(usage.c.provider)
+)
+_IS_PAID = or_(*(payments.c.state == state for state in ("paid", "returned", "disputed")))
+PAID_BY_DAY = Statement(
+    select(
+        payments.c.created_at // DAY_MS, func.count(), total(payments.c.amount_nano), total(payments.c.returned_nano)
+    )
+    .where(payments.c.created_at >= bindparam("start"), _IS_PAID)
+    .group_by(text("1"))
+    .order_by(text("1"))
+)
+_IS_OPEN = and_(
+    vouchers.c.redeemed_at.is_(None), or_(vouchers.c.expires_at.is_(None), vouchers.c.expires_at > bindparam("now"))
+)
+_IS_REDEEMED = vouchers.c.redeemed_at >= bindparam("start")
+VOUCHERS = Statement(
+    select(
+        _count_if(_IS_OPEN),
+        total(case((_IS_OPEN, vouchers.c.amount_nano), else_=0)),
+        _count_if(_IS_REDEEMED),
+        total(case((_IS_REDEEMED, vouchers.c.amount_nano), else_=0)),
+    )
+)
+_FOUND = select(
+    *(accounts.c.email if name == "email" else usage.c[name] for name in FoundRequest.__struct_fields__)
+).join_from(usage, accounts)
+REQUEST_BY_COMPLETION = Statement(_FOUND.where(usage.c.completion_id == bindparam("text")))
+REQUEST_BY_ID = Statement(
+    _FOUND.where(*_SINCE, usage.c.request_id == bindparam("text"))
+    .order_by(usage.c.completion_id.desc())
+    .limit(bindparam("count"))
+)
+HOSTS = Statement(
+    select(func.coalesce(processes.c.host, ""), func.count())
+    .where(processes.c.beats >= 0)
+    .group_by(text("1"))
+    .order_by(text("1"))
+)
 SESSIONS = Statement(
     select(func.count())
     .select_from(sessions)
@@ -102,6 +222,54 @@ async def use_since(store: Store, first_id: str, start_ms: int) -> list[ClassUse
     """What was used since a time, by class. `first_id` is the lowest completion id of that time."""
     rows = await store.rows(USE_SINCE, {"first": first_id, "start": start_ms})
     return [ClassUse(class_id, *map(int, counted)) for class_id, *counted in rows]
+
+
+async def use_by_step(store: Store, first_id: str, start_ms: int, step_ms: int) -> list[UseStep]:
+    """What was used since a time, in steps; a step without requests is left out."""
+    rows = await store.rows(USE_BY_STEP, {"first": first_id, "start": start_ms, "step": step_ms})
+    return [
+        _use_step(start_ms + int(step) * step_ms, [row[1:] for row in found])
+        for step, found in groupby(rows, key=itemgetter(0))
+    ]
+
+
+def _use_step(at_ms: int, found: Sequence[Row]) -> UseStep:
+    """Each row has the place of its requests in `first_tokens`, which is -1 without a first token, and their sums."""
+    by_place = {int(place): int(requests) for place, requests, *_ in found}
+    requests, failed, prompt_tokens, completion_tokens, cost_nano = (
+        sum(int(row[column]) for row in found) for column in range(1, 6)
+    )
+    first_tokens = tuple(by_place.get(place, 0) for place in range(len(FIRST_TOKEN_MS) + 1))
+    return UseStep(at_ms, requests, failed, prompt_tokens, completion_tokens, cost_nano, first_tokens)
+
+
+async def pace_since(store: Store, first_id: str, start_ms: int, slow_ms: int) -> list[ProviderPace]:
+    """How fast the replies of each provider began, of the requests since a time."""
+    rows = await store.rows(PACE, {"first": first_id, "start": start_ms, "slow": slow_ms})
+    return [ProviderPace(name, int(replies), int(slow)) for name, replies, slow in rows]
+
+
+async def paid_by_day(store: Store, start_ms: int) -> list[PaidDay]:
+    return [PaidDay(*map(int, row)) for row in await store.rows(PAID_BY_DAY, {"start": start_ms})]
+
+
+async def voucher_totals(store: Store, start_ms: int, now_ms: int) -> VoucherTotals:
+    [row] = await store.rows(VOUCHERS, {"start": start_ms, "now": now_ms})
+    return VoucherTotals(*map(int, row))
+
+
+async def find_requests(store: Store, text: str, first_id: str, start_ms: int, count: int) -> list[FoundRequest]:
+    """The request with this completion id, or those since a time with this request id, newest first."""
+    values = {"text": text, "first": first_id, "start": start_ms, "count": count}
+    rows = await store.rows(REQUEST_BY_COMPLETION, {"text": text})
+    if not rows and not text.startswith("chatcmpl-"):
+        rows = await store.rows(REQUEST_BY_ID, values)
+    return [FoundRequest(*row) for row in rows]
+
+
+async def list_hosts(store: Store) -> list[tuple[str, int]]:
+    """The machines of the fleet, and how many processes each has."""
+    return [(str(host), int(count)) for host, count in await store.rows(HOSTS, {})]
 
 
 async def count_sessions(store: Store, account_id: str, now_ms: int) -> int:

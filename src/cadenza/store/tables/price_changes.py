@@ -5,7 +5,7 @@ from sqlalchemy import bindparam, delete, insert, select
 
 from cadenza.core.money import Price
 from cadenza.core.prices import PriceChange
-from cadenza.store.schema import price_changes
+from cadenza.store.class_tables import price_changes
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 

@@ -35,9 +35,9 @@ OF_SPAN = (usage.c.account_id == bindparam("account"), *IN_SPAN)
 _BY = {name: select(column, *COUNTERS).group_by(text("1")).order_by(text("1")) for name, column in GROUPS.items()}
 REPORTS = {group_by: Statement(query.where(*OF_SPAN)) for group_by, query in _BY.items()}
 REPORTS_OF_ALL = {group_by: Statement(query.where(*IN_SPAN)) for group_by, query in _BY.items()}
-BY_DAY_AND_CLASS = Statement(
-    select(GROUPS["day"], usage.c.class_id, *COUNTERS).where(*OF_SPAN).group_by(text("1"), text("2"))
-)
+_BY_DAY_AND_CLASS = select(GROUPS["day"], usage.c.class_id, *COUNTERS).where(*OF_SPAN).group_by(text("1"), text("2"))
+BY_DAY_AND_CLASS = Statement(_BY_DAY_AND_CLASS)
+BY_DAY_AND_CLASS_OF_KEY = Statement(_BY_DAY_AND_CLASS.where(usage.c.key_id == bindparam("key")))
 SPENT = Statement(select(total(usage.c.cost_nano)).where(*OF_SPAN))
 KEY_SUMS = (
     select(usage.c.key_id, *(column.label(name) for name, column in zip(FIELDS, COUNTERS, strict=True)))
@@ -75,9 +75,12 @@ async def report(store: Store, account_id: str | None, span: Span, group_by: Gro
     return Report(span, balance_nano, sum_counters(counters for _, counters in groups), group_by, groups)
 
 
-async def by_day_and_class(store: Store, account_id: str, span: Span) -> list[tuple[int, str, Counters]]:
-    """For each day since the epoch and each class that was used on it. In no order."""
-    rows = await store.rows(BY_DAY_AND_CLASS, _values(account_id, span))
+async def by_day_and_class(
+    store: Store, account_id: str, span: Span, key_id: str | None = None
+) -> list[tuple[int, str, Counters]]:
+    """For each day since the epoch and each class that was used on it, with one key or all. In no order."""
+    statement = BY_DAY_AND_CLASS_OF_KEY if key_id else BY_DAY_AND_CLASS
+    rows = await store.rows(statement, {**_values(account_id, span), **({"key": key_id} if key_id else {})})
     return [(int(day), class_id, Counters(*map(int, counters))) for day, class_id, *counters in rows]
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from sqlalchemy import bindparam, insert, select, update
 
-from cadenza.store.schema import verdict_scores, verdicts
+from cadenza.store.class_tables import verdict_scores, verdicts
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 

@@ -7,7 +7,7 @@ are compared with it, else empty. Of each class the newest watches are kept, and
 
 from sqlalchemy import and_, bindparam, delete, not_, or_, select, update
 
-from cadenza.store.schema import class_states, verdict_scores, verdicts
+from cadenza.store.class_tables import class_states, verdict_scores, verdicts
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import class_versions

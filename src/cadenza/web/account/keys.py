@@ -30,6 +30,7 @@ from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.rates import Rate
 from cadenza.core.records import PERIODS, SCOPES, Cap, Period
 from cadenza.web.errors import BadForm
+from cadenza.web.money.usage import key_usage
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
@@ -165,7 +166,9 @@ async def new_page(visit: Visit, error: str = "", typed: NewKeyForm | None = Non
 
 async def key_page(visit: Visit, error: str = "", typed: LimitFields | None = None) -> Response:
     key = await _own_key(visit)
-    return visit.page("key.html", key=key, form=typed or _fields_of(key), error=error, **_bounds(visit))
+    usage, chart = await key_usage(visit, key.id)
+    fields = typed or _fields_of(key)
+    return visit.page("key.html", key=key, usage=usage, chart=chart, form=fields, error=error, **_bounds(visit))
 
 
 async def create_by_form(visit: Visit, typed: NewKeyForm) -> Response:
@@ -233,7 +236,7 @@ async def patch_key(visit: Visit, body: KeyChangeBody) -> KeyObject:
 async def revoke(visit: Visit) -> KeyObject:
     await visit.limit("keys", CHANGE_RATE, TOO_MANY)
     account = visit.account
-    done = await revoke_key(visit.store, visit.path_param("key_id"), visit.now_ms, account.id, by=account.email)
+    done = await revoke_key(visit.store, visit.path_param("key_id"), visit.now_ms, account.id, by=visit.actor)
     return _to_object(done.key)
 
 
@@ -243,7 +246,7 @@ async def _own_key(visit: Visit) -> KeyView:
 
 async def _create(visit: Visit, order: KeyOrder) -> tuple[str, KeyView]:
     account = visit.account
-    secret, key = await create_own_key(visit.store, account.id, order, visit.now_ms, by=account.email)
+    secret, key = await create_own_key(visit.store, account.id, order, visit.now_ms, by=visit.actor)
     shown_name = f'{key.prefix}… ("{key.name}")' if key.name else f"{key.prefix}…"
     visit.context.send_notice(account.email, KEY_CREATED, shown_name)
     return secret, key
@@ -251,7 +254,7 @@ async def _create(visit: Visit, order: KeyOrder) -> tuple[str, KeyView]:
 
 async def _change(visit: Visit, change: KeyChange) -> KeyView:
     account, key_id = visit.account, visit.path_param("key_id")
-    return await change_key(visit.store, key_id, change, visit.now_ms, account.id, by=account.email)
+    return await change_key(visit.store, key_id, change, visit.now_ms, account.id, by=visit.actor)
 
 
 def _fields_of(key: KeyView) -> LimitFields:
@@ -294,9 +297,11 @@ ROUTES: Routes = (
     get("/keys/{key_id}", key_page),
     form("/keys/{key_id}", change_by_form, "/keys/{key_id}", "key-saved", on_error=key_page),
     form("/keys/{key_id}/revoke", revoke, "/keys", "key-revoked"),
-    endpoint("GET", "/keys", "The keys of the account, newest first", list_keys),
-    endpoint("POST", "/keys", "Create a key; its secret is shown once", create_key, needs_proof=True),
-    endpoint("GET", "/keys/{key_id}", "One key", get_key),
-    endpoint("PATCH", "/keys/{key_id}", "Rename a key, or change its limits", patch_key),
-    endpoint("DELETE", "/keys/{key_id}", "Revoke a key, from its next request on", revoke),
+    endpoint("GET", "/keys", "The keys of the account, newest first", list_keys, scope="keys:read"),
+    endpoint(
+        "POST", "/keys", "Create a key; its secret is shown once", create_key, needs_proof=True, scope="keys:write"
+    ),
+    endpoint("GET", "/keys/{key_id}", "One key", get_key, scope="keys:read"),
+    endpoint("PATCH", "/keys/{key_id}", "Rename a key, or change its limits", patch_key, scope="keys:write"),
+    endpoint("DELETE", "/keys/{key_id}", "Revoke a key, from its next request on", revoke, scope="keys:write"),
 )

@@ -23,7 +23,7 @@ from cadenza.store.tables.links import Link, LinkKind
 from cadenza.web.account.sessions import SECURITY_PAGE
 from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
-from cadenza.web.routes import Access, Routes, endpoint, form, get
+from cadenza.web.routes import Access, Routes, form, get
 from cadenza.web.visit import Visit
 
 MAIL_RATE = Rate(1 / 60, 10)  # e-mails that one network asks for
@@ -84,10 +84,6 @@ async def reset(visit: Visit, given: ResetRequest) -> None:
     context.send_notice(account.email, PASSWORD_CHANGED)
 
 
-async def verify(visit: Visit, given: LinkSecret) -> None:
-    await verify_email(visit.store, given.secret, visit.now_ms)
-
-
 async def use_new_address(visit: Visit, given: LinkSecret) -> None:
     old = visit.account
     try:
@@ -99,7 +95,7 @@ async def use_new_address(visit: Visit, given: LinkSecret) -> None:
 
 async def verify_by_form(visit: Visit, typed: LinkSecret) -> Response:
     try:
-        await verify(visit, typed)
+        await verify_email(visit.store, typed.secret, visit.now_ms)
     except ControlError as error:
         raise Missing(error.message) from None
     return redirect(SECURITY_PAGE if visit.is_signed_in else "/sign-in", "verified")
@@ -128,14 +124,4 @@ ROUTES: Routes = (
     form(VERIFY, verify_by_form, VERIFY, access=Access.ANYONE),
     get(NEW_ADDRESS, new_address_page),
     form(NEW_ADDRESS, use_new_address, SECURITY_PAGE, "address-changed"),
-    endpoint(
-        "POST",
-        "/reset/ask",
-        "Have a link sent that resets the password. The reply is the same for every address.",
-        ask_reset,
-        Access.ANYONE,
-    ),
-    endpoint("POST", "/reset", "Set a password by a link. All sessions end.", reset, Access.ANYONE),
-    endpoint("POST", "/verify", "Verify the address of a link.", verify, Access.ANYONE),
-    endpoint("POST", "/new-address", "Take the new e-mail address of a link.", use_new_address),
 )

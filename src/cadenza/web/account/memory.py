@@ -67,13 +67,13 @@ async def list_all(visit: Visit) -> NoteList:
 async def add(visit: Visit, given: NoteText) -> NoteObject:
     await visit.limit("notes", CHANGE_RATE, TOO_MANY)
     account = visit.account
-    return to_record(NoteObject, await add_note(visit.store, account.id, given.text, visit.now_ms, by=account.email))
+    return to_record(NoteObject, await add_note(visit.store, account.id, given.text, visit.now_ms, by=visit.actor))
 
 
 async def change(visit: Visit, given: NoteText) -> NoteObject:
     await visit.limit("notes", CHANGE_RATE, TOO_MANY)
     account, note_id = visit.account, visit.path_param("note_id")
-    note = await change_note(visit.store, note_id, given.text, visit.now_ms, account.id, by=account.email)
+    note = await change_note(visit.store, note_id, given.text, visit.now_ms, account.id, by=visit.actor)
     visit.context.log_eraser.erase_soon()
     return to_record(NoteObject, note)
 
@@ -81,7 +81,7 @@ async def change(visit: Visit, given: NoteText) -> NoteObject:
 async def remove(visit: Visit) -> None:
     await visit.limit("notes", CHANGE_RATE, TOO_MANY)
     account, note_id = visit.account, visit.path_param("note_id")
-    await remove_note(visit.store, note_id, visit.now_ms, account.id, by=account.email)
+    await remove_note(visit.store, note_id, visit.now_ms, account.id, by=visit.actor)
     visit.context.log_eraser.erase_soon()
 
 
@@ -90,8 +90,8 @@ ROUTES: Routes = (
     form(PAGE, add, PAGE, "note-added", on_error=memory_page),
     form(PAGE + "/{note_id}", change, PAGE, "note-changed", on_error=memory_page),
     form(PAGE + "/{note_id}/remove", remove, PAGE, "note-removed"),
-    endpoint("GET", "/memory", "The notes of the account, oldest first", list_all),
-    endpoint("POST", "/memory", "Add a note", add),
-    endpoint("PATCH", "/memory/{note_id}", "Replace the text of a note", change),
-    endpoint("DELETE", "/memory/{note_id}", "Delete a note permanently", remove),
+    endpoint("GET", "/memory", "The notes of the account, oldest first", list_all, scope="memory:read"),
+    endpoint("POST", "/memory", "Add a note", add, scope="memory:write"),
+    endpoint("PATCH", "/memory/{note_id}", "Replace the text of a note", change, scope="memory:write"),
+    endpoint("DELETE", "/memory/{note_id}", "Delete a note permanently", remove, scope="memory:write"),
 )

@@ -13,7 +13,7 @@ from cadenza.store.tables.accounts import Account
 from cadenza.web.account.second_factor import Codes, with_codes
 from cadenza.web.account.sessions import SECURITY_PAGE, SignInStatus, relying_party, renew_session, start_session
 from cadenza.web.errors import Missing
-from cadenza.web.routes import JSON, Access, Routes, endpoint, form, to_record
+from cadenza.web.routes import JSON, Access, Routes, endpoint, form
 from cadenza.web.visit import Visit
 
 
@@ -37,13 +37,6 @@ class PasskeyRecord(msgspec.Struct, frozen=True):
     name: str
     created_at: str
     last_used_at: str | None
-
-
-class PasskeyList(msgspec.Struct, frozen=True):
-    """The passkeys of the account, oldest first."""
-
-    data: list[PasskeyRecord]
-    object: str = "list"
 
 
 async def start_sign_in(visit: Visit) -> Response:
@@ -81,10 +74,6 @@ async def add(visit: Visit, given: AddPasskey) -> Codes:
     return await with_codes(visit, codes)
 
 
-async def list_passkeys(visit: Visit) -> PasskeyList:
-    return PasskeyList([to_record(PasskeyRecord, one) for one in await visit.context.passkeys.list(visit.account.id)])
-
-
 async def remove(visit: Visit) -> Codes:
     if not await visit.context.passkeys.remove(visit.account, visit.path_param("passkey_id"), visit.now_ms):
         raise Missing("There is no such passkey.")
@@ -104,6 +93,4 @@ ROUTES: Routes = (
     endpoint("POST", "/proof/passkey", "Use a passkey, for changes that need a recent proof.", prove),
     endpoint("POST", "/passkeys/ask-to-add", "Ask for a challenge, to add a passkey.", start_adding, needs_proof=True),
     endpoint("POST", "/passkeys", "Add a passkey.", add, needs_proof=True),
-    endpoint("GET", "/passkeys", "List the passkeys.", list_passkeys),
-    endpoint("DELETE", "/passkeys/{passkey_id}", "Remove a passkey.", remove, needs_proof=True),
 )

@@ -1,4 +1,4 @@
-"""Preferences: the class that `auto` stands for, the theme, search and memory."""
+"""Preferences: the class that `auto` stands for, the theme, search and memory, and whether replies say their cost."""
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,7 +11,7 @@ from cadenza.web.chat.offer import offer_of
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
-RENAMED = {"preferred_class": "class", "uses_search": "web_search", "uses_memory": "memory"}
+RENAMED = {"preferred_class": "class", "uses_search": "web_search", "uses_memory": "memory", "shows_cost": "usage_cost"}
 
 
 class PreferencesForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,6 +21,7 @@ class PreferencesForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     theme: Theme
     uses_search: bool = False
     uses_memory: bool = False
+    shows_cost: bool = False
 
 
 class PreferencesRecord(msgspec.Struct, frozen=True, rename=RENAMED):
@@ -30,6 +31,7 @@ class PreferencesRecord(msgspec.Struct, frozen=True, rename=RENAMED):
     theme: Theme
     uses_search: bool
     uses_memory: bool
+    shows_cost: bool
 
 
 class PreferencesChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=RENAMED):
@@ -39,6 +41,7 @@ class PreferencesChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     theme: Theme | UnsetType = UNSET
     uses_search: bool | UnsetType = UNSET
     uses_memory: bool | UnsetType = UNSET
+    shows_cost: bool | UnsetType = UNSET
 
 
 class AccountRecord(msgspec.Struct, frozen=True):
@@ -73,7 +76,7 @@ async def change_preferences(visit: Visit, change: PreferencesChange) -> Prefere
 
 async def _choose(visit: Visit, given: dict[str, object]) -> Preferences:
     chosen = msgspec.structs.replace(preferences_of(visit.account), **given)
-    return await choose(visit.store, visit.account, chosen, _usable_classes(visit), visit.now_ms)
+    return await choose(visit.store, visit.account, chosen, _usable_classes(visit), visit.now_ms, by=visit.actor)
 
 
 def _usable_classes(visit: Visit) -> list[str]:
@@ -84,6 +87,8 @@ def _usable_classes(visit: Visit) -> list[str]:
 ROUTES: Routes = (
     get("/settings", settings_page),
     form("/settings", save, "/settings", "saved", on_error=settings_page),
-    endpoint("GET", "/account", "The account that is signed in, and its preferences.", get_account),
-    endpoint("PATCH", "/preferences", "Change preferences.", change_preferences),
+    endpoint(
+        "GET", "/account", "The account that is signed in, and its preferences.", get_account, scope="account:read"
+    ),
+    endpoint("PATCH", "/preferences", "Change preferences.", change_preferences, scope="account:write"),
 )

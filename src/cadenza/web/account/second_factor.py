@@ -10,7 +10,6 @@ from cadenza.control.sign_in.second_factor import (
     begin_totp,
     confirm_totp,
     enrolment_of,
-    get_factors,
     remove_totp,
     renew_codes,
 )
@@ -19,17 +18,10 @@ from cadenza.web.account.sessions import SECURITY_PAGE, renew_session
 from cadenza.web.account.sign_in import GivenCode
 from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
-from cadenza.web.routes import Routes, endpoint, form, get
+from cadenza.web.routes import Routes, form, get
 from cadenza.web.visit import Visit
 
 APP_PAGE = "/settings/security/app"
-
-
-class EnrolmentRecord(msgspec.Struct, frozen=True):
-    """The secret for an authenticator app, as the address of a QR code and as text."""
-
-    uri: str
-    secret: str
 
 
 class Codes(msgspec.Struct, frozen=True):
@@ -39,14 +31,6 @@ class Codes(msgspec.Struct, frozen=True):
     csrf: str
 
 
-class FactorsRecord(msgspec.Struct, frozen=True):
-    """The second factors of an account, and how many recovery codes are left."""
-
-    has_app: bool
-    passkeys: int
-    recovery_codes: int
-
-
 async def app_page(visit: Visit, error: str = "", _typed: GivenCode | None = None) -> Response:
     try:
         enrolment = await enrolment_of(visit.store, visit.context.sign_ins.sealer, visit.account)
@@ -54,16 +38,6 @@ async def app_page(visit: Visit, error: str = "", _typed: GivenCode | None = Non
         return redirect(SECURITY_PAGE)
     picture = Markup(segno.make(enrolment.uri, error="m").svg_inline(scale=5, border=3, light="#fff"))  # noqa: S704 made here
     return visit.page("authenticator.html", picture=picture, text=enrolment.text, error=error)
-
-
-async def get_second_factors(visit: Visit) -> FactorsRecord:
-    found = await get_factors(visit.store, visit.account.id)
-    return FactorsRecord(found.has_totp, found.passkeys, found.recovery_codes)
-
-
-async def begin(visit: Visit) -> EnrolmentRecord:
-    made = await begin_totp(visit.store, visit.context.sign_ins.sealer, visit.account)
-    return EnrolmentRecord(made.uri, made.text)
 
 
 async def confirm(visit: Visit, given: GivenCode) -> Codes:
@@ -91,7 +65,7 @@ async def with_codes(visit: Visit, codes: list[str]) -> Codes:
 
 
 async def begin_by_form(visit: Visit) -> Response:
-    await begin(visit)
+    await begin_totp(visit.store, visit.context.sign_ins.sealer, visit.account)
     return redirect(APP_PAGE)
 
 
@@ -115,9 +89,4 @@ ROUTES: Routes = (
     form(f"{APP_PAGE}/confirm", confirm_by_form, SECURITY_PAGE, on_error=app_page, needs_proof=True),
     form(f"{APP_PAGE}/remove", remove, SECURITY_PAGE, "app-removed", needs_proof=True),
     form("/settings/security/recovery-codes", renew_by_form, SECURITY_PAGE, needs_proof=True),
-    endpoint("GET", "/second-factor", "Which second factors the account has.", get_second_factors),
-    endpoint("POST", "/totp", "Begin with an authenticator app.", begin, needs_proof=True),
-    endpoint("POST", "/totp/confirm", "Confirm the authenticator app by its first code.", confirm, needs_proof=True),
-    endpoint("DELETE", "/totp", "Remove the authenticator app.", remove, needs_proof=True),
-    endpoint("POST", "/recovery-codes", "Replace the recovery codes.", renew, needs_proof=True),
 )

@@ -1,20 +1,24 @@
-"""The page of sign-in and security: password, e-mail address, sessions. Second factors are shown here too."""
+"""The page of sign-in and security: password, e-mail address, sessions, and the end of the account.
+
+Second factors are shown here too.
+"""
 
 import msgspec
 from starlette.responses import Response
 
+from cadenza.control.account.erasure import erase_account
 from cadenza.control.email.messages import PASSWORD_CHANGED
 from cadenza.control.sign_in.credentials import begin_email_change, change_email_at_once, change_password
 from cadenza.control.sign_in.passwords import HashLane
 from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_other_sessions, end_session_by_id, list_sessions
 from cadenza.core.errors import ControlError
-from cadenza.core.formats import rfc3339
 from cadenza.web.account.links import NO_MAIL, EmailAddress, limit_mail
 from cadenza.web.account.sessions import SECURITY_PAGE, SignInStatus, renew_session, use_secret
+from cadenza.web.cookies import SESSION_COOKIE
 from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
-from cadenza.web.routes import Routes, endpoint, form, get, to_record
+from cadenza.web.routes import Routes, form, get
 from cadenza.web.visit import Visit
 
 
@@ -25,21 +29,10 @@ class PasswordChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     new_password: str
 
 
-class SessionRecord(msgspec.Struct, frozen=True):
-    """A browser that is signed in."""
+class Deletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The e-mail address of the account, typed once more: deleting it cannot be undone."""
 
-    id: str
-    browser: str
-    created_at: str
-    last_used_at: str
-    is_current: bool
-
-
-class SessionList(msgspec.Struct, frozen=True):
-    """The browsers that are signed in, most recently used first."""
-
-    data: list[SessionRecord]
-    object: str = "list"
+    confirmed_email: str
 
 
 class AddressStep(msgspec.Struct, frozen=True):
@@ -48,18 +41,20 @@ class AddressStep(msgspec.Struct, frozen=True):
     is_changed: bool
 
 
-async def security_page(visit: Visit, error: str = "", typed: PasswordChange | EmailAddress | None = None) -> Response:
+async def security_page(
+    visit: Visit, error: str = "", typed: PasswordChange | EmailAddress | Deletion | None = None
+) -> Response:
     """With an error, the form at fault is open."""
     context, account = visit.context, visit.account
-    is_email = isinstance(typed, EmailAddress)
     return visit.page(
         "security.html",
         factors=await get_factors(visit.store, account.id),
         passkeys=await context.passkeys.list(account.id),
         sessions=await list_sessions(visit.store, visit.require_session().session, visit.now_ms),
         sends_mail=context.mailer is not None,
-        password_error="" if is_email else error,
-        email_error=error if is_email else "",
+        password_error=error if isinstance(typed, PasswordChange) else "",
+        email_error=error if isinstance(typed, EmailAddress) else "",
+        deletion_error=error if isinstance(typed, Deletion) else "",
         email=typed.email if isinstance(typed, EmailAddress) else "",
     )
 
@@ -99,11 +94,6 @@ async def send_verification(visit: Visit) -> None:
     visit.context.mailer.verify(visit.account, visit.base_url, visit.now_ms)
 
 
-async def list_own_sessions(visit: Visit) -> SessionList:
-    found = await list_sessions(visit.store, visit.require_session().session, visit.now_ms)
-    return SessionList([to_record(SessionRecord, one, last_used_at=rfc3339(one.used_at)) for one in found])
-
-
 async def end_session(visit: Visit) -> None:
     if not await end_session_by_id(visit.store, visit.account, visit.path_param("session_id"), visit.now_ms):
         raise Missing("This browser is signed out already.")
@@ -114,6 +104,16 @@ async def end_others(visit: Visit) -> SignInStatus:
     return await renew_session(visit)
 
 
+async def delete_account(visit: Visit, given: Deletion) -> Response:
+    """The keys stop at once, every browser is signed out, and credit that is left is forfeited."""
+    account = visit.account
+    if given.confirmed_email.strip().lower() != account.email:
+        raise ControlError("That is not the address of this account. Nothing was deleted.")
+    await erase_account(visit.store, account.email, account.id, visit.now_ms)
+    visit.set_cookie(SESSION_COOKIE, "", 0)
+    return redirect("/sign-in", "account-deleted")
+
+
 ROUTES: Routes = (
     get(SECURITY_PAGE, security_page),
     form(f"{SECURITY_PAGE}/password", set_password, SECURITY_PAGE, "password-changed", on_error=security_page),
@@ -121,16 +121,5 @@ ROUTES: Routes = (
     form(f"{SECURITY_PAGE}/verification", send_verification, SECURITY_PAGE, "link-sent"),
     form(SECURITY_PAGE + "/sessions/{session_id}/end", end_session, SECURITY_PAGE, "session-ended"),
     form(f"{SECURITY_PAGE}/sessions/end-others", end_others, SECURITY_PAGE, "sessions-ended", needs_proof=True),
-    endpoint("PUT", "/password", "Change the password. All other sessions end.", set_password),
-    endpoint(
-        "PUT",
-        "/email",
-        "Change the e-mail address: at once, or by a link that is sent to the new one.",
-        change_email,
-        needs_proof=True,
-    ),
-    endpoint("POST", "/email/verification", "Have a link sent that verifies the address.", send_verification),
-    endpoint("GET", "/sessions", "List the browsers that are signed in.", list_own_sessions),
-    endpoint("DELETE", "/sessions/{session_id}", "Sign out one browser.", end_session),
-    endpoint("DELETE", "/sessions", "Sign out everywhere but here.", end_others, needs_proof=True),
+    form(f"{SECURITY_PAGE}/delete", delete_account, SECURITY_PAGE, on_error=security_page, needs_proof=True),
 )

@@ -24,7 +24,7 @@ from cadenza.web.account.sessions import (
 from cadenza.web.cookies import DEVICE_COOKIE, SESSION_COOKIE
 from cadenza.web.errors import NotSignedIn
 from cadenza.web.render import redirect
-from cadenza.web.routes import Access, Routes, endpoint, form, get
+from cadenza.web.routes import Access, Routes, form, get
 from cadenza.web.visit import Visit
 
 SECOND_FACTOR = "/sign-in/second-factor"
@@ -144,16 +144,4 @@ ROUTES: Routes = (
     form("/sign-out", sign_out, "/sign-in", "signed-out", access=Access.ANYONE),
     get("/confirm", confirm_page),
     form("/confirm", prove_by_form, "/confirm", on_error=confirm_page),
-    endpoint(
-        "POST",
-        "/sign-in",
-        "Sign in by password. The stage says whether a second factor is needed.",
-        sign_in,
-        Access.ANYONE,
-    ),
-    endpoint(
-        "POST", SECOND_FACTOR, "Give a code of the authenticator app, or a recovery code.", give_code, Access.ANYONE
-    ),
-    endpoint("POST", "/sign-out", "Sign out in this browser.", sign_out, Access.ANYONE),
-    endpoint("POST", "/proof", "Give the password again, for changes that need it.", prove),
 )

@@ -14,10 +14,10 @@ from cadenza.control.sign_in.throttle import Limit, network_limits
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
 from cadenza.store.tables.accounts import Account
-from cadenza.web.account.sessions import FIRST_PAGE, SignInStatus, start_session
+from cadenza.web.account.sessions import FIRST_PAGE, start_session
 from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
-from cadenza.web.routes import JSON, Access, Routes, endpoint, form, get
+from cadenza.web.routes import Access, Routes, form, get
 from cadenza.web.visit import Visit
 
 SIGN_UP_RATE = Rate(1 / 300, 10)  # for each client network
@@ -30,7 +30,6 @@ DEAD_OPERATOR_LINK = (
     "sign in. Sign-up is closed here: otherwise ask the operator of this service for an account."
 )
 INVITED_ONLY = "Sign-up is by invitation here. Open the link that you were sent."
-BY_MAIL = "This service sends a link to the address; the password is chosen there."
 
 
 class SignUpForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,13 +45,6 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     secret: str
     password: str
     email: str = ""
-
-
-class SignUpStep(msgspec.Struct, frozen=True):
-    """What happens next: an e-mail with a link was sent if the address can be used, or the account is signed in."""
-
-    next: str
-    csrf: str
 
 
 async def sign_up_page(visit: Visit, error: str = "", typed: SignUpForm | None = None) -> Response:
@@ -84,19 +76,6 @@ async def join_by_form(visit: Visit, typed: JoinRequest) -> Response:
     account = await _join(visit, typed)
     await start_session(visit, account)
     return redirect("/operator" if account.is_operator else "/chat", "welcome")
-
-
-async def api_sign_up(visit: Visit, given: SignUpForm) -> Response:
-    account = await _sign_up(visit, given)
-    if account is None:
-        return _json(202, SignUpStep("link", visit.csrf))
-    status = await start_session(visit, account)
-    return _json(201, SignUpStep("signed_in", status.csrf))
-
-
-async def api_join(visit: Visit, given: JoinRequest) -> Response:
-    account = await _join(visit, given)
-    return _json(201, await start_session(visit, account))
 
 
 async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
@@ -162,30 +141,10 @@ async def _opening_credit(visit: Visit) -> AsyncIterator[int]:
         raise
 
 
-def _json(status: int, record: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(record), status, media_type=JSON)
-
-
 JOIN = "/join/{secret}"
 ROUTES: Routes = (
     get("/sign-up", sign_up_page, Access.ANYONE),
     form("/sign-up", sign_up_by_form, "/sign-up", on_error=sign_up_page, access=Access.ANYONE),
     get(JOIN, join_page, Access.ANYONE),
     form(JOIN, join_by_form, JOIN, on_error=join_page, access=Access.ANYONE),
-    endpoint(
-        "POST",
-        "/sign-up",
-        f"Sign up. {BY_MAIL} Without e-mail, the account is made at once.",
-        api_sign_up,
-        Access.ANYONE,
-        returns=SignUpStep,
-    ),
-    endpoint(
-        "POST",
-        "/join",
-        "Make an account by an invitation, or by the one-time link of the first operator.",
-        api_join,
-        Access.ANYONE,
-        returns=SignInStatus,
-    ),
 )

@@ -72,13 +72,13 @@ class ChatEvents:
     def finish(self, reason: FinishReason) -> bytes:
         return _event("finish", {"reason": reason})
 
-    def usage(self, usage: Usage) -> bytes:
+    def usage(self, usage: Usage, _cost_nano: int | None) -> bytes:
         cost = ChatCost(
             class_id=self._head.class_id,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
-            cost=format_dollars(self._head.price.charge(usage) + self._head.grounding_nano),
+            cost=format_dollars(self._head.cost_nano(usage)),
         )
         return _event("usage", msgspec.to_builtins(cost))
 

@@ -34,11 +34,21 @@ SECURITY_SCHEMES = {
         "name": CSRF_HEADER,
         "description": "The token of the session, which every page has in `data-csrf` of its body.",
     },
+    "accessToken": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An access token (`cdz_…`) with the scope. The page /settings/tokens makes one.",
+    },
 }
 ERRORS = (  # of /platform/api: status, name, description and content
     ("400", "PlatformInvalid", "It cannot be done. The message says why", ERROR_CONTENT),
-    ("401", "NotSignedIn", "No session", ERROR_CONTENT),
-    ("403", "NotAllowed", "Only for operators, or the request does not come from one of our pages", ERROR_CONTENT),
+    ("401", "NotSignedIn", "No session, and no valid access token", ERROR_CONTENT),
+    (
+        "403",
+        "NotAllowed",
+        "Only for operators, the token lacks the scope, or the request does not come from one of our pages",
+        ERROR_CONTENT,
+    ),
     ("404", "Missing", "There is no such thing, or it belongs to another account", ERROR_CONTENT),
     ("408", "FormTooSlow", "The body did not arrive in time", TEXT_CONTENT),
     ("413", "FormTooLarge", "The body is larger than 64 KiB", TEXT_CONTENT),
@@ -130,11 +140,12 @@ def _operation(one: ApiEndpoint, by_type: dict[Any, Any], schemas: dict[str, Any
         "operationId": _operation_id(one),
         "tags": [_group(one)],
         "summary": one.summary,
-        "security": _security(one.access, is_safe=is_safe),
+        "security": _security(one, is_safe=is_safe),
         "responses": {**_success(one, by_type), **_errors(one, is_safe=is_safe)},
     }
-    if one.access is Access.OPERATOR:
-        operation["description"] = "For operators."
+    scope = f"An access token needs the scope `{one.scope}`." if one.scope else ""
+    if text := " ".join(filter(None, ("For operators." if one.access is Access.OPERATOR else "", scope))):
+        operation["description"] = text
     if parameters:
         operation["parameters"] = parameters
     if one.takes and not is_safe:
@@ -154,9 +165,12 @@ def _query_parameters(schema: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _security(access: Access, *, is_safe: bool) -> list[dict[str, list[str]]]:
-    schemes = [*(["session"] if access is not Access.ANYONE else []), *([] if is_safe else ["csrf"])]
-    return [{name: [] for name in schemes}] if schemes else []
+def _security(one: ApiEndpoint, *, is_safe: bool) -> list[dict[str, list[str]]]:
+    """The ways to be let in: by the cookie of a browser, or by a token with the scope."""
+    schemes = [*(["session"] if one.access is not Access.ANYONE else []), *([] if is_safe else ["csrf"])]
+    by_cookie: dict[str, list[str]] = {name: [] for name in schemes}
+    by_token = {"accessToken": [one.scope]} if one.scope else {}
+    return [way for way in (by_cookie, by_token) if way]
 
 
 def _success(one: ApiEndpoint, by_type: dict[Any, Any]) -> dict[str, Any]:
@@ -170,7 +184,7 @@ def _success(one: ApiEndpoint, by_type: dict[Any, Any]) -> dict[str, Any]:
 def _errors(one: ApiEndpoint, *, is_safe: bool) -> dict[str, Any]:
     never = {
         *(["NotSignedIn"] if one.access is Access.ANYONE else []),
-        *(["NotAllowed"] if one.access is not Access.OPERATOR and is_safe else []),
+        *(["NotAllowed"] if one.access is Access.ANYONE and is_safe else []),
         *(["Missing"] if "{" not in one.path else []),
     }
     return {status: {"$ref": f"#/components/responses/{name}"} for status, name, *_ in ERRORS if name not in never}

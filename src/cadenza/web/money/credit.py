@@ -126,7 +126,7 @@ async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
     await throttle.take(rates, limits, "Too many codes that do not exist. Wait a few minutes, then try again.")
     is_guess = False
     try:
-        done = await redeem_voucher(visit.store, account.id, given.code, account.email, visit.now_ms)
+        done = await redeem_voucher(visit.store, account.id, given.code, visit.actor, visit.now_ms)
         return to_record(RedeemedView, done)
     except WrongCode:
         is_guess = True
@@ -138,7 +138,7 @@ async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
 
 async def change_notice(visit: Visit, given: NoticeForm) -> None:
     account = visit.account
-    await set_low_balance(visit.store, account.id, read_dollars(given.amount), account.email, visit.now_ms)
+    await set_low_balance(visit.store, account.id, read_dollars(given.amount), visit.actor, visit.now_ms)
 
 
 def read_dollars(text: str) -> int:
@@ -156,7 +156,7 @@ ROUTES: Routes = (
     get("/credit", credit_page),
     form("/credit/voucher", redeem, "/credit", "redeemed", on_error=credit_page),
     form("/credit/notice", change_notice, "/credit", "saved", on_error=credit_page),
-    endpoint("GET", "/credit", "The balance, what is held, and how long it lasts", get_credit),
-    endpoint("POST", "/vouchers/redeem", "Redeem a voucher", redeem),
-    endpoint("PUT", "/credit/notice", "Set the balance below which you are told", change_notice),
+    endpoint("GET", "/credit", "The balance, what is held, and how long it lasts", get_credit, scope="credit:read"),
+    endpoint("POST", "/vouchers/redeem", "Redeem a voucher", redeem, scope="credit:write"),
+    endpoint("PUT", "/credit/notice", "Set the balance below which you are told", change_notice, scope="credit:write"),
 )

@@ -9,6 +9,7 @@ gives an error, and the event comes again.
 import msgspec
 from starlette.responses import PlainTextResponse, Response
 
+from cadenza.control.money.documents import issue_of_event
 from cadenza.control.money.payments import (
     BadSignature,
     NewPayment,
@@ -96,6 +97,7 @@ async def get_payments(visit: Visit) -> PaymentList:
 
 async def stripe_event(visit: Visit) -> Response:
     provider, log = visit.context.payments, visit.context.log
+    counted = visit.context.gateway.observer.metrics.payment_events
     if provider is None:
         raise Missing
     body = await visit.request.body()
@@ -103,11 +105,15 @@ async def stripe_event(visit: Visit) -> Response:
     try:
         event = provider.read_event(body, signature, visit.now_ms // 1000)
     except BadSignature:
+        counted.labels("bad_signature").inc()
         log.warning("a payment event with a bad signature was refused", provider=provider.name)
         raise PageError("The signature of this event is wrong or too old.") from None
     if event is None:
         return PlainTextResponse("ignored\n")
     result = await apply_event(visit.store, provider.name, event, visit.now_ms)
+    counted.labels(result).inc()
+    if visit.context.settings.seller:
+        await issue_of_event(visit.store, visit.context.settings.seller, provider.name, event, visit.now_ms)
     report = log.info if result in ("done", "repeated") else log.warning
     report("payment event", kind=event.kind, id=event.id, result=result)
     return PlainTextResponse(f"{result}\n")
@@ -121,6 +127,6 @@ async def start_by_form(visit: Visit, typed: PaymentForm) -> Response:
 ROUTES: Routes = (
     form("/credit/payment", start_by_form, "/credit", on_error=credit_page),
     post("/platform/webhooks/stripe", stripe_event, Access.ANYONE),
-    endpoint("GET", "/payments", "The newest payments by card", get_payments),
-    endpoint("POST", "/payments", "Begin a payment by card", start_by_api),
+    endpoint("GET", "/payments", "The newest payments by card", get_payments, scope="credit:read"),
+    endpoint("POST", "/payments", "Begin a payment by card", start_by_api, scope="credit:write"),
 )

@@ -158,5 +158,5 @@ ROUTES: Routes = (
     get("/credit/statement", statement_page),
     get("/credit/statement.csv", export),
     get("/credit/statement.json", export),
-    endpoint("GET", "/statement", "Every entry of the account, newest first", get_statement),
+    endpoint("GET", "/statement", "Every entry of the account, newest first", get_statement, scope="credit:read"),
 )

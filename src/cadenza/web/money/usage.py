@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.money.statement import pace, usage_by_key, usage_overview
+from cadenza.control.money.statement import key_overview, pace, usage_by_key, usage_overview
 from cadenza.core.formats import escape_formula
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
@@ -97,6 +97,14 @@ async def usage_page(visit: Visit) -> Response:
     )
 
 
+async def key_usage(visit: Visit, key_id: str) -> tuple[Overview, str]:
+    """The usage of a key of the account over the last 30 days, and its chart, which is empty without requests."""
+    await _check_rate(visit)
+    span = named_span("30", visit.now_ms).span
+    found = await key_overview(visit.store, visit.account.id, key_id, span)
+    return found, day_chart(found, "cost") if found.totals.requests else ""
+
+
 async def get_usage(visit: Visit) -> dict[str, Any]:
     span, group_by = _asked(visit)
     await _check_rate(visit)
@@ -173,6 +181,20 @@ def _date(at_ms: int) -> str:
 
 ROUTES: Routes = (
     get("/usage", usage_page),
-    endpoint("GET", "/usage", "The usage of a span of time, by day, model or key", get_usage, returns=AccountUsage),
-    endpoint("GET", "/usage.csv", "The same as a file for spreadsheets", get_usage_csv, media_type="text/csv"),
+    endpoint(
+        "GET",
+        "/usage",
+        "The usage of a span of time, by day, model or key",
+        get_usage,
+        returns=AccountUsage,
+        scope="usage:read",
+    ),
+    endpoint(
+        "GET",
+        "/usage.csv",
+        "The same as a file for spreadsheets",
+        get_usage_csv,
+        media_type="text/csv",
+        scope="usage:read",
+    ),
 )

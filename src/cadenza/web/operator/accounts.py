@@ -111,27 +111,27 @@ async def get_account(visit: Visit) -> OperatorAccountDetails:
 
 async def suspend(visit: Visit) -> OperatorAccount:
     account = await _account(visit)
-    changed = await suspend_account(visit.store, account.email, visit.account.email, visit.now_ms)
+    changed = await suspend_account(visit.store, account.email, visit.actor, visit.now_ms)
     visit.context.send_notice(account.email, notices.SUSPENDED)
     return view_account(changed)
 
 
 async def resume(visit: Visit) -> OperatorAccount:
     account = await _account(visit)
-    changed = await resume_account(visit.store, account.email, visit.account.email, visit.now_ms)
+    changed = await resume_account(visit.store, account.email, visit.actor, visit.now_ms)
     visit.context.send_notice(account.email, notices.RESUMED)
     return view_account(changed)
 
 
 async def set_role(visit: Visit, role: OperatorRole) -> OperatorAccount:
-    account, by, is_operator = await _account(visit), visit.account.email, role.is_operator
+    account, by, is_operator = await _account(visit), visit.actor, role.is_operator
     changed = await set_operator(visit.store, account.email, by, visit.now_ms, is_operator=is_operator)
     visit.context.send_notice(account.email, notices.ROLE_GIVEN if is_operator else notices.ROLE_TAKEN)
     return view_account(changed)
 
 
 async def grant(visit: Visit, given: Grant) -> OperatorAccount:
-    account, by, amount_nano = await _account(visit), visit.account.email, _amount(given.amount)
+    account, by, amount_nano = await _account(visit), visit.actor, _amount(given.amount)
     days = _days(given.expires_days)
     done = await give_credit(
         visit.store, account.email, amount_nano, given.note, visit.now_ms, by, given.reference, days
@@ -141,14 +141,14 @@ async def grant(visit: Visit, given: Grant) -> OperatorAccount:
 
 
 async def correct(visit: Visit, given: CreditCorrection) -> OperatorAccount:
-    account, by, amount_nano = await _account(visit), visit.account.email, _amount(given.amount)
+    account, by, amount_nano = await _account(visit), visit.actor, _amount(given.amount)
     await correct_credit(visit.store, account.email, -amount_nano, given.reason, by, visit.now_ms, given.reference)
     visit.context.send_notice(account.email, notices.CREDIT_TAKEN, format_dollars(amount_nano))
     return view_account(await _account(visit))
 
 
 async def make_link(visit: Visit) -> ResetLink:
-    account, by = await _account(visit), visit.account.email
+    account, by = await _account(visit), visit.actor
     return ResetLink(visit.base_url + await print_link(visit.store, account.email, "reset", by, visit.now_ms))
 
 
@@ -199,12 +199,18 @@ ROUTES: Routes = (
     form(f"{ONE}/grants", grant, ONE, "credit-added", on_error=account_page, needs_proof=True),
     form(f"{ONE}/corrections", correct, ONE, "credit-taken-back", on_error=account_page, needs_proof=True),
     post(f"{ONE}/reset-link", link_form, proof_page=ONE),
-    endpoint("GET", "/operator/accounts", "Search accounts by their address", list_accounts),
-    endpoint("GET", ONE, "Show one account", get_account),
-    endpoint("POST", f"{ONE}/suspend", "Suspend an account", suspend, needs_proof=True),
-    endpoint("POST", f"{ONE}/resume", "Resume a suspended account", resume, needs_proof=True),
-    endpoint("PUT", f"{ONE}/role", "Make or unmake an operator", set_role, needs_proof=True),
-    endpoint("POST", f"{ONE}/grants", "Add credit", grant, needs_proof=True),
-    endpoint("POST", f"{ONE}/corrections", "Take credit back", correct, needs_proof=True),
-    endpoint("POST", f"{ONE}/reset-link", "Make a link that sets a new password", make_link, needs_proof=True),
+    endpoint(
+        "GET", "/operator/accounts", "Search accounts by their address", list_accounts, scope="operator.accounts:read"
+    ),
+    endpoint("GET", ONE, "Show one account", get_account, scope="operator.accounts:read"),
+    endpoint(
+        "POST", f"{ONE}/suspend", "Suspend an account", suspend, needs_proof=True, scope="operator.accounts:write"
+    ),
+    endpoint(
+        "POST", f"{ONE}/resume", "Resume a suspended account", resume, needs_proof=True, scope="operator.accounts:write"
+    ),
+    endpoint("POST", f"{ONE}/grants", "Add credit", grant, needs_proof=True, scope="operator.credit:write"),
+    endpoint(
+        "POST", f"{ONE}/corrections", "Take credit back", correct, needs_proof=True, scope="operator.credit:write"
+    ),
 )

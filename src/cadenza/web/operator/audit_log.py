@@ -51,5 +51,7 @@ async def _read_page(visit: Visit, asked: AuditLogQuery) -> tuple[list[AuditEven
 ROUTES: Routes = (
     get("/operator/audit-log", audit_log_page),
     get("/operator/acts", old_page),
-    endpoint("GET", "/operator/audit-log", "Read the audit log, newest first", get_audit_log),
+    endpoint(
+        "GET", "/operator/audit-log", "Read the audit log, newest first", get_audit_log, scope="operator.service:read"
+    ),
 )

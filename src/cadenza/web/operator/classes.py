@@ -19,7 +19,7 @@ from cadenza.core.records import CLASSES
 from cadenza.evaluation.verdict import read_verdict
 from cadenza.store.tables.verdicts import EvaluationRecord
 from cadenza.web.errors import Missing
-from cadenza.web.operator.overview import RouteFacts
+from cadenza.web.operator.load import RouteFacts
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
@@ -175,7 +175,7 @@ async def get_difference(visit: Visit, asked: VersionPair) -> VersionDiff:
 async def roll_back(visit: Visit, given: Rollback) -> OperatorClass:
     class_id, rules = _class(visit)
     order = RollbackOrder(to=given.to, reason=given.reason, seen=Seen(given.version, given.candidate))
-    await control.roll_back(visit.store, class_id, rules, order, visit.account.email, visit.now_ms)
+    await control.roll_back(visit.store, class_id, rules, order, visit.actor, visit.now_ms)
     return await get_class(visit)
 
 
@@ -222,7 +222,20 @@ ONE = "/operator/classes/{class_id}"
 ROUTES: Routes = (
     get(ONE, class_page),
     form(f"{ONE}/rollback", roll_back_by_form, ONE, "class-rolled-back", on_error=class_page, needs_proof=True),
-    endpoint("GET", ONE, "Show what serves a class: version, canary, verdicts and history", get_class),
-    endpoint("GET", f"{ONE}/diff", "Compare two versions of a class", get_difference),
-    endpoint("POST", f"{ONE}/rollback", "End a canary, or serve an earlier version again", roll_back, needs_proof=True),
+    endpoint(
+        "GET",
+        ONE,
+        "Show what serves a class: version, canary, verdicts and history",
+        get_class,
+        scope="operator.classes:read",
+    ),
+    endpoint("GET", f"{ONE}/diff", "Compare two versions of a class", get_difference, scope="operator.classes:read"),
+    endpoint(
+        "POST",
+        f"{ONE}/rollback",
+        "End a canary, or serve an earlier version again",
+        roll_back,
+        needs_proof=True,
+        scope="operator.classes:write",
+    ),
 )

@@ -56,7 +56,7 @@ async def _revoke(visit: Visit) -> KeySummary:
     found = [key for key in await find_keys(visit.store, key_id, visit.now_ms) if key.id == key_id]
     if not found:
         raise Missing
-    await revoke_key(visit.store, key_id, visit.now_ms, by=visit.account.email)
+    await revoke_key(visit.store, key_id, visit.now_ms, by=visit.actor)
     return msgspec.structs.replace(found[0], state="revoked")
 
 
@@ -70,6 +70,12 @@ ROUTES: Routes = (
     get("/operator/keys", keys_page),
     post("/operator/keys", find_form),
     form(REVOKE, revoke_by_form, "/operator/keys"),
-    endpoint("POST", "/operator/keys/find", "Find keys of any account by id, prefix or the key itself", find),
-    endpoint("POST", REVOKE, "Revoke a key of any account", revoke),
+    endpoint(
+        "POST",
+        "/operator/keys/find",
+        "Find keys of any account by id, prefix or the key itself",
+        find,
+        scope="operator.keys:read",
+    ),
+    endpoint("POST", REVOKE, "Revoke a key of any account", revoke, scope="operator.keys:write"),
 )

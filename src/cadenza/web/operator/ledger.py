@@ -1,14 +1,16 @@
-"""The ledger check: a button, and the results in the audit log."""
+"""The ledger: its months, and its check, which is a button, and the results in the audit log."""
 
 import msgspec
 from starlette.responses import Response
 
+from cadenza.control.money.months import list_months
 from cadenza.web.operator.views import AuditEventView
 from cadenza.web.render import redirect
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
 PAGE = "/operator/ledger"
+MONTHS_SHOWN = 12
 
 
 class LedgerResults(msgspec.Struct, frozen=True):
@@ -21,11 +23,12 @@ class LedgerResults(msgspec.Struct, frozen=True):
 
 async def ledger_page(visit: Visit) -> Response:
     check = visit.context.ledger_check
-    return visit.page("operator/ledger.html", check=check, results=await check.results())
+    months = await list_months(visit.store, visit.now_ms, MONTHS_SHOWN)
+    return visit.page("operator/ledger.html", check=check, results=await check.results(), months=months)
 
 
 async def begin_by_form(visit: Visit) -> Response:
-    is_new = visit.context.ledger_check.begin(visit.account.email) is not None
+    is_new = visit.context.ledger_check.begin(visit.actor) is not None
     return redirect(PAGE, "check-started" if is_new else "check-runs")
 
 
@@ -37,13 +40,13 @@ async def get_results(visit: Visit) -> LedgerResults:
 
 
 async def begin(visit: Visit) -> LedgerResults:
-    visit.context.ledger_check.begin(visit.account.email)
+    visit.context.ledger_check.begin(visit.actor)
     return await get_results(visit)
 
 
 ROUTES: Routes = (
     get(PAGE, ledger_page),
     form(PAGE, begin_by_form, PAGE),
-    endpoint("GET", PAGE, "Show the results of the ledger check", get_results),
-    endpoint("POST", PAGE, "Begin a ledger check, unless one runs", begin),
+    endpoint("GET", PAGE, "Show the results of the ledger check", get_results, scope="operator.service:read"),
+    endpoint("POST", PAGE, "Begin a ledger check, unless one runs", begin, scope="operator.service:write"),
 )

@@ -47,8 +47,8 @@ class LedgerCheck:
     async def _run(self, by: str) -> None:
         started_s = time.monotonic()
         try:
-            findings, counts = await check_ledger(self._store)
-            detail = describe(findings, counts, time.monotonic() - started_s)
+            found = await check_ledger(self._store)
+            detail = describe(found.findings, found.counts, time.monotonic() - started_s)
             event = AuditEvent(time.time_ns() // 1_000_000, by, EVENT, None, SUBJECT, detail)
             await self._store.transact(lambda tx: audit_events.add(tx, event))
         except StoreUnavailable as error:

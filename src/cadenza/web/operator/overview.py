@@ -1,220 +1,196 @@
-"""The operator's first page with the live load, and the page of classes.
+"""The operator's first page: whether all is well, the last hour or day as plots, the live load, and the money.
 
-The load is that of this machine: what its worker processes serve at this moment, and the health of every route. Numbers
-are sums over the workers. Counters count from the start of the service; a script turns them into rates.
+Requests, tokens, money and times to the first token are read from the store: those of all processes. Errors are counted
+by the processes of this machine, since their start. Each query reads a bounded range of an index.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Literal
+import shutil
+import time
+from itertools import accumulate
 
 import msgspec
+from markupsafe import Markup
 from starlette.responses import Response
 
-from cadenza.control.operator import get_overview
-from cadenza.core.breaker import HALF_OPEN, OPEN
-from cadenza.core.formats import rfc3339
-from cadenza.core.records import Route
-from cadenza.gateway.gateway import Gateway
-from cadenza.observe.worker_metrics import Family, Labels
-from cadenza.routing.catalogue import ServedClass
-from cadenza.routing.health import RouteHealth
-from cadenza.web.docs.pages import is_usable
-from cadenza.web.operator.views import OperatorOverview, TodayCounters
-from cadenza.web.routes import Routes, endpoint, get, to_record
+from cadenza.control.operator import Takings, get_money, get_overview, slow_providers, use_by_step
+from cadenza.core.spans import DAY_MS
+from cadenza.observe.minutes import read_totals
+from cadenza.store.tables.operators import FIRST_TOKEN_MS, UseStep
+from cadenza.web.charts import Bars, Series, axis_dollars, compact, stacked_bars, swatch
+from cadenza.web.operator.load import Load, view_load
+from cadenza.web.operator.problems import Facts, RouteState, find_problems
+from cadenza.web.render import day
+from cadenza.web.routes import Routes, get
 from cadenza.web.visit import Visit
 
-State = Literal["usable", "failing", "half_open", "circuit_open"]
+MINUTE_MS = 60_000
+MS_PER_S = 1000
+ERRORS = {  # by the status of the reply
+    "upstream": ("502", "504"),
+    "service": ("500", "503"),
+    "refused": ("429",),
+}
+WORKING = ("usable", "half_open")  # a half-open route is tested by its next request
+OF_CLIENTS = "client"  # any other status from 400 on
 
 
-class LastFault(msgspec.Struct, frozen=True):
-    """The last request to a model that failed: the kind of fault, the status of the provider's reply, and when."""
-
-    kind: str
-    status: int | None
-    at: str
-
-
-class ModelLoad(msgspec.Struct, frozen=True):
-    """A model of a provider: its requests in flight over all classes that use it, and the most it is given at once.
-
-    The last requests to a failing model were not answered. After repeated failures its circuit opens, and it gets no
-    requests for `open_s`; half-open, one request at a time tests whether it works again.
-    """
-
-    provider: str
-    model: str
-    classes: list[str]
-    state: State
-    open_s: float
-    in_flight: int
-    ceiling: int
-    last_fault: LastFault | None
-
-
-class RouteFacts(msgspec.Struct, frozen=True):
-    """A route of the version that is served."""
-
-    provider: str
-    model: str
-    order: int
-    weight: int
-    context_tokens: int
-    max_output_tokens: int
-
-
-class ClassLoad(msgspec.Struct, frozen=True):
-    """A class and its routes, in the order in which they are tried, and the number of the version that has them.
-
-    While a canary runs, `candidate` is the version that serves `share` percent of the accounts.
-    """
-
-    id: str
-    is_usable: bool
-    routes: list[RouteFacts]
-    version: int | None
-    candidate: int | None
-    share: int
-
-
-class Count(msgspec.Struct, frozen=True):
-    """How often something happened since the start of the service."""
+class PlotSpan(msgspec.Struct, frozen=True):
+    """A span of time that is plotted, in steps of whole minutes."""
 
     name: str
+    label: str
+    step_ms: int
     count: int
 
-
-class Load(msgspec.Struct, frozen=True):
-    """What the service does at this moment. `requests` counts replies by status, `faults` failures by provider."""
-
-    workers: int
-    in_flight: int
-    slots_taken: int
-    slots_limit: int
-    is_draining: bool
-    requests: list[Count]
-    refused: list[Count]
-    faults: list[Count]
-    models: list[ModelLoad]
-    classes: list[ClassLoad]
+    def start_ms(self, now_ms: int) -> int:
+        """The last step is the one that has not ended."""
+        return (now_ms // self.step_ms - self.count + 1) * self.step_ms
 
 
-class Samples:
-    """Metrics by name and labels."""
+SPANS = {
+    "hour": PlotSpan("hour", "Last hour", 2 * MINUTE_MS, 30),
+    "day": PlotSpan("day", "Last day", 60 * MINUTE_MS, 24),
+}
 
-    def __init__(self, families: Iterable[Family]) -> None:
-        self._values: dict[str, dict[Labels, float]] = {}
-        for family in families:
-            for name, labels, value in family.samples:
-                self._values.setdefault(name, {})[labels] = value
 
-    def total(self, name: str, **labels: str) -> int:
-        """The sum of the samples that have these labels."""
-        wanted = set(labels.items())
-        return int(sum(value for found, value in self._of(name).items() if wanted <= set(found)))
+class Step(msgspec.Struct, frozen=True):
+    """One row of the table under the plots. The percentiles are upper bounds in milliseconds; None without replies."""
 
-    def by_label(self, name: str, label: str) -> list[Count]:
-        """The sums by one label, in its order."""
-        sums: dict[str, float] = {}
-        for labels, value in self._of(name).items():
-            key = dict(labels)[label]
-            sums[key] = sums.get(key, 0) + value
-        return [Count(key, int(sums[key])) for key in sorted(sums)]
-
-    def last_fault(self, **labels: str) -> LastFault | None:
-        """The newest fault among the samples that have these labels."""
-        wanted = set(labels.items())
-        times = self._of("cadenza_route_last_fault_timestamp_seconds").items()
-        found = [(at_s, dict(one)) for one, at_s in times if wanted <= set(one)]
-        if not found:
-            return None
-        at_s, fault = max(found, key=lambda sample: sample[0])
-        status = int(fault["status"]) if fault["status"] else None
-        return LastFault(fault["kind"], status, rfc3339(round(at_s * 1000)))
-
-    def _of(self, name: str) -> Mapping[Labels, float]:
-        return self._values.get(name, {})
+    name: str
+    use: UseStep
+    errors: dict[str, int]
+    p50_ms: int | None
+    p95_ms: int | None
 
 
 async def overview_page(visit: Visit) -> Response:
-    found = await get_overview(visit.store, visit.now_ms)
-    return visit.page("operator/overview.html", found=found, load=await get_load(visit))
-
-
-async def classes_page(visit: Visit) -> Response:
-    load = await get_load(visit)
-    classes = visit.context.gateway.snapshot.catalogue.served()
-    prices = {one.plan.class_id: one.prices for one in classes}
-    return visit.page("operator/classes.html", prices=prices, classes=classes, load=load)
-
-
-async def get_totals(visit: Visit) -> OperatorOverview:
-    found = await get_overview(visit.store, visit.now_ms)
-    today = [to_record(TodayCounters, one) for one in found.today]
-    return to_record(OperatorOverview, found.totals, today_start=rfc3339(found.today_start_ms), today=today)
-
-
-async def get_load(visit: Visit) -> Load:
-    gateway, samples = visit.context.gateway, Samples(await visit.context.read_metrics())
-    workers, slots = samples.total("cadenza_workers"), gateway.slots
-    return Load(
-        workers=workers,
-        in_flight=max(0, samples.total("cadenza_requests_in_flight") - 1),  # without this request
-        slots_taken=samples.total("cadenza_slots_taken"),
-        slots_limit=slots.ceiling if slots.is_lent else slots.ceiling * workers,
-        is_draining=gateway.is_draining,
-        requests=samples.by_label("cadenza_requests_total", "status"),
-        refused=samples.by_label("cadenza_refused_total", "reason"),
-        faults=samples.by_label("cadenza_upstream_faults_total", "provider"),
-        models=_model_loads(gateway, samples),
-        classes=[_class_load(gateway, served) for served in gateway.snapshot.catalogue.served()],
+    span = SPANS.get(visit.request.query_params.get("span", ""), SPANS["hour"])
+    context, now_ms = visit.context, visit.now_ms
+    families = await context.read_metrics()
+    context.minutes.note(read_totals(families), time.time())
+    load, steps = view_load(context.gateway, families), await _steps(visit, span)
+    money = await get_money(visit.store, now_ms)
+    return visit.page(
+        "operator/overview.html",
+        problems=find_problems(await _facts(visit, load), context.minutes, now_ms / MS_PER_S),
+        found=await get_overview(visit.store, now_ms),
+        load=load,
+        span=span,
+        spans=SPANS,
+        steps=steps,
+        charts=_charts(steps),
+        counted_since_ms=max(context.minutes.started_s * MS_PER_S, span.start_ms(now_ms)),
+        money=money,
+        paid_chart=_paid_chart(money, now_ms),
+        swatch=swatch,
     )
 
 
-def _class_load(gateway: Gateway, served: ServedClass) -> ClassLoad:
-    routes = [to_record(RouteFacts, one) for one in served.plan.routes]
-    candidate = served.candidate.version if served.candidate else None
-    return ClassLoad(served.plan.class_id, is_usable(gateway, served), routes, served.version, candidate, served.share)
+async def _facts(visit: Visit, load: Load) -> Facts:
+    """A trial write shows whether the store takes writes, and how fast."""
+    context, started_s = visit.context, time.monotonic()
+    problem = await context.find_store_problem()
+    write_s = time.monotonic() - started_s
+    folder = visit.store.path.parent if visit.store.path else None
+    return Facts(
+        is_draining=load.is_draining,
+        store_problem=problem,
+        write_s=write_s,
+        disk_free_bytes=shutil.disk_usage(folder).free if folder else None,
+        routes=[
+            RouteState(one.provider, one.model, one.state in WORKING, one.last_fault.kind if one.last_fault else None)
+            for one in load.models
+        ],
+        slow=await slow_providers(visit.store, visit.now_ms),
+        slots_taken=load.slots_taken,
+        slots_limit=load.slots_limit,
+        has_shared_state=load.has_shared_state,
+        mail_failure=context.outbox.failure if context.outbox else "",
+        mail_waiting=context.outbox.waiting if context.outbox else 0,
+    )
 
 
-def _model_loads(gateway: Gateway, samples: Samples) -> list[ModelLoad]:
-    """Each model once, however many classes use it: its requests in flight are those of all of them."""
-    classes = dict[tuple[str, str], list[str]]()
-    routes = dict[tuple[str, str], Route]()
-    for served in gateway.snapshot.catalogue.served():
-        for route in (route for plan in served.plans for route in plan.routes):
-            place = (route.provider, route.model)
-            routes.setdefault(place, route)
-            used_by = classes.setdefault(place, [])
-            if served.plan.class_id not in used_by:
-                used_by.append(served.plan.class_id)
+async def _steps(visit: Visit, span: PlotSpan) -> list[Step]:
+    start_ms = span.start_ms(visit.now_ms)
+    uses = await use_by_step(visit.store, start_ms, span.step_ms, span.count)
+    replies = visit.context.minutes.series(
+        start_ms / MS_PER_S, span.step_ms // MS_PER_S, span.count, "cadenza_requests_total"
+    )
     return [
-        _model_load(gateway.dispatcher.health.of(route), route, classes[at], samples) for at, route in routes.items()
+        Step(
+            time.strftime("%H:%M", time.gmtime(use.start_ms / MS_PER_S)),
+            use,
+            _errors(by_status),
+            percentile_ms(use.first_tokens, 0.5),
+            percentile_ms(use.first_tokens, 0.95),
+        )
+        for use, by_status in zip(uses, replies, strict=True)
     ]
 
 
-def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: Samples) -> ModelLoad:
-    """The circuit breaker is that of this process, but a model whose circuit is open in any process is shown so."""
-    place = {"provider": route.provider, "model": route.model}
-    state: State = "half_open" if health.state is HALF_OPEN else "usable"
-    if health.is_failing or samples.total("cadenza_route_failing", **place) > 0:
-        state = "failing"
-    if health.state is OPEN or samples.total("cadenza_route_resting", **place) > 0:
-        state = "circuit_open"
-    return ModelLoad(
-        provider=route.provider,
-        model=route.model,
-        classes=classes,
-        state=state,
-        open_s=round(health.open_s, 1),
-        in_flight=samples.total("cadenza_route_in_flight", **place) or health.in_flight,
-        ceiling=samples.total("cadenza_route_limit", **place) or health.limit,
-        last_fault=samples.last_fault(**place),
-    )
+def _errors(by_status: dict[str, int]) -> dict[str, int]:
+    """Replies with an error, by who is at fault."""
+    kinds = {status: kind for kind, statuses in ERRORS.items() for status in statuses}
+    errors = dict.fromkeys((*ERRORS, OF_CLIENTS), 0)
+    for status, count in by_status.items():
+        if status >= "400":
+            errors[kinds.get(status, OF_CLIENTS)] += count
+    return errors
 
 
-ROUTES: Routes = (
-    get("/operator", overview_page),
-    get("/operator/classes", classes_page),
-    endpoint("GET", "/operator/overview", "Show all accounts together, and the usage of today", get_totals),
-    endpoint("GET", "/operator/load", "Show the live load, and the health of every route", get_load),
-)
+def percentile_ms(counts: tuple[int, ...], part: float) -> int | None:
+    """The bound of FIRST_TOKEN_MS within which this part of the replies began; the highest one for any above it."""
+    if not any(counts):
+        return None
+    wanted = part * sum(counts)
+    places = [place for place, reached in enumerate(accumulate(counts)) if reached >= wanted]
+    return FIRST_TOKEN_MS[min(places[0], len(FIRST_TOKEN_MS) - 1)]
+
+
+def _charts(steps: list[Step]) -> list[tuple[str, Markup, list[tuple[int, str]]]]:
+    """Title, picture and legend of each plot."""
+    p50 = [one.p50_ms or 0 for one in steps]
+    above = [(one.p95_ms or 0) - low for one, low in zip(steps, p50, strict=True)]
+    plots = [
+        (
+            "Requests",
+            compact,
+            {
+                "served": [one.use.requests - one.use.failed for one in steps],
+                "failed": [one.use.failed for one in steps],
+            },
+        ),
+        ("Errors", compact, {kind: [one.errors[kind] for one in steps] for kind in (*ERRORS, OF_CLIENTS)}),
+        (
+            "Tokens",
+            compact,
+            {"input": [one.use.prompt_tokens for one in steps], "output": [one.use.completion_tokens for one in steps]},
+        ),
+        ("Charged", axis_dollars, {"charged": [one.use.cost_nano for one in steps]}),
+        ("Time to the first token", _show_ms, {"half of the replies": p50, "95 % of the replies": above}),
+    ]
+    names = [one.name for one in steps]
+    drawn = list[tuple[str, Markup, list[tuple[int, str]]]]()
+    for title, show, layers in plots:
+        series = [Series(name, number, values) for number, (name, values) in enumerate(layers.items(), 1)]
+        text = f"{title}. The table below has every number."
+        picture = stacked_bars(Bars(text, names, names, series, show), has_patterns=not drawn)
+        drawn.append((title, picture, [(one.number, one.name) for one in series]))
+    return drawn
+
+
+def _paid_chart(money: Takings, now_ms: int) -> Markup:
+    by_day = {one.day: one for one in money.days}
+    days = range(money.start_ms // DAY_MS, now_ms // DAY_MS + 1)
+    names = [day(one * DAY_MS) for one in days]
+    paid = [by_day[one].paid_nano - by_day[one].returned_nano if one in by_day else 0 for one in days]
+    labels = [name.rpartition(" ")[0] for name in names]
+    title = "Payments by card, by day. The table below has every number."
+    return stacked_bars(Bars(title, labels, names, [Series("paid", 1, paid)], axis_dollars), has_patterns=False)
+
+
+def _show_ms(time_ms: int) -> str:
+    return f"{time_ms} ms" if time_ms < MS_PER_S else f"{time_ms / MS_PER_S:g} s"
+
+
+ROUTES: Routes = (get("/operator", overview_page),)

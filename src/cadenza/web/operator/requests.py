@@ -74,7 +74,7 @@ async def get_request(visit: Visit) -> OperatorRequest:
 async def refund(visit: Visit, given: RequestRefund) -> OperatorRequest:
     await _find(visit)
     part_nano = read_dollars(given.part) if given.part.strip() else None
-    completion_id, by = visit.path_param("completion_id"), visit.account.email
+    completion_id, by = visit.path_param("completion_id"), visit.actor
     done = await refund_request(visit.store, completion_id, part_nano, given.reason, by, visit.now_ms)
     visit.context.send_notice(done.email, notices.CREDIT_ADDED, format_dollars(done.amount_nano))
     return await get_request(visit)
@@ -90,6 +90,19 @@ async def _find(visit: Visit) -> ChargeDetails:
 ROUTES: Routes = (
     get(ONE, request_page),
     form(f"{ONE}/refund", refund, ONE, "refunded", on_error=request_page, needs_proof=True),
-    endpoint("GET", ONE, "Show a charged request, and how its charge comes about", get_request),
-    endpoint("POST", f"{ONE}/refund", "Refund a request, or a part of what it cost", refund, needs_proof=True),
+    endpoint(
+        "GET",
+        ONE,
+        "Show a charged request, and how its charge comes about",
+        get_request,
+        scope="operator.accounts:read",
+    ),
+    endpoint(
+        "POST",
+        f"{ONE}/refund",
+        "Refund a request, or a part of what it cost",
+        refund,
+        needs_proof=True,
+        scope="operator.credit:write",
+    ),
 )

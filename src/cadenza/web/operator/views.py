@@ -65,6 +65,7 @@ class AuditEventView(msgspec.Struct, frozen=True):
     id: int
     at: str
     actor: str
+    token: str | None  # the first characters of the access token that the actor used
     event: str
     account_id: str | None
     email: str | None

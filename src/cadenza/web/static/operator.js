@@ -49,6 +49,7 @@ function showModel(place, model) {
     document.querySelector(`[data-model="${place}/${name}"]`).textContent = grouped(model[name]);
   }
   document.querySelector(`[data-model="${place}/last_fault"]`).textContent = faultText(model.last_fault);
+  document.querySelector(`[data-model="${place}/advice"]`).textContent = model.advice;
   const badge = document.querySelector(`[data-model="${place}/state"]`);
   badge.className = `badge ${BADGES[model.state]}`;
   const state = model.state.replace("_", " ");

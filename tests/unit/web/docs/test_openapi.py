@@ -63,8 +63,8 @@ def test_access_becomes_security_and_errors() -> None:
     """Who may use an endpoint decides which schemes it needs and which refusals it documents."""
     read = operation(endpoint("GET", "/a", "Read", serve, Access.ANYONE))
     assert (read["security"], {"401", "403", "404"} & read["responses"].keys()) == ([], set())
-    change = operation(endpoint("POST", "/operator/{b}", "Change", find))
-    assert change["security"] == [{"session": [], "csrf": []}]
+    change = operation(endpoint("POST", "/operator/{b}", "Change", find, scope="a:write"))
+    assert change["security"] == [{"session": [], "csrf": []}, {"accessToken": ["a:write"]}]
     assert {"204", "400", "401", "403", "404", "429"} <= change["responses"].keys()
 
 

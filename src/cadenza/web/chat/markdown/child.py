@@ -10,7 +10,9 @@ from cadenza.children.confine import allow_cpu, confine, enter_sandbox, read_lim
 from cadenza.web.chat.markdown.messages import RenderTask
 from cadenza.web.chat.markdown.render import HtmlRenderer, import_lexers
 
-SAMPLE = "[a](http://example.org) &amp; **b**\n\n```python\nprint(1)\n```\n"  # imports what rendering imports later
+SAMPLE = (
+    "[a](http://example.org) &amp; **b** $c^2$\n\n```python\nprint(1)\n```\n"  # imports what rendering imports later
+)
 
 
 def main() -> None:

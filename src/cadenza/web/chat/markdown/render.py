@@ -1,7 +1,8 @@
 """Renders Markdown to HTML that cannot run, load or restyle anything. Runs in the child process only.
 
 The Markdown is hostile: HTML in it is text, links lead only to http, https and mailto, pictures become links, and the
-result passes an allow-list at the end. Headings begin at h3, because the page has its own. Code is coloured by classes.
+result passes an allow-list at the end. Headings begin at h3, because the page has its own. Code is coloured by classes,
+and formulas become MathML.
 """
 
 import importlib
@@ -14,7 +15,6 @@ import pygments.lexers
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.rules_core import StateCore
-from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from pygments import highlight
@@ -22,17 +22,11 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_all_lexers, get_lexer_by_name
 from pygments.token import STANDARD_TYPES
 
+from cadenza.web.chat.markdown import formulas
 from cadenza.web.chat.markdown.messages import TASK_CHARS_MAX, Rendered, RenderTask, escape
 
 SCHEMES = ("http://", "https://", "mailto:")
 LINK_CHARS_MAX = 2048
-# \(…\), \[…\], $$…$$, and $…$ if it has a sign of a formula, so that prices are left alone. The lengths are bounded
-# because every unclosed beginning is searched for its end.
-FORMULA = re.compile(
-    r"\\\((?:[^\\\n]|\\[^)]){0,1000}\\\)|\\\[(?:[^\\]|\\[^\]]){0,1000}\\\]|\$\$(?:[^$\\]|\\.){1,1000}\$\$"
-    r"|\$(?=[^$\n]{0,1000}[\\^_{])[^\s$](?:[^$\n]{0,1000}[^\s$])?\$(?!\d)",
-    re.DOTALL,
-)
 LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)")
 LINE_END = "\r\n"
 ONE_LINE = frozenset({"heading_open", "hr"})  # blocks that end with their last line
@@ -44,8 +38,10 @@ NESTED_MAX = 20
 TAGS = {
     *("a", "blockquote", "br", "code", "div", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span"),
     *("strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+    *formulas.TAGS,
 }
-ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}}
+ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}, **formulas.ATTRIBUTES}
+BOXES = {"[ ] ": "\u2610", "[x] ": "\u2611"}  # of a list of tasks
 LANGUAGES = {alias for _, aliases, _, _ in get_all_lexers(plugins=False) for alias in aliases}
 CELL_CLASSES = {"align-center", "align-right"}
 CLASSES = {
@@ -71,7 +67,8 @@ class HtmlRenderer:
         self._markdown = MarkdownIt("commonmark", options, renderer_cls=Html)
         self._markdown.enable(["table", "strikethrough"])
         self._markdown.disable("reference")  # a definition would apply to blocks that are rendered in other tasks
-        self._markdown.inline.ruler.before("escape", "formula", _take_formula)
+        self._markdown.inline.ruler.before("escape", "formula", formulas.take_formula)
+        self._markdown.core.ruler.push("tasks", _mark_tasks)
         self._markdown.core.ruler.push("safe_links", _check_links)
         self._cleaner = nh3.Cleaner(
             tags=TAGS,
@@ -153,6 +150,9 @@ class Html(RendererHTML):
 
     td_open = th_open
 
+    def formula(self, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType) -> str:
+        return formulas.to_mathml(tokens[index].content)
+
 
 def _code(html: str, label: str = "") -> str:
     return f'<div class="code">{label}<pre tabindex="0"><code>{html}</code></pre></div>\n'
@@ -170,15 +170,13 @@ def _colour(code: str, language: str) -> str:
     return str(highlight(code, lexer, HtmlFormatter(nowrap=True)))
 
 
-def _take_formula(state: StateInline, silent: bool) -> bool:
-    """Show a formula in LaTeX as it was written: Markdown would take its backslashes for escapes."""
-    found = FORMULA.match(state.src, state.pos, state.posMax)
-    if found is None:
-        return False
-    if not silent:
-        state.push("text", "", 0).content = found[0]
-    state.pos = found.end()
-    return True
+def _mark_tasks(state: StateCore) -> None:
+    """Show `[ ]` and `[x]` at the start of a list item as boxes."""
+    for item, _, inline in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
+        if item.type == "list_item_open" and inline.children and inline.children[0].type == "text":
+            text = inline.children[0]
+            box = BOXES.get(text.content[:4].lower())
+            text.content = f"{box} {text.content[4:]}" if box else text.content
 
 
 def _check_links(state: StateCore) -> None:

@@ -13,6 +13,7 @@ RENDERER = HtmlRenderer()
 TAGS = {
     *("a", "blockquote", "br", "code", "div", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span"),
     *("strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+    *("math", "mfrac", "mi", "mn", "mo", "mrow", "mspace", "msub", "msup", "msubsup", "mtable", "mtd", "mtr"),
 }
 CLASSES = {"code", "scroll", "language", "align-right", "align-center", *STANDARD_TYPES.values()}
 ATTRIBUTES = {("a", "href"), ("a", "rel"), ("ol", "start"), ("pre", "tabindex"), ("div", "tabindex")}
@@ -149,17 +150,51 @@ def test_the_cost_is_linear(part: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "formula",
+    ("formula", "elements", "text"),
     [
-        r"\(\frac{a}{b}\)",
-        r"\[ \int_0^1 x^2 \, dx \]",
-        r"$$\begin{pmatrix} a & b \\ c & d \end{pmatrix}$$",
-        r"$\alpha_1 * \beta_2 * \gamma$",
+        (r"\(\frac{a}{b}\)", ["mfrac", "mi", "mi"], "ab"),
+        (r"\[ \int_0^1 x^2 \, dx \]", ["msubsup", "msup", "mspace"], "∫01x2dx"),
+        (r"$$\begin{aligned} a & b \\ c & d \end{aligned}$$", ["mtable", "mtr", "mtr"], "abcd"),
+        (r"$\alpha_1 * \beta_2 * \gamma$", ["msub", "msub"], "α1*β2*γ"),
+        (r"$x < y^2 & z$", ["msup"], "x<y2&z"),
     ],
 )
-def test_a_formula_keeps_its_backslashes(formula: str) -> None:
-    """LaTeX is shown as the model wrote it: Markdown takes no backslash for an escape, and no sign for emphasis."""
+def test_a_formula_is_mathml(formula: str, elements: list[str], text: str) -> None:
+    """LaTeX becomes MathML: Markdown takes no backslash for an escape, and no sign for emphasis."""
+    parsed = Parsed(RENDERER.render(f"So {formula} holds."))
+    assert parsed.text.strip() == f"So {text} holds."
+    names = [name for name, _ in parsed.elements]
+    assert [name for name in names if name in elements] == elements
+    [found] = [attributes for name, attributes in parsed.elements if name == "math"]
+    assert found == {"display": "block" if formula.startswith((r"\[", "$$")) else "inline"}
+
+
+@pytest.mark.parametrize("formula", [r"\(\frac{\)", r"$a_1_2$", r"\[ \begin{matrix} \]", r"$$\left( x^2$$"])
+def test_a_formula_that_cannot_be_read_is_shown_as_it_is(formula: str) -> None:
+    """With its signs and backslashes."""
     assert Parsed(RENDERER.render(f"So {formula} holds.")).text.strip() == f"So {formula} holds."
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        r"$\href{javascript:alert(1)}{x}$",
+        r"$\color{red;background:url(http://a)}{x_1}$",
+        r"$\text{</math><script>alert(1)</script>}$",
+        r"$\style{position:fixed}{x}\class{badge}{y}\cssId{a}{z}$",
+    ],
+)
+def test_a_formula_runs_and_styles_nothing(formula: str) -> None:
+    """What LaTeX can say beyond mathematics is removed, like everything that is not allowed."""
+    html = RENDERER.render(formula)
+    assert {name for _, attributes in Parsed(html).elements for name in attributes} <= {"display"}
+    assert "<script" not in html
+
+
+def test_tasks_have_boxes() -> None:
+    """In a list, and only at the start of an item."""
+    text = Parsed(RENDERER.render("- [ ] to do\n- [x] done [ ]\n1. [X] also\n\n[ ] no item")).text.split("\n")
+    assert [line for line in text if line] == ["☐ to do", "☑ done [ ]", "☑ also", "[ ] no item"]
 
 
 def test_a_price_is_no_formula() -> None:

@@ -1,0 +1,134 @@
+"""cadenza margin, and cadenza reconcile."""
+
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cadenza.cli.console import (
+    config_option,
+    from_option,
+    json_option,
+    load_config,
+    month_option,
+    print_json,
+    print_table,
+    read_store,
+    say,
+    to_option,
+)
+from cadenza.core.formats import escape_formula
+from cadenza.core.margin import COLUMNS, MARGIN_GROUPS, MarginGroup, add_margins
+from cadenza.core.spans import ALWAYS, parse_dates
+
+if TYPE_CHECKING:
+    from cadenza.core.bills import ComparedDay
+
+csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+COMPARED = (
+    *("day", "model", "requests", "billed_requests", "input_tokens", "billed_input_tokens"),
+    *("output_tokens", "billed_output_tokens", "cost", "billed_cost", "result", "reasons"),
+)
+
+
+@click.command()
+@click.option("--by", "group", type=click.Choice(MARGIN_GROUPS), default="class", show_default=True, help="The groups.")
+@from_option
+@to_option
+@month_option
+@json_option
+@csv_option
+@config_option
+def margin(  # noqa: PLR0913, PLR0917 its options
+    group: MarginGroup,
+    start: str | None,
+    end: str | None,
+    month: str | None,
+    as_json: bool,
+    as_csv: bool,
+    config: str | None,
+) -> None:
+    """Show what requests earned, what providers charge for them, and the difference. Months are in UTC.
+
+    The cost of a request comes from cost_input, cost_output and cost_cached of its route when it was served. Requests
+    without known costs are counted apart, and are not a part of the margin.
+    """
+    from cadenza.control.money.margins import read_margin  # noqa: PLC0415 import time
+
+    span = parse_dates(start, end, month) or ALWAYS
+    found = read_store(load_config(config), lambda store: read_margin(store, span, group))
+    rows = [{group: name or "(unknown)", **sums.shown()} for name, sums in found]
+    if as_json or as_csv:
+        _print_rows(rows, (group, *COLUMNS), as_csv=as_csv)
+        return
+    totals = add_margins(sums for _, sums in found)
+    print_table([*rows, {group: "total", **totals.shown()}], (group, *COLUMNS))
+    if totals.unknown_requests:
+        click.echo(
+            f"Requests whose cost is not known: {totals.unknown_requests}. They are not in the margin. Set cost_input "
+            "and cost_output of every route; requests that ended before keep an unknown cost."
+        )
+
+
+@click.command()
+@click.option("--provider", metavar="NAME", required=True, help="The provider of the config whose bill it is.")
+@click.option(
+    "--file",
+    "path",
+    metavar="FILE",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The bill, as CSV with a header.",
+)
+@json_option
+@csv_option
+@config_option
+def reconcile(provider: str, path: Path, as_json: bool, as_csv: bool, config: str | None) -> None:
+    """Compare the bill of a provider with our own counts, by day and model. Exit 1 if a difference is not explained.
+
+    The bill has a column for the day and one for the model, and requests, input_tokens, output_tokens or cost. The
+    exports of OpenAI, Anthropic and OpenRouter can be read as they are. Days are in UTC.
+    """
+    from cadenza.config.checks import suggest  # noqa: PLC0415 import time
+    from cadenza.control.money.margins import compare_bill  # noqa: PLC0415 import time
+    from cadenza.core.bills import read_bill  # noqa: PLC0415 import time
+
+    settings = load_config(config)
+    if provider not in settings.providers:
+        raise ValueError(f"no provider is named '{provider}'; {suggest(provider, settings.providers)}")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            bill = read_bill(file)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text in UTF-8: export the bill as CSV.") from None
+    found = read_store(settings, lambda store: compare_bill(store, provider, bill))
+    rows = [line.shown() for line in found]
+    if as_json or as_csv:
+        _print_rows(rows, COMPARED, as_csv=as_csv)
+    else:
+        print_table(rows, COMPARED[:-1])
+        _explain(found)
+    if any(line.result == "differs" for line in found):
+        say("The bill differs from our counts in a way that nothing explains.")
+        sys.exit(1)
+
+
+def _explain(found: "Sequence[ComparedDay]") -> None:
+    for line in found:
+        if line.result != "agrees":
+            reasons = "; ".join(line.reasons) or "nothing is known that explains it"
+            click.echo(f"{line.place.day} {line.place.model} {line.result}: {reasons}.")
+    if any(line.result == "differs" for line in found):
+        click.echo("A request around midnight may be billed on the other day: compare the days on both sides of it.")
+
+
+def _print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, as_csv: bool) -> None:
+    if not as_csv:
+        print_json(rows)
+        return
+    table = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+    table.writeheader()
+    table.writerows({name: escape_formula(value) for name, value in row.items()} for row in rows)

@@ -1,0 +1,187 @@
+"""cadenza report month, and cadenza ledger close | verify."""
+
+import csv
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import convert
+
+from cadenza.cli.console import (
+    config_option,
+    json_option,
+    load_config,
+    now_ms,
+    print_json,
+    print_table,
+    read_store,
+    say,
+    to_row,
+    with_store,
+)
+from cadenza.core.formats import escape_formula, rfc3339
+from cadenza.core.money import format_dollars
+from cadenza.core.records import COMMAND_LINE
+
+if TYPE_CHECKING:
+    from cadenza.config import Settings
+    from cadenza.control.money.months import Compared, MonthReport
+    from cadenza.ledger.audit import Violation
+    from cadenza.store.store import Store
+
+PAYMENT_FIELDS = (
+    "id",
+    "provider",
+    "checkout",
+    "reference",
+    "account_id",
+    "amount",
+    "credited",
+    "returned",
+    "state",
+    "credited_at",
+)
+
+
+@click.group()
+def report() -> None:
+    """Show reports over all accounts."""
+
+
+@report.command()
+@click.argument("month", metavar="YYYY-MM")
+@click.option("--csv", "file", metavar="FILE", help="Also write the report to this file, as CSV.")
+@click.option("--payments", metavar="FILE", help="Also write the payments, with the provider's ids, as CSV.")
+@click.option("--verify", "is_compared", is_flag=True, help="Compare the payments with what the provider lists.")
+@json_option
+@config_option
+def month(
+    month: str, file: str | None, payments: str | None, is_compared: bool, as_json: bool, config: str | None
+) -> None:
+    """Show what all accounts had, got and spent in a month (UTC): from the opening to the closing balance.
+
+    If the month is not closed, the ledger is checked first. Exit 1 if it is not sound, or if --verify finds a
+    difference.
+    """
+    from cadenza.control.money.months import REPORT_FIELDS, list_payments, report_month  # noqa: PLC0415 import time
+    from cadenza.control.money.statement import check_ledger  # noqa: PLC0415 import time
+
+    async def read(store: "Store") -> "tuple[MonthReport, list[Violation], Sequence[object]]":
+        found = await report_month(store, month, now_ms())
+        findings = [] if found.closed else (await check_ledger(store)).findings
+        return found, findings, await list_payments(store, month) if payments else []
+
+    settings = load_config(config)
+    found, findings, credited = read_store(settings, read)
+    compared = _compare(settings, month) if is_compared else None
+    if file:
+        _write_csv(file, REPORT_FIELDS, found.rows())
+    if payments:
+        _write_csv(payments, PAYMENT_FIELDS, [to_row(one, *PAYMENT_FIELDS) for one in credited])
+    if as_json:
+        print_json(found.rows())
+    else:
+        _print_report(found)
+    if findings:
+        say(f"The ledger is not sound; findings: {len(findings)}. Run 'cadenza ledger check' to see them.")
+        sys.exit(1)
+    if compared:
+        for difference in compared.differences:
+            say(difference)
+        say(
+            f"The provider lists {compared.count} payments of the month, {format_dollars(compared.amount_nano)} "
+            f"dollars. Payments of other programs: {compared.others}. Differences: {len(compared.differences)}."
+        )
+        if compared.differences:
+            sys.exit(1)
+    if found.closed is None:
+        say("The month is not closed: its sums may still change. The ledger was checked, and is sound.")
+
+
+def _compare(settings: "Settings", month: str) -> "Compared":
+    from cadenza.control.money.months import compare_payments, listing_span  # noqa: PLC0415 import time
+    from cadenza.control.money.payments import ProviderFailed  # noqa: PLC0415 import time
+    from cadenza.control.money.stripe import Stripe, StripeAccess  # noqa: PLC0415 import time
+
+    if settings.payments is None:
+        raise ValueError("--verify needs [payments.stripe] in the config: there is no provider to ask.")
+    settings.require_secrets()
+    access = convert(settings.payments, StripeAccess, from_attributes=True)
+
+    async def compare(store: "Store") -> "Compared":
+        provider = Stripe(access)
+        try:
+            return await compare_payments(store, month, await provider.list_payments(listing_span(month)))
+        except ProviderFailed as error:
+            raise ValueError(f"The payment provider did not list its payments ({error}). Try again later.") from None
+        finally:
+            await provider.close()
+
+    return read_store(settings, compare)
+
+
+def _print_report(report: "MonthReport") -> None:
+    lines = [row for row in report.rows() if row["origin"] is None and row["day"] is None]
+    print_table([{**row, "": row["line"]} for row in lines], ("", "amount", "paid", "granted", "count"))
+    requests, moved = report.sums.requests, report.sums.accounts
+    click.echo(f"Accounts: {report.accounts}, with entries in the month: {moved}. Requests charged: {requests}.")
+    for one in report.payments:
+        click.echo(f"Payments on {one.day} by {one.provider}: {one.count}, {format_dollars(one.amount_nano)} dollars.")
+    if report.sums.unsplit:
+        click.echo(f"Entries of an earlier release, which do not say what is granted: {report.sums.unsplit}.")
+    if report.closed and report.closed.hash:
+        closed_at = rfc3339(report.closed.closed_at or 0)
+        click.echo(f"Closed at {closed_at}, entries: {report.closed.entries}, hash {report.closed.hash.hex()}.")
+
+
+def _write_csv(path: str, fields: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+    try:
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, fields, lineterminator="\n")
+            table.writeheader()
+            table.writerows([{name: escape_formula(value) for name, value in row.items()} for row in rows])
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+@click.command()
+@click.argument("month", metavar="YYYY-MM")
+@config_option
+def close(month: str, config: str | None) -> None:
+    """Close a month that is over: nothing in it can change any more.
+
+    Every earlier month must be closed or empty, and the ledger is checked first. An entry that is written later is
+    dated in the first open month.
+    """
+    from cadenza.control.money.months import close_month  # noqa: PLC0415 import time
+
+    closed = with_store(load_config(config), lambda store: close_month(store, month, COMMAND_LINE, now_ms()))
+    assert closed.hash
+    click.echo(closed.hash.hex())
+    say(
+        f"Closed {month}. Entries: {closed.entries}, requests: {closed.requests}, closing balance: "
+        f"{format_dollars(closed.closing_nano)} dollars. Keep the hash above with your records."
+    )
+
+
+@click.command()
+@click.option("--month", metavar="YYYY-MM", required=True, help="A closed month.")
+@click.argument("file", required=False)
+@config_option
+def verify(month: str, file: str | None, config: str | None) -> None:
+    """Compute the hash of a closed month again, from the store or from a FILE that was exported. Exit 1 if it differs.
+
+    FILE is what `ledger export --month` wrote, in either format.
+    """
+    from cadenza.control.money.months import verify_file, verify_month  # noqa: PLC0415 import time
+
+    found = read_store(
+        load_config(config),
+        lambda store: verify_file(store, month, Path(file)) if file else verify_month(store, month),
+    )
+    if found.problems:
+        say(f"{month} is not as it was closed: {'; '.join(found.problems)}. Entries read: {found.entries}.")
+        sys.exit(1)
+    click.echo(f"{month} is as it was closed. Entries read: {found.entries}, hash {found.found.hex()}.")

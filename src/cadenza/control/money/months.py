@@ -1,0 +1,303 @@
+"""Months for finance: the report of a month over all accounts, its close, and the proof that a closed one is unchanged.
+
+`ledger/months.py` says what a close does. A month can be closed when it is over, every earlier month with entries is
+closed, and the ledger check finds nothing.
+"""
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from cadenza.control.money.payments import ProviderPayment
+from cadenza.control.money.statement import LedgerState
+from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339
+from cadenza.core.money import format_dollars
+from cadenza.core.spans import DAY_MS, Span, month_span
+from cadenza.ledger import audit, months, payments
+from cadenza.ledger.months import ClosedMonth, HashedEntry, MonthHash, MonthSums, OriginSum
+from cadenza.ledger.payments import CreditedPayment, PaymentDay, PaymentIds
+from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import accounts, audit_events
+from cadenza.store.tables.audit_events import AuditEvent
+
+LISTED_BEFORE_MS = 4 * DAY_MS  # Stripe repeats an event for three days
+GRACE_MS = 10 * 60 * 1000  # for the charges of requests that end at midnight
+LINES = {  # of a report, by the origins of their entries
+    "Paid": ("payment",),
+    "Granted": ("opening", "voucher", "grant"),
+    "Charged": ("charge",),
+    "Refunded": ("refund", "late-end"),
+    "Corrected": ("correction", "erasure"),
+    "Returned or disputed": ("return", "dispute", "debt"),
+    "Expired": ("expiry",),
+}
+REPORT_FIELDS = ("line", "origin", "day", "provider", "count", "amount", "paid", "granted")
+MonthState = Literal["open", "over", "closed"]
+
+
+class MonthReport(msgspec.Struct, frozen=True):
+    """What all accounts had, got and spent in a month. A closed month is reported as it was closed."""
+
+    month: str
+    span: Span
+    sums: MonthSums
+    accounts: int  # that existed at its end
+    payments: list[PaymentDay]
+    closed: ClosedMonth | None
+    is_over: bool
+
+    @property
+    def state(self) -> MonthState:
+        return "closed" if self.closed else "over" if self.is_over else "open"
+
+    def lines(self) -> list[tuple[str, OriginSum]]:
+        """The opening balance, what changed it, and the closing balance: the first ones add up to the last."""
+        changes = [(name, self._sum(origins)) for name, origins in LINES.items()]
+        assert self.sums.opening + sum((one for _, one in changes), OriginSum()) == self.sums.closing
+        return [("Opening balance", self.sums.opening), *changes, ("Closing balance", _total(self.sums.closing))]
+
+    def rows(self) -> list[dict[str, str | int | None]]:
+        """The lines, what each origin adds to them, and the payments by day, by REPORT_FIELDS. Amounts are dollars."""
+        found = []
+        for line, total in self.lines():
+            found.append(_row(line, total))
+            origins = LINES.get(line, ())
+            found += [_row(line, self.sums.by_origin[one], origin=one) for one in origins if one in self.sums.by_origin]
+        for one in self.payments:
+            paid = OriginSum(one.count, one.amount_nano)
+            found.append(_row("Payments", paid, day=one.day, provider=one.provider))
+        return found
+
+    def _sum(self, origins: Iterable[str]) -> OriginSum:
+        return sum((self.sums.by_origin.get(origin, OriginSum()) for origin in origins), OriginSum())
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """The payments of a month at the provider, by its own dates, and how they differ from the store."""
+
+    count: int
+    amount_nano: int
+    others: int  # payments of other programs, which are left out
+    differences: list[str]
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """Whether the entries of a closed month are those that were closed."""
+
+    closed: ClosedMonth
+    entries: int
+    found: bytes  # the hash of what was read
+    problems: list[str]
+
+
+def _row(line: str, total: OriginSum, **rest: str) -> dict[str, str | int | None]:
+    values: dict[str, str | int | None] = {
+        "line": line,
+        "count": total.count,
+        "amount": format_dollars(total.amount_nano),
+        "paid": format_dollars(total.paid_nano),
+        "granted": format_dollars(total.granted_nano),
+        **rest,
+    }
+    return {name: values.get(name) for name in REPORT_FIELDS}
+
+
+def _total(sum_of: OriginSum) -> OriginSum:
+    return msgspec.structs.replace(sum_of, count=0)
+
+
+async def check_all(store: Store) -> LedgerState:
+    """Check everything, and that the entries, sums and balances of each closed month are those that were closed."""
+    findings = await audit.check(store)
+    for one in await months.list_months(store):
+        if one.hash:
+            verified = await verify_month(store, one.month)
+            findings += [audit.Violation(problem, one.month, 0) for problem in verified.problems]
+    return LedgerState(findings, await audit.count(store), None)
+
+
+def month_of(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m}"
+
+
+async def report_month(store: Store, month: str, now_ms: int) -> MonthReport:
+    span = month_span(month)
+    found = await months.list_months(store)
+    closed = next((one for one in found if one.month == month and one.hash), None)
+    before = months.month_before(found, span.start_ms)
+    sums = closed.month_sums if closed else await months.sum_month(store, span, before)
+    return MonthReport(
+        month,
+        span,
+        sums,
+        await accounts.count_before(store, span.end_ms),
+        await payments.sum_days(store, span),
+        closed,
+        now_ms >= span.end_ms,
+    )
+
+
+async def list_months(store: Store, now_ms: int, count: int) -> list[tuple[str, ClosedMonth | None]]:
+    """The newest months since the first account was created, newest first, and how they were closed."""
+    closed = {one.month: one for one in await months.list_months(store) if one.hash}
+    first_ms, at_ms, found = await accounts.oldest(store), now_ms, list[tuple[str, ClosedMonth | None]]()
+    while first_ms is not None and at_ms >= first_ms and len(found) < count:
+        month = month_of(at_ms)
+        found.append((month, closed.get(month)))
+        at_ms = month_span(month).start_ms - 1
+    return found
+
+
+async def list_payments(store: Store, month: str) -> list[CreditedPayment]:
+    """The payments that gave credit in a month, with the ids of the provider."""
+    return await payments.list_credited(store, month_span(month))
+
+
+async def compare_payments(store: Store, month: str, listed: Sequence[ProviderPayment]) -> Compared:
+    """Compare the payments that gave credit in a month with what the provider lists from LISTED_BEFORE_MS before it on.
+
+    A payment whose event came late gives credit after the provider's date of it, at most that long.
+    """
+    span = month_span(month)
+    at_provider = {one.payment_id: one for one in listed if one.payment_id}
+    here = {one.id: one for one in await payments.list_credited(store, span)}
+    differences = []
+    for one in here.values():
+        found = at_provider.get(one.id)
+        if found is None:
+            differences.append(f"{one.id} ({one.checkout}) gave credit, but the provider does not list it")
+        elif found.amount_nano != one.amount_nano:
+            differences.append(f"{one.id} is {_dollars(one.amount_nano)} here and {_dollars(found.amount_nano)} there")
+        elif found.refunded_nano != one.returned_nano and not found.is_disputed:
+            shown = f"{_dollars(one.returned_nano)} here and {_dollars(found.refunded_nano)} there"
+            differences.append(f"{one.id}: {shown} were returned")
+    of_month = [one for one in at_provider.values() if span.start_ms <= one.created_at < span.end_ms]
+    for found in of_month:
+        known = here.get(found.payment_id) or await payments.find(store, PaymentIds("stripe", found.payment_id))
+        if known is None or known.state in {"open", "expired"}:
+            differences.append(f"{found.id} was paid at the provider, but gave no credit")
+    return Compared(
+        len(of_month), sum(one.amount_nano or 0 for one in of_month), len(listed) - len(at_provider), differences
+    )
+
+
+def _dollars(amount_nano: int | None) -> str:
+    return "an unknown amount" if amount_nano is None else format_dollars(amount_nano)
+
+
+def listing_span(month: str) -> Span:
+    """The span whose payments the provider must list to compare a month."""
+    span = month_span(month)
+    return Span(span.start_ms - LISTED_BEFORE_MS, span.end_ms)
+
+
+async def close_month(store: Store, month: str, by: str, now_ms: int) -> ClosedMonth:
+    span = month_span(month)
+    found = await months.list_months(store)
+    sealed = next((one for one in found if one.month == month), None)
+    before = months.month_before(found, span.end_ms)
+    if sealed and sealed.hash:
+        raise ControlError(f"The month {month} is closed already, with the hash {sealed.hash.hex()}.")
+    if now_ms < span.end_ms + GRACE_MS:
+        raise ControlError(f"The month {month} can be closed after {rfc3339(span.end_ms + GRACE_MS)}.")
+    if months.newest(found) != before:
+        raise ControlError(f"A later month than {month} is closed: {month} has no entries that could be closed.")
+    oldest_ms = await months.oldest_open(store, before)
+    if oldest_ms is not None and oldest_ms < span.start_ms:
+        raise ControlError(f"Close {month_of(oldest_ms)} first: it is before {month}, and has entries.")
+    if sealed is None:
+        if findings := await audit.check(store, before):
+            raise ControlError(
+                f"The ledger is not sound, so {month} cannot be closed; findings: {len(findings)}. "
+                "Run 'cadenza ledger check' to see them."
+            )
+        await months.seal(store, month, span, now_ms)
+        sealed = next(one for one in await months.list_months(store) if one.month == month)
+    return await _finish(store, sealed, before, by, now_ms)
+
+
+async def _finish(store: Store, sealed: ClosedMonth, before: ClosedMonth | None, by: str, now_ms: int) -> ClosedMonth:
+    closed = await months.compute(store, sealed, before, now_ms)
+    balances = await months.balances_at(store, sealed.ends_at, before)
+    if sum(one.balance_nano for one in balances) != closed.closing_nano:  # not `assert`: it would be written
+        raise AssertionError("the balances of a month do not add up to its closing balance")
+    await months.add_balances(store, sealed.month, balances)
+    assert closed.hash
+    detail = f"{closed.entries:,} entries, closing balance {format_dollars(closed.closing_nano)}, {closed.hash.hex()}"
+
+    def finish(tx: Transaction) -> None:
+        months.close(tx, closed)
+        audit_events.add(tx, AuditEvent(now_ms, by, "ledger.close", None, sealed.month, detail))
+
+    await store.transact(finish)
+    return closed
+
+
+async def find_closed(store: Store, month: str) -> tuple[ClosedMonth, ClosedMonth | None]:
+    """A closed month, and the one before it. ControlError if it is not closed."""
+    span = month_span(month)
+    found = await months.list_months(store)
+    closed = next((one for one in found if one.month == month and one.hash), None)
+    if closed is None:
+        raise ControlError(f"The month {month} is not closed. Close it with 'cadenza ledger close {month}'.")
+    return closed, months.month_before(found, span.start_ms)
+
+
+async def find_closed_span(store: Store, span: Span) -> ClosedMonth | None:
+    """The closed month that is this span."""
+    ends = span.start_ms, span.end_ms
+    found = await months.list_months(store)
+    return next((one for one in found if one.hash and (one.starts_at, one.ends_at) == ends), None)
+
+
+async def verify_month(store: Store, month: str) -> Verified:
+    """Compute the hash, the sums and the balances of a closed month anew, from the entries in the store."""
+    closed, before = await find_closed(store, month)
+    found = await months.compute(store, closed, before, closed.closed_at or 0)
+    problems = []
+    if found.hash != closed.hash:
+        problems.append("its entries are not those that were closed")
+    if found.month_sums != closed.month_sums:
+        problems.append("its entries do not add up to the sums that were closed")
+    if sorted(map(repr, await months.closed_balances(store, month))) != sorted(
+        map(repr, await months.balances_at(store, closed.ends_at, before))
+    ):
+        problems.append("the balances of accounts are not the sums of their entries")
+    assert found.hash
+    return Verified(closed, found.entries, found.hash, problems)
+
+
+async def verify_file(store: Store, month: str, path: Path) -> Verified:
+    """Compute the hash of a closed month from a file of `cadenza ledger export --month`."""
+    closed, before = await find_closed(store, month)
+    found = MonthHash(month, (before and before.hash) or b"")
+    for entry in read_export(path):
+        found.add(entry)
+    is_same = found.digest() == closed.hash
+    return Verified(closed, found.entries, found.digest(), [] if is_same else [f"{path} has other entries"])
+
+
+def read_export(path: Path) -> Iterator[HashedEntry]:
+    """The entries of a file that `cadenza ledger export` wrote, in either format. ValueError if it is no such file."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            is_json = file.read(1) == "{"
+            file.seek(0)
+            rows: Iterable[dict[str, Any]] = map(msgspec.json.decode, file) if is_json else csv.DictReader(file)
+            for row in rows:
+                fields = {name: row[_NAMES.get(name, name)] for name in HashedEntry.__struct_fields__}
+                if not is_json:
+                    fields = {name: value or None for name, value in fields.items()} | {"note": fields["note"]}
+                yield msgspec.convert([*fields.values()], HashedEntry, strict=False)
+    except (KeyError, TypeError, csv.Error, msgspec.MsgspecError, UnicodeDecodeError):
+        raise ValueError(f"{path} is not a file of 'cadenza ledger export'.") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+_NAMES = {"created_at": "created_at_ms"}

@@ -1,0 +1,69 @@
+"""What the last day counted, minute by minute: the metrics as a series, for the operator's overview.
+
+A task reads the counters twice a minute, and the page when it is opened; no request pays for it. The ring is bounded,
+and begins with the process that keeps it.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from cadenza.observe.worker_metrics import Family
+
+MINUTE_S = 60
+MINUTES_MAX = 24 * 60
+EVERY_S = 30.0
+LABELS = {  # the counters that are kept, and the label that tells their parts apart
+    "cadenza_requests_total": "status",
+    "cadenza_refused_total": "reason",
+    "cadenza_upstream_faults_total": "provider",
+    "cadenza_payment_events_total": "result",
+    "cadenza_ledger_lost_total": "",
+    "cadenza_ledger_retries_total": "",
+}
+
+Counted = tuple[str, str]  # the name of a counter, and the value of its label
+
+
+def read_totals(families: Iterable[Family]) -> Counter[Counted]:
+    """What the counters of LABELS have counted since the start of their processes."""
+    totals = Counter[Counted]()
+    for family in families:
+        for name, labels, value in family.samples:
+            if (label := LABELS.get(name)) is not None:
+                totals[name, dict(labels).get(label, "")] += int(value)
+    return totals
+
+
+class MinuteRing:
+    """The counts of each of the last minutes. What was counted before its first reading is left out."""
+
+    def __init__(self, now_s: float | None = None) -> None:
+        self.started_s = int(time.time() if now_s is None else now_s)
+        self._before: Mapping[Counted, int] | None = None
+        self._minutes: dict[int, Counter[Counted]] = {}  # by the minute since the epoch, oldest first
+
+    def note(self, totals: Mapping[Counted, int], now_s: float) -> None:
+        """Add what was counted since the last reading to this minute. A total that has fallen counts from zero."""
+        if self._before is not None:
+            grown = {what: total - min(total, self._before.get(what, 0)) for what, total in totals.items()}
+            minute = self._minutes.setdefault(int(now_s) // MINUTE_S, Counter())
+            minute.update({what: count for what, count in grown.items() if count})
+        self._before = totals
+        for old in [one for one in self._minutes if one <= int(now_s) // MINUTE_S - MINUTES_MAX]:
+            del self._minutes[old]
+
+    def since(self, start_s: float, name: str) -> Counter[str]:
+        """What a counter counted since a time, by its label."""
+        return self.series(start_s, MINUTES_MAX * MINUTE_S * 2, 1, name)[0]
+
+    def series(self, start_s: float, step_s: int, count: int, name: str) -> list[Counter[str]]:
+        """The same in `count` steps of time, each of whole minutes."""
+        steps = [Counter[str]() for _ in range(count)]
+        for minute, counts in self._minutes.items():
+            place = (minute * MINUTE_S - int(start_s) // MINUTE_S * MINUTE_S) // step_s
+            if 0 <= place < count:
+                for (found, label), number in counts.items():
+                    if found == name:
+                        steps[place][label] += number
+        return steps

@@ -1,0 +1,104 @@
+"""The tables of classes: what stands behind them, their evaluations and their prices. schema.py has the others."""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    false,
+    text,
+)
+
+from cadenza.store.table_parts import metadata, required
+
+class_versions = Table(  # what stands behind a class: append-only, numbered from 1 in each class
+    "class_versions",
+    metadata,
+    Column("class_id", Text, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("digest", LargeBinary(32), nullable=False),  # of routes and character
+    Column("routes", Text, nullable=False),  # JSON: core/classes.py
+    Column("character", Text, nullable=False),
+    Column("origin", Text, nullable=False),  # who made it: a config file or a promotion
+    Column("created_at", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("verdict_id", Text),  # the verdict that let it be promoted
+    CheckConstraint("origin IN ('config', 'promotion')", name="origin_is_known"),
+    CheckConstraint("number > 0", name="number_is_positive"),
+    Index("ix_class_versions_digest", "class_id", "digest"),
+)
+
+class_states = Table(  # which version of a class is served
+    "class_states",
+    metadata,
+    Column("class_id", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("previous", Integer),  # the version that was served before it
+    Column("is_adopted", Boolean, nullable=False, server_default=false()),  # the store decides, not the config
+    Column("candidate", Integer),  # the version that a canary tries
+    Column("share", Integer, nullable=False, server_default=text("0")),  # percent of accounts that it serves
+    Column("canary", Text),  # JSON: the counts and the test of the canary
+    Column("revision", BigInteger, nullable=False, server_default=text("1")),  # grows with every change
+    Column("changed_at", BigInteger, nullable=False),
+    Column("watched_at", BigInteger),  # when a process last began to run the watch
+    CheckConstraint("(candidate IS NULL) = (share = 0)", name="candidate_has_a_share"),
+    CheckConstraint("share BETWEEN 0 AND 99", name="share_is_a_part"),
+)
+
+verdicts = Table(  # evaluations and watches of classes: counts and scores, never content
+    "verdicts",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *required(Text, "class_id", "kind", "state"),
+    Column("created_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("actor", Text, nullable=False),
+    Column("incumbent", Integer, nullable=False),  # the version of the class
+    Column("candidate", Text, nullable=False),  # provider/model; empty for a watch
+    Column("candidate_digest", LargeBinary(32)),  # of the version that it would become
+    Column("suite", Text, nullable=False),  # its name
+    Column("suite_digest", LargeBinary(32), nullable=False),
+    Column("runs", Integer, nullable=False),
+    Column("spent_nano", BigInteger, nullable=False, server_default=text("0")),
+    Column("result", Text),  # JSON: evaluation/verdict.py; null until it has ended
+    CheckConstraint("kind IN ('evaluation', 'watch')", name="kind_is_known"),
+    CheckConstraint("state IN ('running', 'finished', 'stopped')", name="state_is_known"),
+    Index("ix_verdicts_class_id", "class_id", "created_at"),
+)
+
+verdict_scores = Table(  # one answer of one side: what an interrupted evaluation goes on from
+    "verdict_scores",
+    metadata,
+    Column("verdict_id", Text, ForeignKey("verdicts.id"), primary_key=True),
+    Column("case_number", Integer, primary_key=True, autoincrement=False),  # its place in the suite
+    Column("run", Integer, primary_key=True, autoincrement=False),
+    Column("side", Text, primary_key=True),
+    Column("score", Float, nullable=False),
+    Column("cost_nano", BigInteger),  # null: the costs of the route are not known
+    *required(Integer, "prompt_tokens", "completion_tokens"),
+    Column("first_token_ms", Float),
+    Column("duration_ms", Float),
+    Column("fault", Text, nullable=False),  # its kind, or empty
+    CheckConstraint("side IN ('incumbent', 'candidate')", name="side_is_known"),
+    CheckConstraint("score BETWEEN 0 AND 1", name="score_is_a_share"),
+)
+
+price_changes = Table(  # prices that count from a date on
+    "price_changes",
+    metadata,
+    Column("class_id", Text, primary_key=True),
+    Column("from_at", BigInteger, primary_key=True, autoincrement=False),
+    *required(BigInteger, "input_nano", "output_nano"),
+    Column("cached_input_nano", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+    CheckConstraint("input_nano >= 0 AND output_nano >= 0", name="prices_are_not_negative"),
+    CheckConstraint("from_at > created_at", name="starts_in_the_future"),
+)

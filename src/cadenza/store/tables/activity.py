@@ -1,0 +1,111 @@
+"""Reads the requests of an account one by one, newest first, by the index of account and time.
+
+A filter by key, class or status has no index of its own. It is applied to the next SCANNED requests only, so that a
+page costs the same however many requests an account has.
+"""
+
+from collections.abc import AsyncIterator
+
+from sqlalchemy import Integer, Text, bindparam, literal_column, or_, select
+from sqlalchemy.sql.selectable import Select
+
+from cadenza.core.activity import FAILED, PAGE_MAX, ActivityFilter, ActivityPage, ActivityPlace, ActivityRow
+from cadenza.store.schema import keys, usage
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store
+from cadenza.store.tables.keys import IS_WEB, WEB_NAME
+from cadenza.store.tables.usage import OF_SPAN, PROMPT_TOKENS
+
+SCANNED = 10_000
+ANY_STATUS, ANY_BUT_200 = 0, -1
+FIELDS = ActivityRow.__struct_fields__[:-3]
+LATEST = ActivityPlace(2**62, "")
+_NEWEST_FIRST = (usage.c.started_at.desc(), usage.c.completion_id.desc())
+
+
+def _scanned() -> Select[tuple[object, ...]]:
+    columns = [(PROMPT_TOKENS if name == "prompt_tokens" else usage.c[name]).label(name) for name in FIELDS]
+    is_before = or_(usage.c.started_at < bindparam("at"), usage.c.completion_id < bindparam("id"))
+    return select(*columns).where(*OF_SPAN, usage.c.started_at <= bindparam("at"), is_before).order_by(*_NEWEST_FIRST)
+
+
+_next = _scanned().limit(bindparam("scanned")).subquery("scanned")
+_key, _class, _status = bindparam("key", type_=Text), bindparam("class", type_=Text), bindparam("status", type_=Integer)
+_is_web = (keys.c.id == _next.c.key_id) & IS_WEB
+PAGE = Statement(
+    select(*(_next.c[name] for name in FIELDS), keys.c.name, keys.c.prefix, keys.c.origin == literal_column("'web'"))
+    .join_from(_next, keys, keys.c.id == _next.c.key_id)
+    .where(
+        or_(_key == literal_column("''"), _next.c.key_id == _key, _is_web & (_key == literal_column(f"'{WEB_NAME}'"))),
+        or_(_class == literal_column("''"), _next.c.class_id == _class),
+        or_(
+            _status == literal_column(str(ANY_STATUS)),
+            _next.c.status == _status,
+            (_status == literal_column(str(ANY_BUT_200))) & (_next.c.status != literal_column("200")),
+        ),
+    )
+    .order_by(_next.c.started_at.desc(), _next.c.completion_id.desc())
+    .limit(bindparam("count"))
+)
+LAST_SCANNED = Statement(
+    select(_next.c.started_at, _next.c.completion_id)
+    .order_by(_next.c.started_at, _next.c.completion_id)
+    .limit(literal_column("1"))
+)
+
+
+async def read_page(
+    store: Store,
+    account_id: str,
+    wanted: ActivityFilter,
+    count: int,
+    before: ActivityPlace | None = None,
+    scanned: int = SCANNED,
+) -> ActivityPage:
+    """The newest requests, or those before this place."""
+    place = before or LATEST
+    values: dict[str, str | int] = {
+        "account": account_id,
+        "start": wanted.span.start_ms,
+        "end": wanted.span.end_ms,
+        "at": place.started_at,
+        "id": place.completion_id,
+        "scanned": scanned if wanted.is_narrow else count + 1,
+        "count": count + 1,
+        "key": wanted.key_id,
+        "class": wanted.class_id,
+        "status": ANY_BUT_200 if wanted.status == FAILED else int(wanted.status or ANY_STATUS),
+    }
+    found = [_row(row) for row in await store.rows(PAGE, values)]
+    if len(found) > count:
+        return ActivityPage(found[:count], found[count - 1].place)
+    following = await _after_scan(store, values) if wanted.is_narrow else None
+    return ActivityPage(found, following)
+
+
+async def read_all(store: Store, account_id: str, wanted: ActivityFilter) -> AsyncIterator[list[ActivityRow]]:
+    """Every request that is wanted, newest first. At most one page is in memory."""
+    place: ActivityPlace | None = None
+    while True:
+        page = await read_page(store, account_id, wanted, PAGE_MAX, place)
+        yield page.rows
+        if page.next is None:
+            return
+        place = page.next
+
+
+async def _after_scan(store: Store, values: dict[str, str | int]) -> ActivityPlace | None:
+    """The last request that was looked at; None if that was the last one of all."""
+    last = await store.row(LAST_SCANNED, values)
+    if last is None:
+        return None
+    place = ActivityPlace(int(last[0]), last[1])
+    more = {**values, "at": place.started_at, "id": place.completion_id, "scanned": 1}
+    return place if await store.row(LAST_SCANNED, more) else None
+
+
+def _row(row: tuple[object, ...]) -> ActivityRow:
+    """SQLite has numbers where Postgres has booleans."""
+    values = dict(zip(ActivityRow.__struct_fields__, row, strict=True))
+    flags = {name: bool(values[name]) for name in ("stream", "estimated", "is_web")}
+    return ActivityRow(**{**values, **flags})  # type: ignore[arg-type]

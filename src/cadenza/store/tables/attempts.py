@@ -1,0 +1,41 @@
+"""Requests to providers that no metering row has, summed up by day, provider, model and kind: core/attempts.py."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import bindparam, select, text
+
+from cadenza.core.attempts import AttemptKey, AttemptSums
+from cadenza.core.spans import DAY_MS, Span
+from cadenza.store.schema import upstream_attempts
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store
+
+COLUMNS = (*AttemptKey._fields, *AttemptSums._fields)
+ADD = Statement(
+    text(
+        f"INSERT INTO upstream_attempts ({', '.join(COLUMNS)}) VALUES ({', '.join(f':{name}' for name in COLUMNS)})"  # noqa: S608 our own names
+        f" ON CONFLICT ({', '.join(AttemptKey._fields)}) DO UPDATE SET "
+        + ", ".join(f"{name} = upstream_attempts.{name} + excluded.{name}" for name in AttemptSums._fields)
+    )
+)
+OF_PROVIDER = Statement(
+    select(*(upstream_attempts.c[name] for name in COLUMNS)).where(
+        upstream_attempts.c.provider == bindparam("provider"),
+        upstream_attempts.c.day >= bindparam("first"),
+        upstream_attempts.c.day <= bindparam("last"),
+    )
+)
+
+
+async def add(store: Store, counts: Mapping[AttemptKey, AttemptSums]) -> None:
+    """Add to what the store has. Ordered by key, so that no two writers deadlock."""
+    rows = [{**key._asdict(), **counts[key]._asdict()} for key in sorted(counts)]
+    if rows:
+        await store.transact(lambda tx: tx.change_each(ADD, rows), is_brief=True)
+
+
+async def read(store: Store, provider: str, span: Span) -> dict[AttemptKey, AttemptSums]:
+    """The attempts at one provider on the days of a span."""
+    values = {"provider": provider, "first": span.start_ms // DAY_MS, "last": (span.end_ms - 1) // DAY_MS}
+    rows = await store.rows(OF_PROVIDER, values)
+    return {AttemptKey(*row[:4]): AttemptSums(*map(int, row[4:])) for row in rows}

@@ -1,0 +1,66 @@
+"""An upstream whose requests are not of clients: each is counted, with its tokens, because its provider bills it."""
+
+import time
+
+from cadenza.core.attempts import NO_TOKENS, AttemptCounts
+from cadenza.core.records import Route, Usage
+from cadenza.upstreams.base import Ask, OpenReply, Piece, Probe, Sink, Upstream
+
+
+class BilledUpstream:
+    """Counts the requests to another upstream as attempts of one kind."""
+
+    def __init__(self, upstream: Upstream, attempts: AttemptCounts, kind: str) -> None:
+        self._attempts = attempts
+        self._kind = kind
+        self._upstream = upstream
+        self.start, self.stop = upstream.start, upstream.stop
+
+    async def probe(self) -> Probe:
+        return await self._upstream.probe()
+
+    async def open(self, route: Route, ask: Ask) -> OpenReply:
+        """A request that fails is counted too, without tokens."""
+        try:
+            reply = await self._upstream.open(route, ask)
+        except BaseException:
+            self.count(route, NO_TOKENS)
+            raise
+        return BilledReply(self, route, reply)
+
+    def count(self, route: Route, usage: Usage) -> None:
+        self._attempts.add(route, self._kind, time.time_ns() // 1_000_000, usage)
+
+
+class BilledReply:
+    """A reply that is counted when it is closed."""
+
+    def __init__(self, upstream: BilledUpstream, route: Route, reply: OpenReply) -> None:
+        self._upstream = upstream
+        self._route = route
+        self._reply = reply
+        self._is_counted = False
+        self.usage = NO_TOKENS  # the last count that came
+
+    async def deliver(self, sink: Sink) -> None:
+        await self._reply.deliver(UsageSink(self, sink))
+
+    async def close(self) -> None:
+        if not self._is_counted:
+            self._is_counted = True
+            self._upstream.count(self._route, self.usage)
+        await self._reply.close()
+
+
+class UsageSink:
+    """Passes everything on, and tells the reply the counts that pass."""
+
+    def __init__(self, reply: BilledReply, sink: Sink) -> None:
+        self._reply = reply
+        self._sink = sink
+        self.flush, self.drain = sink.flush, sink.drain
+
+    def take(self, piece: Piece) -> None:
+        if piece.usage:
+            self._reply.usage = piece.usage
+        self._sink.take(piece)

@@ -1,0 +1,236 @@
+"""The live load, and the page of classes.
+
+The load is that of this machine: what its worker processes serve at this moment, and the health of every route. Numbers
+are sums over the workers. Counters count from the start of the service; a script turns them into rates.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+from starlette.responses import Response
+
+from cadenza.control.operator import get_overview
+from cadenza.core.breaker import HALF_OPEN, OPEN
+from cadenza.core.formats import rfc3339
+from cadenza.core.records import Route
+from cadenza.gateway.gateway import Gateway
+from cadenza.observe.worker_metrics import Family, Labels
+from cadenza.routing.catalogue import ServedClass
+from cadenza.routing.health import RouteHealth
+from cadenza.web.docs.pages import is_usable
+from cadenza.web.operator.problems import advise
+from cadenza.web.operator.views import OperatorOverview, TodayCounters
+from cadenza.web.routes import Routes, endpoint, get, to_record
+from cadenza.web.visit import Visit
+
+State = Literal["usable", "failing", "half_open", "circuit_open"]
+
+
+class LastFault(msgspec.Struct, frozen=True):
+    """The last request to a model that failed: the kind of fault, the status of the provider's reply, and when."""
+
+    kind: str
+    status: int | None
+    at: str
+
+
+class ModelLoad(msgspec.Struct, frozen=True):
+    """A model of a provider: its requests in flight over all classes that use it, and the most it is given at once.
+
+    The last requests to a failing model were not answered. After repeated failures its circuit opens, and it gets no
+    requests for `open_s`; half-open, one request at a time tests whether it works again.
+    """
+
+    provider: str
+    model: str
+    classes: list[str]
+    state: State
+    open_s: float
+    in_flight: int
+    ceiling: int
+    last_fault: LastFault | None
+    advice: str  # what to do, while it is not usable
+
+
+class RouteFacts(msgspec.Struct, frozen=True):
+    """A route of the version that is served."""
+
+    provider: str
+    model: str
+    order: int
+    weight: int
+    context_tokens: int
+    max_output_tokens: int
+
+
+class ClassLoad(msgspec.Struct, frozen=True):
+    """A class and its routes, in the order in which they are tried, and the number of the version that has them.
+
+    While a canary runs, `candidate` is the version that serves `share` percent of the accounts.
+    """
+
+    id: str
+    is_usable: bool
+    routes: list[RouteFacts]
+    version: int | None
+    candidate: int | None
+    share: int
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How often something happened since the start of the service."""
+
+    name: str
+    count: int
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What the service does at this moment. `requests` counts replies by status, `faults` failures by provider."""
+
+    workers: int
+    in_flight: int
+    slots_taken: int
+    slots_limit: int
+    is_draining: bool
+    has_shared_state: bool  # false while Valkey does not answer
+    requests: list[Count]
+    refused: list[Count]
+    faults: list[Count]
+    models: list[ModelLoad]
+    classes: list[ClassLoad]
+
+
+class Samples:
+    """Metrics by name and labels."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._values: dict[str, dict[Labels, float]] = {}
+        for family in families:
+            for name, labels, value in family.samples:
+                self._values.setdefault(name, {})[labels] = value
+
+    def total(self, name: str, **labels: str) -> int:
+        """The sum of the samples that have these labels."""
+        wanted = set(labels.items())
+        return int(sum(value for found, value in self._of(name).items() if wanted <= set(found)))
+
+    def by_label(self, name: str, label: str) -> list[Count]:
+        """The sums by one label, in its order."""
+        sums: dict[str, float] = {}
+        for labels, value in self._of(name).items():
+            key = dict(labels)[label]
+            sums[key] = sums.get(key, 0) + value
+        return [Count(key, int(sums[key])) for key in sorted(sums)]
+
+    def last_fault(self, **labels: str) -> LastFault | None:
+        """The newest fault among the samples that have these labels."""
+        wanted = set(labels.items())
+        times = self._of("cadenza_route_last_fault_timestamp_seconds").items()
+        found = [(at_s, dict(one)) for one, at_s in times if wanted <= set(one)]
+        if not found:
+            return None
+        at_s, fault = max(found, key=lambda sample: sample[0])
+        status = int(fault["status"]) if fault["status"] else None
+        return LastFault(fault["kind"], status, rfc3339(round(at_s * 1000)))
+
+    def _of(self, name: str) -> Mapping[Labels, float]:
+        return self._values.get(name, {})
+
+
+async def classes_page(visit: Visit) -> Response:
+    load = await get_load(visit)
+    classes = visit.context.gateway.snapshot.catalogue.served()
+    prices = {one.plan.class_id: one.prices for one in classes}
+    return visit.page("operator/classes.html", prices=prices, classes=classes, load=load)
+
+
+async def get_totals(visit: Visit) -> OperatorOverview:
+    found = await get_overview(visit.store, visit.now_ms)
+    today = [to_record(TodayCounters, one) for one in found.today]
+    return to_record(OperatorOverview, found.totals, today_start=rfc3339(found.today_start_ms), today=today)
+
+
+async def get_load(visit: Visit) -> Load:
+    return view_load(visit.context.gateway, await visit.context.read_metrics())
+
+
+def view_load(gateway: Gateway, families: Iterable[Family]) -> Load:
+    samples = Samples(families)
+    workers, slots = samples.total("cadenza_workers"), gateway.slots
+    return Load(
+        workers=workers,
+        in_flight=max(0, samples.total("cadenza_requests_in_flight") - 1),  # without this request
+        slots_taken=samples.total("cadenza_slots_taken"),
+        slots_limit=slots.ceiling if slots.is_lent else slots.ceiling * workers,
+        is_draining=gateway.is_draining,
+        has_shared_state=samples.total("cadenza_shared_state_up") > 0,
+        requests=samples.by_label("cadenza_requests_total", "status"),
+        refused=samples.by_label("cadenza_refused_total", "reason"),
+        faults=samples.by_label("cadenza_upstream_faults_total", "provider"),
+        models=_model_loads(gateway, samples),
+        classes=[_class_load(gateway, served) for served in gateway.snapshot.catalogue.served()],
+    )
+
+
+def _class_load(gateway: Gateway, served: ServedClass) -> ClassLoad:
+    routes = [to_record(RouteFacts, one) for one in served.plan.routes]
+    candidate = served.candidate.version if served.candidate else None
+    return ClassLoad(served.plan.class_id, is_usable(gateway, served), routes, served.version, candidate, served.share)
+
+
+def _model_loads(gateway: Gateway, samples: Samples) -> list[ModelLoad]:
+    """Each model once, however many classes use it: its requests in flight are those of all of them."""
+    classes = dict[tuple[str, str], list[str]]()
+    routes = dict[tuple[str, str], Route]()
+    for served in gateway.snapshot.catalogue.served():
+        for route in (route for plan in served.plans for route in plan.routes):
+            place = (route.provider, route.model)
+            routes.setdefault(place, route)
+            used_by = classes.setdefault(place, [])
+            if served.plan.class_id not in used_by:
+                used_by.append(served.plan.class_id)
+    return [
+        _model_load(gateway.dispatcher.health.of(route), route, classes[at], samples) for at, route in routes.items()
+    ]
+
+
+def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: Samples) -> ModelLoad:
+    """The circuit breaker is that of this process, but a model whose circuit is open in any process is shown so."""
+    place = {"provider": route.provider, "model": route.model}
+    state: State = "half_open" if health.state is HALF_OPEN else "usable"
+    if health.is_failing or samples.total("cadenza_route_failing", **place) > 0:
+        state = "failing"
+    if health.state is OPEN or samples.total("cadenza_route_resting", **place) > 0:
+        state = "circuit_open"
+    last_fault = samples.last_fault(**place)
+    return ModelLoad(
+        provider=route.provider,
+        model=route.model,
+        classes=classes,
+        state=state,
+        open_s=round(health.open_s, 1),
+        in_flight=samples.total("cadenza_route_in_flight", **place) or health.in_flight,
+        ceiling=samples.total("cadenza_route_limit", **place) or health.limit,
+        last_fault=last_fault,
+        advice="" if state == "usable" else advise(last_fault.kind if last_fault else None),
+    )
+
+
+ROUTES: Routes = (
+    get("/operator/classes", classes_page),
+    endpoint(
+        "GET",
+        "/operator/overview",
+        "Show all accounts together, and the usage of today",
+        get_totals,
+        scope="operator.service:read",
+    ),
+    endpoint(
+        "GET",
+        "/operator/load",
+        "Show the live load, and the health of every route",
+        get_load,
+        scope="operator.service:read",
+    ),
+)

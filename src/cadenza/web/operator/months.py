@@ -1,0 +1,85 @@
+"""The report of a month over all accounts, as a page, as CSV and as JSON. What is not a month is 404."""
+
+import msgspec
+from starlette.responses import Response
+
+from cadenza.control.money.months import REPORT_FIELDS, MonthReport, report_month
+from cadenza.core.formats import dollars_or_none, rfc3339_or_none
+from cadenza.web.errors import Missing
+from cadenza.web.money.usage import csv_text
+from cadenza.web.routes import Routes, endpoint, get
+from cadenza.web.visit import Visit
+
+ONE = "/operator/months/{month}"
+
+
+class MonthLine(msgspec.Struct, frozen=True):
+    """A line of the report, the part of one origin in it (`origin`), or the payments of a day. Amounts are dollars."""
+
+    line: str
+    origin: str | None
+    day: str | None
+    provider: str | None
+    count: int
+    amount: str
+    paid: str
+    granted: str
+
+
+class MonthView(msgspec.Struct, frozen=True):
+    """A month over all accounts. `hash` and `closed_at` are null until it is closed."""
+
+    month: str
+    state: str
+    accounts: int
+    accounts_with_entries: int
+    requests: int
+    opening: str | None
+    closing: str | None
+    closed_at: str | None
+    hash: str | None
+    lines: list[MonthLine]
+
+
+async def month_page(visit: Visit) -> Response:
+    found = await _find(visit)
+    checks = [] if found.closed else await visit.context.ledger_check.results()
+    return visit.page("operator/month.html", report=found, check=checks[0] if checks else None)
+
+
+async def get_month(visit: Visit) -> MonthView:
+    found = await _find(visit)
+    closed = found.closed
+    return MonthView(
+        found.month,
+        found.state,
+        found.accounts,
+        found.sums.accounts,
+        found.sums.requests,
+        dollars_or_none(found.sums.opening.amount_nano),
+        dollars_or_none(found.sums.closing.amount_nano),
+        rfc3339_or_none(closed.closed_at) if closed else None,
+        closed.hash.hex() if closed and closed.hash else None,
+        msgspec.convert(found.rows(), list[MonthLine]),
+    )
+
+
+async def get_month_csv(visit: Visit) -> Response:
+    found = await _find(visit)
+    text = csv_text(REPORT_FIELDS, [["" if cell is None else cell for cell in row.values()] for row in found.rows()])
+    headers = {"content-disposition": f'attachment; filename="cadenza-month-{found.month}.csv"'}
+    return Response(text, headers=headers, media_type="text/csv; charset=utf-8")
+
+
+async def _find(visit: Visit) -> MonthReport:
+    try:
+        return await report_month(visit.store, visit.path_param("month"), visit.now_ms)
+    except ValueError:
+        raise Missing from None
+
+
+ROUTES: Routes = (
+    get(ONE, month_page),
+    get(f"{ONE}/report.csv", get_month_csv),
+    endpoint("GET", ONE, "Show what accounts had, got and spent in a month", get_month, scope="operator.credit:read"),
+)
