@@ -2,14 +2,13 @@
 
 Instructions do not depend on how busy the machine is. They do depend on the interpreter: if the baseline does not have
 this one, the commit that wrote the baseline is measured too, and compared with. Client and upstream are this process.
-They send in rounds, so that every run does nearly the same work: the charges of a round of streams are written in one
-commit or in two, which is 5% of a stream of ten chunks.
+They send in rounds, so that every run does the same work: requests that are not streamed arrive together and share their
+commits, and streams end one after another, each with a commit of its own. The garbage collector is off.
 """
 
 import argparse
 import asyncio
 import contextlib
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -93,13 +92,16 @@ class Rounds:
         _close(await self._run_round(case, 0, []))
 
     async def count(self, case: Case) -> float:
-        """Instructions per request, in the middle one of the rounds after the first, which prepares what they reuse."""
+        """Instructions per request, in the round that took the most: in others there may be a commit less.
+
+        The first round does not count: it prepares what the others reuse.
+        """
         streams, counts = Streams(), list[int]()
         for number in range(WARM, WARM + ROUNDS):
             streams = await self._run_round(case, number, streams)
             counts.append(await self._counter.read())
         _close(streams)
-        return statistics.median(counts[1:]) / AT_ONCE
+        return max(counts[1:]) / AT_ONCE
 
     async def _run_round(self, case: Case, number: int, streams: Streams) -> Streams:
         """Returns the connections. A connection pauses after a refusal, so each refusal comes on a new one."""

@@ -1,7 +1,7 @@
 """`cadenza` on an event loop whose timers run a thousand times slower: `python -m bench.slow_timers serve ...`
 
 A program under valgrind runs fifty times slower, and its timers do not. So what runs every few milliseconds would be a
-tenth of the count of each request, more on a busy machine.
+tenth of the count of each request, more on a busy machine. There is no garbage collection, which comes in some rounds.
 """
 
 import asyncio
