@@ -2,8 +2,8 @@
 
 Instructions do not depend on how busy the machine is. They do depend on the interpreter: if the baseline does not have
 this one, the commit that wrote the baseline is measured too, and compared with. Client and upstream are this process.
-They send in rounds, so that every run does the same work: requests that are not streamed arrive together and share their
-commits, and streams end one after another, each with a commit of its own. The garbage collector is off.
+They send in rounds, so that every run does the same work: requests that are not streamed arrive together and share a
+commit, and streams end one after another, each with a commit of its own. The garbage collector is off.
 """
 
 import argparse
@@ -92,16 +92,16 @@ class Rounds:
         _close(await self._run_round(case, 0, []))
 
     async def count(self, case: Case) -> float:
-        """Instructions per request, in the round that took the most: in others there may be a commit less.
+        """Instructions per request. The first round does not count: it prepares what the others reuse.
 
-        The first round does not count: it prepares what the others reuse.
+        Of the others, it is the one with as many commits as it should have: one for each stream, and otherwise one.
         """
         streams, counts = Streams(), list[int]()
         for number in range(WARM, WARM + ROUNDS):
             streams = await self._run_round(case, number, streams)
             counts.append(await self._counter.read())
         _close(streams)
-        return max(counts[1:]) / AT_ONCE
+        return (max if case.shape.chunks else min)(counts[1:]) / AT_ONCE
 
     async def _run_round(self, case: Case, number: int, streams: Streams) -> Streams:
         """Returns the connections. A connection pauses after a refusal, so each refusal comes on a new one."""
