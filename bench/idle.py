@@ -28,6 +28,7 @@ def measure_idle(started: Running, size: RunSize) -> Section:
     target = started.target
     uvloop.run(drive(Load(target.port, [target.request(SPACED_SHORT)], SPACED_SHORT, WARM_AT_ONCE, WARM_S)))
     uvloop.run(_hold_open(started, WARM_AT_ONCE))
+    started.tree.settle()
     lines, before_mb = [], started.tree.rss_mb
     for streams in size.idle_streams:
         opened, open_mb, took_s = uvloop.run(_hold_open(started, streams))

@@ -1,6 +1,7 @@
 """Look-ups of keys, on both databases: they find the newest state, and on Postgres those that wait share a query."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,6 +10,7 @@ from cadenza.fleet.key_cache import QUERIES_AT_ONCE, KeyCache
 from cadenza.fleet.presence import Presence
 from cadenza.store.postgres.connection import PostgresBounds
 from cadenza.store.postgres.store import PostgresStore
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, StoreUnavailable
 from cadenza.store.tables import keys
@@ -55,6 +57,21 @@ async def test_keys_are_found_among_unknown_ones(store: Store) -> None:
     assert not any(found[: len(UNKNOWN)])
     assert [(key.id, key.balance_nano) for key in found if key] == [("key_0", 0), ("key_1", 0), ("key_2", 0)]
     assert found[-1] == await keys.look_up(store, digests[-1])
+
+
+async def test_a_request_that_arrives_after_a_revocation_is_refused(sqlite_store: SqliteStore) -> None:
+    """A cached key serves what arrived before it was known to be unchanged, and nothing that arrives after a change."""
+    await add_account(sqlite_store)
+    digest = await add_key(sqlite_store)
+    key_cache, before_s = KeyCache(sqlite_store, Presence(sqlite_store)), time.perf_counter()
+    await key_cache.find(digest)  # opens the store
+    found = await key_cache.find(digest)
+    await sqlite_store.transact(lambda tx: keys.revoke(tx, "key_a", NOW_MS))
+    assert key_cache.find_now(digest, before_s) is found is not None
+    assert key_cache.find_now(digest, time.perf_counter()) is None
+    again = await key_cache.find(digest)
+    assert (again and again.revoked_at) == NOW_MS
+    assert key_cache.find_now(digest, before_s) is None
 
 
 async def test_look_ups_at_the_same_time_share_a_query(watched: WatchedPostgres) -> None:

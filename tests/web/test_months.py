@@ -23,8 +23,9 @@ from cadenza.core.money import format_dollars
 from cadenza.core.spans import month_span
 from tests.account import Account, forte_nano, run_command
 from tests.loopback import LoopbackUpstream
-from tests.service import CREDIT_NANO, Service, refusing_address, wait_until
+from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import classes_spec
+from tests.stripe.charge_list import ChargeList, listing_charges
 from tests.stripe.local_stripe import SECRET_KEY, STRIPE_TOML, WEBHOOK_SECRET, make_event, send_event
 from tests.visitor import Visitor
 from tests.web.operators import account_id_of, make_operator
@@ -124,13 +125,19 @@ class Business:
 
 
 @pytest.fixture(scope="module")
-def service(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
+def charges() -> Iterator[ChargeList]:
+    with listing_charges() as listed:
+        yield listed
+
+
+@pytest.fixture(scope="module")
+def service(shared_upstream: LoopbackUpstream, charges: ChargeList) -> Iterator[Service]:
     """A service that takes payments by card."""
-    with refusing_address() as nowhere, pytest.MonkeyPatch.context() as variables:
+    with pytest.MonkeyPatch.context() as variables:
         variables.setenv("TEST_STRIPE_KEY", SECRET_KEY)
         variables.setenv("TEST_STRIPE_WEBHOOK", WEBHOOK_SECRET)
         spec = classes_spec(shared_upstream.base_url)
-        with Service(msgspec.structs.replace(spec, more_toml=STRIPE_TOML.format(url=nowhere))) as running:
+        with Service(msgspec.structs.replace(spec, more_toml=STRIPE_TOML.format(url=charges.url))) as running:
             yield running
 
 
@@ -297,3 +304,30 @@ def test_payments_are_listed_with_the_ids_of_the_provider(business: Business, tm
     assert [row["returned"] for row in rows] == ["0.00", "4.00", "0.00"]
     assert {row["provider"] for row in days} == {"stripe"}
     assert (sum(row["count"] for row in days), days[0]["day"][:7]) == (3, business.month)
+
+
+def test_payments_are_compared_with_the_provider(business: Business, charges: ChargeList) -> None:
+    """--verify finds nothing if both agree, and names each payment that differs or that one side lacks."""
+    at_s = month_span(business.month).start_ms // 1000 + 1000
+    charges.add(0, at_s - 2000)  # its event came late
+    charges.add(1, at_s, amount_refunded=400)
+    charges.add(2, at_s, disputed=True)
+    charges.add(3, at_s, metadata={})  # of another program
+    charges.add(4, at_s, status="failed")
+    command = ("report", "month", business.month, "--verify")
+    done = business.service.cli(*command)
+    said = "The provider lists 2 payments of the month, 20.00 dollars. Payments of other programs: 1. Differences: 0."
+    assert (done.returncode, said in done.stderr) == (0, True), done.stderr
+
+    del charges.charges[-1]
+    charges.charges[-1]["amount_refunded"] = 300
+    charges.add(9, at_s)
+    done = business.service.cli(*command)
+    assert done.returncode == 1
+    for difference in (
+        "pay_0 (cs_0) gave credit, but the provider does not list it",
+        "pay_1: 4.00 here and 3.00 there were returned",
+        "ch_9 was paid at the provider, but gave no credit",
+        "Differences: 3.",
+    ):
+        assert difference in done.stderr

@@ -98,3 +98,11 @@ def test_the_chat_follows_the_account(visitor: Visitor) -> None:
     assert 'id="grounding" checked>Memory</label>' in visitor.get("/chat").text
     visitor.api("PATCH", "/preferences", {"memory": False})
     assert "Memory is turned off in your settings" in visitor.get("/chat").words
+
+
+def test_the_chat_says_what_a_class_costs(visitor: Visitor, email: str) -> None:
+    """Each class with its prices, `auto` with those of the preferred one; a page has the account and its balance."""
+    chat = visitor.get("/chat")
+    terms = "$1.07 in, $3.45 out for a million tokens"
+    assert chat.text.count(f'data-terms="{terms}') == 2  # forte, and auto
+    assert f"{email} $5.00" in visitor.get("/keys").words

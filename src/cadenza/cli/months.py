@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import convert
 
 from cadenza.cli.console import (
     config_option,
@@ -25,7 +26,8 @@ from cadenza.core.money import format_dollars
 from cadenza.core.records import COMMAND_LINE
 
 if TYPE_CHECKING:
-    from cadenza.control.money.months import MonthReport
+    from cadenza.config import Settings
+    from cadenza.control.money.months import Compared, MonthReport
     from cadenza.ledger.audit import Violation
     from cadenza.store.store import Store
 
@@ -52,12 +54,16 @@ def report() -> None:
 @click.argument("month", metavar="YYYY-MM")
 @click.option("--csv", "file", metavar="FILE", help="Also write the report to this file, as CSV.")
 @click.option("--payments", metavar="FILE", help="Also write the payments, with the provider's ids, as CSV.")
+@click.option("--verify", "is_compared", is_flag=True, help="Compare the payments with what the provider lists.")
 @json_option
 @config_option
-def month(month: str, file: str | None, payments: str | None, as_json: bool, config: str | None) -> None:
+def month(
+    month: str, file: str | None, payments: str | None, is_compared: bool, as_json: bool, config: str | None
+) -> None:
     """Show what all accounts had, got and spent in a month (UTC): from the opening to the closing balance.
 
-    If the month is not closed, the ledger is checked first. Exit 1 if it is not sound.
+    If the month is not closed, the ledger is checked first. Exit 1 if it is not sound, or if --verify finds a
+    difference.
     """
     from cadenza.control.money.months import REPORT_FIELDS, list_payments, report_month  # noqa: PLC0415 import time
     from cadenza.control.money.statement import check_ledger  # noqa: PLC0415 import time
@@ -67,7 +73,9 @@ def month(month: str, file: str | None, payments: str | None, as_json: bool, con
         findings = [] if found.closed else (await check_ledger(store)).findings
         return found, findings, await list_payments(store, month) if payments else []
 
-    found, findings, credited = read_store(load_config(config), read)
+    settings = load_config(config)
+    found, findings, credited = read_store(settings, read)
+    compared = _compare(settings, month) if is_compared else None
     if file:
         _write_csv(file, REPORT_FIELDS, found.rows())
     if payments:
@@ -79,8 +87,39 @@ def month(month: str, file: str | None, payments: str | None, as_json: bool, con
     if findings:
         say(f"The ledger is not sound; findings: {len(findings)}. Run 'cadenza ledger check' to see them.")
         sys.exit(1)
+    if compared:
+        for difference in compared.differences:
+            say(difference)
+        say(
+            f"The provider lists {compared.count} payments of the month, {format_dollars(compared.amount_nano)} "
+            f"dollars. Payments of other programs: {compared.others}. Differences: {len(compared.differences)}."
+        )
+        if compared.differences:
+            sys.exit(1)
     if found.closed is None:
         say("The month is not closed: its sums may still change. The ledger was checked, and is sound.")
+
+
+def _compare(settings: "Settings", month: str) -> "Compared":
+    from cadenza.control.money.months import compare_payments, listing_span  # noqa: PLC0415 import time
+    from cadenza.control.money.payments import ProviderFailed  # noqa: PLC0415 import time
+    from cadenza.control.money.stripe import Stripe, StripeAccess  # noqa: PLC0415 import time
+
+    if settings.payments is None:
+        raise ValueError("--verify needs [payments.stripe] in the config: there is no provider to ask.")
+    settings.require_secrets()
+    access = convert(settings.payments, StripeAccess, from_attributes=True)
+
+    async def compare(store: "Store") -> "Compared":
+        provider = Stripe(access)
+        try:
+            return await compare_payments(store, month, await provider.list_payments(listing_span(month)))
+        except ProviderFailed as error:
+            raise ValueError(f"The payment provider did not list its payments ({error}). Try again later.") from None
+        finally:
+            await provider.close()
+
+    return read_store(settings, compare)
 
 
 def _print_report(report: "MonthReport") -> None:

@@ -37,6 +37,7 @@ SCOPES = {  # the routes of the site name them
     "operator.service:write": "Start a ledger check",
     "operator.accounts:read": "Read all accounts, requests and documents",
     "operator.accounts:write": "Suspend and resume accounts",
+    "operator.credit:read": "Read the report of a month, and documents",
     "operator.credit:write": "Add credit, take it back, and refund requests",
     "operator.keys:read": "Find API keys of all accounts",
     "operator.keys:write": "Revoke API keys of all accounts",

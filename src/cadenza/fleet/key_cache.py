@@ -1,12 +1,15 @@
 """Finds the key of every request by its digest. Keys are cached; unknown digests are not.
 
-On SQLite a cached key is used as long as no process has committed anything to the file since it was read. On Postgres
-it is used only while this process is fresh, and the cache is cleared with every change of keys, accounts or classes. So
-a look-up that begins after a change was made sees it (see decision 17). Look-ups of Postgres that wait at the same time
-share one query; they join only a query that has not begun.
+On SQLite a cached key is used as long as no process has committed anything to the file since it was read. Requests that
+arrived before this was found out need not ask again. On Postgres it is used only while this process is fresh, and the
+cache is cleared with every change of keys, accounts or classes. So a request that arrives after a change was made sees
+it (see decision 17). Look-ups of Postgres that wait at the same time share one query; they join only a query that has
+not begun.
 """
 
 import asyncio
+import math
+import time
 
 from cadenza.core.bounded_cache import BoundedCache
 from cadenza.fleet.presence import Presence
@@ -28,13 +31,17 @@ class KeyCache:
         self._wait_s = wait_s
         self._cached = BoundedCache[bytes, FoundKey](keys_max)  # read under `presence.epoch`, or at `_change_mark`
         self._change_mark: object = None
+        self._unchanged_s = -math.inf  # when the store last had that mark, by the clock of exchanges
         self._turns = asyncio.Semaphore(QUERIES_AT_ONCE)
         self._next: tuple[set[bytes], asyncio.Task[FoundKeys]] | None = None  # the query that has not begun
         self._queries: set[asyncio.Task[FoundKeys]] = set()
         presence.on_change(self._cached.clear)
 
-    def find_now(self, digest: bytes) -> FoundKey | None:
-        """The key, if it is cached and nothing can have changed it; None if it must be looked up."""
+    def find_now(self, digest: bytes, arrived_s: float = math.inf) -> FoundKey | None:
+        """The key of a request that arrived at `arrived_s`, if it is cached and nothing can have changed it by then.
+
+        None if it must be looked up.
+        """
         cached = self._cached.get(digest)
         if cached is None:
             return None
@@ -43,7 +50,12 @@ class KeyCache:
                 return None
             self._cached.move_to_end(digest)
             return cached
-        return cached if self._change_mark == self._store.change_mark() else None
+        if self._unchanged_s < arrived_s:
+            now_s = time.perf_counter()  # before the mark is read
+            if self._change_mark != self._store.change_mark():
+                return None
+            self._unchanged_s = now_s
+        return cached
 
     async def find(self, digest: bytes) -> FoundKey | None:
         if not self._store.is_shared_by_machines:
@@ -56,10 +68,12 @@ class KeyCache:
 
     async def _find_in_file(self, digest: bytes) -> FoundKey | None:
         """The mark is read before the key: the key is from that moment or a later one, and is not trusted after it."""
+        now_s = time.perf_counter()
         mark = self._store.change_mark()
         if mark != self._change_mark:
             self._cached.clear()
             self._change_mark = mark
+        self._unchanged_s = now_s
         found = await keys.look_up(self._store, digest)
         if found and found.revoked_at is None and mark is not None and mark == self._change_mark:
             self._cached.put(digest, found)

@@ -74,7 +74,8 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
         if endpoint is None and exchange.request.method == "OPTIONS":
             record.endpoint = "preflight"
             return answers.send_no_content(preflight_headers(exchange))
-        endpoint = endpoint or find_endpoint(exchange.request.path)
+        path = exchange.request.path
+        endpoint = endpoint or ENDPOINTS.get(path) or find_endpoint(path)
         record.endpoint = endpoint.name
         method, allowed = exchange.request.method, endpoint.methods
         if method not in allowed:

@@ -39,7 +39,7 @@ async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
     memo = exchange.request.memo
     if (digest := memo.get("digest")) is None:
         digest = memo["digest"] = digest_key(presented_key(exchange.request.headers))
-    found = gateway.key_cache.find_now(digest)
+    found = gateway.key_cache.find_now(digest, exchange.started_s)
     if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
         found = await _look_up(gateway, exchange, digest)
     gateway.in_flight.note_key(exchange, digest)

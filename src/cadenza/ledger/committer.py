@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 from sqlalchemy import bindparam, select
 
-from cadenza.core.records import DISCONNECTED_STATUS
+from cadenza.core.records import DISCONNECTED_STATUS, Outcome
 from cadenza.fleet.presence import Presence
 from cadenza.ledger import transaction
 from cadenza.ledger.backlog import Answer, Backlog, Move, fail, fail_hold
@@ -68,6 +68,7 @@ class Committer:
         self._backlog = Backlog()
         self._running: dict[asyncio.Task[None], BatchMode] = {}  # the batches in flight
         self._at_once = BATCHES_AT_ONCE if store.writes_in_parallel else 1
+        self._loop = asyncio.get_running_loop()
         self._rejoining = asyncio.Lock()
         self._starting: asyncio.Handle | None = None  # the call of `_start_batches` in the next turn of the event loop
         self._is_running = False
@@ -87,16 +88,16 @@ class Committer:
         return self._reserves.hold(hold)
 
     def hold(self, hold: Hold) -> "asyncio.Future[Answer]":
-        return self._add(Move(hold.account_id, _future(), hold))
+        return self._add(Move(hold.account_id, self._loop.create_future(), hold))
 
     def end(self, end: End, *, process: str, is_recorded: bool) -> "asyncio.Future[Answer]":
         """End a request whose hold was taken when this process had the name `process`."""
-        return self._add(Move(end.hold.account_id, _future(), None, end, process, is_recorded))
+        return self._add(Move(end.hold.account_id, self._loop.create_future(), None, end, process, is_recorded))
 
     def resize(self, account_id: str) -> None:
         """Resize the reserve of an account to what is needed now. Every move of the account does so too."""
         if not self._backlog.has_moves_of(account_id):
-            self._add(Move(account_id, _future()))
+            self._add(Move(account_id, self._loop.create_future()))
 
     def fail_late(self, wait_s: float) -> None:
         """Fail the callers of moves that have waited for longer than `wait_s`. To be called every LOOK_EVERY_S.
@@ -134,7 +135,7 @@ class Committer:
     def _wake(self) -> None:
         """Start batches in the next turn of the event loop, so that the moves of this turn share one."""
         if self._starting is None:
-            self._starting = asyncio.get_running_loop().call_soon(self._start_batches)
+            self._starting = self._loop.call_soon(self._start_batches)
 
     def _start_batches(self) -> None:
         self._starting = None
@@ -275,8 +276,13 @@ class Committer:
         self._reserves.written(applied.account, taken)
         if applied.account.has_caps or applied.account.id in self._reserves.caps:
             self._note_caps(applied, ends, holds)
+        outcomes = []
         for move, ended in zip(ends, applied.ended, strict=True):
-            self._answer_end(move, ended)
+            outcome = self._answer_end(move, ended)
+            if move.is_recorded:
+                outcomes.append(outcome)
+        if outcomes:
+            self._loop.call_soon(self._record, outcomes)  # after the requests were answered
         for move, answer in zip(holds, applied.answers, strict=True):
             if not move.answer.done():
                 move.answer.set_result(answer)
@@ -293,7 +299,8 @@ class Committer:
             if move.hold and isinstance(answer, Held) and answer.is_capped:
                 caps.hold(move.hold, answer.amount_nano)
 
-    def _answer_end(self, move: Move, ended: Ended) -> None:
+    def _answer_end(self, move: Move, ended: Ended) -> Outcome:
+        """Answer the request, and return its outcome as it is to be recorded."""
         assert move.end
         assert ended.charged_nano <= move.end.due_nano
         assert ended.is_lost or ended.charged_nano + ended.short_nano == move.end.due_nano
@@ -304,8 +311,11 @@ class Committer:
             outcome = msgspec.structs.replace(outcome, status=LOST_STATUS)
         if not move.answer.done():
             move.answer.set_result(ended)
-        if move.is_recorded:
-            asyncio.get_running_loop().call_soon(self._observer.record, outcome)  # after the requests were answered
+        return outcome
+
+    def _record(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            self._observer.record(outcome)
 
     def _report(self, completion_id: str, ended: Ended) -> None:
         """Count and log the end of a request that was not charged exactly what was due."""
@@ -422,7 +432,3 @@ def _take_off_reserve(move: Move) -> int:
         return 0
     move.is_off_reserve = True
     return move.end.due_nano
-
-
-def _future() -> "asyncio.Future[Answer]":
-    return asyncio.get_running_loop().create_future()

@@ -36,12 +36,13 @@ class Reserve(msgspec.Struct):
     def spare_nano(self) -> int:
         return self.amount_nano - self.in_use_nano
 
-    def hold(self, hold: Hold, held_nano: int, now_s: float) -> None:
+    def hold(self, held_nano: int, usual_nano: int, extra_nano: int, now_s: float) -> None:
+        """Hold `held_nano` for a request that asked for `usual_nano`, and for `extra_nano` if its answer is longer."""
         self.in_use_nano += held_nano
         self.requests += 1
         self.peak = max(self.peak, self.requests)
-        self.usual_nano = max(self.usual_nano, hold.amount_nano)
-        self.extra_nano = max(self.extra_nano, hold.extra_nano)
+        self.usual_nano = max(self.usual_nano, usual_nano)
+        self.extra_nano = max(self.extra_nano, extra_nano)
         self.used_s = now_s
 
     def decay(self) -> None:
@@ -149,11 +150,12 @@ class Reserves:
         reserve = self._reserves.get(hold.account_id)
         if reserve is None:
             return None
-        amount_nano = hold.amount_nano + hold.extra_nano
+        usual_nano, extra_nano = hold.amount_nano, hold.extra_nano
+        amount_nano = usual_nano + extra_nano
         assert amount_nano >= 0
         if amount_nano > reserve.spare_nano:
             return None
-        reserve.hold(hold, amount_nano, self._clock_s())
+        reserve.hold(amount_nano, usual_nano, extra_nano, self._clock_s())
         return Held(amount_nano, hold.allowance_tokens + hold.extra_tokens)
 
     def end(self, account_id: str, amount_nano: int, due_nano: int) -> None:
@@ -175,7 +177,7 @@ class Reserves:
         """A batch is durable: this is the account now, and these holds were taken."""
         reserve, now_s = self._reserves[account.id], self._clock_s()
         for hold, held in taken:
-            reserve.hold(hold, held.amount_nano, now_s)
+            reserve.hold(held.amount_nano, hold.amount_nano, hold.extra_nano, now_s)
         assert account.reserve_nano >= sum([held.amount_nano for _, held in taken]), "it covers what was taken in it"
         reserve.amount_nano = account.reserve_nano
         reserve.free_nano = account.free_nano

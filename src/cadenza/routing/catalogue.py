@@ -56,7 +56,7 @@ class Catalogue:
 
     def find(self, asked: str | None, principal: Principal) -> ServedClass:
         """The class that a chat request names; without a name, or for `auto`, the one that the account prefers."""
-        class_id = self._preferred(principal) if asked is None or asked == AUTO else asked
+        class_id = self.preferred(principal.preferred_class) if asked is None or asked == AUTO else asked
         if found := self._classes.get(class_id):
             if (candidate := found.candidate) is None:
                 return found
@@ -93,9 +93,9 @@ class Catalogue:
         pricing, changes = show_price(prices.at(now_ms)), show_changes(prices.after(now_ms))
         return Model(id=class_id, created=CREATED, pricing=pricing, pricing_changes=changes)
 
-    def _preferred(self, principal: Principal) -> str:
-        """The account's class. If it has no routes: the default class, else the first that has."""
-        wanted = (principal.preferred_class, DEFAULT_CLASS, *self._classes)
+    def preferred(self, class_id: str) -> str:
+        """The class that an account prefers. If it has no routes: the default class, else the first that has."""
+        wanted = (class_id, DEFAULT_CLASS, *self._classes)
         return next(class_id for class_id in wanted if class_id in self._classes)
 
     def _usable(self) -> str:

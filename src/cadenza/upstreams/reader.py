@@ -189,7 +189,7 @@ def _cached(given: dict[str, Any]) -> int:
             return count
     names = ("prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens")  # DeepSeek, Kimi, Mistral
     for name in names:
-        if count := _count(given.get(name)):
+        if name in given and (count := _count(given[name])):
             return count
     return 0
 

@@ -5,25 +5,27 @@ closed, and the ledger check finds nothing.
 """
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from cadenza.control.money.payments import ProviderPayment
 from cadenza.control.money.statement import LedgerState
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
-from cadenza.core.spans import Span, month_span
+from cadenza.core.spans import DAY_MS, Span, month_span
 from cadenza.ledger import audit, months, payments
 from cadenza.ledger.months import ClosedMonth, HashedEntry, MonthHash, MonthSums, OriginSum
-from cadenza.ledger.payments import CreditedPayment, PaymentDay
+from cadenza.ledger.payments import CreditedPayment, PaymentDay, PaymentIds
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, audit_events
 from cadenza.store.tables.audit_events import AuditEvent
 
+LISTED_BEFORE_MS = 4 * DAY_MS  # Stripe repeats an event for three days
 GRACE_MS = 10 * 60 * 1000  # for the charges of requests that end at midnight
 LINES = {  # of a report, by the origins of their entries
     "Paid": ("payment",),
@@ -73,6 +75,15 @@ class MonthReport(msgspec.Struct, frozen=True):
 
     def _sum(self, origins: Iterable[str]) -> OriginSum:
         return sum((self.sums.by_origin.get(origin, OriginSum()) for origin in origins), OriginSum())
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """The payments of a month at the provider, by its own dates, and how they differ from the store."""
+
+    count: int
+    amount_nano: int
+    others: int  # payments of other programs, which are left out
+    differences: list[str]
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -145,6 +156,44 @@ async def list_months(store: Store, now_ms: int, count: int) -> list[tuple[str, 
 async def list_payments(store: Store, month: str) -> list[CreditedPayment]:
     """The payments that gave credit in a month, with the ids of the provider."""
     return await payments.list_credited(store, month_span(month))
+
+
+async def compare_payments(store: Store, month: str, listed: Sequence[ProviderPayment]) -> Compared:
+    """Compare the payments that gave credit in a month with what the provider lists from LISTED_BEFORE_MS before it on.
+
+    A payment whose event came late gives credit after the provider's date of it, at most that long.
+    """
+    span = month_span(month)
+    at_provider = {one.payment_id: one for one in listed if one.payment_id}
+    here = {one.id: one for one in await payments.list_credited(store, span)}
+    differences = []
+    for one in here.values():
+        found = at_provider.get(one.id)
+        if found is None:
+            differences.append(f"{one.id} ({one.checkout}) gave credit, but the provider does not list it")
+        elif found.amount_nano != one.amount_nano:
+            differences.append(f"{one.id} is {_dollars(one.amount_nano)} here and {_dollars(found.amount_nano)} there")
+        elif found.refunded_nano != one.returned_nano and not found.is_disputed:
+            shown = f"{_dollars(one.returned_nano)} here and {_dollars(found.refunded_nano)} there"
+            differences.append(f"{one.id}: {shown} were returned")
+    of_month = [one for one in at_provider.values() if span.start_ms <= one.created_at < span.end_ms]
+    for found in of_month:
+        known = here.get(found.payment_id) or await payments.find(store, PaymentIds("stripe", found.payment_id))
+        if known is None or known.state in {"open", "expired"}:
+            differences.append(f"{found.id} was paid at the provider, but gave no credit")
+    return Compared(
+        len(of_month), sum(one.amount_nano or 0 for one in of_month), len(listed) - len(at_provider), differences
+    )
+
+
+def _dollars(amount_nano: int | None) -> str:
+    return "an unknown amount" if amount_nano is None else format_dollars(amount_nano)
+
+
+def listing_span(month: str) -> Span:
+    """The span whose payments the provider must list to compare a month."""
+    span = month_span(month)
+    return Span(span.start_ms - LISTED_BEFORE_MS, span.end_ms)
 
 
 async def close_month(store: Store, month: str, by: str, now_ms: int) -> ClosedMonth:

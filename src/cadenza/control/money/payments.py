@@ -116,6 +116,17 @@ class PaymentEvent(msgspec.Struct, frozen=True):
     fact: Fact
 
 
+class ProviderPayment(msgspec.Struct, frozen=True):
+    """A payment as the provider lists it. Amounts are None if they are not in dollars."""
+
+    id: str
+    payment_id: str  # ours; empty for a payment of another program
+    amount_nano: int | None
+    refunded_nano: int | None
+    is_disputed: bool
+    created_at: int
+
+
 class ProviderFailed(Exception):
     """The payment provider did not do what was asked. The message is for the log."""
 

@@ -1,4 +1,4 @@
-"""Payments by Stripe Checkout, on our own HTTP client: one request that opens a checkout, and signed events.
+"""Payments by Stripe Checkout, on our own HTTP client: opening a checkout, listing payments, and signed events.
 
 An event counts only if its signature matches the raw body and is at most TOLERANCE_S old. Only the fields named here
 are read.
@@ -21,18 +21,22 @@ from cadenza.control.money.payments import (
     Paid,
     PaymentEvent,
     ProviderFailed,
+    ProviderPayment,
     Refunded,
     Subject,
 )
+from cadenza.core.spans import Span
 from cadenza.http.client import HttpClient, Unreachable
 from cadenza.http.client_connection import Broken, read_body
 
 TOLERANCE_S = 5 * 60
 CONNECT_S = 10.0
 REPLY_S = 30.0
-REPLY_BYTES_MAX = 256 * 1024
+REPLY_BYTES_MAX = 4 * 1024 * 1024  # of a page of charges
+PAGE = 100
 NANO_PER_CENT = 10_000_000
 SESSIONS = "/v1/checkout/sessions"
+CHARGES = "/v1/charges"
 PRODUCT = "Credit"
 
 
@@ -66,6 +70,16 @@ class _Charge(msgspec.Struct, frozen=True):
     currency: str
     payment_intent: str | None = None
     metadata: dict[str, str] = {}
+    id: str = ""
+    amount: int = 0
+    created: int = 0
+    status: str = ""
+    disputed: bool = False
+
+
+class _Charges(msgspec.Struct, frozen=True):
+    data: list[_Charge]
+    has_more: bool
 
 
 class _Dispute(msgspec.Struct, frozen=True):
@@ -103,22 +117,44 @@ class Stripe:
 
     async def create_checkout(self, order: CheckoutOrder) -> Checkout:
         try:
-            async with (
-                asyncio.timeout(REPLY_S),
-                self._client.request("POST", SESSIONS, _form(order), CONNECT_S) as reply,
-            ):
-                body, status = await read_body(reply, float("inf"), REPLY_BYTES_MAX), reply.status
-        except (Unreachable, Broken, OSError) as error:  # a timeout is an OSError
-            raise ProviderFailed(type(error).__name__) from None
-        if status != 200:
-            raise ProviderFailed(f"status {status}")
-        try:
-            session = msgspec.json.decode(body, type=_Session)
+            session = msgspec.json.decode(await self._ask("POST", SESSIONS, _form(order)), type=_Session)
         except msgspec.DecodeError:
             raise ProviderFailed("a reply that is not a checkout session") from None
         if not session.url or not session.url.startswith(("https://", "http://")):
             raise ProviderFailed("a checkout session without an address")
         return Checkout(session.id, session.url)
+
+    async def list_payments(self, span: Span) -> list[ProviderPayment]:
+        """The payments of a span that succeeded, those of other programs on the same account too."""
+        query: dict[str, str | int] = {
+            "created[gte]": span.start_ms // 1000,
+            "created[lt]": span.end_ms // 1000,
+            "limit": PAGE,
+        }
+        found = list[ProviderPayment]()
+        while True:
+            try:
+                page = msgspec.json.decode(await self._ask("GET", f"{CHARGES}?{urlencode(query)}"), type=_Charges)
+            except msgspec.DecodeError:
+                raise ProviderFailed("a reply that is not a list of charges") from None
+            found += [_provider_payment(one) for one in page.data if one.status == "succeeded"]
+            if not page.has_more or not page.data:
+                return found
+            query["starting_after"] = page.data[-1].id
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _ask(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """The body of a successful reply."""
+        try:
+            async with asyncio.timeout(REPLY_S), self._client.request(method, path, body, CONNECT_S) as reply:
+                found, status = await read_body(reply, float("inf"), REPLY_BYTES_MAX), reply.status
+        except (Unreachable, Broken, OSError) as error:  # a timeout is an OSError
+            raise ProviderFailed(type(error).__name__) from None
+        if status != 200:
+            raise ProviderFailed(f"status {status}")
+        return found
 
     def read_event(self, body: bytes, signature: str, now_s: int) -> PaymentEvent | None:
         check_signature(self._secret, body, signature, now_s)
@@ -184,6 +220,17 @@ def _of_session(session: _Session) -> Subject:
 
 def _nano(session: _Session) -> int | None:
     return None if session.amount_total is None else _dollars(session.amount_total, session.currency or "")
+
+
+def _provider_payment(charge: _Charge) -> ProviderPayment:
+    return ProviderPayment(
+        charge.id,
+        charge.metadata.get("payment", ""),
+        _dollars(charge.amount, charge.currency),
+        _dollars(charge.amount_refunded, charge.currency),
+        charge.disputed,
+        charge.created * 1000,
+    )
 
 
 def _dollars(cents: int, currency: str) -> int | None:

@@ -1,6 +1,8 @@
 """What operators read about all accounts and their keys."""
 
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, text
@@ -8,7 +10,7 @@ from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, 
 from cadenza.core.spans import DAY_MS
 from cadenza.store.schema import accounts, keys, payments, processes, sessions, usage, vouchers
 from cadenza.store.statements import Statement, total
-from cadenza.store.store import Store, Transaction
+from cadenza.store.store import Row, Store, Transaction
 from cadenza.store.tables.accounts import COLUMNS, Account, read_account
 from cadenza.store.tables.keys import RECORDS, KeyRecord, read_record
 from cadenza.store.tables.usage import PROMPT_TOKENS
@@ -131,22 +133,24 @@ USE_SINCE = Statement(  # completion ids begin with the time, so that this reads
     .order_by(text("1"))
 )
 _SINCE = (usage.c.completion_id >= bindparam("first"), usage.c.started_at >= bindparam("start"))
-_FIRST_TOKENS = [
-    _count_if(and_(usage.c.first_byte_ms > above, usage.c.first_byte_ms <= upto))
-    for above, upto in pairwise((-1, *FIRST_TOKEN_MS, 2**53))
-]
+_FIRST_TOKEN_PLACE = case(
+    (usage.c.first_byte_ms.is_(None), -1),
+    *((usage.c.first_byte_ms <= bound, place) for place, bound in enumerate(FIRST_TOKEN_MS)),
+    else_=len(FIRST_TOKEN_MS),
+)
 USE_BY_STEP = Statement(
     select(
         (usage.c.started_at - bindparam("start")) // bindparam("step"),
+        _FIRST_TOKEN_PLACE,
         func.count(),
         _count_if(usage.c.status >= FAULT_STATUS),
         total(PROMPT_TOKENS),
         total(usage.c.completion_tokens),
         total(usage.c.cost_nano),
-        *_FIRST_TOKENS,
     )
     .where(*_SINCE)
-    .group_by(text("1"))
+    .group_by(text("1"), text("2"))
+    .order_by(text("1"), text("2"))
 )
 PACE = Statement(
     select(usage.c.provider, func.count(), _count_if(usage.c.first_byte_ms > bindparam("slow")))
@@ -223,12 +227,20 @@ async def use_since(store: Store, first_id: str, start_ms: int) -> list[ClassUse
 async def use_by_step(store: Store, first_id: str, start_ms: int, step_ms: int) -> list[UseStep]:
     """What was used since a time, in steps; a step without requests is left out."""
     rows = await store.rows(USE_BY_STEP, {"first": first_id, "start": start_ms, "step": step_ms})
-    return [_use_step(start_ms + int(row[0]) * step_ms, *map(int, row[1:])) for row in rows]
+    return [
+        _use_step(start_ms + int(step) * step_ms, [row[1:] for row in found])
+        for step, found in groupby(rows, key=itemgetter(0))
+    ]
 
 
-def _use_step(at_ms: int, *counted: int) -> UseStep:
-    requests, failed, prompt_tokens, completion_tokens, cost_nano, *first_tokens = counted
-    return UseStep(at_ms, requests, failed, prompt_tokens, completion_tokens, cost_nano, tuple(first_tokens))
+def _use_step(at_ms: int, found: Sequence[Row]) -> UseStep:
+    """Each row has the place of its requests in `first_tokens`, which is -1 without a first token, and their sums."""
+    by_place = {int(place): int(requests) for place, requests, *_ in found}
+    requests, failed, prompt_tokens, completion_tokens, cost_nano = (
+        sum(int(row[column]) for row in found) for column in range(1, 6)
+    )
+    first_tokens = tuple(by_place.get(place, 0) for place in range(len(FIRST_TOKEN_MS) + 1))
+    return UseStep(at_ms, requests, failed, prompt_tokens, completion_tokens, cost_nano, first_tokens)
 
 
 async def pace_since(store: Store, first_id: str, start_ms: int, slow_ms: int) -> list[ProviderPace]:
@@ -249,7 +261,9 @@ async def voucher_totals(store: Store, start_ms: int, now_ms: int) -> VoucherTot
 async def find_requests(store: Store, text: str, first_id: str, start_ms: int, count: int) -> list[FoundRequest]:
     """The request with this completion id, or those since a time with this request id, newest first."""
     values = {"text": text, "first": first_id, "start": start_ms, "count": count}
-    rows = await store.rows(REQUEST_BY_COMPLETION, {"text": text}) or await store.rows(REQUEST_BY_ID, values)
+    rows = await store.rows(REQUEST_BY_COMPLETION, {"text": text})
+    if not rows and not text.startswith("chatcmpl-"):
+        rows = await store.rows(REQUEST_BY_ID, values)
     return [FoundRequest(*row) for row in rows]
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from cadenza.gateway.gateway import Gateway
 from cadenza.grounding.charges import SearchTerms
+from cadenza.routing.catalogue import Catalogue
 from cadenza.store.tables.accounts import Account
 
 IMAGE_TYPES = "image/png,image/jpeg,image/webp,image/gif"  # sent to the model as they are
@@ -46,6 +47,16 @@ def offer_of(gateway: Gateway) -> Offer:
         image_classes=catalogue.able_classes(VISION),
         search_terms=grounder.search_terms(),
     )
+
+
+def class_terms(catalogue: Catalogue, now_ms: int) -> dict[str, str]:
+    """What each class costs, and whether it takes images."""
+    with_images, terms = catalogue.able_classes(VISION), dict[str, str]()
+    for model in catalogue.models(now_ms).data:
+        if model.pricing:
+            price = f"${model.pricing.input} in, ${model.pricing.output} out for a million tokens"
+            terms[model.id] = f"{price} · takes images" if model.id in with_images else price
+    return terms
 
 
 def chat_switch(offer: Offer, account: Account) -> ChatSwitch:

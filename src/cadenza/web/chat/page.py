@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from cadenza.core.rates import Rate
 from cadenza.ledger.statement import find_reply_cost
-from cadenza.web.chat.offer import chat_switch, offer_of
+from cadenza.web.chat.offer import chat_switch, class_terms, offer_of
 from cadenza.web.chat.relay import ChatCost
 from cadenza.web.errors import BadForm, Missing
 from cadenza.web.routes import Routes, endpoint, get, to_record
@@ -74,12 +74,13 @@ async def chat_page(visit: Visit) -> Response:
     """The page. Its script fills in the conversations from the browser's storage."""
     context = visit.context
     context.markdown.prepare(visit.account.id)
-    offer = offer_of(context.gateway)
+    offer, catalogue = offer_of(context.gateway), context.gateway.snapshot.catalogue
     return visit.page(
         "chat.html",
-        classes=context.gateway.snapshot.catalogue.ids,
+        classes=catalogue.ids,
+        terms=class_terms(catalogue, visit.now_ms),
         suggestions=SUGGESTIONS,
-        preferred=visit.account.preferred_class,
+        preferred=catalogue.preferred(visit.account.preferred_class),
         offer=offer,
         switch=chat_switch(offer, visit.account),
     )

@@ -65,5 +65,5 @@ ROUTES: Routes = (
     get(PAGE, documents_page),
     get(f"{PAGE}/{{number}}/pdf", pdf),
     get(f"{PAGE}/{{number}}", document_page),
-    endpoint("GET", PAGE, "Find documents by number or account", get_documents, scope="operator.accounts:read"),
+    endpoint("GET", PAGE, "Find documents by number or account", get_documents, scope="operator.credit:read"),
 )

@@ -81,5 +81,5 @@ async def _find(visit: Visit) -> MonthReport:
 ROUTES: Routes = (
     get(ONE, month_page),
     get(f"{ONE}/report.csv", get_month_csv),
-    endpoint("GET", ONE, "Show what all accounts had, got and spent in a month", get_month),
+    endpoint("GET", ONE, "Show what accounts had, got and spent in a month", get_month, scope="operator.credit:read"),
 )

@@ -79,6 +79,11 @@ function showFoot(view) {
   view.showFoot(noteOf(message), { count: all.length, place: place + 1, go }, actions);
 }
 
+// What the chosen class costs and takes.
+function showTerms() {
+  byId("class-terms").textContent = picker.selectedOptions[0].dataset.terms;
+}
+
 // A message that a class refused as it is would be refused again: it must be edited, or sent to another class.
 function canSendAgain(message, hasReply) {
   return !hasReply && message.refusedBy !== picker.value;
@@ -466,6 +471,7 @@ byId("import-file").addEventListener("change", (event) => importFile(event.targe
 grounding?.addEventListener("change", (event) => setGrounding(event.target.checked));
 picker.addEventListener("change", () => {
   store.set("class", picker.value);
+  showTerms();
   for (const view of views.values()) showFoot(view);
 });
 prompt.addEventListener("input", keepDraft);
@@ -485,6 +491,7 @@ addEventListener("hashchange", () => {
 
 const kept = store.setting("class");
 if ([...picker.options].some(({ value }) => value === kept)) picker.value = kept;
+showTerms();
 showInstructions();
 await open(location.hash.slice(1));
 byId("chat").dataset.ready = "true";

@@ -118,10 +118,10 @@ export class MessageView {
     this.element.removeAttribute("aria-busy");
   }
 
-  // What stands under the message: counts, variants and what can be done with it.
+  // What stands under the message: what can be done with it, variants and counts, which come last and so move nothing.
   showFoot(note, variants, actions) {
     this.foot.replaceChildren();
-    if (note) this.foot.append(element("span", { textContent: note }));
+    for (const [label, act, className] of actions) this.foot.append(button(label, "", act, className));
     if (variants.count > 1) {
       this.foot.append(
         button("‹", "Earlier version", () => variants.go(-1)),
@@ -129,7 +129,7 @@ export class MessageView {
         button("›", "Later version", () => variants.go(1)),
       );
     }
-    for (const [label, act, className] of actions) this.foot.append(button(label, "", act, className));
+    if (note) this.foot.append(element("span", { textContent: note }));
   }
 }
 
