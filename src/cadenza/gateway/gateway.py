@@ -10,6 +10,7 @@ from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
 from cadenza.gateway.answers import PING_S
+from cadenza.gateway.attempt_log import AttemptLog
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.large.bodies import LargeBodies
@@ -63,7 +64,7 @@ class Gateway:
         self.snapshot = snapshot
         self.observer = observer
         self.ledger = LedgerWriter(store, observer, state.presence)
-        self.ledger.costs = snapshot.costs
+        self.ledger.costs.known = snapshot.costs
         self.dispatcher = Dispatcher(observer, snapshot.limits.concurrency, tokenizer or Tokenizer())
         self.rates = state.shared.rates
         self.slots = Slots(snapshot.limits.concurrency, lender=state.shared.lender)
@@ -73,6 +74,7 @@ class Gateway:
         self.grounder = state.grounder or Grounder(store, observer)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
+        self.attempt_log = AttemptLog(store, observer)
         self.uploads = Uploads(BodyMemory(body_bytes), observer.metrics)
         self.is_draining = False  # new requests are refused
         self.reloader = Reloader(load_snapshot, self._use)
@@ -84,9 +86,11 @@ class Gateway:
         self.reloader.epoch = classes_epoch
         await self.ledger.start()
         await self.key_use.start()
+        self.attempt_log.start()
 
     async def stop(self) -> None:
         await self.key_use.stop()
+        await self.attempt_log.stop()
         await self.ledger.stop()
         await self.large_bodies.stop()
         await self.grounder.stop()
@@ -98,7 +102,7 @@ class Gateway:
     def _use(self, snapshot: Snapshot) -> None:
         """Serve new requests by this snapshot. Requests in flight keep the one that they have."""
         self.snapshot = snapshot
-        self.ledger.costs = snapshot.costs
+        self.ledger.costs.known = snapshot.costs
         self.slots.change_limit(snapshot.limits.concurrency)
         self.dispatcher.reset(snapshot.limits.concurrency)
 
