@@ -335,7 +335,7 @@ class App:
         source = self._settings.source
         try:
             settings = load_settings(str(source) if source else None, os.environ, Path.cwd())
-            settings.require_secrets()
+            settings.require_complete()
         except ConfigError as error:
             self._log.error("the config was not reloaded: it has mistakes", problems=error.problems)
             return None
@@ -494,6 +494,7 @@ def site_settings(settings: Settings) -> SiteSettings:
         opening_credit_nano=site.opening_credit_nano,
         opening_credits_per_hour=site.opening_credits_per_hour,
         region=settings.store.region,
+        has_config=settings.source is not None,
         stripe=msgspec.convert(settings.payments, StripeAccess | None, from_attributes=True),
         secret_key=site.secret_key,
         seller=settings.billing,

@@ -117,18 +117,20 @@ class UsageMeter:
 class DeliveredText:
     """Counts the tokens of a text that comes in pieces, with the same result as for the whole text."""
 
+    _uncounted: StringIO  # from the first piece on; a list of short texts would take ten times the memory
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.has_any = False
         self._tokenizer = tokenizer
         self.kept_chars = 0  # of `_uncounted`
-        self._uncounted = StringIO()  # a list of short texts would take ten times the memory
         self._tail = ""  # the end of what was counted: its tokens depend on what follows
         self._tokens_before_tail = 0
         self._tokens = 0
 
     def add(self, text: str) -> None:
         """Keep the text. It is counted when a count is needed, not with every chunk."""
-        self.has_any = True
+        if not self.has_any:
+            self.has_any, self._uncounted = True, StringIO()
         self.kept_chars += self._uncounted.write(text)
         if self.kept_chars > UNCOUNTED_CHARS_MAX and self._tokenizer.is_loaded:
             self.count()

@@ -12,6 +12,7 @@ from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Child, Died, TooHeavy
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import CpuBudget, OverBudget, TurnLimits
+from tests.unit.http.raw_client import until
 
 PROBE = "tests.unit.children.probe"
 LIMITS = ChildLimits(cpu_s=10, memory_bytes=512 * 1024 * 1024)
@@ -41,6 +42,15 @@ def exists(pid: int) -> bool:
 async def test_a_child_serves_one_task_after_the_other(lane: Lane) -> None:
     """It is started once, whoever asks."""
     assert await process(lane) == await process(lane, "other")
+
+
+async def test_an_idle_child_is_ended() -> None:
+    """Its memory is returned without a zombie, and the next task gets a new child."""
+    lane = Lane(LaneSettings(PROBE, LIMITS, WAIT_S, idle_s=0.01))
+    first = await process(lane)
+    await until(lambda: not exists(first))
+    assert await process(lane) != first
+    await lane.stop()
 
 
 async def test_a_lane_may_keep_owners_apart() -> None:
