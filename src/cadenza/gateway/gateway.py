@@ -10,7 +10,6 @@ from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
 from cadenza.gateway.answers import PING_S
-from cadenza.gateway.attempt_log import AttemptLog
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.large.bodies import LargeBodies
@@ -74,7 +73,6 @@ class Gateway:
         self.grounder = state.grounder or Grounder(store, observer)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
-        self.attempt_log = AttemptLog(store, observer)
         self.uploads = Uploads(BodyMemory(body_bytes), observer.metrics)
         self.is_draining = False  # new requests are refused
         self.reloader = Reloader(load_snapshot, self._use)
@@ -86,11 +84,9 @@ class Gateway:
         self.reloader.epoch = classes_epoch
         await self.ledger.start()
         await self.key_use.start()
-        self.attempt_log.start()
 
     async def stop(self) -> None:
         await self.key_use.stop()
-        await self.attempt_log.stop()
         await self.ledger.stop()
         await self.large_bodies.stop()
         await self.grounder.stop()
