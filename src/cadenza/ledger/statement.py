@@ -186,7 +186,7 @@ async def list_span(store: Store, account_id: str, span: Span, count: int, befor
     if not rows:
         return []
     ends = {"account": account_id, "first": rows[-1][0], "last": rows[0][0]}
-    balances_nano = dict(await store.rows(BALANCES, ends, is_long=True))
+    balances_nano: dict[int, int] = dict(await store.rows(BALANCES, ends, is_long=True))
     return [msgspec.structs.replace(Entry(*row), balance_nano=int(balances_nano[row[0]])) for row in rows]
 
 
