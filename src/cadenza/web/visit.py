@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from cadenza.control.email.messages import EmailText, Mailer
 from cadenza.control.money.payments import PaymentProvider
+from cadenza.control.operator import UseHistory
 from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.sessions import SignedIn
 from cadenza.control.sign_in.sign_in import SignIns
@@ -47,6 +48,7 @@ class WebContext(SiteParts, frozen=True, kw_only=True):
     assets: Assets
     renderer: Renderer
     ledger_check: LedgerCheck
+    use_history: UseHistory
     document: ApiDocument
     reference: Reference
     sign_ins: SignIns
