@@ -6,10 +6,13 @@ COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --universal --no-head
 QUIET := $(shell test -t 2 || echo --quiet) # on a terminal uv shows its progress; elsewhere each step is one line
 INSTALL := $(BIN)/uv pip install $(QUIET) --compile-bytecode --python $(BIN)/python --no-deps
 PINNED := --require-hashes --only-binary :all:
+MODEL := src/cadenza/upstreams/embedded/pins.txt # in the package, because `cadenza model install` needs it
+DIST ?= dist
+EPOCH = $(shell git log -1 --format=%ct) # of the last commit
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow simulate bench bench-check bench-money check fmt lock clean
+.PHONY: help setup run release test test-slow simulate bench bench-check bench-money check fmt lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +21,12 @@ setup: $(VENV)/.dev ## Create .venv with the service, .venv/bin/cadenza, and all
 
 run: $(VENV)/.run ## Run the service; installs it first if needed (ARGS="--port 9000" for options)
 	@exec $(BIN)/cadenza serve $(ARGS)
+
+release: $(VENV)/.run ## Build wheel, sdist, SBOM and their SHA-256 sums in dist/: the same bytes from the same commit
+	@rm -rf $(DIST) && mkdir -p $(DIST)
+	@SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/uv build --quiet --no-create-gitignore --out-dir $(DIST)
+	@SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python deploy/sbom.py >$(DIST)/cadenza.cdx.json
+	@cd $(DIST) && sha256sum cadenza* >SHA256SUMS && cat SHA256SUMS
 
 test: $(VENV)/.dev ## Run all tests but the slow ones (ARGS="tests/unit -k sse" for some of them)
 	@$(PYTEST) -m "not slow" $(ARGS)
@@ -49,6 +58,7 @@ fmt: $(VENV)/.dev ## Format the code and fix what the linter can fix
 lock: $(VENV)/.uv ## Pin the dependencies with their hashes (ARGS=--upgrade for newer releases)
 	@echo uv | $(COMPILE) - -o requirements/uv.txt $(ARGS)
 	@$(COMPILE) pyproject.toml -o requirements/run.txt $(ARGS)
+	@$(COMPILE) --no-annotate --group model -o $(MODEL) $(ARGS)
 	@$(COMPILE) pyproject.toml --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --group bench -c requirements/run.txt -o requirements/bench.txt $(ARGS)
 	@for pins in bench/peers/*.in requirements/clients/*.in requirements/localstripe/*.in requirements/searxng/*.in; do $(COMPILE) $$pins -o $${pins%.in}.txt $(ARGS); done
@@ -60,17 +70,17 @@ clean: ## Remove the virtual environment and caches (not the data)
 	@rm -rf $(VENV) .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/.uv: requirements/uv.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo 'Cadenza needs Python 3.11 or later: make PYTHON=/path/to/python3.11'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+	  || { echo 'Cadenza needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python3.11'; exit 1; }
 	@echo 'Creating $(VENV) and installing uv, the package installer ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/uv.txt # errors only
 	@touch $@
 
-$(VENV)/.run: $(VENV)/.uv requirements/run.txt pyproject.toml
+$(VENV)/.run: $(VENV)/.uv requirements/run.txt $(MODEL) pyproject.toml
 	@echo 'Installing Cadenza and its embedded model, about 370 MB on disk.'
 	@echo 'This can take a minute on a slow line. Later starts skip it.'
-	@$(INSTALL) $(PINNED) -r requirements/run.txt
+	@$(INSTALL) $(PINNED) -r requirements/run.txt -r $(MODEL)
 	@$(INSTALL) --editable .
 	@touch $@
 

@@ -54,6 +54,7 @@ def test_screen(first: First) -> None:
     assert f"Pages     http://127.0.0.1:{first.server.port}/   (sign in as demo@localhost)\n" in shown
     assert f"API       http://127.0.0.1:{first.server.port}/v1\n" in shown
     assert "smollm2-135m-instruct on this machine answers for mezzo, forte, fortissimo" in shown
+    assert re.search(r"\n +It is small and often wrong\. To use a better model: \S*cadenza init\n", shown)
     assert "Grounding files, memory, search of local documents (none indexed yet: " in shown
     assert "demo@localhost, with 5.00 dollars of credit; password " in shown
     assert f"{first.server.key}   (shown only this once)" in shown
@@ -130,8 +131,9 @@ def test_store_is_logged_without_credentials() -> None:
 
 
 def test_home_page_lists_the_models(first: First) -> None:
-    """The home page names the models that the service has."""
+    """The home page names the models that the service has, and the command that sets up a better one."""
     page = RawClient(first.server.port, None).get("/").body.decode()
+    assert "<code>cadenza init</code>" in page
     assert all(re.search(rf"\b{model}\b", page) for model in ("auto", "mezzo", "forte", "fortissimo"))
 
 

@@ -10,8 +10,9 @@ from cadenza.control.money.months import check_all, close_month, report_month, v
 from cadenza.control.money.statement import check_ledger
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Usage
+from cadenza.core.spans import month_span
 from cadenza.ledger import credit
-from cadenza.ledger.months import ClosedMonth
+from cadenza.ledger.months import ClosedMonth, seal
 from cadenza.store import schema
 from cadenza.store.schema import entries
 from cadenza.store.statements import Statement
@@ -152,12 +153,12 @@ async def test_a_transaction_in_flight_is_in_the_closed_month(used: Store, url: 
 async def test_an_interrupted_close_is_taken_up(used: Store) -> None:
     """A month that is only sealed takes no entries, and the next close ends what was begun."""
     left_nano = DOLLAR_NANO - COST_NANO
-    await run_sql(
-        used,
-        f"INSERT INTO closed_months (month, starts_at, ends_at, sealed_at, first_open_id) VALUES ('2026-10',"
-        f" {at('2026-10-01')}, {at('2026-11-01')}, 1, (SELECT MAX(id) + 1 FROM entries))",
-        f"INSERT INTO closed_balances SELECT '2026-10', 'acct_a', {left_nano}, {left_nano}",
-    )
+    await seal(used, "2026-10", month_span("2026-10"), LATER)
+    await run_sql(used, f"INSERT INTO closed_balances SELECT '2026-10', 'acct_a', {left_nano}, {left_nano}")
+    with pytest.raises(ControlError, match="A later month"):
+        await close(used, "2026-09")
+    with pytest.raises(StoreRefused, match="a later one is sealed"):
+        await seal(used, "2026-09", month_span("2026-09"), LATER)
     await serve(used, "late", OCTOBER)
     assert (await close(used, "2026-10")).entries == 2
     assert (await verify_month(used, "2026-10")).problems == []

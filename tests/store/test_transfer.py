@@ -163,6 +163,7 @@ def test_every_row_arrives(source: Path, target: str, move: Callable[[], Done]) 
         names = ", ".join(table.c.keys())
         assert set(ask(target, f"SELECT {names} FROM {table.name}")) == rows_of_sqlite(source, table.name), table.name
     assert ask(target, "SELECT estimated, stream, first_byte_ms FROM usage") == [(True, False, None)]
+    assert ask(target, "SELECT 1 FROM pg_trigger WHERE tgname = 'entries_after_close'"), "closed months stay closed"
 
 
 def test_the_target_can_be_used(source: Path, target: str, move: Callable[[], Done]) -> None:

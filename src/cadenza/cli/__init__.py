@@ -18,10 +18,12 @@ from cadenza.cli.doctor.command import doctor
 from cadenza.cli.documents import documents
 from cadenza.cli.evaluate import evaluate
 from cadenza.cli.index import index
+from cadenza.cli.init import init
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, refund, usage
 from cadenza.cli.margins import margin, reconcile
 from cadenza.cli.memory import memory
+from cadenza.cli.model import model
 from cadenza.cli.months import close, report, verify
 from cadenza.cli.operator import audit
 from cadenza.cli.prices import price
@@ -50,12 +52,14 @@ def completion(shell: str) -> None:
     click.echo(script(app, {}, "cadenza", COMPLETE_VARIABLE).source())
 
 
+app.add_command(init)
 app.add_command(serve)
 app.add_command(accounts, "account")
 app.add_command(keys, "key")
 app.add_command(tokens, "token")
 app.add_command(vouchers, "voucher")
 app.add_command(memory)
+app.add_command(model)
 classes.add_command(evaluate)
 classes.add_command(price)
 classes.add_command(suite)

@@ -160,7 +160,7 @@ def promote(class_id: str, candidate: str, share: int, force: bool, reason: str,
     if reason and not force:
         raise ValueError("--reason belongs to --force: the reason of a gated promotion is its verdict")
     settings = load_config(config)
-    settings.require_secrets()
+    settings.require_complete()
     rules, route = class_rules(settings, class_id), find_candidate(settings, class_id, candidate)
     suite = load_suite(rules.suite)
     order = control.PromotionOrder(
@@ -203,7 +203,7 @@ def reload(config: str | None) -> None:
     from cadenza.control.operator import announce_reload  # noqa: PLC0415 import time
 
     settings = load_config(config)
-    settings.require_secrets()
+    settings.require_complete()
     with_store(settings, announce_reload)
     say("Every server on this store reloads its config before its next request. Its log shows any mistakes.")
 

@@ -66,7 +66,7 @@ def evaluate(config: str | None, **given: object) -> None:
 
     protect_memory()
     settings = load_config(config)
-    settings.require_secrets()
+    settings.require_complete()
     try:
         budget_nano = parse_dollars(str(given["budget"]))
     except ValueError as error:

@@ -59,7 +59,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 def run_service(settings: Settings, host: str, port: int) -> None:
-    settings.require_secrets()
+    settings.require_complete()
     protect_memory()
     listener = _bind(host, port)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service can reload
@@ -170,7 +170,9 @@ def _model_lines(settings: Settings, classes: Mapping[str, ClassState]) -> list[
         route = state.version.routes[0]
         where = "on this machine" if settings.providers[route.provider].kind == "embedded" else f"at {route.provider}"
         served.setdefault(f"{route.model} {where}", []).append(class_id)
-    return [("Model", f"{model} answers for {', '.join(classes)}") for model, classes in served.items()]
+    lines = [("Model", f"{model} answers for {', '.join(classes)}") for model, classes in served.items()]
+    hint = ("", f"It is small and often wrong. To use a better model: {_command()} init")
+    return lines if settings.source else [*lines, hint]
 
 
 def describe_grounding(given: GroundingSettings, command: str) -> str:

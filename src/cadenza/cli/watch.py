@@ -31,7 +31,7 @@ def watch(class_id: str, new_reference: bool, as_json: bool, config: str | None)
 
     protect_memory()
     settings = load_config(config)
-    settings.require_secrets()
+    settings.require_complete()
     done = with_store(settings, lambda store: _watch(store, settings, class_id, as_reference=new_reference))
     if as_json:
         result = msgspec.to_builtins(done.result)

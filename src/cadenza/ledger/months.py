@@ -2,11 +2,11 @@
 
 An entry belongs to the month of its time, `created_at`. A month is closed in three steps:
 
-1. It is *sealed*, by a row in `closed_months`. From that commit on, the database dates a new entry at the end of the
-   month or later, whatever the clock of its writer says (the triggers of migration 0014). So a process whose clock is
-   behind, and a charge that waited for the store, are in the first open month. Entries are append-only, so those of a
-   sealed month are final. On Postgres the sealing transaction locks the table: it waits for the batches in flight, and
-   later ones see the seal.
+1. It is *sealed*, by a row in `closed_months` and a trigger (store/month_end.py). From that commit on, the database
+   dates a new entry at the end of the month or later, whatever the clock of its writer says. So what is written by a
+   process whose clock is behind, and a charge that waited for the store, are in the first open month. Entries are
+   append-only, so those of a sealed month are final. On Postgres the new trigger locks the table: it waits for the
+   batches in flight, and later ones meet it.
 2. Its entries are read without any lock: they are hashed in the order of their ids, and added to the balances with
    which the month before was closed.
 3. It is *closed*: the row gets the sums and the hash, and neither it nor the balances can be changed.
@@ -25,6 +25,7 @@ from sqlalchemy import bindparam, select, text, update
 from cadenza.core.formats import escape_formula
 from cadenza.core.spans import Span
 from cadenza.ledger.origins import ORIGIN
+from cadenza.store.month_end import postgres_trigger, sqlite_trigger
 from cadenza.store.schema import closed_months
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreRefused, Transaction
@@ -66,13 +67,13 @@ HASHED = Statement(
 )
 OLDEST = Statement(text("SELECT MIN(created_at) FROM entries WHERE id >= :first AND created_at >= :since"))
 FIRST_OPEN = Statement(text("SELECT MIN(id) FROM entries WHERE id >= :first AND id < :sealed AND created_at >= :end"))
-LOCK = Statement(text("SELECT 1"), postgres=text("LOCK TABLE entries IN SHARE ROW EXCLUSIVE MODE"))
 SEAL = Statement(
     text("""
     INSERT INTO closed_months (month, starts_at, ends_at, sealed_at, first_open_id)
     SELECT CAST(:month AS TEXT), CAST(:start AS BIGINT), CAST(:end AS BIGINT), CAST(:now AS BIGINT),
     COALESCE(MAX(id), 0) + 1 FROM entries WHERE TRUE ON CONFLICT DO NOTHING""")
 )
+LATER = Statement(text("SELECT month FROM closed_months WHERE ends_at > :end"))
 ADD_BALANCE = Statement(
     text("""
     INSERT INTO closed_balances (month, account_id, balance_nano, granted_nano)
@@ -284,8 +285,14 @@ async def hash_month(store: Store, month: str, end_ms: int, before: ClosedMonth 
 async def seal(store: Store, month: str, span: Span, now_ms: int) -> None:
     """From now on no entry can be dated in the month. A second seal changes nothing."""
 
+    is_sqlite = store.path is not None
+    trigger = sqlite_trigger(span.end_ms) if is_sqlite else postgres_trigger(span.end_ms)
+
     def work(tx: Transaction) -> None:
-        tx.change(LOCK, {})
+        for statement in trigger:
+            tx.change(Statement(text(statement)), {})
+        if tx.row(LATER, {"end": span.end_ms}):
+            raise StoreRefused("The store refused to seal a month: a later one is sealed.")
         tx.change(SEAL, {"month": month, "start": span.start_ms, "end": span.end_ms, "now": now_ms})
 
     await store.transact(work, lock_s=LOCK_S)

@@ -20,6 +20,7 @@ from sqlalchemy import Table
 
 from cadenza.store import schema
 from cadenza.store.live_processes import Fields, find_live
+from cadenza.store.month_end import postgres_trigger
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.store import WAIT_S, Row, StoreUnavailable
 
@@ -30,8 +31,7 @@ LEFT_BEHIND = (
     schema.cap_holds,
 )  # rows of serving processes; none is running
 FILLED_BY_MIGRATIONS = (schema.epochs,)
-CLOSED = (schema.closed_months, schema.closed_balances)  # after the entries, which a closed month would date anew
-CARRIED = [table for table in schema.metadata.sorted_tables if table not in (*LEFT_BEHIND, *CLOSED)] + [*CLOSED]
+CARRIED = [table for table in schema.metadata.sorted_tables if table not in LEFT_BEHIND]
 ROWS_AT_ONCE = 5000
 UNFINISHED = """
     SELECT (SELECT COUNT(*) FROM accounts WHERE held_nano <> 0) + (SELECT COUNT(*) FROM marks)"""
@@ -137,6 +137,9 @@ async def _copy(source: sqlite3.Connection, target: Connection) -> dict[str, Sum
             highest = f"SELECT max({column.name}) FROM {table.name}"  # noqa: S608 our own names
             sequence = f"pg_get_serial_sequence('{table.name}', '{column.name}')"
             await target.execute(f"SELECT setval({sequence}, ({highest}))")
+    if (ends_at := await target.fetchval("SELECT max(ends_at) FROM closed_months")) is not None:
+        for statement in postgres_trigger(ends_at):
+            await target.execute(statement)
     return sums
 
 

@@ -178,6 +178,8 @@ class Probe(msgspec.Struct, frozen=True):
     reachable: bool
     detail: str
     models: tuple[str, ...] = ()
+    windows: Mapping[str, int] = {}  # in tokens, of the models for which the provider says it
+    owner: str = ""  # of the first model: by it, model servers tell what they are
 
 
 class Upstream(Protocol):

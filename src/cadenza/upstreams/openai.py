@@ -11,8 +11,6 @@ from contextlib import suppress
 from typing import Self
 from urllib.parse import quote
 
-import msgspec
-
 from cadenza.core.errors import RateLimited
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
@@ -20,7 +18,7 @@ from cadenza.http.client_connection import STOP, Broken, Unanswered, read_body
 from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
 from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
-from cadenza.upstreams.reader import EXTRAS, read_whole
+from cadenza.upstreams.reader import EXTRAS, read_models, read_whole
 from cadenza.upstreams.stream import BEGINNING, ENDED, FINISHED, ReplyStream
 from cadenza.upstreams.writer import RequestWriter
 
@@ -86,11 +84,7 @@ class OpenAIUpstream:
             return Probe(reachable=False, detail="no answer")
         if response.status != 200:
             return Probe(reachable=False, detail=f"answers {response.status} to GET /models")
-        try:
-            named = msgspec.json.decode(body, type=_ModelNames).data
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return Probe(reachable=True, detail="answers, but names no models")
-        return Probe(reachable=True, detail="answers", models=tuple(model.id for model in named))
+        return read_models(body)
 
 
 class HttpReply:
@@ -221,14 +215,6 @@ class HttpReply:
         if stream.phase is FINISHED:
             self._deadline_s = min(self._deadline_s, now_s + min(idle_s, AFTER_FINISH_S))
         return min(self._deadline_s, now_s + idle_s)
-
-
-class _ModelName(msgspec.Struct):
-    id: str
-
-
-class _ModelNames(msgspec.Struct):
-    data: list[_ModelName]
 
 
 def _generation_s(route: Route, ask: Ask) -> float:

@@ -10,7 +10,7 @@ import msgspec
 
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallPart
-from cadenza.upstreams.base import Fault, FaultKind, Piece
+from cadenza.upstreams.base import Fault, FaultKind, Piece, Probe
 from cadenza.upstreams.errors import classify_error_object
 
 EXTRAS = ("refusal", "reasoning_content", "reasoning", "reasoning_details")  # the fields that are passed on unchanged
@@ -49,6 +49,27 @@ class _Document(msgspec.Struct):
 
 
 _DECODER = msgspec.json.Decoder(_Document)
+
+
+class _Model(msgspec.Struct):
+    id: str
+    owned_by: Any = None
+    max_model_len: Any = None
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_Model]
+
+
+def read_models(body: bytes) -> Probe:
+    """The models that a provider lists."""
+    try:
+        listed = msgspec.json.decode(body, type=_ModelList).data
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Probe(reachable=True, detail="answers, but names no models")
+    windows = {model.id: model.max_model_len for model in listed if isinstance(model.max_model_len, int)}
+    owner = next((model.owned_by for model in listed if isinstance(model.owned_by, str)), "")
+    return Probe(True, "answers", tuple(model.id for model in listed), windows, owner)
 
 
 def read_chunk(data: bytes, extras: Sequence[str] = EXTRAS) -> Piece | None:

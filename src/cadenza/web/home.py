@@ -25,6 +25,7 @@ async def home(visit: Visit) -> Response:
         dynamics=DYNAMICS,
         sign_up=settings.sign_up,
         region=settings.region,
+        has_config=settings.has_config,
     )
 
 

@@ -27,6 +27,7 @@ class SiteSettings(msgspec.Struct, frozen=True):
     opening_credit_nano: int = 0
     opening_credits_per_hour: int = 100
     region: str | None = None
+    has_config: bool = True  # False: the embedded model serves every class
     stripe: StripeAccess | None = None
     secret_key: str | None = None
     seller: Seller | None = None  # None: no documents are issued

