@@ -5,6 +5,7 @@ lock of the account. So the balance after an entry never changes, and a page can
 """
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 from sqlalchemy import Select, Text, and_, bindparam, func, literal_column, select, text
@@ -91,13 +92,11 @@ OF_SPAN = Statement(  # entries are not ordered by their times, so the balances 
     .order_by(entries.c.id.desc())
     .limit(bindparam("count"))
 )
-SUMS = Statement(
-    text(f"""
+_SUMS = f"""
     SELECT CASE WHEN entries.created_at < :start THEN 'before' ELSE COALESCE({ORIGIN}, entries.kind) END,
-    SUM(entries.amount_nano) FROM entries
-    WHERE entries.created_at < :end AND (CAST(:account AS TEXT) IS NULL OR entries.account_id = :account)
-    GROUP BY 1""")  # noqa: S608 our own expression
-)
+    SUM(entries.amount_nano) FROM entries WHERE entries.created_at < :end"""  # noqa: S608 our own expression
+SUMS = Statement(text(f"{_SUMS} GROUP BY 1"))
+SUMS_OF_ACCOUNT = Statement(text(f"{_SUMS} AND entries.account_id = :account GROUP BY 1"))  # reads its entries only
 
 
 class PeriodSums(msgspec.Struct, frozen=True):
@@ -182,8 +181,12 @@ async def list_span(store: Store, account_id: str, span: Span, count: int, befor
 
 async def sum_entries(store: Store, account_id: str | None, span: Span) -> PeriodSums:
     """What the entries of an account, or of all, add up to."""
-    values = {"account": account_id, "start": span.start_ms, "end": span.end_ms}
-    sums = {name: int(amount_nano) for name, amount_nano in await store.rows(SUMS, values, is_long=True)}
+    values: dict[str, Any] = {"start": span.start_ms, "end": span.end_ms}
+    if account_id is None:
+        rows = await store.rows(SUMS, values, is_long=True)
+    else:
+        rows = await store.rows(SUMS_OF_ACCOUNT, {**values, "account": account_id}, is_long=True)
+    sums = {name: int(amount_nano) for name, amount_nano in rows}
     return PeriodSums(sums.pop("before", 0), sums)
 
 
