@@ -19,7 +19,7 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 
 SAMPLE = 1000
-GRANT_NANO = 10**15
+GRANT_NANO = 10**12
 YEAR_MS = 365 * 24 * 60 * 60 * 1000
 EVERY_MS = YEAR_MS // 10_000_000  # between requests
 BATCH = 100_000
@@ -51,8 +51,8 @@ ADD_USAGES = Statement(
         completion_tokens, cost_nano, estimated, status, stream, started_at, first_byte_ms, duration_ms, request_id,
         input_nano, output_nano, held_nano, short_nano, source, version)
     SELECT 'chatcmpl-bench-' || CAST(1000000000000 + number AS TEXT), 'acct_bench_' || owner, 'key_bench_' || owner,
-        'forte', 'bench', 'bench-model', 100, 0, counted, 100 * 1070 + counted * 3450, :no, 200, :no, at_ms, 300, 2000,
-        'req-bench-' || CAST(1000000000000 + number AS TEXT), 1070, 3450, 3000000, 0, 'reply', 1
+        'forte', 'bench', 'bench-model', 100, 0, counted, 100 * 107 + counted * 345, :no, 200, :no, at_ms, 300, 2000,
+        'req-bench-' || CAST(1000000000000 + number AS TEXT), 107, 345, 300000, 0, 'reply', 1
     FROM owned""")
 )
 ADD_CHARGES = Statement(

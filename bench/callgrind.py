@@ -24,7 +24,7 @@ STEADY = {"PYTHONHASHSEED": "0"}  # dicts and sets have the same order in every 
 
 
 class Counter:
-    """Counts between `reset` and `read`. Callgrind takes both as commands of `vgdb`, which needs to ptrace."""
+    """Counts from `begin` on. Callgrind takes commands of `vgdb`, which needs to ptrace."""
 
     def __init__(self, tree: ProcessTree, profile: Path) -> None:
         self._tree = tree
@@ -32,13 +32,11 @@ class Counter:
         self._dumps = itertools.count(1)
 
     async def begin(self) -> None:
-        """Callgrind skips the start of the program, which would take ten times as long."""
+        """Begin to count. Until then the program runs ten times as fast."""
         await self._tell("instrumentation", "on")
 
-    async def reset(self) -> None:
-        await self._tell("zero")
-
     async def read(self) -> int:
+        """What was counted since the last time."""
         await self._tell("dump")
         dump = self._profile.with_name(f"{self._profile.name}.{next(self._dumps)}")
         found = TOTAL.search(dump.read_text())
@@ -83,9 +81,7 @@ async def counted(launch: Launch, folder: Path, source: Path) -> AsyncIterator[C
     env = STEADY | {"PYTHONPATH": os.pathsep.join([str(source), str(ROOT)])}
     with ProcessTree([*command, *launch.command[1:]], None, folder / "process.log", env) as tree:
         await _wait_until_ready(tree, launch.target.port)
-        counter = Counter(tree, profile)
-        await counter.begin()
-        yield counter
+        yield Counter(tree, profile)
 
 
 async def _wait_until_ready(tree: ProcessTree, port: int) -> None:

@@ -2,8 +2,8 @@
 
 Instructions do not depend on how busy the machine is. They do depend on the interpreter: if the baseline does not have
 this one, the commit that wrote the baseline is measured too, and compared with. Client and upstream are this process.
-They send in rounds, so that every run does nearly the same work: the charges of a round of streams are written in one
-commit or in two, which is 5% of a stream of ten chunks.
+They send in rounds, so that every run does the same work: requests that are not streamed arrive together and share a
+commit, and streams end one after another, each with a commit of its own. The garbage collector is off.
 """
 
 import argparse
@@ -32,8 +32,8 @@ from cadenza.core.codes import make_key
 
 BASELINE = ROOT / "bench" / "baseline.json"
 LIMIT = 1.03
-AT_ONCE = 16
-WARM = 1  # rounds that are not counted
+AT_ONCE = 8
+WARM = 1  # rounds before the count
 ROUNDS = 4
 REQUESTS = AT_ONCE * (WARM + ROUNDS)
 SHORT, LONG = Shape(chunks=10), Shape(chunks=40)
@@ -87,30 +87,38 @@ class Rounds:
         self._upstream = upstream
         self._counter = counter
 
+    async def warm_up(self, case: Case) -> None:
+        """A round that is not counted: callgrind would take ten times as long for imports and first times."""
+        _close(await self._run_round(case, 0, []))
+
     async def count(self, case: Case) -> float:
-        """Instructions per request, in the round that took the fewest: in others a commit had fewer charges.
+        """Instructions per request. The first round does not count: it prepares what the others reuse.
 
-        After a refusal the connection pauses, so each refusal comes on a new connection.
+        Of the others, it is the one with as many commits as it should have: one for each stream, and otherwise one.
         """
-        streams: Streams = []
-        counts = []
-        for number in range(WARM + ROUNDS):
-            if not streams or case.status != OK:
-                streams = await self._connect(streams)
-            requests = case.requests[number * AT_ONCE : (number + 1) * AT_ONCE]
-            await self._counter.reset()
-            try:
-                async with asyncio.timeout(REPLY_S):
-                    await self._run(case, requests, streams)
-            except TimeoutError:
-                raise CannotRun(f"{case.name}: no reply in {REPLY_S:.0f} s") from None
+        streams, counts = Streams(), list[int]()
+        for number in range(WARM, WARM + ROUNDS):
+            streams = await self._run_round(case, number, streams)
             counts.append(await self._counter.read())
-        return min(counts[WARM:]) / AT_ONCE
+        _close(streams)
+        return (max if case.shape.chunks else min)(counts[1:]) / AT_ONCE
 
-    async def _run(self, case: Case, requests: list[bytes], streams: Streams) -> None:
-        with self._counter.stopped():
-            for (_, writer), request in zip(streams, requests, strict=True):
-                writer.write(request)
+    async def _run_round(self, case: Case, number: int, streams: Streams) -> Streams:
+        """Returns the connections. A connection pauses after a refusal, so each refusal comes on a new one."""
+        try:
+            async with asyncio.timeout(REPLY_S):
+                with self._counter.stopped():
+                    if not streams or case.status != OK:
+                        _close(streams)
+                        streams = [await asyncio.open_connection("127.0.0.1", self._port) for _ in range(AT_ONCE)]
+                    for (_, writer), request in zip(streams, case.requests[number * AT_ONCE :], strict=False):
+                        writer.write(request)
+                await self._reply(case, streams)
+        except TimeoutError:
+            raise CannotRun(f"{case.name}: no reply in {REPLY_S:.0f} s") from None
+        return streams
+
+    async def _reply(self, case: Case, streams: Streams) -> None:
         if case.status == OK:
             upstreams = await self._upstream.next_round()
             if case.shape == PLAIN:
@@ -124,26 +132,22 @@ class Rounds:
                 raise CannotRun(f"{case.name}: status {head[9:12].decode()} instead of {case.status}")
 
     async def _stream(self, upstreams: list[asyncio.StreamWriter], streams: Streams, chunks: int) -> None:
-        """Every stream gets its next chunk when all clients have the last one."""
+        """Every stream gets its next chunk when all clients have the last one, and ends when the one before has."""
         self._send(upstreams, BEGIN + CONTENT)
         for number in range(chunks):
             if number:
                 self._send(upstreams, CONTENT)
             for reader, _ in streams:
                 await reader.readuntil(MARK)
-        self._send(upstreams, ending(chunks))
-        for reader, _ in streams:
-            await reader.readuntil(b"\r\n0\r\n\r\n")
+        ends = {asyncio.create_task(reader.readuntil(b"\r\n0\r\n\r\n")) for reader, _ in streams}
+        for writer in upstreams:
+            self._send([writer], ending(chunks))
+            _, ends = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
 
     def _send(self, upstreams: list[asyncio.StreamWriter], data: bytes) -> None:
         with self._counter.stopped():
             for writer in upstreams:
                 writer.write(data)
-
-    async def _connect(self, old: Streams) -> Streams:
-        for _, writer in old:
-            writer.close()
-        return [await asyncio.open_connection("127.0.0.1", self._port) for _ in range(AT_ONCE)]
 
 
 def main() -> int:
@@ -183,6 +187,9 @@ async def count_all(folder: Path, revision: str) -> Counts:
         counted(launch, side.folder, side.source) as counter,
     ):
         rounds = Rounds(launch.target.port, upstream, counter)
+        for case in chosen:
+            await rounds.warm_up(case)
+        await counter.begin()
         counts = {case.name: round(await rounds.count(case)) for case in chosen}
     more = counts.pop(_stream(LONG)) - counts[_stream(SHORT)]
     return counts | {"one more chunk": round(more / (LONG.chunks - SHORT.chunks))}
@@ -226,6 +233,11 @@ def accepted_at() -> str:
         raise CannotRun(f"there is no baseline for {interpreter()}, and no commit that wrote one")
     sys.stderr.write(f"There is no baseline for {interpreter()}: commit {found}, which wrote it, is measured too.\n")
     return found
+
+
+def _close(streams: Streams) -> None:
+    for _, writer in streams:
+        writer.close()
 
 
 async def _read_message(reader: asyncio.StreamReader) -> bytes:

@@ -6,11 +6,9 @@ compared too if the machine can count them, because they vary less than CPU time
 """
 
 import argparse
-import io
 import statistics
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import msgspec
@@ -82,8 +80,8 @@ def make_side(folder: Path, revision: str) -> Side:
     archive = subprocess.run(command, capture_output=True, check=False)
     if archive.returncode != 0:
         raise CannotRun(f"unknown revision {revision!r}: {archive.stderr.decode().strip()}")
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as members:
-        members.extractall(folder, filter="data")
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)  # noqa: S607 on the PATH
     return Side(revision, Cadenza(folder / "src"), folder / "run", folder / "src")
 
 

@@ -1,6 +1,6 @@
-"""Cadenza on Postgres, and on Valkey, beside the embedded default: `python -m bench.fleet`, about two minutes.
+"""Cadenza on Postgres, and on Valkey, beside the embedded default: `python -m bench.fleet`, about four minutes.
 
-One and three processes serve plain requests of 1, 16 and 1,000 accounts, with and without a network between them and
+One to four processes serve plain requests of 1, 16 and 1,000 accounts, with and without a network between them and
 their stores. Gateways, stores, load and upstream share the machine, so requests/s compare setups and are no capacity.
 The CPU is that of the gateways alone. Postgres commits as durably as SQLite does.
 """
@@ -33,7 +33,7 @@ from bench.testbed import progress_bar, upstream
 from bench.workload import PLAIN, Target
 
 ACCOUNTS = (1, 16, 1_000)
-PROCESSES = (1, 3)
+PROCESSES = (1, 2, 3, 4)
 ROUND_TRIP_MS = 1.4
 READY_S = 90.0
 WARM_S = 0.4

@@ -1,12 +1,17 @@
-"""Cost against the size of the store: first accounts and keys, then the length of the ledger, in one growing store.
+"""Cost per request against what grows: `python -m bench.growth` prints the tables.
 
-At each size the service is restarted, many keys send requests in turn, and `cadenza ledger check` must pass.
+Connections and the length of bodies; then accounts and keys and the length of the ledger, in one growing store. At each
+size of the store the service is restarted, many keys send requests in turn, and `cadenza ledger check` must pass.
 """
 
+import argparse
+import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+from rich.console import Console
 
 from bench.alone import measure_load
 from bench.bulk import SAMPLE, BulkStore
@@ -15,10 +20,90 @@ from bench.gateways.base import Running, running
 from bench.gateways.cadenza import CLASS, Cadenza
 from bench.load import Load, percentile
 from bench.machine import CannotRun, on_all_cores
-from bench.measure import PLAIN_AT_ONCE, Site
-from bench.workload import PLAIN, Target
+from bench.measure import PLAIN_AT_ONCE, QUICK, Site
+from bench.report import render_section
+from bench.testbed import progress_bar, upstream
+from bench.workload import PLAIN, TEXT, Target
 
 WARM_S = 0.5
+CONNECTIONS = (1, 8, 64, 512, 2_048)
+BODY_BYTES = (1_000, 10_000, 60_000, 70_000, 100_000, 1_000_000, 4_000_000, 32 * 2**20)
+TEXT_BYTES_MAX = 4_000_000  # as much as fits into the context; white space fills the rest of a body
+BODIES_AT_ONCE = 4
+
+
+def main() -> int:
+    options, console = read_options(), Console(stderr=True)
+    sizes = SCALES[options.scale]
+    steps = 2 + len(sizes.accounts) + len(sizes.charges)
+    try:
+        with upstream() as (folder, port), progress_bar(console, steps) as step:
+            site = Site(folder, port, QUICK, step)
+            sections = [*measure_loads(site, sizes.seconds), *measure_growth(site, options.scale)]
+    except CannotRun as reason:
+        console.print(f"bench: {reason}", markup=False)
+        return 1
+    for section in sections:
+        sys.stdout.write(render_section(section) + "\n\n")
+    return 0
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.growth", description="Measure cost against size.")
+    parser.add_argument("--scale", choices=SCALES, default="quick", help="how large the store grows (%(default)s)")
+    return parser.parse_args()
+
+
+def measure_loads(site: Site, seconds: float) -> list[Section]:
+    with running(Cadenza(), site.folder / "loads", site.upstream_port) as started:
+        site.step("connections")
+        plain = started.target.request(PLAIN)
+        by_connections = [
+            measure_size(started, at_once, Load(started.target.port, [plain], PLAIN, at_once, seconds))
+            for at_once in CONNECTIONS
+        ]
+        site.step("bodies")
+        by_bytes = [
+            measure_size(started, size, Load(started.target.port, [request(started, size)], PLAIN, at_once, seconds))
+            for size in BODY_BYTES
+            for at_once in (1, BODIES_AT_ONCE)
+        ]
+    note = f"One connection, and {BODIES_AT_ONCE} at once."
+    return [
+        Section(title="Connections", note="Plain requests.", lines=with_ratio(by_connections), axis="connections"),
+        Section(title="Length of the body", note=note, lines=with_ratio(by_bytes), axis="bytes"),
+    ]
+
+
+def measure_size(started: Running, size: int, load: Load) -> Line:
+    measure_load(started, msgspec.structs.replace(load, seconds=WARM_S))
+    result, cpu_s = measure_load(started, load)
+    figures = {
+        "cpu_us": 1e6 * cpu_s / max(1, result.good),
+        "p50_ms": percentile(result.took_ms, 50),
+        "p99_ms": percentile(result.took_ms, 99),
+        "per_s": result.per_s,
+    }
+    return Line(subject=f"{size:,}", size=size, figures=figures, error=result.error)
+
+
+def request(started: Running, size: int) -> bytes:
+    """A request with a body of this many bytes."""
+    shortest = started.target.request(PLAIN, "")
+    body = shortest.partition(b"\r\n\r\n")[2]
+    text = TEXT * (TEXT_BYTES_MAX // len(TEXT))
+    whole = started.target.request(PLAIN, text[: max(0, size - len(body))]).partition(b"\r\n\r\n")[2]
+    return started.target.head(size) + whole.ljust(size)
+
+
+def with_ratio(lines: Iterable[Line]) -> list[Line]:
+    """The lines with their CPU as a multiple of the first one's."""
+    found = list(lines)
+    least_us = found[0].figures.get("cpu_us") or 1.0
+    return [
+        msgspec.structs.replace(line, figures={**line.figures, "cpu_ratio": line.figures.get("cpu_us", 0) / least_us})
+        for line in found
+    ]
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -51,11 +136,16 @@ def measure_growth(site: Site, scale: str) -> list[Section]:
         by_charges.append(place.measure(charges, sizes.seconds))
     note = f"Plain requests at {PLAIN_AT_ONCE} connections, using up to {SAMPLE:,} of the keys in turn."
     return [
-        Section(title="Keys and accounts in the store", note=note, lines=by_accounts, axis="keys, one per account"),
+        Section(
+            title="Keys and accounts in the store",
+            note=note,
+            lines=with_ratio(by_accounts),
+            axis="keys, one per account",
+        ),
         Section(
             title="Ledger length",
             note=f"The same load with {sizes.accounts[-1]:,} accounts; every fourth charge is of the first.",
-            lines=by_charges,
+            lines=with_ratio(by_charges),
             axis="charges in the ledger",
         ),
     ]
@@ -105,3 +195,7 @@ class Store:
 
 def _folder_mb(folder: Path) -> float:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+
+
+if __name__ == "__main__":
+    sys.exit(main())

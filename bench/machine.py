@@ -1,7 +1,8 @@
 """Processes and cores: pin a process to a core, read its cost from /proc, and stop it.
 
-Each program starts in a session of its own, so its whole process tree is found, measured and stopped by session id,
-even if it forks. A started program is always stopped: with SIGTERM, and after END_S with SIGKILL.
+Each program starts in a session of its own, so its process tree is found, measured and stopped by session id, even if
+it forks. A child with a session of its own is measured too, and ends with its parent. A started program is always
+stopped: with SIGTERM, and after END_S with SIGKILL.
 """
 
 import contextlib
@@ -41,6 +42,7 @@ class ProcessStat:
         self.pid = pid
         self.is_dead = after_name[0] == "Z"
         self.is_stopped = after_name[0] == "T"
+        self.parent = int(after_name[1])
         self.session = int(after_name[3])
         self.cpu_s = sum(map(int, after_name[11:15])) / TICKS_PER_S
         self.rss_bytes = int(after_name[21]) * PAGE_BYTES
@@ -116,10 +118,9 @@ class ProcessTree:
         for name in os.listdir("/proc"):  # noqa: PTH208 faster, and this runs often
             if name.isdigit():
                 with contextlib.suppress(OSError):
-                    stat = ProcessStat(int(name))
-                    if stat.session == self.pid and not stat.is_dead:
-                        found.append(stat)
-        return found
+                    found.append(ProcessStat(int(name)))
+        own = {stat.pid for stat in found if stat.session == self.pid}
+        return [stat for stat in found if (stat.pid in own or stat.parent in own) and not stat.is_dead]
 
 
 @contextlib.contextmanager

@@ -1,10 +1,11 @@
 """`cadenza` on an event loop whose timers run a thousand times slower: `python -m bench.slow_timers serve ...`
 
 A program under valgrind runs fifty times slower, and its timers do not. So what runs every few milliseconds would be a
-tenth of the count of each request, more on a busy machine.
+tenth of the count of each request, more on a busy machine. There is no garbage collection, which comes in some rounds.
 """
 
 import asyncio
+import gc
 from collections.abc import Callable
 from contextvars import Context
 from typing import TypeVarTuple
@@ -33,5 +34,6 @@ class SlowTimersLoop(uvloop.Loop):
 
 
 if __name__ == "__main__":
+    gc.disable()
     vars(uvloop)["Loop"] = SlowTimersLoop  # `uvloop.run` makes its loop of this class
     main()

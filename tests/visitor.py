@@ -1,6 +1,7 @@
 """A browser without scripts: it keeps cookies, follows no redirect, and sends forms with the token of its page."""
 
 import dataclasses
+import functools
 import http.client
 import json
 import re
@@ -28,7 +29,11 @@ class Seen:
 
     status: int
     headers: Mapping[str, str]  # names in lower case
-    text: str
+    body: bytes
+
+    @functools.cached_property
+    def text(self) -> str:
+        return self.body.decode()
 
     @property
     def words(self) -> str:
@@ -85,13 +90,13 @@ class Visitor:
                 method, path, body, {**self._headers, **({"cookie": cookie} if cookie else {}), **headers}
             )
             response = connection.getresponse()
-            text = response.read().decode()
+            body = response.read()
             for line in response.headers.get_all("set-cookie", []):
                 self._keep(line)
-            seen = Seen(response.status, {name.lower(): value for name, value in response.headers.items()}, text)
+            seen = Seen(response.status, {name.lower(): value for name, value in response.headers.items()}, body)
         finally:
             connection.close()
-        if found := CSRF.search(seen.text):
+        if found := CSRF.search(body.decode(errors="replace")):
             self.csrf = found[1]
         return seen
 

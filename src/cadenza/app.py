@@ -46,6 +46,7 @@ from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
+from cadenza.gateway.attempt_log import AttemptLog
 from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import RevocationWatch
@@ -226,6 +227,9 @@ class App:
         stack.push_async_callback(self._chat.markdown.stop)
         await self._presence.start()
         stack.push_async_callback(self._presence.stop)
+        attempt_log = AttemptLog(self._store, self._observer)
+        attempt_log.start()
+        stack.push_async_callback(attempt_log.stop)
         await self.gateway.start(epoch)
         stack.push_async_callback(self.gateway.stop)
         if self._settings.mail and self._outbox:

@@ -12,7 +12,7 @@ from cadenza.store.tables.audit_events import AuditEvent
 from tests.cli.conftest import EMAIL
 from tests.cli.program import run_here
 
-FIELDS = ["id", "at", "actor", "act", "account", "subject", "detail"]
+FIELDS = ["id", "at", "actor", "act", "account", "subject", "detail", "token"]
 
 
 def write_events(folder: Path, count: int) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN, TRIAL_S
-from cadenza.routing.dispatch import RETRIES_PER_REQUEST
+from cadenza.core.rates import RETRIES_PER_REQUEST
 from tests.loopback import ROLE, Good, LoopbackUpstream, Pause, Raw, Reset, Sse, Status, chunk, said
 from tests.raw_client import RawClient, Reply
 from tests.schemas import check_stream

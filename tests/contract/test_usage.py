@@ -181,7 +181,7 @@ def test_reading_usage_costs_nothing(account: Account) -> None:
 def test_requests_one_by_one(used: Account) -> None:
     """Each has its time, key, class, tokens, status, latency and cost, newest first; pages join by their cursor."""
     whole = usage(used, group="request")
-    assert set(whole) == {"object", "start", "end", "data", "next"}
+    assert set(whole) == {"object", "start", "end", "balance", "currency", "data", "next"}
     page = usage(used, group_by="request", limit="2")
     found = list[dict[str, Any]](page["data"])
     while page["next"]:

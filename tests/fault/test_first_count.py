@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.ledger.writer import USUAL_TIMING
+from cadenza.ledger.timing import USUAL_TIMING
 from tests.fault.conftest import Deploy
 from tests.ledger_reader import cost_nano, delivered_cost_nano, estimate_tokens, usage_cost_nano
 from tests.loopback import ROLE, Close, LoopbackUpstream, Pause, Sse, Whole, said, usage_of

@@ -21,8 +21,9 @@ from cadenza.ledger.audit import Violation
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import set_cap
 from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient, Repeated, Taken
+from cadenza.ledger.timing import USUAL_TIMING, LedgerTiming
 from cadenza.ledger.transaction import AccountMoves, Applied
-from cadenza.ledger.writer import USUAL_TIMING, LedgerTiming, LedgerWriter
+from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import FaultPoint, Metrics, Observer, make_log
 from cadenza.store.address import open_store
 from cadenza.store.schema import accounts, marks, reserves, usage

@@ -16,7 +16,8 @@ from multiprocessing.connection import Connection
 from cadenza.core.records import Usage
 from cadenza.fleet.presence import HeartbeatBounds
 from cadenza.ledger.rules import Ended, Held
-from cadenza.ledger.writer import LedgerTiming, LedgerWriter
+from cadenza.ledger.timing import LedgerTiming
+from cadenza.ledger.writer import LedgerWriter
 from cadenza.store.address import open_store
 from cadenza.store.store import Store
 from tests.store.forked import Fork, forked, listen

@@ -9,7 +9,8 @@ import pytest
 from cadenza.core.records import Cap, Usage
 from cadenza.ledger.caps import CapStatus
 from cadenza.ledger.rules import Ended, Held, Insufficient
-from cadenza.ledger.writer import LedgerTiming, LedgerWriter
+from cadenza.ledger.timing import LedgerTiming
+from cadenza.ledger.writer import LedgerWriter
 from cadenza.store.schema import accounts, cap_holds, caps, keys
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable
 from tests.postgres import Postgres

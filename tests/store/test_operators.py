@@ -8,6 +8,7 @@ from cadenza.control.account.accounts import NewAccount, add_account, set_operat
 from cadenza.control.keys import revoke_key
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.operator import (
+    UseHistory,
     find_keys,
     find_requests,
     get_details,
@@ -16,7 +17,6 @@ from cadenza.control.operator import (
     list_audit_events,
     search_accounts,
     slow_providers,
-    use_by_step,
 )
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
@@ -157,13 +157,16 @@ async def test_the_overview_reads_steps_of_time(store: Store) -> None:
         await take(store, hold)
         await finish(store, hold, Usage(100, 10))
     await run_sql(store, f"UPDATE usage SET first_byte_ms = 20000, request_id = 'req_1' WHERE started_at >= {NOW_MS}")
-    steps = await use_by_step(store, NOW_MS, step_ms, 3)
+    history = UseHistory(store)
+    steps = await history.read(NOW_MS, step_ms, 3)
     assert [(one.requests, one.prompt_tokens, sum(one.first_tokens)) for one in steps] == [
         (1, 100, 1),
         (0, 0, 0),
         (1, 100, 1),
     ]
     assert steps[0].first_tokens[-2] == 1
+    later = [await history.read(NOW_MS, step_ms, 60) for _ in range(2)]  # the second time, old steps are remembered
+    assert (later[0] == later[1], later[1][:3] == steps) == (True, True)
     assert await slow_providers(store, NOW_MS + step_ms) == []  # too few to tell
     assert len(await find_requests(store, "req_1", NOW_MS + step_ms)) == 2
     assert await find_requests(store, "req_1", NOW_MS + 2 * 86_400_000) == []

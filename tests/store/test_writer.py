@@ -9,7 +9,7 @@ from sqlalchemy import text
 from cadenza.core.records import Usage
 from cadenza.ledger.committer import BATCH_MAX
 from cadenza.ledger.rules import Ended, Held, Insufficient, Repeated
-from cadenza.ledger.writer import LedgerTiming
+from cadenza.ledger.timing import LedgerTiming
 from cadenza.store.schema import entries, processes, reserves
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction

@@ -14,8 +14,9 @@ from tests.service_config import ordinary_spec
 from tests.visitor import Visitor
 from tests.web.operators import account_id_of, audit_events_of, make_operator
 
-PAGES = ("", "/search", "/accounts", "/keys", "/classes", "/classes/forte", "/ledger", "/months/2026-10", "/audit-log")
-READS = ("/overview", "/classes/forte", "/load", "/accounts", "/ledger", "/months/2026-10", "/audit-log")
+OF_MONEY = ("/documents", "/ledger", "/months/2026-10")
+PAGES = ("", "/search", "/accounts", "/keys", "/classes", "/classes/forte", *OF_MONEY, "/audit-log")
+READS = ("/overview", "/classes/forte", "/load", "/accounts", "/documents", "/ledger", "/months/2026-10", "/audit-log")
 
 
 @pytest.fixture

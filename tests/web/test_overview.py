@@ -94,6 +94,8 @@ def test_an_outage_is_named(small: Service, upstream: LoopbackUpstream) -> None:
     upstream.always(Status(500))
     for _ in range(3):
         assert api.chat().status == 502
+    [problem] = operator.api("GET", "/operator/overview").json["problems"][-1:]
+    assert problem["text"].startswith("The provider acme is down")
     page = operator.get("/operator")
     assert "The provider acme is down: its last error is failed. The provider answers with errors" in page.words
     assert "502" in page.words

@@ -123,7 +123,7 @@ async def running(
 
     Their requests are counted in the store as attempts of this kind.
     """
-    upstreams, attempts = build_upstreams(settings, make_log(io.StringIO()), routes), AttemptCounts()
+    upstreams, attempts = build_upstreams(settings, make_log(io.StringIO()), routes), AttemptCounts(now_ms)
     try:
         for upstream in upstreams.values():
             await upstream.start()

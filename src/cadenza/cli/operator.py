@@ -4,7 +4,7 @@ import click
 
 from cadenza.cli.console import config_option, json_option, load_config, print_list, read_store, to_row
 
-EVENT_COLUMNS = ("at", "actor", "token", "act", "account", "subject", "detail")
+EVENT_COLUMNS = ("at", "actor", "act", "account", "subject", "detail", "token")
 EVENTS_MAX = 10_000
 
 
@@ -32,10 +32,10 @@ def list_events(account: str | None, count: int, as_json: bool, config: str | No
     found = read_store(load_config(config), lambda store: list_audit_events(store, account, count=count))
     rows = [
         {
-            **to_row(event, "id", "at", "actor", "token"),
+            **to_row(event, "id", "at", "actor"),
             "act": event.event,
             "account": event.email,
-            **to_row(event, "subject", "detail"),
+            **to_row(event, "subject", "detail", "token"),
         }
         for event in reversed(found)
     ]

@@ -29,6 +29,8 @@ from cadenza.store.tables.usage import report
 
 USAGE_DAYS = 30
 ACCOUNTS_PAGE = 50
+FINAL_AFTER_MS = 30 * 60_000
+NO_FIRST_TOKENS = (0,) * (len(FIRST_TOKEN_MS) + 1)
 SLOW_MS = 10_000  # to the first token
 SLOW_SPAN_MS = 10 * 60_000
 SLOW_REPLIES_MIN = 10
@@ -98,12 +100,30 @@ async def get_overview(store: Store, now_ms: int) -> ServiceOverview:
     return ServiceOverview(await operators.totals(store), start_ms, today, hosts)
 
 
-async def use_by_step(store: Store, start_ms: int, step_ms: int, count: int) -> list[UseStep]:
-    """What was used in `count` steps of time since `start_ms`, each with its numbers or zeros."""
-    found = {one.start_ms: one for one in await operators.use_by_step(store, _first_id(start_ms), start_ms, step_ms)}
-    starts = [start_ms + place * step_ms for place in range(count)]
-    nothing = (0,) * (len(FIRST_TOKEN_MS) + 1)
-    return [found.get(at_ms) or UseStep(at_ms, 0, 0, 0, 0, 0, nothing) for at_ms in starts]
+class UseHistory:
+    """What was used, in steps of time. A page reads what has not been read before, and the newest steps again.
+
+    A request is in the step in which it began, and is written when it ends: a step is final some time after its end.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._final: dict[int, dict[int, UseStep]] = {}  # by the length of a step, and its start
+
+    async def read(self, start_ms: int, step_ms: int, count: int) -> list[UseStep]:
+        """`count` steps since `start_ms`, a multiple of their length, each with its numbers or zeros."""
+        starts = [start_ms + place * step_ms for place in range(count)]
+        final = self._final.get(step_ms, {})
+        first_ms = next((at_ms for at_ms in starts if at_ms not in final), starts[-1])
+        rows = await operators.use_by_step(self._store, _first_id(first_ms), first_ms, step_ms)
+        found = {one.start_ms: one for one in rows}
+        steps = [
+            final[at_ms] if at_ms < first_ms else found.get(at_ms) or UseStep(at_ms, 0, 0, 0, 0, 0, NO_FIRST_TOKENS)
+            for at_ms in starts
+        ]
+        last_ms = starts[-1] - FINAL_AFTER_MS
+        self._final[step_ms] = {one.start_ms: one for one in steps if one.start_ms + step_ms <= last_ms}
+        return steps
 
 
 async def slow_providers(store: Store, now_ms: int) -> list[ProviderPace]:

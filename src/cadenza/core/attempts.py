@@ -10,15 +10,14 @@ A provider may bill them, so they explain a bill that differs from the metering 
 | `trial`, `watch`, `evaluation` | is not of a client: `cadenza doctor`, a watch of a class, an evaluation |
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from cadenza.core.records import Route, Usage
+from cadenza.core.records import Route
 from cadenza.core.spans import DAY_MS
 
 CONTINUED, CONTINUATION = "continued", "continuation"
 TRIAL, WATCH, EVALUATION = "trial", "watch", "evaluation"
-NO_TOKENS = Usage(0, 0)
 
 
 class AttemptKey(NamedTuple):
@@ -44,12 +43,13 @@ class AttemptSums(NamedTuple):
 class AttemptCounts:
     """The attempts that are not in the store yet. There are few keys: routes come from the config."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
         self._counts: dict[AttemptKey, AttemptSums] = {}
 
-    def add(self, route: Route, kind: str, now_ms: int, usage: Usage = NO_TOKENS) -> None:
-        key = AttemptKey(now_ms // DAY_MS, route.provider, route.model, kind)
-        self._add(key, AttemptSums(1, usage.prompt_tokens, usage.completion_tokens))
+    def add(self, route: Route, kind: str, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
+        key = AttemptKey(self._now_ms() // DAY_MS, route.provider, route.model, kind)
+        self._add(key, AttemptSums(1, prompt_tokens, completion_tokens))
 
     def take(self) -> dict[AttemptKey, AttemptSums]:
         """Everything that was counted since the last call."""

@@ -112,6 +112,12 @@ def assemble_calls(deltas: list[ToolCallDelta]) -> list[dict[str, Any]]:
     return calls
 
 
+def text_of_extras(extras: Mapping[str, Any]) -> str:
+    """The text of a refusal or of reasoning that counts as output. The same reasoning may be in two fields."""
+    reasoning = extras.get("reasoning_content") or extras.get("reasoning", "")
+    return str(extras.get("refusal", "") + reasoning)
+
+
 def new_completion_id(now_ms: int) -> str:
     """Ids sort by time, so rows written together are stored together: a request costs 8% less."""
     return f"chatcmpl-{now_ms:011x}{random_id()}"
@@ -186,6 +192,12 @@ class UserQuestion(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         return self.texts[-1]
+
+
+class UsageOptions(msgspec.Struct):
+    """What the usage of a reply has, besides token counts, as a request says it."""
+
+    include: bool | None = None  # its cost
 
 
 class ChatRequest(msgspec.Struct, frozen=True):

@@ -83,6 +83,15 @@ class Unauthenticated(CadenzaError):
     )
 
 
+class AccessTokenGiven(Unauthenticated):
+    """An access token of the platform API was sent in place of a key."""
+
+    default_message = (
+        "This is an access token (cdz_…), which opens /platform/api. Below /v1 an API key (sk-cdz-…) is needed: create "
+        "one on the page of keys, or with POST /platform/api/keys."
+    )
+
+
 class KeyRevoked(Unauthenticated):
     """The key was live when the request began; while it ran, the key was revoked or its account was suspended."""
 

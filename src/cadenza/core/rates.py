@@ -13,6 +13,7 @@ import msgspec
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 STEP_NS_MAX = 2**62
+RETRIES_PER_REQUEST = 0.2  # of all requests together, in the long run
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -70,3 +71,25 @@ def take_ticket(whole_at_ns: int, now_ns: int, rate: Rate) -> tuple[int, Ticket]
     return whole_at_ns, Ticket(
         is_granted=True, limit=rate.burst, remaining=(span_ns - reset_ns) // step_ns, reset_ns=reset_ns
     )
+
+
+class RetryBudget:
+    """How many retries are left: each request earns a fifth of one, up to a maximum."""
+
+    def __init__(self, most: int) -> None:
+        self._most = float(most)
+        self._left = self._most
+
+    def change_most(self, most: int) -> None:
+        self._most = float(most)
+        self._left = min(self._left, self._most)
+
+    def earn(self) -> None:
+        if self._left < self._most:
+            self._left = min(self._most, self._left + RETRIES_PER_REQUEST)
+
+    def spend(self) -> bool:
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

@@ -1,5 +1,6 @@
 """The frozen records that cross folders. Each stage of a request makes a new one; none is changed."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -152,4 +153,4 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""  # the kind of upstream fault that broke off its stream, or that left it without an answer
     has_doubtful_usage: bool = False  # the upstream's counts could not be true
     finish_reason: str = ""  # of a reply that is complete
-    also_billed: tuple[BilledPart, ...] = ()  # of a continued reply: by the providers of all its parts
+    also_billed: Sequence[BilledPart] = ()  # of a continued reply: by the providers of all its parts

@@ -258,3 +258,8 @@ def _masked(check: bytes, body: bytes) -> bytes:
 
 def _check(body: bytes) -> bytes:
     return zlib.crc32(body).to_bytes(4)[:CHECK_BYTES]
+
+
+def text_of_calls(deltas: list[ToolCallDelta]) -> str:
+    """The text of tool calls that counts as output: names and arguments."""
+    return "".join(delta.name + delta.arguments for delta in deltas)

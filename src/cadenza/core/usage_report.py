@@ -50,14 +50,21 @@ class Report(msgspec.Struct, frozen=True):
 
     def shown(self) -> dict[str, Any]:
         return {
-            "object": "usage",
-            "start": self.span.start_ms // 1000,
-            "end": self.span.end_ms // 1000,
-            "balance": format_dollars(self.balance_nano),
-            "currency": "USD",
+            **report_head(self.span, self.balance_nano),
             "totals": _counters_object(self.totals),
             "data": self.rows(),
         }
+
+
+def report_head(span: Span, balance_nano: int) -> dict[str, Any]:
+    """The fields that every report begins with."""
+    return {
+        "object": "usage",
+        "start": span.start_ms // 1000,
+        "end": span.end_ms // 1000,
+        "balance": format_dollars(balance_nano),
+        "currency": "USD",
+    }
 
 
 class DayUsage(msgspec.Struct, frozen=True):

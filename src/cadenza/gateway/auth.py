@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from cadenza.core.codes import TOKEN_PREFIX, digest_key, is_well_formed
-from cadenza.core.errors import Forbidden, RateLimited, Unauthenticated
+from cadenza.core.errors import AccessTokenGiven, Forbidden, RateLimited, Unauthenticated
 from cadenza.core.rates import NS_PER_MS, Limits, Rate, Ticket
 from cadenza.core.records import Principal
 from cadenza.gateway.gateway import Gateway
@@ -19,11 +19,6 @@ from cadenza.http.exchange import Exchange
 from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables import keys
 from cadenza.store.tables.keys import FoundKey
-
-NOT_A_KEY = (
-    "This is an access token (cdz_…), which opens /platform/api. Below /v1 an API key (sk-cdz-…) is needed: create one "
-    "on the page of keys, or with POST /platform/api/keys."
-)
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -51,7 +46,7 @@ async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> Found
     if not gateway.unknown_keys.is_live(digest):
         presented = presented_key(exchange.request.headers)
         if presented.startswith(TOKEN_PREFIX.encode()):
-            raise Unauthenticated(NOT_A_KEY)
+            raise AccessTokenGiven
         if not is_well_formed(presented):
             raise Unauthenticated
         await gateway.unknown_keys.begin(digest, exchange.client_address)

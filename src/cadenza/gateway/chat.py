@@ -82,7 +82,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             ask = ask or await compose(chat, served.character, prompt, credit, plan, grounding)
             record = request.record
             dispatch = Dispatch(
-                plan, ask, prompt, snapshot.upstreams, key_id, record.request_id, record.failed, record.continued
+                plan, ask, prompt, snapshot.upstreams, key_id, record.request_id, record.failed, record.also_billed
             )
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")

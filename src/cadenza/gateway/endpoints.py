@@ -6,8 +6,9 @@ refusal.
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -15,16 +16,17 @@ import msgspec
 from cadenza.core.activity import read_filter, read_limit, read_place
 from cadenza.core.errors import InvalidRequest, NotFound, RateLimited, error_headers, render_error
 from cadenza.core.records import Outcome
-from cadenza.core.spans import parse_span
-from cadenza.core.usage_report import parse_group
+from cadenza.core.spans import Span, parse_span
+from cadenza.core.usage_report import parse_group, report_head
 from cadenza.gateway.answers import JSON, Answers, new_request_id
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.http.exchange import Exchange
 from cadenza.http.headers import encode_headers
 from cadenza.observe import Observer
+from cadenza.store.store import Store
 from cadenza.store.tables.activity import read_page
-from cadenza.store.tables.usage import report
+from cadenza.store.tables.usage import balance, report
 
 MODELS_PATH = "/v1/models"
 SLASHES = re.compile("//+")
@@ -50,18 +52,19 @@ async def get_usage(gateway: Gateway, request: ApiRequest) -> None:
     try:
         span = parse_span(asked.get("start"), asked.get("end"), datetime.now(UTC))
         if group == "request":
-            wanted, place, limit = (
-                read_filter(span, asked),
-                read_place(asked.get("cursor")),
-                read_limit(asked.get("limit")),
-            )
-            page = await read_page(store, account_id, wanted, limit, place)
-            shown = {"object": "usage", "start": span.start_ms // 1000, "end": span.end_ms // 1000, **page.shown()}
+            shown = await _list_requests(store, account_id, span, asked)
         else:
             shown = (await report(store, account_id, span, parse_group(group, also="request"))).shown()
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
     request.answers.send_json(msgspec.json.encode(shown))
+
+
+async def _list_requests(store: Store, account_id: str, span: Span, asked: Mapping[str, str]) -> dict[str, Any]:
+    wanted, place, limit = read_filter(span, asked), read_place(asked.get("cursor")), read_limit(asked.get("limit"))
+    page = await read_page(store, account_id, wanted, limit, place)
+    balance_nano, _ = await balance(store, account_id)
+    return {**report_head(span, balance_nano), **page.shown()}
 
 
 async def list_models(gateway: Gateway, request: ApiRequest) -> None:

@@ -63,7 +63,7 @@ class Gateway:
         self.snapshot = snapshot
         self.observer = observer
         self.ledger = LedgerWriter(store, observer, state.presence)
-        self.ledger.costs = snapshot.costs
+        self.ledger.costs.known = snapshot.costs
         self.dispatcher = Dispatcher(observer, snapshot.limits.concurrency, tokenizer or Tokenizer())
         self.rates = state.shared.rates
         self.slots = Slots(snapshot.limits.concurrency, lender=state.shared.lender)
@@ -98,7 +98,7 @@ class Gateway:
     def _use(self, snapshot: Snapshot) -> None:
         """Serve new requests by this snapshot. Requests in flight keep the one that they have."""
         self.snapshot = snapshot
-        self.ledger.costs = snapshot.costs
+        self.ledger.costs.known = snapshot.costs
         self.slots.change_limit(snapshot.limits.concurrency)
         self.dispatcher.reset(snapshot.limits.concurrency)
 

@@ -5,17 +5,16 @@ A relay is the sink of the reply. `run` returns when the reply has ended and eve
 arrives, and the upstream is read no faster than the client reads.
 """
 
-from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, usage_object
+from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, text_of_extras, usage_object
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
-from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
+from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, text_of_calls
 from cadenza.gateway.answers import Answers, error_event
 from cadenza.gateway.chunks import Chunks, Events
 from cadenza.gateway.meter import UsageMeter
@@ -40,8 +39,8 @@ class ReplyHead(msgspec.Struct, frozen=True):
     grounding_nano: int = 0  # charged in addition to the reply, for a web search
     shows_cost: bool = False  # the usage of the reply has its cost
 
-    def cost_nano(self, usage: Usage) -> int:
-        return self.price.charge(usage) + self.grounding_nano
+    def shown_cost_nano(self, usage: Usage) -> int | None:
+        return self.price.charge(usage) + self.grounding_nano if self.shows_cost else None
 
 
 class WholeRelay:
@@ -87,7 +86,7 @@ class WholeRelay:
             created=self._head.created,
             model=self._head.class_id,
             choices=(Choice(message=message, finish_reason=reason),),
-            usage=usage_object(result.usage, self._head.cost_nano(result.usage) if self._head.shows_cost else None),
+            usage=usage_object(result.usage, self._head.shown_cost_nano(result.usage)),
         )
         self._answers.send_json(msgspec.json.encode(completion), self._head.headers)
 
@@ -152,7 +151,7 @@ class StreamRelay:
         assert reason
         if self._grounded and self._head.sources:
             self._exchange.write(events.annotations(self._grounded.annotations()))
-        cost_nano = self._head.cost_nano(result.usage) if self._head.shows_cost else None
+        cost_nano = self._head.shown_cost_nano(result.usage)
         self._exchange.finish_stream(events.finish(reason) + events.usage(result.usage, cost_nano) + DONE)
 
     def take(self, piece: Piece) -> None:
@@ -193,14 +192,3 @@ class StreamRelay:
 
     async def drain(self) -> None:
         await self._exchange.drain()
-
-
-def text_of_extras(extras: Mapping[str, Any]) -> str:
-    """The text of a refusal or of reasoning that counts as output. The same reasoning may be in two fields."""
-    reasoning = extras.get("reasoning_content") or extras.get("reasoning", "")
-    return str(extras.get("refusal", "") + reasoning)
-
-
-def text_of_calls(deltas: list[ToolCallDelta]) -> str:
-    """The text of tool calls that counts as output: names and arguments."""
-    return "".join(delta.name + delta.arguments for delta in deltas)

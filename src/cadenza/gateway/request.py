@@ -33,7 +33,7 @@ class RequestRecord:
         self._version: int | None = None
         self._route: Route | None = None
         self._fault = ""  # of the last route that failed, until another one answers
-        self._also_billed: tuple[BilledPart, ...] = ()
+        self.also_billed: list[BilledPart] = []
 
     def status_after(self, error: BaseException) -> int:
         """The status of a request that this error ended. If its task was cancelled, the reason decides."""
@@ -60,13 +60,6 @@ class RequestRecord:
         """A route failed before it began to answer."""
         self._route, self._fault = route, fault.kind.value
 
-    def continued(self, broken: Route, following: Route, prompt_tokens: int, begun_tokens: int) -> None:
-        """A route continues the answer of another. Its provider counts what was begun as prompt, not as completion."""
-        self._also_billed += (
-            BilledPart(broken.provider, broken.model, prompt_tokens, begun_tokens),
-            BilledPart(following.provider, following.model, begun_tokens, -begun_tokens),
-        )
-
     def outcome(self, status: int | None = None, result: ReplyResult | None = None) -> Outcome:
         """How the request ended: with the status given, or with that of the reply."""
         exchange, principal, route = self._exchange, self.principal, self._route
@@ -89,7 +82,7 @@ class RequestRecord:
             fault=(result.fault or "") if result else self._fault,
             has_doubtful_usage=result.is_doubtful if result else False,
             finish_reason=(result.finish_reason or "") if result else "",
-            also_billed=self._also_billed,
+            also_billed=self.also_billed,
         )
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.core.chat import NO_FIELDS, SAMPLING, ChatRequest, Fields
+from cadenza.core.chat import NO_FIELDS, SAMPLING, ChatRequest, Fields, UsageOptions
 from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.message_json import RAW_ITEMS
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
@@ -40,12 +40,6 @@ SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 WHOLE_SURROGATES = re.compile(
     rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
 )
-
-
-class UsageOptions(msgspec.Struct):
-    """What the usage of the reply has, besides token counts."""
-
-    include: bool | None = None  # its cost
 
 
 class ChatBody(msgspec.Struct, forbid_unknown_fields=True):

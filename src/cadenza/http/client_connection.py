@@ -105,12 +105,17 @@ class ClientConnection(asyncio.Protocol):
             raise
 
     async def _send_pieces(self, pieces: Pieces) -> None:
+        sent_bytes = 0  # since other work had its turn; what is written in one turn goes out together
         for piece in pieces:
             for start in range(0, len(piece), SLICE_BYTES):
                 if self._state is BROKEN:
                     return
-                self._transport.write(memoryview(piece)[start : start + SLICE_BYTES])
-                await asyncio.sleep(0)
+                part = memoryview(piece)[start : start + SLICE_BYTES]
+                self._transport.write(part)
+                sent_bytes += len(part)
+                if sent_bytes >= SLICE_BYTES:
+                    await asyncio.sleep(0)
+                    sent_bytes = 0
 
     async def receive(self, receiver: Receiver, deadline_s: float = math.inf) -> bool:
         """Hand the body to the receiver, part by part, until it says STOP (True) or the body ends (False).

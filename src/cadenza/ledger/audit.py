@@ -148,9 +148,15 @@ RULES = {
         LEFT JOIN (SELECT month, SUM(balance_nano) AS total FROM closed_balances GROUP BY month) b ON b.month = m.month
         WHERE m.hash IS NOT NULL AND m.closing_nano <> COALESCE(b.total, 0)""",
 }
-MONTHS = {
-    "sqlite": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",
-    "postgres": "CAST(to_char(to_timestamp(u.started_at / 1000) AT TIME ZONE 'UTC', 'YYYYMM') AS INTEGER)",
+OF_DATABASE = {
+    "sqlite": {
+        "MONTH": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",
+        "IN_ANY_ORDER": "NOT INDEXED",  # sorting ten million rows takes half as long as finding each by the index
+    },
+    "postgres": {
+        "MONTH": "CAST(to_char(to_timestamp(u.started_at / 1000) AT TIME ZONE 'UTC', 'YYYYMM') AS INTEGER)",
+        "IN_ANY_ORDER": "",
+    },
 }
 PRICED = """(
     (u.prompt_tokens - u.cached_tokens) * u.input_nano + u.cached_tokens * COALESCE(u.cached_input_nano, u.input_nano)
@@ -158,8 +164,14 @@ PRICED = """(
 # An upstream may count twice as many prompt tokens, and an earlier release held only a part of some answers.
 HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))"
 WORDS = {"PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_MS": str(IDEMPOTENCY_MS)}
-ALL = {"METERED": "usage", "CHARGES": "entries", "SUMMED": "entries", "BEFORE": "a.granted_before_nano"}
-ALL |= {"SURELY": "u.cost_nano > 0 OR", "IS_READ": "TRUE"}  # a metering row with costs has a charge
+ALL = {
+    "METERED": "usage",
+    "CHARGES": "entries",
+    "SUMMED": "(SELECT * FROM entries IN_ANY_ORDER)",
+    "SURELY": "u.cost_nano > 0 OR",  # a metering row with costs has a charge
+    "IS_READ": "TRUE",
+    "BEFORE": "a.granted_before_nano",
+}
 OPEN = {
     "METERED": "(SELECT * FROM usage WHERE completion_id >= :first_request AND started_at >= :began)",
     "CHARGES": "(SELECT * FROM entries WHERE id >= :first AND created_at >= :since)",
@@ -188,7 +200,7 @@ def _passes() -> str:
 
 
 def _words(database: str, rows: Mapping[str, str]) -> dict[str, str]:
-    return {"MONTH": MONTHS[database], **WORDS, **rows}
+    return {**WORDS, **rows, **OF_DATABASE[database]}
 
 
 def _fill_in(query: str, words: Mapping[str, str]) -> str:
@@ -205,8 +217,7 @@ _COUNTS = """
     (SELECT COUNT(*) FROM METERED u WHERE u.input_nano IS NULL)"""
 COUNTS = Statement(text(_fill_in(_COUNTS, ALL)))
 COUNTS_OPEN = Statement(text(_fill_in(_COUNTS, OPEN)))
-EXPORT = Statement(
-    text(f"""
+EXPORT = f"""
     SELECT entries.id, entries.created_at, a.email, entries.kind, entries.amount_nano, entries.amount_nano,
     entries.completion_id, u.request_id, u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated,
     entries.note, u.provider, u.model, u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano,
@@ -215,10 +226,11 @@ EXPORT = Statement(
     FROM entries JOIN accounts a ON a.id = entries.account_id
     LEFT JOIN usage u ON u.completion_id = entries.completion_id
     LEFT JOIN entries r ON r.source = 'refund:' || entries.completion_id AND entries.kind = 'charge'
-    WHERE entries.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email)
-    AND entries.created_at >= :start AND entries.created_at < :end
-    ORDER BY entries.id LIMIT :page""")  # noqa: S608 our own expression
-)
+    WHERE entries.id > :after AND entries.created_at >= :start AND entries.created_at < :end"""  # noqa: S608 our own expression
+OF_ONE = " AND entries.account_id = (SELECT id FROM accounts WHERE email = :email)"
+OF_PAGE = " ORDER BY entries.id LIMIT :page"
+EXPORT_OF_ALL = Statement(text(EXPORT + OF_PAGE))
+EXPORT_OF_ONE = Statement(text(EXPORT + OF_ONE + OF_PAGE))
 PAGE = 1000
 
 
@@ -267,7 +279,8 @@ def _since(closed: ClosedMonth) -> dict[str, Any]:
 async def export(store: Store, email: str | None, span: Span = ALWAYS) -> AsyncIterator[dict[str, Any]]:
     """Yield the entries of one account, or of all, oldest first, by EXPORT_FIELDS. At most one page is in memory."""
     after, values = 0, {"email": email, "page": PAGE, "start": span.start_ms, "end": span.end_ms}
-    while rows := await store.rows(EXPORT, {**values, "after": after}, is_long=True):
+    statement = EXPORT_OF_ALL if email is None else EXPORT_OF_ONE
+    while rows := await store.rows(statement, {**values, "after": after}, is_long=True):
         for row in rows:
             yield dict(zip(EXPORT_FIELDS, row, strict=True))
         after = rows[-1][0]

@@ -12,7 +12,6 @@ memory. The invariants, which every move keeps:
 Here are the records and how holds are taken; charging.py has how requests end.
 """
 
-from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -28,7 +27,6 @@ RESERVE_SHARE = 8  # a reserve grows by at most one part in eight of the free cr
 IDEMPOTENCY_MS = 24 * 60 * 60 * 1000
 ENDPOINT = "chat"  # of requests that do not end by themselves
 
-Costs = Mapping[tuple[str, str], Price]  # what a token costs at a provider, by provider and model
 # Who ended a request: the process that served it, or a sweep, at its last mark. A lost request was not charged.
 EndSource = Literal["request", "sweep", "lost"]
 
@@ -218,18 +216,6 @@ def broken_off(hold: Hold, status: int, now_ms: int, usage: Usage | None = None)
         duration_ms=max(0, now_ms - hold.started_at),
         ended_at=now_ms,
     )
-
-
-def provider_cost(outcome: Outcome, costs: Costs) -> int | None:
-    """What the providers charge for a reply, at these costs. None if one of them is not known."""
-    if outcome.usage is None or (cost := costs.get((outcome.provider, outcome.model))) is None:
-        return None
-    cost_nano = cost.charge(outcome.usage)
-    for part in outcome.also_billed:
-        if (cost := costs.get((part.provider, part.model))) is None:
-            return None
-        cost_nano += cost.quote(part.prompt_tokens, part.completion_tokens)
-    return cost_nano
 
 
 def take_hold(account: LockedAccount, hold: Hold, known: Known, changes: Changes) -> Taken:

@@ -7,7 +7,7 @@ lock of the account. So the balance after an entry never changes, and a page can
 from collections.abc import AsyncIterator
 
 import msgspec
-from sqlalchemy import Select, Text, and_, bindparam, func, literal_column, select, text
+from sqlalchemy import Select, Text, and_, bindparam, literal_column, select, text
 
 from cadenza.core.spans import ALWAYS, Span
 from cadenza.ledger.origins import ORIGIN, Origin
@@ -73,31 +73,37 @@ NEWEST = Statement(_entries().where(entries.c.id < bindparam("before")).order_by
 OLDEST = Statement(_entries().where(entries.c.id > bindparam("after")).order_by(entries.c.id))
 
 
-_balances = (
-    select(entries.c.id, func.sum(entries.c.amount_nano).over(order_by=entries.c.id).label("balance_nano"))
-    .where(entries.c.account_id == bindparam("account"))
-    .subquery("balances")
-)
-OF_SPAN = Statement(  # entries are not ordered by their times, so the balances are summed up anew
-    select(*ENTRY, _balances.c.balance_nano)
-    .join_from(entries, _balances, entries.c.id == _balances.c.id)
-    .outerjoin(usage, usage.c.completion_id == entries.c.completion_id)
-    .outerjoin(_refund, _IS_REFUND)
+OF_SPAN = Statement(
+    _entries()
     .where(
         entries.c.created_at >= bindparam("start"),
         entries.c.created_at < bindparam("end"),
         entries.c.id < bindparam("before"),
     )
     .order_by(entries.c.id.desc())
-    .limit(bindparam("count"))
 )
-SUMS = Statement(
-    text(f"""
+BALANCES = Statement(  # after the entries from :first to :last: that of the account, less what came later
+    text("""
+    SELECT e.id, a.balance_nano - e.total + e.amount_nano - (
+        SELECT COALESCE(SUM(amount_nano), 0) FROM entries WHERE account_id = :account AND id > :last)
+    FROM accounts a JOIN (
+        SELECT id, account_id, amount_nano, SUM(amount_nano) OVER (ORDER BY id DESC) AS total FROM entries
+        WHERE account_id = :account AND id BETWEEN :first AND :last
+    ) e ON e.account_id = a.id""")
+)
+BOUNDS = Statement(  # the first and last entry of a span, and the balance before it; times do not order the entries
+    text("""
+    SELECT s.first, s.last, COALESCE(SUM(e.amount_nano), 0) FROM (
+        SELECT MIN(id) AS first, MAX(id) AS last FROM entries
+        WHERE account_id = :account AND created_at >= :start AND created_at < :end
+    ) s LEFT JOIN entries e ON e.account_id = :account AND e.id < s.first
+    WHERE s.first IS NOT NULL GROUP BY 1, 2""")
+)
+_SUMS = f"""
     SELECT CASE WHEN entries.created_at < :start THEN 'before' ELSE COALESCE({ORIGIN}, entries.kind) END,
-    SUM(entries.amount_nano) FROM entries
-    WHERE entries.created_at < :end AND (CAST(:account AS TEXT) IS NULL OR entries.account_id = :account)
-    GROUP BY 1""")  # noqa: S608 our own expression
-)
+    SUM(entries.amount_nano) FROM entries WHERE entries.created_at < :end"""  # noqa: S608 our own expression
+SUMS_OF_ALL = Statement(text(f"{_SUMS} GROUP BY 1"))
+SUMS = Statement(text(f"{_SUMS} AND entries.account_id = :account GROUP BY 1"))
 
 
 class PeriodSums(msgspec.Struct, frozen=True):
@@ -177,20 +183,34 @@ async def list_span(store: Store, account_id: str, span: Span, count: int, befor
     """The newest entries of a span, or those before the one with this id."""
     values = {"account": account_id, "start": span.start_ms, "end": span.end_ms, "before": before, "count": count}
     rows = await store.rows(OF_SPAN, values, is_long=True)
-    return [msgspec.structs.replace(Entry(*row), balance_nano=int(row[-1])) for row in rows]
+    if not rows:
+        return []
+    ends = {"account": account_id, "first": rows[-1][0], "last": rows[0][0]}
+    balances_nano: dict[int, int] = dict(await store.rows(BALANCES, ends, is_long=True))
+    return [msgspec.structs.replace(Entry(*row), balance_nano=int(balances_nano[row[0]])) for row in rows]
 
 
 async def sum_entries(store: Store, account_id: str | None, span: Span) -> PeriodSums:
     """What the entries of an account, or of all, add up to."""
     values = {"account": account_id, "start": span.start_ms, "end": span.end_ms}
-    sums = {name: int(amount_nano) for name, amount_nano in await store.rows(SUMS, values, is_long=True)}
+    rows = await store.rows(SUMS if account_id else SUMS_OF_ALL, values, is_long=True)
+    sums = {name: int(amount_nano) for name, amount_nano in rows}
     return PeriodSums(sums.pop("before", 0), sums)
 
 
 async def all_entries(store: Store, account_id: str, span: Span = ALWAYS) -> AsyncIterator[Entry]:
     """Every entry of a span, oldest first. At most one page is in memory."""
-    after, balance_nano = 0, 0
-    while rows := await store.rows(OLDEST, {"account": account_id, "after": after, "count": EXPORT_ROWS}, is_long=True):
+    after, last, balance_nano = 0, NO_ENTRY, 0
+    if span != ALWAYS:
+        found = await store.rows(
+            BOUNDS, {"account": account_id, "start": span.start_ms, "end": span.end_ms}, is_long=True
+        )
+        first, last, balance_nano = map(int, found[0] if found else (1, 0, 0))
+        after = first - 1
+    while after < last:
+        rows = await store.rows(OLDEST, {"account": account_id, "after": after, "count": EXPORT_ROWS}, is_long=True)
+        if not rows:
+            return
         for row in rows:
             entry = Entry(*row[:-1])
             balance_nano += entry.amount_nano

@@ -18,42 +18,14 @@ from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import HOLDS_OF_PROCESS
 from cadenza.ledger.committer import LOOK_EVERY_S, Committer
 from cadenza.ledger.marks import Delivery, Marks
+from cadenza.ledger.provider_costs import ProviderCosts
 from cadenza.ledger.reserves import Reserves
-from cadenza.ledger.rules import (
-    Costs,
-    End,
-    Ended,
-    Held,
-    Hold,
-    Insufficient,
-    Repeated,
-    Short,
-    Taken,
-    provider_cost,
-)
+from cadenza.ledger.rules import End, Ended, Held, Hold, Insufficient, Repeated, Short, Taken
 from cadenza.ledger.sweeps import Sweeper
+from cadenza.ledger.timing import USUAL_TIMING, LedgerTiming
 from cadenza.ledger.transaction import ASKED, RESERVED
 from cadenza.observe import Observer, places
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable
-from cadenza.store.tables import attempts
-
-
-class LedgerTiming(msgspec.Struct, frozen=True):
-    """The timeouts and periods of the ledger's work, in seconds."""
-
-    wait_s: float = 5.0  # how long a request waits for its hold, and then for its charge
-    retry_s: float = 0.25  # the pause after the store did not take a batch
-    mark_every_s: float = 0.5
-    mark_after_s: float = 0.25  # shorter requests are not marked
-    sweep_every_s: float = 2.0
-    give_back_every_s: float = 0.25
-    reconcile_every_s: float = 15.0
-    attempts_every_s: float = 60.0
-    ask_s: float = 0.15  # how long a request waits for other processes to give back credit before it is refused
-    ask_most_s: float = 1.0  # how long it waits in all, while they give back some
-
-
-USUAL_TIMING = LedgerTiming()
 
 
 class LedgerWriter:
@@ -62,7 +34,7 @@ class LedgerWriter:
     def __init__(
         self, store: Store, observer: Observer, presence: Presence, timing: LedgerTiming = USUAL_TIMING
     ) -> None:
-        self.costs: Costs = {}  # of a token at the providers
+        self.costs = ProviderCosts()
         self._store = store
         self._presence = presence
         self._observer = observer
@@ -89,7 +61,6 @@ class LedgerWriter:
             asyncio.create_task(self._every(LOOK_EVERY_S, self._fail_late)),
             asyncio.create_task(self._every(timing.give_back_every_s, self._give_back_idle)),
             asyncio.create_task(self._every(timing.reconcile_every_s, self._reconcile)),
-            asyncio.create_task(self._every(timing.attempts_every_s, self._write_attempts)),
             asyncio.create_task(self._answer_asks()),
         ]
 
@@ -102,8 +73,6 @@ class LedgerWriter:
             self._committer.resize(account_id)
         await self._committer.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with contextlib.suppress(StoreUnavailable, StoreRefused):
-            await self._write_attempts()
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
@@ -168,8 +137,7 @@ class LedgerWriter:
         assert outcome.account_id == hold.account_id
         due_nano = hold.due_nano(outcome.usage)
         self._reserves.end(hold.account_id, held.amount_nano, due_nano)
-        cost_nano = provider_cost(outcome, self.costs) if self.costs else None
-        is_marked = self._marks.forget(completion_id)
+        cost_nano, is_marked = self.costs.of(outcome), self._marks.forget(completion_id)
         end = End(outcome, hold, held.amount_nano, due_nano, is_marked, held.is_capped, provider_cost_nano=cost_nano)
         return self._committer.end(end, process=process, is_recorded=True)
 
@@ -240,15 +208,6 @@ class LedgerWriter:
         unknown = {account_id for (account_id,) in rows if account_id not in self._reserves}
         for account_id in unknown.union(self._reserves.caps.doubtful(found)):
             self._committer.resize(account_id)
-
-    async def _write_attempts(self) -> None:
-        """Write which requests to providers have no metering row."""
-        counted = self._observer.attempts.take()
-        try:
-            await attempts.add(self._store, counted)
-        except (StoreUnavailable, StoreRefused):
-            self._observer.attempts.put_back(counted)
-            raise
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
         log = self._observer.log

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 
 from cadenza.core.attempts import AttemptCounts
@@ -10,6 +11,10 @@ from cadenza.observe.log import Log, loop_errors, make_log, places
 from cadenza.observe.metrics import Metrics
 
 __all__ = ["FaultPoint", "Log", "Metrics", "Observer", "loop_errors", "make_log", "places"]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class FaultPoint:
@@ -37,7 +42,7 @@ class Observer:
     def __init__(self, log: Log, at: FaultPoint | None = None) -> None:
         self.log = log
         self.metrics = Metrics(lambda: log.dropped)
-        self.attempts = AttemptCounts()  # until the ledger writes them
+        self.attempts = AttemptCounts(now_ms)  # until they are written
         self.watched: dict[str, Callable[[Outcome], None]] = {}  # by class: takes the outcomes of its chats
         self.at = (at or FaultPoint()).reach  # a method is called in a quarter of the time of an object
 

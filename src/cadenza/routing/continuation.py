@@ -12,7 +12,7 @@ import msgspec
 
 from cadenza.core.attempts import CONTINUATION, CONTINUED
 from cadenza.core.errors import CadenzaError
-from cadenza.core.records import Route, Usage
+from cadenza.core.records import BilledPart, Route, Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, output_room
 from cadenza.routing.dispatch import Dispatch, Dispatcher, RoutedReply, error_for
 from cadenza.upstreams.base import Ask, Fault, Piece, Sink
@@ -60,7 +60,7 @@ class open_reply:  # noqa: N801 it is used like a function
                 self._dispatcher.report_fault(self._wanted, running.route, fault)
                 if continued is None:
                     if not self._wanted.ask.stream:  # nothing was delivered, so nothing is charged
-                        self._dispatcher.count_attempt(running.route, fault.kind.value)
+                        self._dispatcher.attempts.add(running.route, fault.kind.value)
                     raise
                 self._running = await self._continue(continued, routes, fault)
                 routes.remove(self._running.route)
@@ -98,9 +98,10 @@ class open_reply:  # noqa: N801 it is used like a function
             raise fault from None
         self._on_route(running.route)
         continued.begun_tokens = begun_tokens
-        self._wanted.on_continued(broken, running.route, prompt_tokens, begun_tokens)
-        self._dispatcher.count_attempt(broken, CONTINUED, Usage(prompt_tokens, begun_tokens))
-        self._dispatcher.count_attempt(running.route, CONTINUATION, Usage(begun_tokens, -begun_tokens))
+        first, rest = (prompt_tokens, begun_tokens), (begun_tokens, -begun_tokens)
+        for route, kind, tokens in ((broken, CONTINUED, first), (running.route, CONTINUATION, rest)):
+            self._dispatcher.attempts.add(route, kind, *tokens)
+            self._wanted.also_billed.append(BilledPart(route.provider, route.model, *tokens))
         self._dispatcher.metrics.continued.labels(running.route.provider).inc()
         return running
 

@@ -13,9 +13,9 @@ from itertools import groupby
 
 import msgspec
 
-from cadenza.core.attempts import NO_TOKENS
 from cadenza.core.errors import CadenzaError, ContextOverflow, InvalidRequest, RateLimited, UpstreamFailed
-from cadenza.core.records import Plan, Route, Usage
+from cadenza.core.rates import RetryBudget
+from cadenza.core.records import BilledPart, Plan, Route
 from cadenza.core.tokens import Tokenizer
 from cadenza.observe import Observer
 from cadenza.routing.health import Attempt, Clock, HealthTable, RouteHealth
@@ -24,14 +24,12 @@ from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Upstream
 
 BUSY_RETRY_S = 2.0
 RETRIES_MAX = 3  # of one request
-RETRIES_PER_REQUEST = 0.2  # of all requests together, in the long run
 
 
 class Dispatch(msgspec.Struct, frozen=True):
     """A reply to open: the ask, the routes and upstreams that may answer it, and the key and request that it is for.
 
-    `on_fault` is called with each route that failed, and `on_continued` with a route that broke off, the one that
-    continues its answer, the tokens of the prompt, and those of the answer so far.
+    `on_fault` is called with each route that failed. What a continued answer costs more is added to `also_billed`.
     """
 
     plan: Plan
@@ -41,29 +39,7 @@ class Dispatch(msgspec.Struct, frozen=True):
     key_id: str
     request_id: str
     on_fault: Callable[[Route, Fault], None] = lambda _route, _fault: None
-    on_continued: Callable[[Route, Route, int, int], None] = lambda _broken, _next, _prompt, _begun: None
-
-
-class RetryBudget:
-    """How many retries are left: each request earns a fifth of one, up to a maximum."""
-
-    def __init__(self, most: int) -> None:
-        self._most = float(most)
-        self._left = self._most
-
-    def change_most(self, most: int) -> None:
-        self._most = float(most)
-        self._left = min(self._left, self._most)
-
-    def earn(self) -> None:
-        if self._left < self._most:
-            self._left = min(self._most, self._left + RETRIES_PER_REQUEST)
-
-    def spend(self) -> bool:
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
+    also_billed: list[BilledPart] = []
 
 
 class RoutedReply(msgspec.Struct, frozen=True):
@@ -136,7 +112,7 @@ class Dispatcher:
         """The route failed before it began to answer."""
         wanted.ask.on_asked(None)
         wanted.on_fault(route, fault)
-        self.count_attempt(route, fault.kind.value)
+        self.attempts.add(route, fault.kind.value)
         self.report_fault(wanted, route, fault)
 
     def _may_go_on(self, faults: list[Fault]) -> bool:
@@ -173,10 +149,6 @@ class Dispatcher:
         line = sorted(routes, key=lambda route: -turns[class_id, route])
         turns[class_id, line[0]] -= sum(route.weight for route in routes)
         return line
-
-    def count_attempt(self, route: Route, kind: str, usage: Usage = NO_TOKENS) -> None:
-        """A request to a provider that no metering row has: the provider may bill it."""
-        self.attempts.add(route, kind, time.time_ns() // 1_000_000, usage)
 
     def report_fault(self, wanted: Dispatch, route: Route, fault: Fault) -> None:
         """Count and log it. The Attempt has told the route's health."""

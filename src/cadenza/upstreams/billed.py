@@ -1,8 +1,6 @@
 """An upstream whose requests are not of clients: each is counted, with its tokens, because its provider bills it."""
 
-import time
-
-from cadenza.core.attempts import NO_TOKENS, AttemptCounts
+from cadenza.core.attempts import AttemptCounts
 from cadenza.core.records import Route, Usage
 from cadenza.upstreams.base import Ask, OpenReply, Piece, Probe, Sink, Upstream
 
@@ -24,12 +22,13 @@ class BilledUpstream:
         try:
             reply = await self._upstream.open(route, ask)
         except BaseException:
-            self.count(route, NO_TOKENS)
+            self.count(route, None)
             raise
         return BilledReply(self, route, reply)
 
-    def count(self, route: Route, usage: Usage) -> None:
-        self._attempts.add(route, self._kind, time.time_ns() // 1_000_000, usage)
+    def count(self, route: Route, usage: Usage | None) -> None:
+        tokens = (usage.prompt_tokens, usage.completion_tokens) if usage else ()
+        self._attempts.add(route, self._kind, *tokens)
 
 
 class BilledReply:
@@ -40,7 +39,7 @@ class BilledReply:
         self._route = route
         self._reply = reply
         self._is_counted = False
-        self.usage = NO_TOKENS  # the last count that came
+        self.usage: Usage | None = None  # the last count that came
 
     async def deliver(self, sink: Sink) -> None:
         await self._reply.deliver(UsageSink(self, sink))

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cadenza.control.email.messages import Mailer
 from cadenza.control.money.stripe import Stripe
+from cadenza.control.operator import UseHistory
 from cadenza.control.sign_in.devices import Signer
 from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.passwords import PasswordWork
@@ -100,6 +101,7 @@ def build_site(parts: SiteParts) -> Starlette:
         assets=assets,
         renderer=renderer,
         ledger_check=LedgerCheck(store, parts.log),
+        use_history=UseHistory(store),
         document=document,
         reference=Reference(document, renderer),
         sign_ins=SignIns(store, parts.rates, PasswordWork(), signer, sealer),

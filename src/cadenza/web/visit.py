@@ -6,6 +6,7 @@ binds the CSRF token of a form to the browser that got the form. A script sends 
 
 import time
 from typing import Any, TypeVar
+from urllib.parse import parse_qs
 
 import msgspec
 from starlette.requests import Request
@@ -13,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from cadenza.control.email.messages import EmailText, Mailer
 from cadenza.control.money.payments import PaymentProvider
+from cadenza.control.operator import UseHistory
 from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.sessions import SignedIn
 from cadenza.control.sign_in.sign_in import SignIns
@@ -31,6 +33,7 @@ from cadenza.web.settings import SiteParts
 
 CHANGE_RATE = Rate(1.0, 120)  # forms and changing requests, for each account
 CSRF_FIELD = "csrf"
+FIELDS_MAX = 200
 FORM = "application/x-www-form-urlencoded"
 SAFE_METHODS = ("GET", "HEAD")
 SESSION_S = 30 * 24 * 60 * 60
@@ -45,6 +48,7 @@ class WebContext(SiteParts, frozen=True, kw_only=True):
     assets: Assets
     renderer: Renderer
     ledger_check: LedgerCheck
+    use_history: UseHistory
     document: ApiDocument
     reference: Reference
     sign_ins: SignIns
@@ -156,11 +160,11 @@ class Visit:
         A field that is a parameter of the path is read from there.
         Only the encoding of our own forms is read. A multipart form names the codec of its text, and some are slow.
         """
-        if self.request.headers.get("content-type", "").partition(";")[0].strip().lower() not in ("", FORM):
+        encoding = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if encoding not in ("", FORM):
             raise BadForm(f"A form is sent as {FORM}.")
-        async with self.request.form(max_files=0, max_fields=200) as given:
-            fields = {name: given.getlist(name) for name in given}
-        await self.check_change(str((fields.pop(CSRF_FIELD, None) or [""])[0]))
+        fields = _read_form(await self.request.body()) if encoding else {}
+        await self.check_change(fields.pop(CSRF_FIELD, [""])[0])
         lists = {field.encode_name for field in msgspec.structs.fields(kind) if "list" in str(field.type)}
         values = {name: found if name in lists else found[0] for name, found in fields.items()}
         in_path = {name: text for name, text in self.request.path_params.items() if name in kind.__struct_fields__}
@@ -199,6 +203,13 @@ class Visit:
         for name, (value, lifetime_s) in self._new_cookies.items():
             full_name = cookie_name(name, is_secure=self.is_secure)
             response.set_cookie(full_name, value, lifetime_s, secure=self.is_secure, httponly=True, samesite="lax")
+
+
+def _read_form(body: bytes) -> dict[str, list[str]]:
+    try:
+        return parse_qs(body.decode("latin-1"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
+    except ValueError:
+        raise BadForm(f"A form has at most {FIELDS_MAX} fields.") from None
 
 
 def _convert(values: dict[str, Any], kind: type[T]) -> T:

@@ -18,7 +18,8 @@ from cadenza.fleet.presence import Presence
 from cadenza.http.headers import Headers
 from cadenza.ledger import audit, credit
 from cadenza.ledger.rules import Hold
-from cadenza.ledger.writer import USUAL_TIMING, LedgerTiming, LedgerWriter
+from cadenza.ledger.timing import USUAL_TIMING, LedgerTiming
+from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Observer, make_log
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement, Values

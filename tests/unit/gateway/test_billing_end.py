@@ -10,7 +10,7 @@ from cadenza.core.errors import NotCharged, RateLimited, UpstreamFailed
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.billing import BREAK_OFF_S
-from cadenza.ledger.writer import LedgerTiming
+from cadenza.ledger.timing import LedgerTiming
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.schema import entries, marks, processes, usage
 from tests.store.moves import sweep_process

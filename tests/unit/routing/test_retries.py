@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
-from cadenza.routing.dispatch import RETRIES_MAX, RETRIES_PER_REQUEST, RetryBudget
+from cadenza.core.rates import RETRIES_PER_REQUEST, RetryBudget
+from cadenza.routing.dispatch import RETRIES_MAX
 from cadenza.upstreams.base import Fault, FaultKind
 from tests.unit.routing.scripted_upstreams import KEY, WHOLE, scripted_routes
 

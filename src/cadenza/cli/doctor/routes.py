@@ -32,7 +32,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import Broken, read_body
-from cadenza.observe import make_log
+from cadenza.observe import make_log, now_ms
 from cadenza.store.address import open_store
 from cadenza.store.store import StoreRefused, StoreUnavailable
 from cadenza.store.tables.attempts import add as add_attempts
@@ -225,7 +225,7 @@ async def try_models(
     if provider is not None and provider not in used:
         raise ValueError(f"no route uses a provider named '{provider}'; {suggest(provider, used)}")
     wanted = [route for route in routes.values() if provider in (None, route.provider)]
-    checks, attempts = list[TrialCheck](), AttemptCounts()
+    checks, attempts = list[TrialCheck](), AttemptCounts(now_ms)
     for route in wanted:
         what = "with tiny requests, one at a time" if is_deep else "with a request for one token"
         announce(f"Trying {route.provider}: {route.model} {what} …")

@@ -169,11 +169,11 @@ async def _issue_statement(store: Store, seller: Seller, account_id: str, period
     sums, charges = await documents.read_month(store, account_id, span)
     before = await documents.find_before(store, account_id, month)
     opening_nano = before.amount_nano if before else sums.opening_nano
-    lines = [
-        DocumentLine(label, amount_nano)
-        for origin, label in ORIGIN_LABELS.items()
-        if (amount_nano := sums.by_origin.get(origin, 0))
-    ]
+    moved = {
+        origin: amount_nano for origin, amount_nano in sums.by_origin.items() if amount_nano and origin != "charge"
+    }
+    origins = [*(one for one in ORIGIN_LABELS if one in moved), *sorted(moved.keys() - ORIGIN_LABELS)]
+    lines = [DocumentLine(ORIGIN_LABELS.get(one, one.capitalize()), moved[one]) for one in origins]
     if before and opening_nano != sums.opening_nano:
         label = f"Recorded after the statement {before.number}"
         lines.insert(0, DocumentLine(label, sums.opening_nano - opening_nano))

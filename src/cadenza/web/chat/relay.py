@@ -78,7 +78,7 @@ class ChatEvents:
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
-            cost=format_dollars(self._head.cost_nano(usage)),
+            cost=format_dollars(self._head.price.charge(usage) + self._head.grounding_nano),
         )
         return _event("usage", msgspec.to_builtins(cost))
 

@@ -10,7 +10,6 @@ from typing import Literal
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.operator import get_overview
 from cadenza.core.breaker import HALF_OPEN, OPEN
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import Route
@@ -20,7 +19,6 @@ from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.health import RouteHealth
 from cadenza.web.docs.pages import is_usable
 from cadenza.web.operator.problems import advise
-from cadenza.web.operator.views import OperatorOverview, TodayCounters
 from cadenza.web.routes import Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
 
@@ -145,12 +143,6 @@ async def classes_page(visit: Visit) -> Response:
     return visit.page("operator/classes.html", prices=prices, classes=classes, load=load)
 
 
-async def get_totals(visit: Visit) -> OperatorOverview:
-    found = await get_overview(visit.store, visit.now_ms)
-    today = [to_record(TodayCounters, one) for one in found.today]
-    return to_record(OperatorOverview, found.totals, today_start=rfc3339(found.today_start_ms), today=today)
-
-
 async def get_load(visit: Visit) -> Load:
     return view_load(visit.context.gateway, await visit.context.read_metrics())
 
@@ -219,13 +211,6 @@ def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: 
 
 ROUTES: Routes = (
     get("/operator/classes", classes_page),
-    endpoint(
-        "GET",
-        "/operator/overview",
-        "Show all accounts together, and the usage of today",
-        get_totals,
-        scope="operator.service:read",
-    ),
     endpoint(
         "GET",
         "/operator/load",

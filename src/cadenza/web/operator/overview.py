@@ -12,15 +12,17 @@ import msgspec
 from markupsafe import Markup
 from starlette.responses import Response
 
-from cadenza.control.operator import Takings, get_money, get_overview, slow_providers, use_by_step
+from cadenza.control.operator import Takings, get_money, get_overview, slow_providers
+from cadenza.core.formats import rfc3339
 from cadenza.core.spans import DAY_MS
 from cadenza.observe.minutes import read_totals
 from cadenza.store.tables.operators import FIRST_TOKEN_MS, UseStep
 from cadenza.web.charts import Bars, Series, axis_dollars, compact, stacked_bars, swatch
 from cadenza.web.operator.load import Load, view_load
-from cadenza.web.operator.problems import Facts, RouteState, find_problems
+from cadenza.web.operator.problems import Facts, Problem, RouteState, find_problems
+from cadenza.web.operator.views import OperatorOverview, TodayCounters
 from cadenza.web.render import day
-from cadenza.web.routes import Routes, get
+from cadenza.web.routes import Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
 
 MINUTE_MS = 60_000
@@ -66,13 +68,12 @@ class Step(msgspec.Struct, frozen=True):
 async def overview_page(visit: Visit) -> Response:
     span = SPANS.get(visit.request.query_params.get("span", ""), SPANS["hour"])
     context, now_ms = visit.context, visit.now_ms
-    families = await context.read_metrics()
-    context.minutes.note(read_totals(families), time.time())
-    load, steps = view_load(context.gateway, families), await _steps(visit, span)
+    load, problems = await _look(visit)
+    steps = await _steps(visit, span)
     money = await get_money(visit.store, now_ms)
     return visit.page(
         "operator/overview.html",
-        problems=find_problems(await _facts(visit, load), context.minutes, now_ms / MS_PER_S),
+        problems=problems,
         found=await get_overview(visit.store, now_ms),
         load=load,
         span=span,
@@ -84,6 +85,23 @@ async def overview_page(visit: Visit) -> Response:
         paid_chart=_paid_chart(money, now_ms),
         swatch=swatch,
     )
+
+
+async def get_totals(visit: Visit) -> OperatorOverview:
+    found = await get_overview(visit.store, visit.now_ms)
+    today = [to_record(TodayCounters, one) for one in found.today]
+    _, problems = await _look(visit)
+    return to_record(
+        OperatorOverview, found.totals, problems=problems, today_start=rfc3339(found.today_start_ms), today=today
+    )
+
+
+async def _look(visit: Visit) -> tuple[Load, list[Problem]]:
+    """The load of this machine, and what is wrong."""
+    context, families = visit.context, await visit.context.read_metrics()
+    context.minutes.note(read_totals(families), time.time())
+    load = view_load(context.gateway, families)
+    return load, find_problems(await _facts(visit, load), context.minutes, visit.now_ms / MS_PER_S)
 
 
 async def _facts(visit: Visit, load: Load) -> Facts:
@@ -112,7 +130,7 @@ async def _facts(visit: Visit, load: Load) -> Facts:
 
 async def _steps(visit: Visit, span: PlotSpan) -> list[Step]:
     start_ms = span.start_ms(visit.now_ms)
-    uses = await use_by_step(visit.store, start_ms, span.step_ms, span.count)
+    uses = await visit.context.use_history.read(start_ms, span.step_ms, span.count)
     replies = visit.context.minutes.series(
         start_ms / MS_PER_S, span.step_ms // MS_PER_S, span.count, "cadenza_requests_total"
     )
@@ -193,4 +211,13 @@ def _show_ms(time_ms: int) -> str:
     return f"{time_ms} ms" if time_ms < MS_PER_S else f"{time_ms / MS_PER_S:g} s"
 
 
-ROUTES: Routes = (get("/operator", overview_page),)
+ROUTES: Routes = (
+    get("/operator", overview_page),
+    endpoint(
+        "GET",
+        "/operator/overview",
+        "Show whether all is well, all accounts together, and the usage of today",
+        get_totals,
+        scope="operator.service:read",
+    ),
+)

@@ -6,6 +6,7 @@ import msgspec
 
 from cadenza.core.money import format_dollars
 from cadenza.store.tables.accounts import Account
+from cadenza.web.operator.problems import Problem
 from cadenza.web.routes import to_record
 
 
@@ -103,8 +104,9 @@ class TodayCounters(msgspec.Struct, frozen=True):
 
 
 class OperatorOverview(msgspec.Struct, frozen=True):
-    """All accounts together, and what was used since midnight, UTC."""
+    """What is wrong, the gravest first; all accounts together, and what was used since midnight, UTC."""
 
+    problems: list[Problem]
     accounts: int
     operators: int
     suspended: int
