@@ -26,7 +26,7 @@ _NEWEST_FIRST = (usage.c.started_at.desc(), usage.c.completion_id.desc())
 def _scanned() -> Select[tuple[object, ...]]:
     columns = [(PROMPT_TOKENS if name == "prompt_tokens" else usage.c[name]).label(name) for name in FIELDS]
     is_before = or_(usage.c.started_at < bindparam("at"), usage.c.completion_id < bindparam("id"))
-    return select(*columns).where(*OF_SPAN, usage.c.started_at <= bindparam("at"), is_before).order_by(*_NEWEST_FIRST)
+    return select(*columns).where(*OF_SPAN, is_before).order_by(*_NEWEST_FIRST)
 
 
 _next = _scanned().limit(bindparam("scanned")).subquery("scanned")
@@ -67,7 +67,7 @@ async def read_page(
     values: dict[str, str | int] = {
         "account": account_id,
         "start": wanted.span.start_ms,
-        "end": wanted.span.end_ms,
+        "end": min(wanted.span.end_ms, place.started_at + 1),  # one bound: SQLite searches the index by one only
         "at": place.started_at,
         "id": place.completion_id,
         "scanned": scanned if wanted.is_narrow else count + 1,
@@ -95,13 +95,16 @@ async def read_all(store: Store, account_id: str, wanted: ActivityFilter) -> Asy
 
 
 async def _after_scan(store: Store, values: dict[str, str | int]) -> ActivityPlace | None:
-    """The last request that was looked at; None if that was the last one of all."""
-    last = await store.row(LAST_SCANNED, values)
-    if last is None:
-        return None
-    place = ActivityPlace(int(last[0]), last[1])
-    more = {**values, "at": place.started_at, "id": place.completion_id, "scanned": 1}
-    return place if await store.row(LAST_SCANNED, more) else None
+    """The last request that was looked at; None if that was the last one of all.
+
+    Read by `rows`, in a thread: it looks at as many requests as the page did.
+    """
+    for started_at, completion_id in await store.rows(LAST_SCANNED, values):
+        place = ActivityPlace(int(started_at), completion_id)
+        more = {**values, "end": place.started_at + 1, "at": place.started_at, "id": place.completion_id, "scanned": 1}
+        if await store.rows(LAST_SCANNED, more):
+            return place
+    return None
 
 
 def _row(row: tuple[object, ...]) -> ActivityRow:
