@@ -72,7 +72,6 @@ from cadenza.upstreams.billed import BilledUpstream
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
-from cadenza.web.chat import stream
 from cadenza.web.chat.stream import WebChat
 from cadenza.web.probes import HostNames, Probes
 from cadenza.web.settings import SiteParts, SiteSettings
@@ -139,8 +138,8 @@ class App:
     def serve(self, exchange: Exchange) -> Awaitable[None]:
         if _is_api(exchange):
             return serve_api(self.gateway, exchange)
-        if exchange.request.path == stream.PATH:
-            return serve_api(self.gateway, exchange, self._chat.endpoint)
+        if endpoint := self._chat.endpoints.get(exchange.request.path):
+            return serve_api(self.gateway, exchange, endpoint)
         return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:

@@ -20,7 +20,7 @@ from tests.unit.grounding.files.made_files import make_pdf
 
 SECRET = "The vault opens at nine minutes past noon."
 HANDBOOK = "Travel costs are refunded within 30 days of the journey, if the Zurbaran form is sent in."
-NOTE = "I am allergic to peanuts."
+NOTE = "Never suggest peanuts: please keep that in mind."
 QUESTION = "Within how many days are travel costs refunded with the Zurbaran form?"
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}

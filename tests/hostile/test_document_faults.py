@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from cadenza.children.seccomp import this_machine
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.reader import (
     CHILD,
     DocumentReader,
@@ -39,7 +40,7 @@ class Reading:
 
     async def read(self, *files: SentFile) -> list[DocumentText]:
         """Two files or more are counted, which is where the faulty child fails."""
-        return await self.reader.read_files("owner", files, QUESTION, 1000)
+        return await self.reader.read_files("owner", files, AskedOfFiles(QUESTION), 1000)
 
     @property
     def warnings(self) -> list[dict[str, str]]:

@@ -21,6 +21,7 @@ from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import TurnLimits
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.reader import (
     MIB,
     DocumentReader,
@@ -64,7 +65,7 @@ class Reading:
     async def read(
         self, *files: SentFile, owner: str = "owner", question: str = "", tokens: int = 1000
     ) -> list[DocumentText]:
-        return await self.reader.read_files(owner, files, question, tokens)
+        return await self.reader.read_files(owner, files, AskedOfFiles(question), tokens)
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import CpuBudget, TurnLimits
 from cadenza.core.errors import RateLimited
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.reader import MIB, DocumentReader, ReaderBusy, ReaderLimits
 from cadenza.observe import Observer, make_log
 from cadenza.web.chat.markdown import messages
@@ -118,9 +119,11 @@ async def test_a_small_file_waits_for_one_file_of_another_account() -> None:
     """However many heavy files another account sends, at most the one that is being read comes before."""
     async with (
         reading(AMPLE) as reader,
-        at_full_speed(lambda: reader.read_files("hog", [sent("a.txt", HEAVY_TEXT)], "漢", 1000)) as hog,
+        at_full_speed(lambda: reader.read_files("hog", [sent("a.txt", HEAVY_TEXT)], AskedOfFiles("漢"), 1000)) as hog,
     ):
-        most = await most_done_before(hog, lambda: reader.read_files("light", [sent("a.txt", "text")], "", 1000))
+        most = await most_done_before(
+            hog, lambda: reader.read_files("light", [sent("a.txt", "text")], AskedOfFiles(""), 1000)
+        )
     assert most <= 1
 
 
@@ -128,11 +131,11 @@ async def test_files_beyond_the_budget_are_refused_while_others_are_read() -> No
     """The account that used up its CPU time is told when to try again; files of another account are read."""
     async with (
         reading(SCARCE) as reader,
-        at_full_speed(lambda: reader.read_files("hog", [sent("a.txt", HEAVY_TEXT)], "漢", 1000)) as hog,
+        at_full_speed(lambda: reader.read_files("hog", [sent("a.txt", HEAVY_TEXT)], AskedOfFiles("漢"), 1000)) as hog,
     ):
         await hog.until(lambda: hog.done >= 2)  # alone, it may use all of it
         assert hog.refused == []
-        [file] = await reader.read_files("light", [sent("a.txt", "text")], "", 1000)
+        [file] = await reader.read_files("light", [sent("a.txt", "text")], AskedOfFiles(""), 1000)
         assert file.text == "text"
         await hog.until(lambda: hog.refused)
         assert min(hog.refused) >= 1

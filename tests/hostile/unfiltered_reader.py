@@ -4,6 +4,7 @@ import asyncio
 import sys
 
 from cadenza.children.seccomp import this_machine
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.reader import DocumentReader, SentFile
 from cadenza.observe import Observer, make_log
 from tests.unit.children.unfiltered_probe import refuse_filters
@@ -15,7 +16,7 @@ async def main() -> None:
     assert refuse_filters(machine)
     reader = DocumentReader(Observer(make_log(sys.stdout)))
     for owner in ("a", "a", "b"):
-        [file] = await reader.read_files(owner, [SentFile("a.txt", b'"dGV4dA=="')], "", 100)
+        [file] = await reader.read_files(owner, [SentFile("a.txt", b'"dGV4dA=="')], AskedOfFiles(""), 100)
         assert file.text == "text"
     await reader.stop()
 

@@ -5,6 +5,7 @@ import json
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from tests.raw_client import MESSAGES, RawClient, Reply, read_all
 from tests.visitor import Visitor
@@ -27,6 +28,16 @@ class ChatClient:
     def open(self, headers: Mapping[str, str] | None = None, **fields: Any) -> Iterator[socket.socket]:
         """The test decides what to read and when to leave."""
         body = json.dumps({"messages": MESSAGES, "stream": True, **fields}).encode()
+        with self._open(PATH, body, headers) as connection:
+            yield connection
+
+    def measure(self, name: str, data: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+        """Have a file measured."""
+        with self._open(f"{PATH}/file?name={quote(name)}", data, headers) as connection:
+            return Reply(read_all(connection))
+
+    @contextlib.contextmanager
+    def _open(self, path: str, body: bytes, headers: Mapping[str, str] | None) -> Iterator[socket.socket]:
         cookie = "; ".join(f"{name}={value}" for name, value in self.visitor.cookies.items())
         sent = {
             "cookie": cookie,
@@ -39,7 +50,7 @@ class ChatClient:
         client = RawClient(self.visitor.port, None)
         lines = [f"{name}: {value}" for name, value in sent.items() if value]
         with client.connect() as connection:
-            connection.sendall(client.head("POST", PATH, *lines) + body)
+            connection.sendall(client.head("POST", path, *lines) + body)
             yield connection
 
 

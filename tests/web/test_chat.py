@@ -60,6 +60,28 @@ def test_a_reply_arrives_as_text_and_as_html(
     assert balance_nano(service, email) == CREDIT_NANO - COST_NANO
 
 
+def test_a_file_is_measured_before_it_is_sent(chat: ChatClient, service: Service, email: str) -> None:
+    """Its parts, its tokens and the fewest that a question takes; it costs nothing."""
+    rows = "".join(f"ORD-{number},Customer{number},{number}.50\n" for number in range(1233))
+    reply = chat.measure("orders & more.csv", f"order,customer,amount\n{rows}".encode())
+    assert reply.status == 200
+    assert reply.json["parts"] == "1,233 rows"
+    assert reply.json["tokens"] > 10_000
+    assert reply.json["least_tokens"] < 4_000
+    small = chat.measure("a.txt", b"The vault opens at noon.").json
+    assert (small["parts"], small["tokens"]) == ("", small["least_tokens"])
+    assert balance_nano(service, email) == CREDIT_NANO
+
+
+def test_a_file_that_cannot_be_read_is_refused_before_it_is_sent(chat: ChatClient) -> None:
+    """In the words of the page, with the name of the file; and only for a page of ours, with a session."""
+    reply = chat.measure("scan.png", b"\x89PNG\r\n\x1a\n" + b"x" * 50)
+    assert reply.status == 400
+    assert reply.json["error"]["message"].startswith("scan.png cannot be read: it is a PNG image")
+    assert chat.measure("a.txt", b"text", {"cookie": ""}).status == 401
+    assert chat.measure("a.txt", b"text", {"x-cadenza-csrf": "x", "sec-fetch-site": "cross-site"}).status == 403
+
+
 def test_reasoning_and_refusals_are_apart(chat: ChatClient, upstream: LoopbackUpstream) -> None:
     """What a model thinks or refuses arrives as events of its own, and never as HTML."""
     thought, refused = chunk({"reasoning_content": "Let me <b>think</b>."}), chunk({"refusal": "No."})

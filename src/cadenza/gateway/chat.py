@@ -109,15 +109,20 @@ async def read_chat(
     exchange: Exchange, budget: BodyBudget, large_bodies: LargeBodies, principal: Principal
 ) -> ChatRequest:
     _check_headers(exchange.request)
+    body = await read_body(exchange, budget)
+    if len(body) > INLINE_BYTES:
+        return await large_bodies.parse(principal.account_id, body)
+    return parse_chat(body)
+
+
+async def read_body(exchange: Exchange, budget: BodyBudget) -> bytes | bytearray:
+    """The body of a request; 413 or 408 if it is too large or too slow."""
     try:
-        body = await exchange.read_body(budget)
+        return await exchange.read_body(budget)
     except BodyTooLarge:
         raise PayloadTooLarge from None
     except BodyTimeout:
         raise BodyTimedOut(exchange.body.size_bytes) from None
-    if len(body) > INLINE_BYTES:
-        return await large_bodies.parse(principal.account_id, body)
-    return parse_chat(body)
 
 
 def _check_headers(request: Request) -> None:
@@ -166,6 +171,7 @@ def start_relay(
         headers=limit + grounding.headers,
         sources=grounding.sources,
         fence_ids=grounding.fence_ids,
+        cut_files=grounding.cut_files,
         grounding_nano=grounding.charged_nano,
         shows_cost=chat.wants_cost or request.principal.shows_cost,
     )

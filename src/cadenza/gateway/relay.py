@@ -19,6 +19,7 @@ from cadenza.gateway.answers import Answers, error_event
 from cadenza.gateway.chunks import Chunks, Events
 from cadenza.gateway.meter import UsageMeter
 from cadenza.grounding.answer import GroundedStream, ground_whole
+from cadenza.grounding.material import ShownFile
 from cadenza.grounding.search.records import Source
 from cadenza.http.events import DONE
 from cadenza.http.exchange import Exchange
@@ -36,6 +37,7 @@ class ReplyHead(msgspec.Struct, frozen=True):
     headers: bytes = b""
     sources: tuple[Source, ...] = ()  # that the answer may cite
     fence_ids: tuple[str, ...] = ()  # of reference material
+    cut_files: tuple[ShownFile, ...] = ()  # that the model sees in part
     grounding_nano: int = 0  # charged in addition to the reply, for a web search
     shows_cost: bool = False  # the usage of the reply has its cost
 

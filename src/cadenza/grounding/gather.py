@@ -19,7 +19,9 @@ from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.core.tokens import estimate_tokens, output_room
 from cadenza.grounding.charges import SearchTerms
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.reader import DocumentReader, DocumentText, ReaderBusy, SentFile, UnreadableFile
+from cadenza.grounding.files.records import FileSize
 from cadenza.grounding.material import NO_GROUNDING, Grounding, Material, insert_material
 from cadenza.grounding.memory import recall
 from cadenza.grounding.model_decision import DECISION_TOKENS, decision_bytes
@@ -158,9 +160,21 @@ class Grounder:
         self, request: GroundingRequest, question: UserQuestion, tokens_max: int
     ) -> Sequence[DocumentText]:
         sent = [SentFile(part.name, memoryview(part.data)) for part in request.chat.files]
-        reading = self._reader.read_files(request.principal.account_id, sent, question.text, tokens_max)
+        asked = AskedOfFiles(question.text, question.texts[-2] if len(question.texts) > 1 else "")
+        reading = self._reader.read_files(request.principal.account_id, sent, asked, tokens_max)
+        texts = await self._in_time(reading)
+        for one in texts:
+            if one.is_cut and one.tokens < LEAST_TOKENS:
+                raise UnreadableAttachment(one.name, NO_ROOM)
+        return texts
+
+    async def measure_file(self, account_id: str, name: str, data: bytes) -> FileSize:
+        """How large a file is. 400 if it cannot be read, 429 if not now."""
+        return await self._in_time(self._reader.measure(account_id, name, data))
+
+    async def _in_time(self, reading: Awaitable[T]) -> T:
         try:
-            texts = await self._run("attachments", FILES_S, reading)
+            return await self._run("attachments", FILES_S, reading)
         except FAILURES as failure:
             self._observer.metrics.refused.labels("files").inc()
             busy = failure if isinstance(failure, ReaderBusy) else ReaderBusy("it took too long", retry_s=5.0)
@@ -168,10 +182,6 @@ class Grounder:
         except UnreadableFile as error:
             advice = f", or send it as an '{error.part_type}' part" if error.part_type else ""
             raise UnreadableAttachment(error.name, error.reason, advice) from None
-        for one in texts:
-            if one.is_cut and one.tokens < LEAST_TOKENS:
-                raise UnreadableAttachment(one.name, NO_ROOM)
-        return texts
 
     async def _recall(self, request: GroundingRequest, question: UserQuestion, tokens_max: int) -> Sequence[str]:
         if tokens_max < LEAST_TOKENS:

@@ -32,7 +32,8 @@ QUESTION = "My question: "
 SEARCH_FAILED_NOTE = (
     "A search for my question failed. If the answer needs facts that may have changed, say that you could not search."
 )
-CUT = "the file is too long, the rest is left out"
+CUT = "the rest is left out"
+CUT_ROWS = "the other rows are left out, so a sum, average or count of these is partial: say so"
 UNSAFE = re.compile(r'[\s"<>&]+')  # could end an attribute or a tag
 
 
@@ -56,6 +57,13 @@ class Edit(msgspec.Struct, frozen=True):
     json: bytes
 
 
+class ShownFile(msgspec.Struct, frozen=True):
+    """A file of which the model sees a part, and which part that is: "pages 1, 17-19 of 300"."""
+
+    name: str
+    shown: str
+
+
 class Grounding(msgspec.Struct, frozen=True):
     """What was added to one request. Its answer may cite `sources`; `headers` tell the client what was added.
 
@@ -70,6 +78,7 @@ class Grounding(msgspec.Struct, frozen=True):
     fence_ids: tuple[str, ...] = ()
     texts_bytes: int = 0  # of the texts, encoded in JSON
     charged_nano: int = 0
+    cut_files: tuple[ShownFile, ...] = ()
 
     def edited(self, index: int, message: msgspec.Raw) -> list[bytes | memoryview]:
         """The new message, in pieces. Its edits do not overlap."""
@@ -103,7 +112,7 @@ def insert_material(chat: ChatRequest, question: UserQuestion, material: Materia
         texts.append(text)
     noticed = set[int]()  # the messages with files that have the notice
     for part, file in zip(chat.files if material.files else (), material.files, strict=True):
-        limits = {"shows": file.shown, "cut": CUT} if file.is_cut else {}
+        limits = {"shows": file.shown, "cut": CUT_ROWS if file.lacks_rows else CUT} if file.is_cut else {}
         fenced = fence("file", file.text, name=file.name, **limits)
         fence_ids.append(fenced.id)
         text = fenced.text if part.message in noticed else f"{NOTICE}\n\n{fenced.text}"
@@ -119,6 +128,7 @@ def insert_material(chat: ChatRequest, question: UserQuestion, material: Materia
         _headers(material, notes_and_sources=has_room),
         tuple(fence_ids),
         texts_bytes,
+        cut_files=tuple(ShownFile(file.name, file.shown) for file in material.files if file.is_cut),
     )
 
 

@@ -126,10 +126,9 @@ BEFORE = Statement(  # months are written so that they sort as text, also by the
     .order_by(documents.c.subject.desc())
     .limit(1)
 )
-DUE = Statement(
-    text("""
+_DUE = """
     SELECT p.id, p.provider FROM payments p
-    WHERE p.state NOT IN ('open', 'expired') AND (CAST(:account AS TEXT) IS NULL OR p.account_id = :account)
+    WHERE {of_account} p.state NOT IN ('open', 'expired')
     AND (NOT EXISTS (
         SELECT 1 FROM documents d
         WHERE d.kind = 'receipt' AND d.account_id = p.account_id AND d.subject = p.id
@@ -137,8 +136,9 @@ DUE = Statement(
         SELECT 1 FROM documents d
         WHERE d.kind = 'credit-note' AND d.account_id = p.account_id AND d.subject = p.id || ':' || p.returned_nano
     )))
-    ORDER BY p.created_at, p.id LIMIT :count""")
-)
+    ORDER BY p.created_at, p.id LIMIT :count"""
+DUE = Statement(text(_DUE.format(of_account="")))
+DUE_OF_ACCOUNT = Statement(text(_DUE.format(of_account="p.account_id = :account AND")))
 MOVED = Statement(  # reads all entries of the month: there is no index on their times
     text("""
     SELECT DISTINCT e.account_id FROM entries e
@@ -266,7 +266,11 @@ async def list_issued(store: Store, account_id: str | None, span: Span) -> list[
 
 
 async def payments_due(store: Store, account_id: str | None, count: int) -> list[DuePayment]:
-    return [DuePayment(*row) for row in await store.rows(DUE, {"account": account_id, "count": count}, is_long=True)]
+    if account_id is None:
+        rows = await store.rows(DUE, {"count": count}, is_long=True)
+    else:
+        rows = await store.rows(DUE_OF_ACCOUNT, {"count": count, "account": account_id})
+    return [DuePayment(*row) for row in rows]
 
 
 async def accounts_due(store: Store, month: str, span: Span) -> list[str]:

@@ -43,7 +43,7 @@ def user(content: Any) -> dict[str, Any]:
 
 def read_file(words: str, shown: str = "") -> DocumentText:
     """A file of which a part is shown, or all of it."""
-    return DocumentText(words, bool(shown), shown, 0, "a.txt")
+    return DocumentText(words, bool(shown), shown, 0, name="a.txt")
 
 
 def added(chat: ChatRequest, material: Material) -> Grounding:
@@ -156,9 +156,7 @@ def test_a_file_becomes_text_where_it_stood() -> None:
     assert question == "Compare them."
     assert first["text"].startswith(NOTICE)
     assert NOTICE not in second["text"]
-    assert (
-        'name="a.txt" shows="page 2 of 9" cut="the file is too long, the rest is left out">\ntext 1\n' in second["text"]
-    )
+    assert 'name="a.txt" shows="page 2 of 9" cut="the rest is left out">\ntext 1\n' in second["text"]
     assert grounding.headers == b"x-cadenza-grounding: attachments=2 cut=2\r\n"
 
 

@@ -23,6 +23,7 @@ from cadenza.grounding.files.messages import (
     TASKS,
     Failed,
     FileTask,
+    MeasureTask,
     PageTask,
     ParserFault,
     Passages,
@@ -30,7 +31,7 @@ from cadenza.grounding.files.messages import (
     Reply,
     Task,
 )
-from cadenza.grounding.files.passages import rank_document, split_sections
+from cadenza.grounding.files.passages import measure_document, rank_document, split_sections
 from cadenza.grounding.files.records import PageText, Unreadable
 
 WINDOWS_ONLY = {"mbcs", "oem"}
@@ -91,13 +92,15 @@ def answer(task: Task, body: bytearray, tokenizer: Tokenizer) -> Reply:
     match task:
         case PassagesTask():
             return Passages(list(split_sections(read_document(task.name, "", bytes(body)))))
+        case MeasureTask():
+            return measure_document(read_document(task.name, "", bytes(body)), tokenizer.count)
         case PageTask():
             page = read_page(task.url, task.content_type, bytes(body))
         case FileTask():
             media_type, data = decode_file_data(body)
             body.clear()  # the memory limit is near for the largest files
             page = PageText("", read_document(task.name, media_type, data))
-    return rank_document(page.title, page.sections, task.question, task.budget, tokenizer.count)
+    return rank_document(page.title, page.sections, task.asked, task.budget, tokenizer.count)
 
 
 def decode_file_data(json_string: bytes | bytearray) -> tuple[str, bytes]:

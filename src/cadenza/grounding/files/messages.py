@@ -8,23 +8,28 @@ from typing import Annotated
 
 import msgspec
 
-from cadenza.grounding.files.records import PartType, Passage, RankedDocument
+from cadenza.grounding.files.questions import AskedOfFiles
+from cadenza.grounding.files.records import FileSize, PartType, Passage, RankedDocument
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{0,40}\Z")]  # logged, so it must not be text of a document
 
 
 class TokenBudget(msgspec.Struct, frozen=True):
-    """How many tokens all documents of a request may take together, and how many each of them may take in any case."""
+    """How many tokens all documents of a request may take together, and how many each of them may take in any case.
+
+    `is_filled`: the tokens are few, so all of them are used, whatever the question needs.
+    """
 
     tokens: int
     share_tokens: int
+    is_filled: bool = False
 
 
 class FileTask(msgspec.Struct, frozen=True, tag=True):
     """Read a file that a client sent, and rank its passages."""
 
     name: str
-    question: str
+    asked: AskedOfFiles
     budget: TokenBudget
 
 
@@ -33,7 +38,7 @@ class PageTask(msgspec.Struct, frozen=True, tag=True):
 
     url: str
     content_type: str
-    question: str
+    asked: AskedOfFiles
     budget: TokenBudget
 
 
@@ -47,6 +52,12 @@ class Passages(msgspec.Struct, frozen=True, tag=True):
     """All passages of a file."""
 
     passages: list[Passage]
+
+
+class MeasureTask(msgspec.Struct, frozen=True, tag=True):
+    """Read a file, and return how large it is."""
+
+    name: str
 
 
 class ParserFault(msgspec.Struct, frozen=True):
@@ -71,8 +82,8 @@ class BadReply(Exception):
     """A reply of the wrong type for its task, or an inconsistent one."""
 
 
-Task = FileTask | PageTask | PassagesTask
-Reply = RankedDocument | Passages | Failed
+Task = FileTask | PageTask | PassagesTask | MeasureTask
+Reply = RankedDocument | Passages | FileSize | Failed
 TASKS: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 _REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
@@ -82,7 +93,8 @@ def decode_reply(task: Task, data: bytes | bytearray) -> Reply:
         reply = _REPLIES.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise BadReply from None
-    is_expected = isinstance(reply, Passages if isinstance(task, PassagesTask) else RankedDocument)
+    expected = {PassagesTask: Passages, MeasureTask: FileSize}.get(type(task), RankedDocument)
+    is_expected = isinstance(reply, expected)
     if not (isinstance(reply, Failed) or (is_expected and _is_sound(reply))):
         raise BadReply
     return reply
@@ -92,4 +104,5 @@ def _is_sound(reply: Reply) -> bool:
     if not isinstance(reply, RankedDocument):
         return True
     sections = len(reply.labels)
-    return len(reply.passage_counts) == sections and all(passage.section < sections for passage in reply.passages)
+    counted = len(reply.passage_counts) == len(reply.row_counts) == sections
+    return counted and all(passage.section < sections for passage in reply.passages)

@@ -8,10 +8,12 @@ import re
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from itertools import pairwise
 
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 WORDS_MAX = 64  # of a question: half of them from its beginning, half from its end
 WORD = re.compile(r"[^\W_]+")
+LAST_DIGITS = re.compile(r"\d{3,}$")
 UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 STOP_WORDS = frozenset(
     {
@@ -36,6 +38,17 @@ def words_of(question: str) -> list[str]:
     return words if len(words) <= WORDS_MAX else words[: WORDS_MAX // 2] + words[-WORDS_MAX // 2 :]
 
 
+def with_variants(words: Sequence[str]) -> list[str]:
+    """The words, those that follow each other as phrases, and other ways to write those with digits.
+
+    `customer 45123` is also `customer45123`, and the reverse. A text with a phrase fits better than one with its words.
+    """
+    joined = [f"{word}{after}" for word, after in pairwise(words) if after.isdigit() and word.isalpha()]
+    digits = [found[0] for word in words if (found := LAST_DIGITS.search(word)) and found[0] != word]
+    phrases = [f"{word} {after}" for word, after in pairwise(words)]
+    return list(dict.fromkeys([*words, *joined, *digits, *phrases]))
+
+
 def match_expression(words: Sequence[str]) -> str:
     """A query of FTS5 for any of the words. Quotes keep it from reading a word as an operator."""
     return " OR ".join(f'"{word}"' for word in words)
@@ -43,7 +56,11 @@ def match_expression(words: Sequence[str]) -> str:
 
 def rank(texts: Sequence[str], question: str) -> list[int]:
     """The indexes of the texts that have a word of the question, the best match first."""
-    words = words_of(question)
+    return [index for index, _ in scored(texts, words_of(question))]
+
+
+def scored(texts: Sequence[str], words: Sequence[str]) -> list[tuple[int, float]]:
+    """The indexes of the texts that have one of the words, each with its score, the best first."""
     if not words or not texts:
         return []
     with closing(sqlite3.connect(":memory:")) as index:
@@ -51,9 +68,9 @@ def rank(texts: Sequence[str], question: str) -> list[int]:
         index.execute(f"create virtual table texts using fts5(text, content='', tokenize='{TOKENIZER}')")
         index.executemany("insert into texts(rowid, text) values (?, ?)", enumerate(_indexed(texts, words)))
         found = index.execute(
-            "select rowid from texts where texts match ? order by rank, rowid", (match_expression(words),)
+            "select rowid, -rank from texts where texts match ? order by rank, rowid", (match_expression(words),)
         )
-        return [row[0] for row in found]
+        return found.fetchall()
 
 
 def _indexed(texts: Sequence[str], words: Sequence[str]) -> Iterable[str]:

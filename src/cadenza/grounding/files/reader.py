@@ -21,6 +21,7 @@ from cadenza.grounding.files.messages import (
     BadReply,
     Failed,
     FileTask,
+    MeasureTask,
     PageTask,
     Passages,
     PassagesTask,
@@ -29,7 +30,8 @@ from cadenza.grounding.files.messages import (
     TokenBudget,
     decode_reply,
 )
-from cadenza.grounding.files.records import FetchedPage, PartType, Passage, RankedDocument
+from cadenza.grounding.files.questions import AskedOfFiles
+from cadenza.grounding.files.records import FetchedPage, FileSize, PartType, Passage, RankedDocument
 from cadenza.grounding.files.shown import Excerpt, share_out
 from cadenza.observe import Observer
 
@@ -63,7 +65,7 @@ class SentFile(msgspec.Struct, frozen=True):
     data: bytes | bytearray | memoryview
 
 
-class DocumentText(Excerpt, frozen=True):
+class DocumentText(Excerpt, frozen=True, kw_only=True):
     """What the model sees of a file, by its name, or of a web page, by its title."""
 
     name: str
@@ -109,10 +111,10 @@ class DocumentReader:
         self._has_warned = False
 
     async def read_files(
-        self, owner: str, files: Sequence[SentFile], question: str, tokens_max: int
+        self, owner: str, files: Sequence[SentFile], asked: AskedOfFiles, tokens_max: int
     ) -> list[DocumentText]:
-        """The files, cut to `tokens_max` tokens together. Raises UnreadableFile or ReaderBusy."""
-        budget, asked = _budget(tokens_max, len(files)), _bounded(question)
+        """What the question needs of the files, at most `tokens_max` tokens. Raises UnreadableFile or ReaderBusy."""
+        budget, asked = _budget(tokens_max, len(files)), AskedOfFiles(_bounded(asked.text), _bounded(asked.before))
         names = [clean_name(file.name) for file in files]
         tasks = [(FileTask(name, asked, budget), file.data) for name, file in zip(names, files, strict=True)]
         replies = await self._in_turns(self._files, owner, tasks, self._read_file)
@@ -125,11 +127,17 @@ class DocumentReader:
         assert isinstance(reply, Passages)
         return reply.passages
 
+    async def measure(self, owner: str, name: str, data: bytes) -> FileSize:
+        """How large a file is. Raises UnreadableFile or ReaderBusy."""
+        [reply] = await self._in_turns(self._files, owner, [(MeasureTask(clean_name(name)), data)], self._read_file)
+        assert isinstance(reply, FileSize)
+        return reply
+
     async def read_pages(
         self, owner: str, pages: Sequence[FetchedPage], question: str, tokens_max: int
     ) -> list[DocumentText | None]:
         """The pages, cut to `tokens_max` tokens together; None for one that cannot be read. Raises ReaderBusy."""
-        budget, asked = _budget(tokens_max, len(pages)), _bounded(question)
+        budget, asked = _budget(tokens_max, len(pages), is_filled=True), AskedOfFiles(_bounded(question))
         tasks = [(PageTask(page.url, page.content_type, asked, budget), page.body) for page in pages]
         replies = await self._in_turns(self._pages, owner, tasks, self._read_page)
         documents = [reply for reply in replies if isinstance(reply, RankedDocument)]
@@ -160,7 +168,7 @@ class DocumentReader:
             self._observer.log.warning("documents are read with limits, but the system does not filter system calls")
         return replies
 
-    async def _read_file(self, run: Run, task: FileTask | PassagesTask, data: Buffer) -> Reply:
+    async def _read_file(self, run: Run, task: FileTask | PassagesTask | MeasureTask, data: Buffer) -> Reply:
         try:
             reply = await self._read(run, task, data)
         except Died:
@@ -199,14 +207,11 @@ async def _share_out(names: Sequence[str], documents: Sequence[RankedDocument], 
         excerpts = await asyncio.to_thread(share_out, documents, tokens_max)
     else:
         excerpts = share_out(documents, tokens_max)
-    return [
-        DocumentText(one.text, one.is_cut, one.shown, one.tokens, name)
-        for one, name in zip(excerpts, names, strict=True)
-    ]
+    return [DocumentText(**msgspec.structs.asdict(one), name=name) for one, name in zip(excerpts, names, strict=True)]
 
 
-def _budget(tokens_max: int, documents: int) -> TokenBudget:
-    return TokenBudget(tokens_max, tokens_max // max(documents, 1))
+def _budget(tokens_max: int, documents: int, *, is_filled: bool = False) -> TokenBudget:
+    return TokenBudget(tokens_max, tokens_max // max(documents, 1), is_filled)
 
 
 def _bounded(question: str) -> str:

@@ -47,20 +47,32 @@ class RankedPassage(msgspec.Struct, frozen=True, array_like=True):
     section: Count
     text: str
     tokens: Count
+    is_row: bool = False  # of a table
 
 
 class RankedDocument(msgspec.Struct, frozen=True, tag=True):
     """The passages of a document that may be shown, the best first.
 
-    `is_whole`: these are all of its passages, because they fit into the tokens of all documents together.
+    `is_whole`: these are all of its passages. `is_sample`: no word of the question is in the document.
     """
 
     title: str
     labels: list[str]  # of all sections
     passage_counts: list[Count]  # of all sections
+    row_counts: list[Count]  # how many of these passages are rows of tables
     passages: list[RankedPassage]
-    tokens: Count  # of all its passages if it is whole, else more than the tokens of all documents together
+    tokens: Count  # of all its passages if it is whole, else more than those that are shown
+    wanted_tokens: Count  # that the question needs of it
     is_whole: bool
+    is_sample: bool = False
+
+
+class FileSize(msgspec.Struct, frozen=True, tag=True):
+    """How large a file is: its parts in words ("300 pages"), its tokens, and the fewest that a question takes of it."""
+
+    parts: str
+    tokens: Count
+    least_tokens: Count
 
 
 IS_LOCKED = "it is encrypted; save it without a password"

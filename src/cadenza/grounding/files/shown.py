@@ -1,13 +1,15 @@
 """What the model sees of the documents of a request. Runs in the service: it is fast, and counts no tokens.
 
 Every document has an equal share of the tokens. A document that needs less leaves the rest to the others, so a short
-one is shown whole beside a long one. Passages are shown in the order of the document:
+one is shown whole beside a long one. Where some documents have words of the question, the others show little. Passages
+are shown in the order of the document:
 
 [page 3]        a heading for each section with a label
-[…]             where passages are left out
+[…]             where passages or rows are left out
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -15,7 +17,9 @@ import msgspec
 from cadenza.grounding.files.records import RankedDocument, RankedPassage
 
 OMITTED = "[…]"
+LEAST_TOKENS = 2_000  # of a document, if there is room
 SHOWN_CHARS_MAX = 300
+ROWS_SAID_MAX = 3  # tables whose rows are counted in a long list
 NUMBER = re.compile(r"\d{1,9}")
 
 
@@ -26,14 +30,20 @@ class Excerpt(msgspec.Struct, frozen=True):
     is_cut: bool
     shown: str
     tokens: int
+    lacks_rows: bool = False  # a table is not whole, so a figure over its rows is partial
 
 
 def share_out(documents: Sequence[RankedDocument], tokens_max: int) -> list[Excerpt]:
     """The excerpt of each document, in the same order."""
     shown, left = dict[int, Excerpt](), tokens_max
-    smallest_first = sorted(range(len(documents)), key=lambda index: documents[index].tokens)
+    has_match = not all(document.is_sample for document in documents)
+    wanted = [
+        min(document.wanted_tokens, LEAST_TOKENS) if document.is_sample and has_match else document.wanted_tokens
+        for document in documents
+    ]
+    smallest_first = sorted(range(len(documents)), key=lambda index: wanted[index])
     for done, index in enumerate(smallest_first):
-        shown[index] = show(documents[index], left // (len(documents) - done))
+        shown[index] = show(documents[index], min(wanted[index], left // (len(documents) - done)))
         left -= shown[index].tokens
     return [shown[index] for index in range(len(documents))]
 
@@ -47,7 +57,8 @@ def show(document: RankedDocument, tokens_max: int) -> Excerpt:
         elif not taken:
             return _show_beginning(document, passage, tokens_max)
     is_cut = len(taken) < sum(document.passage_counts)
-    return Excerpt(render(document, taken), is_cut, describe(document, taken), tokens_max - left)
+    lacks_rows = is_cut and sum(passage.is_row for passage in taken) < sum(document.row_counts)
+    return Excerpt(render(document, taken), is_cut, describe(document, taken), tokens_max - left, lacks_rows)
 
 
 def _show_beginning(document: RankedDocument, passage: RankedPassage, tokens_max: int) -> Excerpt:
@@ -67,14 +78,16 @@ def render(document: RankedDocument, passages: Iterable[RankedPassage]) -> str:
     """The passages in the order of the document."""
     parts, section, following = list[str](), -1, 0
     for passage in sorted(passages, key=lambda passage: passage.number):
-        if passage.number != following:
-            parts.append(f"\n\n{OMITTED}")
         if passage.section != section:
+            parts.append(f"\n\n{OMITTED}" * (passage.number != following))
             section = passage.section
             parts.append(f"\n\n{heading(document.labels[section])}")
             parts.append(passage.text.lstrip("\n"))
+        elif passage.number == following:
+            parts.append(passage.text)
         else:
-            parts.append("\n\n" * (passage.number != following) + passage.text)
+            parts.append(f"{OMITTED}\n" if passage.is_row else f"\n\n{OMITTED}\n\n")
+            parts.append(passage.text)
         following = passage.number + 1
     if following < sum(document.passage_counts):
         parts.append(f"\n\n{OMITTED}")
@@ -90,25 +103,42 @@ class _Kind(msgspec.Struct):
 
 
 def describe(document: RankedDocument, passages: Sequence[RankedPassage]) -> str:
-    """What is shown, by labels: "pages 1, 17-19 of 300; parts of pages 3, 40"."""
-    taken = [0] * len(document.labels)
+    """What is shown, by labels: "pages 1, 17-19 of 300; parts of pages 3, 40", "205 of 1,233 rows"."""
+    taken, taken_rows = [0] * len(document.labels), [0] * len(document.labels)
     for passage in passages:
         taken[passage.section] += 1
-    kinds = dict[str, _Kind]()
+        taken_rows[passage.section] += passage.is_row
+    kinds, rows = dict[str, _Kind](), list[str]()
     for place, (label, count) in enumerate(zip(document.labels, document.passage_counts, strict=True)):
         kind, _, name = label.partition(" ")
         sections = kinds.setdefault(kind, _Kind())
         sections.count += 1
         if taken[place] == count:
             sections.full.append((place, name))
+        elif taken_rows[place]:
+            of_section = f" of {label}" if label else ""
+            rows.append(f"{taken_rows[place]:,} of {document.row_counts[place]:,} rows{of_section}")
         elif taken[place]:
             sections.part.append((place, name))
     if taken == document.passage_counts:
         return _describe_all(kinds)
     if "" in kinds:  # there is nothing to name
-        return f"{sum(taken)} of {sum(document.passage_counts)} passages"
-    said = "; ".join(filter(None, (_describe_kind(kind, sections) for kind, sections in kinds.items())))
-    return said if len(said) <= SHOWN_CHARS_MAX else _describe_counts(kinds)
+        shown, there = sum(taken) - sum(taken_rows), sum(document.passage_counts) - sum(document.row_counts)
+        passages_said = [f"{shown} of {there} passages"] if there > len(rows) or not rows else []
+        return _joined([*rows, *passages_said])
+    said = _joined([*rows, *(_describe_kind(kind, sections) for kind, sections in kinds.items())])
+    return said if len(said) <= SHOWN_CHARS_MAX else _joined([*rows[:ROWS_SAID_MAX], _describe_counts(kinds)])
+
+
+def describe_size(labels: Sequence[str], rows: int) -> str:
+    """How many pages, sheets, slides, chapters and rows a document has: "3 sheets, 1,233 rows"."""
+    kinds = Counter(label.partition(" ")[0] for label in labels)
+    counts = [(kind, kinds[kind]) for kind in ("page", "sheet", "slide", "chapter")] + [("row", rows)]
+    return ", ".join(f"{count:,} {_plural(kind, count)}" for kind, count in counts if count)
+
+
+def _joined(said: Iterable[str]) -> str:
+    return "; ".join(filter(None, said))
 
 
 def _describe_all(kinds: dict[str, _Kind]) -> str:
@@ -122,7 +152,7 @@ def _describe_all(kinds: dict[str, _Kind]) -> str:
 def _describe_kind(kind: str, sections: _Kind) -> str:
     full = f"{_plural(kind, len(sections.full))} {_ranges(sections.full)} of {sections.count}" if sections.full else ""
     part = f"parts of {_plural(kind, len(sections.part))} {_ranges(sections.part)}" if sections.part else ""
-    return "; ".join(filter(None, (full, part if full else f"{part} of {sections.count}" if part else "")))
+    return _joined((full, part if full else f"{part} of {sections.count}" if part else ""))
 
 
 def _describe_counts(kinds: dict[str, _Kind]) -> str:

@@ -22,6 +22,7 @@ class Offer(msgspec.Struct, frozen=True):
     files: bool  # read here, or taken by the model of a class
     image_classes: tuple[str, ...]  # whose models take images
     search_terms: SearchTerms | None = None  # of a search of the web
+    reads_files: bool = False  # here, so that they can be measured
 
     @property
     def accept(self) -> str:
@@ -46,6 +47,7 @@ def offer_of(gateway: Gateway) -> Offer:
         files=grounder.settings.attachments or bool(catalogue.able_classes(FILES)),
         image_classes=catalogue.able_classes(VISION),
         search_terms=grounder.search_terms(),
+        reads_files=grounder.settings.attachments,
     )
 
 
@@ -57,6 +59,11 @@ def class_terms(catalogue: Catalogue, now_ms: int) -> dict[str, str]:
             price = f"${model.pricing.input} in, ${model.pricing.output} out for a million tokens"
             terms[model.id] = f"{price} · takes images" if model.id in with_images else price
     return terms
+
+
+def input_prices(catalogue: Catalogue, now_ms: int) -> dict[str, str]:
+    """What a million tokens of input cost, by class."""
+    return {model.id: model.pricing.input for model in catalogue.models(now_ms).data if model.pricing}
 
 
 def chat_switch(offer: Offer, account: Account) -> ChatSwitch:

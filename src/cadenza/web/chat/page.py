@@ -5,8 +5,9 @@ from starlette.responses import Response
 
 from cadenza.core.rates import Rate
 from cadenza.ledger.statement import find_reply_cost
-from cadenza.web.chat.offer import chat_switch, class_terms, offer_of
+from cadenza.web.chat.offer import chat_switch, class_terms, input_prices, offer_of
 from cadenza.web.chat.relay import ChatCost
+from cadenza.web.chat.stream import FileMeasured
 from cadenza.web.errors import BadForm, Missing
 from cadenza.web.routes import Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
@@ -79,6 +80,7 @@ async def chat_page(visit: Visit) -> Response:
         "chat.html",
         classes=catalogue.ids,
         terms=class_terms(catalogue, visit.now_ms),
+        input_prices=input_prices(catalogue, visit.now_ms),
         suggestions=SUGGESTIONS,
         preferred=catalogue.preferred(visit.account.preferred_class),
         offer=offer,
@@ -88,6 +90,11 @@ async def chat_page(visit: Visit) -> Response:
 
 async def serve_chat(_visit: Visit, _order: ChatOrder) -> None:
     """Listed for its description: the gateway serves this path itself (chat/stream.py)."""
+    raise Missing
+
+
+async def measure(_visit: Visit) -> FileMeasured:
+    """Listed for its description, like the chat."""
     raise Missing
 
 
@@ -121,6 +128,7 @@ ROUTES: Routes = (
         serve_chat,
         media_type="text/event-stream",
     ),
+    endpoint("POST", "/chat/file", "Measure a file before it is sent. The body is its bytes, `name` its name", measure),
     endpoint("GET", "/chat/{completion_id}/cost", "What a reply cost", cost),
     endpoint("POST", "/render", "Render Markdown to clean HTML", render),
 )

@@ -1,9 +1,9 @@
 """Sends a reply to the chat page: its text as it arrives, and the HTML of its blocks once they are complete.
 
-Events, each with a `type`: `start` (id, class), `text`, `block` (html, and how many UTF-16 units of the text it
-replaces), `reasoning`, `refusal`, `call`, `sources` (numbers, titles, addresses, and whether they are cited), `finish`
-(reason) and `usage` (tokens, cost). [DONE] follows, or an error object. The upstream is not read while blocks are
-being rendered (backpressure).
+Events, each with a `type`: `start` (id, class, and the files that were read in part), `text`, `block` (html, and how
+many UTF-16 units of the text it replaces), `reasoning`, `refusal`, `call`, `sources` (numbers, titles, addresses, and
+whether they are cited), `finish` (reason) and `usage` (tokens, cost). [DONE] follows, or an error object. The upstream
+is not read while blocks are being rendered (backpressure).
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,8 @@ class ChatEvents:
         self._markdown = markdown
 
     def role(self) -> bytes:
-        return _event("start", {"id": self._head.completion_id, "class": self._head.class_id})
+        start = {"id": self._head.completion_id, "class": self._head.class_id}
+        return _event("start", start | {"read": self._head.cut_files} if self._head.cut_files else start)
 
     def content(self, text: str) -> bytes:
         self._markdown.feed(text)

@@ -1,4 +1,5 @@
-"""The chat of the web application: POST /platform/api/chat, served by the gateway like any other chat request.
+"""The chat of the web application: POST /platform/api/chat, served by the gateway like any other chat request, and
+POST /platform/api/chat/file, which measures a file before it is sent.
 
 The session cookie replaces the API key: every account has a key for the web chat, so rates, slots, holds, charges,
 metering and the log are the same as for the API. The reply is a stream of our own events, with Markdown rendered block
@@ -7,6 +8,7 @@ by block. After a sign-out or a suspension the next request is refused. Imports 
 
 import time
 from functools import partial
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -21,9 +23,10 @@ from cadenza.core.errors import (
 )
 from cadenza.gateway.api import Endpoint
 from cadenza.gateway.auth import Caller, count_request
-from cadenza.gateway.chat import serve_chat
+from cadenza.gateway.chat import read_body, serve_chat
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.request import ApiRequest
+from cadenza.gateway.uploads import Upload
 from cadenza.http.exchange import Exchange
 from cadenza.observe import Log
 from cadenza.store.store import StoreUnavailable
@@ -33,6 +36,7 @@ from cadenza.web.chat.relay import ChatRelay
 from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE, Origin, cookie_name, is_own_request
 
 PATH = "/platform/api/chat"
+FILE_PATH = "/platform/api/chat/file"
 HEADERS = (
     b"cache-control: no-store\r\nx-content-type-options: nosniff\r\ncross-origin-resource-policy: same-origin\r\n"
     b"content-security-policy: default-src 'none'; frame-ancestors 'none'\r\n"
@@ -42,12 +46,23 @@ THINGS = {"vision": "images", "files": "files", "audio": "audio"}  # by the capa
 FOREIGN = "This request was not sent by one of our own pages, or its page is out of date. Reload the page."
 
 
+class FileMeasured(msgspec.Struct, frozen=True):
+    """How large a file is: its parts in words ("300 pages"), its tokens, and the fewest that a question takes of it."""
+
+    parts: str
+    tokens: int
+    least_tokens: int
+
+
 class WebChat:
     """The endpoint, and the renderer of its replies. `base_url` is the address of the site, where it is known."""
 
     def __init__(self, log: Log, base_url: str | None) -> None:
         self.markdown = MarkdownRenderer(log)
-        self.endpoint = Endpoint("web_chat", ("POST",), "inference", self._serve, self._identify, HEADERS)
+        self.endpoints = {
+            PATH: Endpoint("web_chat", ("POST",), "inference", self._serve, self._identify, HEADERS),
+            FILE_PATH: Endpoint("web_file", ("POST",), "inference", measure_file, self._identify, HEADERS),
+        }
         self._base_url = base_url
 
     async def _serve(self, gateway: Gateway, request: ApiRequest) -> None:
@@ -85,6 +100,20 @@ class WebChat:
         name = cookie_name(SESSION_COOKIE, is_secure=base_url.startswith("https://"))
         pairs = (part.partition("=") for part in (_text(exchange.request.headers, "cookie") or "").split(";"))
         return next((value.strip() for found, _, value in pairs if found.strip() == name), "")
+
+
+async def measure_file(gateway: Gateway, request: ApiRequest) -> None:
+    """How large a file is. The body is its bytes, and the query parameter `name` is its name."""
+    if not gateway.grounder.settings.attachments:
+        raise InvalidRequest("Files are not read by this service.")
+    upload = Upload(gateway.uploads, request.principal, request.snapshot.catalogue.least_nano)
+    data = bytes(await read_body(request.exchange, upload))  # 413 402 408 429
+    names = parse_qs(request.exchange.request.query.decode("latin-1")).get("name", [""])
+    try:
+        size = await gateway.grounder.measure_file(request.principal.account_id, names[0], data)
+    except InvalidRequest as error:
+        raise in_plain_words(error) from None
+    request.answers.send_json(msgspec.json.encode(FileMeasured(size.parts, size.tokens, size.least_tokens)))
 
 
 async def _find(gateway: Gateway, exchange: Exchange, secret: str, now_ms: int) -> SignedIn:

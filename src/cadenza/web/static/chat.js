@@ -199,6 +199,8 @@ function take(event, message, view) {
   switch (event.type) {
     case "start":
       message.completion = event.id;
+      if (event.read) message.read = event.read;
+      view.showRead();
       break;
     case "text":
     case "refusal":

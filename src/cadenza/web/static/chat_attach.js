@@ -1,7 +1,9 @@
 // Attaches files to the message that is being written: by a button, by dropping them on the page, and by pasting.
 
+import { estimate } from "./chat_cost.js";
 import { button, byId, element } from "./chat_elements.js";
 import { BYTES_MAX, FILES_MAX, IMAGES } from "./chat_files.js";
+import { measure } from "./chat_stream.js";
 
 const UNITS = ["B", "kB", "MB", "GB"];
 const THUMBNAIL_PX = 48;
@@ -21,6 +23,7 @@ export function fillChips(list, files, store, remove) {
 function chip(file, store, remove) {
   const made = element("li", { className: "badge" }, element("span", { className: "truncate", textContent: file.name, title: file.name }));
   made.append(element("span", { className: "muted", textContent: sizeText(file.size) }));
+  if (remove) made.append(element("span", { className: "muted measured" }));
   if (file.isKept === false) {
     const title = "This browser did not store the file. It cannot be sent after the page is closed.";
     made.append(element("span", { className: "warn", textContent: "not kept", title }));
@@ -28,6 +31,16 @@ function chip(file, store, remove) {
   if (remove) made.append(button("×", `Remove ${file.name}`, () => remove(file)));
   if (IMAGES.includes(file.type)) addThumbnail(made, file, store).catch(() => {}); // not an image after all
   return made;
+}
+
+// What a file that is not sent yet has, and what it costs at least with a question, by the price of the class.
+function measuredText({ parts, tokens, least_tokens: least }) {
+  const price = Number(byId("class").selectedOptions[0].dataset.price);
+  const cost = price ? estimate(least, price) : "";
+  const isWhole = least === tokens;
+  const textContent = [parts, `${tokens.toLocaleString()} tokens`, cost && `${isWhole ? "" : "from "}${cost} a question`].filter(Boolean).join(" · ");
+  const whole = price ? `All of it would cost ${estimate(tokens, price)}.` : "";
+  return { textContent, title: isWhole ? "A question takes the whole file." : `A question takes the parts that fit it. ${whole}` };
 }
 
 // The middle of an image, in a square.
@@ -93,7 +106,28 @@ export class Attachments {
   }
 
   async #load(file) {
-    this.files.push(await this.store.load(file));
+    const loaded = await this.store.load(file);
+    this.files.push(loaded);
+    if ("measured" in byId("attach-files").dataset && !IMAGES.includes(loaded.type)) void this.#measure(loaded);
+  }
+
+  // A file that cannot be read is taken out again. If it cannot be measured now, it is sent without.
+  async #measure(file) {
+    try {
+      file.measured = await measure(file.name, await this.store.find(file.id));
+    } catch (error) {
+      if (error.status !== 400 || !this.files.includes(file)) return;
+      this.files.splice(this.files.indexOf(file), 1);
+      this.#problem([error.message]);
+      this.#showChips();
+    }
+    this.#showMeasured();
+  }
+
+  // The chips stay as they are: one of their buttons may have the focus.
+  #showMeasured() {
+    const places = byId("files").querySelectorAll(".measured");
+    this.files.forEach(({ measured }, index) => measured && Object.assign(places[index], measuredText(measured)));
   }
 
   #remove(file) {
@@ -107,6 +141,7 @@ export class Attachments {
 
   #showChips() {
     fillChips(byId("files"), this.files, this.store, (file) => this.#remove(file));
+    this.#showMeasured();
   }
 
   #problem(problems) {
@@ -116,6 +151,7 @@ export class Attachments {
 
   #listen() {
     const input = byId("attach-files");
+    byId("class").addEventListener("change", () => this.#showMeasured());
     byId("attach").addEventListener("click", () => input.click());
     input.addEventListener("change", () => {
       this.add(input.files);

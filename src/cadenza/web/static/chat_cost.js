@@ -14,6 +14,13 @@ const dollars = (amount) => {
   return `$${amount / NANO}.${part}`;
 };
 
+// About what so many tokens of input cost, at a price for a million. It is rounded up.
+export function estimate(tokens, price) {
+  const cost = (tokens * price) / 1e6;
+  const digits = cost >= 0.1 ? 2 : cost >= 0.01 ? 3 : 4;
+  return `$${(Math.ceil(cost * 10 ** digits) / 10 ** digits).toFixed(digits)}`;
+}
+
 // The sum of all replies of a conversation.
 export function totalOf(conversation) {
   const costs = Object.values(conversation.messages).flatMap((message) => (message.cost ? [message.cost] : []));

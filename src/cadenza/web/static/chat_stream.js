@@ -85,6 +85,11 @@ export async function render(texts) {
   return html;
 }
 
+// How large a file is: {parts, tokens, least_tokens}. Throws Refused, with status 400 for a file that cannot be read.
+export async function measure(name, data) {
+  return (await post(`/chat/file?name=${encodeURIComponent(name)}`, data, undefined, { "content-type": "application/octet-stream" })).json();
+}
+
 // What a reply cost whose stream could not say it. The charge is made soon after the stream has ended.
 export async function findCost(id) {
   for (let tries = 0; tries < COST_TRIES; tries += 1) {

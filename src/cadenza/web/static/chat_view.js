@@ -64,6 +64,7 @@ export class MessageView {
     if (isWhole) this.open.element.before(parse(message.html));
     this.open.show(isWhole ? "" : message.text);
     this.showSources();
+    this.showRead();
   }
 
   // Until the first words: a mark and, after some seconds, what the wait is for. A screen reader is not told each second.
@@ -101,6 +102,17 @@ export class MessageView {
     this.sources = sourceList(this.message);
     this.foot.before(this.sources);
     linkMarkers(this.element, this.message);
+  }
+
+  // Which parts of long files the model was given.
+  showRead() {
+    this.read?.remove();
+    if (!this.message.read?.length) return;
+    const lines = this.message.read.map(({ name, shown }) => element("li", {}, element("bdi", { textContent: name }), `: ${shown}`));
+    const list = element("ul", {}, ...lines);
+    list.setAttribute("aria-label", "Read in part");
+    this.read = element("div", { className: "sources read" }, element("p", { textContent: "Read in part" }), list);
+    this.foot.before(this.read);
   }
 
   showReasoning() {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from cadenza.core.tokens import Tokenizer
 from cadenza.grounding.files.messages import TokenBudget
 from cadenza.grounding.files.passages import rank_document
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.records import RankedDocument, Section
 
 TOKENIZER = Tokenizer()
@@ -26,4 +27,6 @@ def pages(count: int, words: int = 120) -> list[Section]:
 
 
 def ranked(sections: Sequence[Section], question: str, tokens_max: int, documents: int = 1) -> RankedDocument:
-    return rank_document("", sections, question, TokenBudget(tokens_max, tokens_max // documents), TOKENIZER.count)
+    return rank_document(
+        "", sections, AskedOfFiles(question), TokenBudget(tokens_max, tokens_max // documents), TOKENIZER.count
+    )

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from cadenza.core.tokens import Tokenizer
 from cadenza.grounding.files.child import answer, decode_file_data
 from cadenza.grounding.files.messages import FileTask, PageTask, Passages, PassagesTask, TokenBudget
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.records import RankedDocument, Unreadable
 
-TEXT = "The sea was calm. " * 300
+TEXT = "The sea was calm. " * 200
 BUDGET = TokenBudget(20_000, 20_000)
 
 
@@ -24,7 +25,7 @@ def file_data(text: str) -> bytearray:
 
 def test_characters_that_are_no_text_are_removed() -> None:
     """A control character cannot reach the model or break a reply; line breaks stay."""
-    document = answer(FileTask("a.txt", "", BUDGET), file_data(f"{TEXT}\x1b[31m\r\nend"), Tokenizer())
+    document = answer(FileTask("a.txt", AskedOfFiles(""), BUDGET), file_data(f"{TEXT}\x1b[31m\r\nend"), Tokenizer())
     assert isinstance(document, RankedDocument)
     text = "".join(passage.text for passage in document.passages)
     assert "\x1b" not in text
@@ -34,8 +35,10 @@ def test_characters_that_are_no_text_are_removed() -> None:
 def test_a_body_is_a_file_or_a_page() -> None:
     """That of a file part is a JSON string; pages, and files for an index, come as they are."""
     tokenizer = Tokenizer()
-    sent = answer(FileTask("a.txt", "", BUDGET), file_data(TEXT), tokenizer)
-    page = answer(PageTask("https://a.example/", "text/plain", "", BUDGET), bytearray(TEXT.encode()), tokenizer)
+    sent = answer(FileTask("a.txt", AskedOfFiles(""), BUDGET), file_data(TEXT), tokenizer)
+    page = answer(
+        PageTask("https://a.example/", "text/plain", AskedOfFiles(""), BUDGET), bytearray(TEXT.encode()), tokenizer
+    )
     assert isinstance(sent, RankedDocument)
     assert isinstance(page, RankedDocument)
     assert [passage.text for passage in sent.passages] == [passage.text for passage in page.passages]
@@ -48,7 +51,7 @@ def test_a_body_is_a_file_or_a_page() -> None:
 def test_a_file_without_text_has_a_reason() -> None:
     """Blanks are not text."""
     with pytest.raises(Unreadable):
-        answer(FileTask("a.txt", "", BUDGET), file_data(" \n\t"), Tokenizer())
+        answer(FileTask("a.txt", AskedOfFiles(""), BUDGET), file_data(" \n\t"), Tokenizer())
 
 
 DATA = bytes(range(256)) + b"?>~"

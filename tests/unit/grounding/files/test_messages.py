@@ -17,12 +17,15 @@ from cadenza.grounding.files.messages import (
     TokenBudget,
     decode_reply,
 )
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.records import Passage, RankedDocument, RankedPassage
 
-TASK = FileTask("a.txt", "", TokenBudget(10, 10))
+TASK = FileTask("a.txt", AskedOfFiles(""), TokenBudget(10, 10))
 FIELDS: dict[str, Any] = {
     "title": "",
     "labels": ["page 1"],
+    "row_counts": [0],
+    "wanted_tokens": 10,
     "passage_counts": [1],
     "passages": [RankedPassage(0, 0, "text", 3)],
     "tokens": 3,

@@ -1,5 +1,6 @@
 """Documents are split into passages, and those worth showing come first."""
 
+import re
 import time
 from itertools import pairwise
 
@@ -11,14 +12,16 @@ from cadenza.core.tokens import Tokenizer
 from cadenza.grounding.files.messages import TokenBudget
 from cadenza.grounding.files.passages import (
     PASSAGE_CHARS,
-    best_first,
+    Ranking,
     rank_document,
     split_exactly,
+    split_pieces,
     split_sections,
     spread,
 )
+from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.records import Passage, Section
-from cadenza.grounding.files.shown import share_out, show
+from cadenza.grounding.files.shown import Excerpt, share_out, show
 from tests.unit.grounding.files.made import TOKENIZER, pages, ranked, sentence
 
 TEXTS = st.text(st.sampled_from("ab .\n\t。é漢"), max_size=400)
@@ -95,7 +98,7 @@ def test_bytes_decide_without_counting() -> None:
     """One document with no more bytes than there are tokens is not counted: the tokenizer need not be loaded."""
     tokenizer = Tokenizer()
     room = TokenBudget(5000, 5000)
-    assert rank_document("", pages(3), "ship", room, tokenizer.count).is_whole
+    assert rank_document("", pages(3), AskedOfFiles("ship"), room, tokenizer.count).is_whole
     assert not tokenizer.is_loaded
 
 
@@ -133,9 +136,9 @@ def test_without_a_match_passages_are_spread_evenly(question: str) -> None:
 
 def test_every_passage_is_ranked_once() -> None:
     """The order has all passages, whatever fits."""
-    texts = [section.text for section in with_needle(7)]
+    pieces = split_pieces(with_needle(7), PASSAGE_CHARS)
     for question in ("", "lighthouse", "ship captain"):
-        assert sorted(best_first(texts, question)) == list(range(300))
+        assert sorted(Ranking(pieces, AskedOfFiles(question)).best_first()) == list(range(len(pieces)))
     assert sorted(spread(77)) == list(range(77))
     assert [list(spread(count)) for count in (0, 1, 2, 4)] == [[], [0], [0, 1], [0, 2, 1, 3]]
 
@@ -173,3 +176,67 @@ def test_a_line_of_10_mb_is_cut_too(unit: str) -> None:
     assert time.process_time() - began_s < 30
     assert shown.is_cut
     assert TOKENIZER.count(shown.text) <= 2000
+
+
+ROWS = [f"ORD-{number},Customer{number * 7},{number % 5},{number}.50\n" for number in range(3000)]
+TABLE = [Section("", "order,customer,region,amount\n" + "".join(ROWS))]
+ROOM = 30_000
+
+
+def shown_of(question: str, sections: list[Section] = TABLE, before: str = "") -> Excerpt:
+    asked = AskedOfFiles(question, before)
+    [shown] = share_out([rank_document("", sections, asked, TokenBudget(ROOM, ROOM), TOKENIZER.count)], ROOM)
+    return shown
+
+
+@pytest.mark.parametrize(
+    "question", ["amount of Customer9100?", "What did customer 9100 pay in total?", "Sum of all orders of Customer9100"]
+)
+def test_a_question_about_one_row_takes_that_row_and_the_head(question: str) -> None:
+    """Also if it asks for a total: the row is named. What is left out is told in rows."""
+    shown = shown_of(question)
+    assert shown.text.startswith("order,customer,region,amount\n")
+    assert ROWS[1300] in shown.text
+    assert shown.tokens <= 600
+    assert re.fullmatch(r"\d+ of 3,000 rows", shown.shown)
+    assert shown.lacks_rows
+
+
+@pytest.mark.parametrize("question", ["What is the total amount?", "Average amount per region", "Summarize the table"])
+def test_a_question_about_all_rows_takes_as_many_as_there_is_room_for(question: str) -> None:
+    """They are spread over the table, and are called partial."""
+    shown = shown_of(question)
+    assert shown.tokens > 0.95 * ROOM
+    assert shown.lacks_rows
+
+
+@pytest.mark.parametrize(
+    ("question", "least", "most"),
+    [
+        ("Who kept the lighthouse of Aldermoor?", 1000, 2000),
+        ("Thanks a lot!", 1000, 2000),
+        ("What is in this file?", 14_000, 16_000),
+        ("Warum ist das so?", 14_000, 16_000),  # no word of it is in the file
+        ("ship and crew and cargo", 8_000, 16_000),  # many passages fit about equally well
+        ("Please translate it.", 28_000, 30_000),
+    ],
+)
+def test_a_question_takes_what_it_needs(question: str, least: int, most: int) -> None:
+    """Few passages if they fit clearly better than others, a sample if it is not clear, all if it is about all."""
+    assert least < shown_of(question, with_needle(200)).tokens <= most
+
+
+def test_a_follow_up_is_read_with_the_question_before() -> None:
+    """It has too few words of its own to choose by."""
+    assert NEEDLE in shown_of("And his name?", with_needle(200), before="Who kept the lighthouse of Aldermoor?").text
+
+
+def test_a_small_document_is_shown_whole() -> None:
+    """Whatever the question is."""
+    assert not shown_of("Hello!", pages(12)).is_cut
+
+
+def test_a_file_without_a_word_of_the_question_shows_little_beside_others() -> None:
+    """The tokens go to the file that has them."""
+    found, other = (ranked(one, "lighthouse Aldermoor", ROOM, 2) for one in (with_needle(200), BOOK))
+    assert [one.tokens <= 2000 for one in share_out([found, other], ROOM)] == [True, True]

@@ -1,5 +1,6 @@
 """Shares: a short document is not starved by a long one, and what is shown is said by labels."""
 
+import msgspec
 import pytest
 
 from cadenza.grounding.files.records import RankedDocument, RankedPassage, Section
@@ -44,7 +45,7 @@ def document(labels: list[str], counts: list[int], taken: list[int]) -> tuple[Ra
     """A document with so many passages in each section, and the passages with these numbers."""
     sections = [section for section, count in enumerate(counts) for _ in range(count)]
     passages = [RankedPassage(number, section, f"<{number}>", 1) for number, section in enumerate(sections)]
-    whole = RankedDocument("", labels, counts, passages, len(passages), is_whole=True)
+    whole = RankedDocument("", labels, counts, [0] * len(labels), passages, len(passages), len(passages), is_whole=True)
     return whole, [passages[number] for number in taken]
 
 
@@ -78,5 +79,5 @@ def test_omissions_are_marked() -> None:
     """Between passages, and at the end."""
     whole, _ = document(["page 1", "page 2"], [3, 2], [])
     best = [whole.passages[number] for number in (0, 2, 3)]
-    cut = RankedDocument("", whole.labels, whole.passage_counts, best, 9, is_whole=False)
+    cut = msgspec.structs.replace(whole, passages=best, is_whole=False)
     assert show(cut, 3).text == "[page 1]\n<0>\n\n[…]\n\n<2>\n\n[page 2]\n<3>\n\n[…]"
