@@ -78,7 +78,7 @@ $(VENV)/.uv: requirements/uv.txt
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.uv requirements/run.txt $(MODEL) pyproject.toml
-	@echo 'Installing Cadenza and its embedded model, about 370 MB on disk.'
+	@echo 'Installing Cadenza and its embedded model, about 410 MB on disk.'
 	@echo 'This can take a minute on a slow line. Later starts skip it.'
 	@$(INSTALL) $(PINNED) -r requirements/run.txt -r $(MODEL)
 	@$(INSTALL) --editable .

@@ -22,7 +22,14 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 PATHS = ("/", "/sign-in", "/no-such-page", "/gallery", "/conversation")
 RICH = ("/keys", "/usage", "/credit", "/settings/security")  # tables, charts, forms and badges between them
-OTHERS = ("/keys/new", "/settings", "/settings/tokens/new", "/docs/platform/keys", "/credit/statement?range=month")
+OTHERS = (
+    "/keys/new",
+    "/settings",
+    "/usage/activity",
+    "/settings/tokens/new",
+    "/docs/platform/keys",
+    "/credit/statement?range=month",
+)
 LIGHT = (*RICH, "/docs", "/docs/platform", "/credit/statement?range=month", "/operator", "/chat")
 PAGE_BYTES_MAX = 110_000  # the reference of the API is the largest
 DECODED_BYTES = """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))

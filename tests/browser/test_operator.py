@@ -9,7 +9,18 @@ from tests.raw_client import RawClient
 from tests.service import CREDIT_NANO, Service
 from tests.web.operators import make_operator
 
-PAGES = ["", "/search", "/accounts", "/keys", "/classes", "/classes/forte", "/documents", "/ledger", "/audit-log"]
+PAGES = [
+    "",
+    "/search",
+    "/accounts",
+    "/keys",
+    "/classes",
+    "/classes/forte",
+    "/documents",
+    "/ledger",
+    "/months/2026-10",
+    "/audit-log",
+]
 SERIOUS = ("serious", "critical")
 pytestmark = pytest.mark.slow(reason="a browser looks at the operator's pages")
 

@@ -19,7 +19,9 @@ from tests.docs.markdown import ROOT, blocks
 from tests.environment import environment
 from tests.loopback import Good, Json, LoopbackUpstream, Status
 
-MODELS = Json({"object": "list", "data": [{"id": "large-7"}, {"id": "small-7", "max_model_len": 4000}]})
+MODELS = Json(
+    {"object": "list", "data": [{"id": "large-7"}, {"id": "small-7", "owned_by": "sglang", "max_model_len": 4000}]}
+)
 LIST_REFUSED = Status(404)
 KEY_VARIABLE = "CADENZA_TEST_KEY"
 READ_BYTES = 4096
@@ -88,6 +90,7 @@ def test_questions_at_a_terminal(tmp_path: Path, upstream: LoopbackUpstream) -> 
     [route] = settings.classes["forte"].routes
     provider = settings.providers[route.provider]
     assert (route.model, route.context_tokens, provider.base_url) == ("small-7", 4000, upstream.base_url)
+    assert (provider.name, provider.dialect) == ("local", "sglang")
     assert (provider.api_key, [path.name for path in tmp_path.iterdir()]) == (None, ["cadenza.toml"])
 
 

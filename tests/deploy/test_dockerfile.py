@@ -21,7 +21,7 @@ from tests.service import Serving, wait_until
 BASE = "python:3.11-slim"
 # In the base image: the C library's own, and those that Debian's apt needs.
 BASE_LIBRARIES = {"libc", "libm", "libpthread", "libdl", "librt", "libgcc_s", "libstdc++", "ld-linux-x86-64"}
-BASE_LIBRARIES |= {"ld-linux-aarch64"}
+BASE_LIBRARIES |= {"ld-linux-aarch64", "libz"}
 NEEDED = re.compile(r"^\s*NEEDED\s+(\S+?)\.so", re.MULTILINE)
 STOP_S = 60.0
 HEALTH_S = 60.0

@@ -11,6 +11,7 @@ import pytest
 from tests.loopback import LoopbackUpstream
 from tests.service import Service
 from tests.service_config import classes_spec
+from tests.stripe.local_stripe import SECRET_KEY, STRIPE_TOML, WEBHOOK_SECRET, make_event, send_event
 from tests.visitor import Visitor
 from tests.web.operators import account_id_of, audit_events_of, make_operator
 
@@ -22,17 +23,26 @@ UNKNOWN = ("EX-R-999999", "%00", "%F0%9F%8E%B5", "x" * 300)
 @pytest.fixture(scope="module")
 def service(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
     """A service that issues documents."""
-    spec = msgspec.structs.replace(classes_spec(shared_upstream.base_url), more_toml=BILLING)
-    with Service(spec) as running:
-        yield running
+    more = BILLING + STRIPE_TOML.format(url="http://127.0.0.1:9")
+    with pytest.MonkeyPatch.context() as variables:
+        variables.setenv("TEST_STRIPE_KEY", SECRET_KEY)
+        variables.setenv("TEST_STRIPE_WEBHOOK", WEBHOOK_SECRET)
+        with Service(msgspec.structs.replace(classes_spec(shared_upstream.base_url), more_toml=more)) as running:
+            yield running
+
+
+def add_payment(service: Service, email: str, state: str) -> str:
+    """Add a payment of 10.00 dollars, and return the id of its account."""
+    account_id = account_id_of(service, email)
+    row = (f"pay_{account_id}", account_id, "stripe", f"cs_{account_id}", "pi_1", 10 * 10**9, 0, state, 1, 2)
+    with contextlib.closing(sqlite3.connect(service.store, timeout=60)) as store, store:
+        store.execute(f"INSERT INTO payments VALUES ({', '.join('?' * len(row))})", row)
+    return account_id
 
 
 def pay(service: Service, email: str) -> str:
     """Have a payment of 10.00 dollars, and return the number of its receipt."""
-    account_id = account_id_of(service, email)
-    row = (f"pay_{account_id}", account_id, "stripe", f"cs_{account_id}", "pi_1", 10 * 10**9, 0, "paid", 1, 2)
-    with contextlib.closing(sqlite3.connect(service.store, timeout=60)) as store, store:
-        store.execute(f"INSERT INTO payments VALUES ({', '.join('?' * len(row))})", row)
+    account_id = add_payment(service, email, "paid")
     done = service.cli("documents", "issue")
     assert done.returncode == 0, done.stderr
     return str(service.ledger.query("SELECT number FROM documents WHERE account_id = ?", account_id)[0]["number"])
@@ -58,6 +68,24 @@ def test_an_owner_has_a_receipt(service: Service, visitor: Visitor, email: str) 
     assert pdf.body == visitor.get(f"/credit/documents/{number}/pdf").body
     with pypdfium2.PdfDocument(pdf.body) as document:
         assert number in document[0].get_textpage().get_text_range()
+
+
+def test_an_event_of_the_provider_issues_documents(service: Service, visitor: Visitor, email: str) -> None:
+    """The answer to the event of a payment comes after its receipt, that of a refund after the credit note."""
+    account_id = add_payment(service, email, "open")
+    paid = {"id": f"cs_{account_id}", "payment_intent": f"pi_{account_id}", "payment_status": "paid"}
+    paid |= {"object": "checkout.session", "currency": "usd"}
+    charge = {"payment_intent": f"pi_{account_id}", "amount_refunded": 300, "currency": "usd"}
+    for kind, thing in (("checkout.session.completed", paid | {"amount_total": 1000}), ("charge.refunded", charge)):
+        assert send_event(service.port, make_event(kind, thing)).text == "done\n"
+    note, receipt = sorted(visitor.api("GET", "/documents").json["data"], key=lambda one: str(one["kind"]))
+    assert (note["kind"], note["amount"], receipt["kind"], receipt["amount"]) == (
+        "credit-note",
+        "3.00",
+        "receipt",
+        "10.00",
+    )
+    assert f"Corrects {receipt['number']}" in visitor.get(f"/credit/documents/{note['number']}").words
 
 
 def test_nobody_else_sees_it(service: Service, visitor: Visitor, stranger: Visitor) -> None:

@@ -110,9 +110,12 @@ def _choose_place(given: InitOptions) -> ModelPlace:
     if given.asks_nothing:
         raise ValueError("--yes needs --provider or --url")
     say("Looking for model servers on this machine …")
-    places = [*asyncio.run(find_servers()), *HOSTED]
+    found = asyncio.run(find_servers())
+    if not found:
+        say("None was found.")
+    places = [*found, *HOSTED]
     titles = [f"{it.title} at {it.base_url}" if it.models else it.title for it in places]
-    number = _choose("Where does the model run?", [*titles, OTHER], "1" if places[0].models else None)
+    number = _choose("Where does the model run?", [*titles, OTHER], "1" if found else None)
     if number < len(places):
         return places[number]
     return _place_at(_ask("Its base address, like https://host/v1"), None)
@@ -125,7 +128,7 @@ def _place_at(url: str, name: str | None) -> ModelPlace:
         raise ValueError("the base address must be like https://host/v1")
     if url.startswith("http://") and not is_private(url):
         raise ValueError("http sends the key and all messages unencrypted; use https")
-    name = name or re.sub(r"[^a-z0-9]+", "_", host)
+    name = name or ("local" if is_private(url) else re.sub(r"[^a-z0-9]+", "_", host))
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise ValueError("--provider must be a name of letters, digits, - and _")
     if known := KNOWN.get(name):  # behind a proxy, or on another machine

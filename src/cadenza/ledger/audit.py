@@ -26,7 +26,7 @@ from cadenza.store.store import Store
 # several rules use each. `suspects` are the metering rows that break a rule together with their charge, if any. If
 # there are none, each metering row with costs has a charge. Then, if there are as many charges as metering rows with
 # one, no charge is without a metering row and none is the second of its request. So the rules about that look for such
-# charges only if there is a row of `doubts`. Since a closed month there always is one.
+# charges only if there is a row of `doubts`.
 PASSES = {
     "sums": """
         SELECT account_id, SUM(amount_nano) AS total, SUM(granted_nano) AS granted FROM SUMMED m GROUP BY account_id""",
@@ -45,8 +45,8 @@ PASSES = {
     "doubts": """
         SELECT 1 FROM suspects UNION ALL
         SELECT 1 WHERE (SELECT COUNT(*) FROM CHARGES e WHERE e.kind = 'charge') <> (
-            SELECT COUNT(*) FROM METERED u WHERE u.cost_nano > 0
-            OR EXISTS (SELECT 1 FROM entries e WHERE e.completion_id = u.completion_id AND e.kind = 'charge'))""",
+            SELECT COUNT(*) FROM METERED u WHERE SURELY EXISTS (
+                SELECT 1 FROM entries e WHERE e.completion_id = u.completion_id AND e.kind = 'charge' AND IS_READ))""",
 }
 # Each rule selects the rows that break it: the account, request or key, and by how much it is off. The table `holds`
 # has rows of the release before, which held credit by request. MONTH is the month of u.started_at, like 202611 in UTC.
@@ -168,6 +168,8 @@ ALL = {
     "METERED": "usage",
     "CHARGES": "entries",
     "SUMMED": "(SELECT * FROM entries IN_ANY_ORDER)",
+    "SURELY": "u.cost_nano > 0 OR",  # a metering row with costs has a charge
+    "IS_READ": "TRUE",
     "BEFORE": "a.granted_before_nano",
 }
 OPEN = {
@@ -176,6 +178,8 @@ OPEN = {
     "SUMMED": """(
         SELECT account_id, amount_nano, granted_nano FROM entries WHERE id >= :first AND created_at >= :since
         UNION ALL SELECT account_id, balance_nano, granted_nano FROM closed_balances WHERE month = :closed)""",
+    "SURELY": "",
+    "IS_READ": "e.id >= :first AND e.created_at >= :since",
     "BEFORE": "0",  # it is in the granted part of the balances
 }
 

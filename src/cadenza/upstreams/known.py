@@ -74,6 +74,9 @@ async def _look(place: ModelPlace) -> ModelPlace | None:
 
 
 def with_models(place: ModelPlace, probe: Probe) -> ModelPlace:
+    """With what it lists. A server at an address that is not known says by its models what it is."""
+    if place.spoken == "plain" and probe.owner in OWNERS:
+        place = msgspec.structs.replace(place, dialect=OWNERS[probe.owner])
     windows = dict.fromkeys(probe.models, OLLAMA_WINDOW) if place.spoken == "ollama" else probe.windows
     return msgspec.structs.replace(place, models=probe.models, windows=windows)
 
