@@ -74,7 +74,9 @@ DEFAULTS: dict[str, Pick] = {
     ),
     **dict.fromkeys(("provider", "model", "class_id", "act", "action"), one_of("x", "y")),
     **dict.fromkeys(("prompt_tokens", "duration_ms", "burst", "pid", "number"), one_of(1, 2)),
-    **dict.fromkeys(("cached_input_nano", "first_byte_ms", "held_nano", "short_nano"), one_of(None, 1)),
+    **dict.fromkeys(
+        ("cached_input_nano", "first_byte_ms", "held_nano", "provider_cost_nano", "short_nano"), one_of(None, 1)
+    ),
     **dict.fromkeys(("estimated", "stream", "spare", "has_spare"), one_of(True, False)),
     "cached_tokens": one_of(0, 1, 2),
     "completion_tokens": one_of(0, 5),
