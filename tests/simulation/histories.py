@@ -97,6 +97,7 @@ DEFAULTS: dict[str, Pick] = {
     "granted": one_of(0, 10),
     "granted_nano": one_of(None, -10, 0, 10),
     "origin": one_of(None, "grant", "debt"),
+    "token": one_of(None, "x"),
 }
 IN_COMPLETIONS: dict[str, Pick] = {"id": one_of(*COMPLETIONS), "ids": some_of(*COMPLETIONS)}
 IN_KEYS: dict[str, Pick] = {"id": ANY_KEY, "ids": some_of(*KEYS.values())}
