@@ -74,7 +74,9 @@ DEFAULTS: dict[str, Pick] = {
     ),
     **dict.fromkeys(("provider", "model", "class_id", "act", "action"), one_of("x", "y")),
     **dict.fromkeys(("prompt_tokens", "duration_ms", "burst", "pid", "number"), one_of(1, 2)),
-    **dict.fromkeys(("cached_input_nano", "first_byte_ms", "held_nano", "short_nano"), one_of(None, 1)),
+    **dict.fromkeys(
+        ("cached_input_nano", "first_byte_ms", "held_nano", "provider_cost_nano", "short_nano"), one_of(None, 1)
+    ),
     **dict.fromkeys(("estimated", "stream", "spare", "has_spare"), one_of(True, False)),
     "cached_tokens": one_of(0, 1, 2),
     "completion_tokens": one_of(0, 5),
@@ -95,6 +97,7 @@ DEFAULTS: dict[str, Pick] = {
     "granted": one_of(0, 10),
     "granted_nano": one_of(None, -10, 0, 10),
     "origin": one_of(None, "grant", "debt"),
+    "token": one_of(None, "x"),
 }
 IN_COMPLETIONS: dict[str, Pick] = {"id": one_of(*COMPLETIONS), "ids": some_of(*COMPLETIONS)}
 IN_KEYS: dict[str, Pick] = {"id": ANY_KEY, "ids": some_of(*KEYS.values())}

@@ -252,6 +252,7 @@ async def test_the_metering_row_describes_the_request(rich: Store) -> None:
         "source": "request",
         "idempotency_digest": b"k" * 32,
         "version": None,
+        "provider_cost_nano": None,
     }
 
 

@@ -25,7 +25,8 @@ NO_NEED = Rate(NS_PER_S / DEAD_KEY_NS, 0)  # one look-up, and another only when 
 
 
 @pytest.fixture
-def gateway(funded: FundedStore) -> Gateway:
+async def gateway(funded: FundedStore) -> Gateway:
+    """Made in the event loop, which it keeps."""
     return make_gateway(funded.store, funded.observer)
 
 
