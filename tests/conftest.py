@@ -35,7 +35,7 @@ LONGEST = (  # of the slow ones, which begin first
 )
 
 # How long an example takes says nothing on a busy machine.
-settings.register_profile("busy machine", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("busy machine", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
 
 # Each test process imports all tests, and tests start hundreds of processes: they share their bytecode.
@@ -79,8 +79,8 @@ def _is_whole_run(config: pytest.Config) -> bool:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Four for two cores, because many tests wait for another process; seven for the slow ones, which wait longer."""
-    return (7 if config.option.markexpr == "slow" else 4) * (os.cpu_count() or 1) // 2
+    """Four for two cores, because many tests wait for another process; six for the slow ones, which wait longer."""
+    return (6 if config.option.markexpr == "slow" else 4) * (os.cpu_count() or 1) // 2
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

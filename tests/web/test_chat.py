@@ -128,7 +128,7 @@ def test_a_file_goes_with_a_message(chat: ChatClient, upstream: LoopbackUpstream
     file = {"filename": "zyxnamezyx.txt", "file_data": f"data:text/plain;base64,{data}"}
     parts = [{"type": "file", "file": file}, {"type": "text", "text": "When?"}]
     reply = chat.send({"x-cadenza-grounding": "none"}, messages=[{"role": "user", "content": parts}])
-    assert (reply.is_done, reply.headers["x-cadenza-grounding"]) == (True, "attachments=1")
+    assert (reply.is_done, reply.headers["x-cadenza-grounding"]) == (True, "attachments=1 cut=1")
     read, asked = upstream.requests[0].json["messages"][-1]["content"]
     assert 'name="zyxnamezyx.txt"' in read["text"]
     assert asked["text"] == "When?"
