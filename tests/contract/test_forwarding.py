@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from tests.account import open_account
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import MESSAGES, RawClient
+from tests.service import Service
 from tests.service_config import CHARACTER, MEZZO_CHARACTER
 
 LAYER = {"role": "system", "content": CHARACTER}
@@ -56,9 +58,10 @@ def test_other_field_is_dropped(api: RawClient, upstream: LoopbackUpstream, name
     assert name not in sent(upstream)
 
 
-def test_minimal_request_stays_minimal(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """A minimal request reaches the upstream with a model and messages and no other field."""
-    api.chat()
+def test_minimal_request_stays_minimal(service: Service, upstream: LoopbackUpstream) -> None:
+    """A minimal request with ample credit reaches the upstream with a model and messages and no other field."""
+    with open_account(service) as account:
+        account.api.chat()
     assert sent(upstream).keys() - {"stream"} == {"model", "messages"}
 
 

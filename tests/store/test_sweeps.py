@@ -187,9 +187,9 @@ async def test_a_killed_process_is_swept_once_and_a_living_one_never(store: Stor
             await running.hear_word("ready")
             running.tell()
             await running.hear_word("held")
+        assert await money(store) == (100 * WHOLE_NANO, 3 * WHOLE_NANO)
         await one.kill()
         await two.kill()
-        assert await money(store) == (100 * WHOLE_NANO, 3 * WHOLE_NANO)
         running_before = {row.name for row in await rows_of(store, processes)}
 
         async def are_swept() -> bool:
