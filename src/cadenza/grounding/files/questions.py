@@ -5,8 +5,7 @@ The lists of words are short on purpose: a message that they do not know is a qu
 
 import re
 
-import msgspec
-
+from cadenza.core.content import ContentRecord
 from cadenza.grounding.files.ranking import WORD, words_of
 
 FOLLOW_UP_WORDS_MAX = 3
@@ -63,7 +62,7 @@ SAID_OF_THINGS = frozenset(
 IDENTIFIER = re.compile(r"\d")
 
 
-class AskedOfFiles(msgspec.Struct, frozen=True):
+class AskedOfFiles(ContentRecord, frozen=True):
     """What the user wants to know: the last message, and the one before it."""
 
     text: str

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from cadenza.core.content import ContentRecord
 from cadenza.grounding.files.formats.package import Attributes, XmlReader, local
 from cadenza.grounding.files.formats.source import ReadBudget
 from cadenza.grounding.files.formats.text import ListItem, join_blocks, parse_count, table_lines
@@ -34,7 +35,7 @@ LETTERS_MAX = 26 * 20
 BULLET = "-"
 
 
-class Level(msgspec.Struct):
+class Level(ContentRecord):
     """How one level of a list is numbered: `%1.%2` with the numbers of the first two levels."""
 
     form: str = "decimal"
@@ -42,11 +43,11 @@ class Level(msgspec.Struct):
     start: int = 1
 
 
-class _List(msgspec.Struct):
+class _List(ContentRecord):
     """The levels of a list, and the current number of each."""
 
-    levels: dict[int, Level] = {}
-    reached: dict[int, int] = {}
+    levels: dict[int, Level] = msgspec.field(default_factory=dict)
+    reached: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 class Numbering(XmlReader):
@@ -145,11 +146,11 @@ class Styles(XmlReader):
             self._style = ""
 
 
-class _Paragraph(msgspec.Struct):
+class _Paragraph(ContentRecord):
     """A paragraph that is being read."""
 
     heading: int = 0
-    pieces: list[str] = []
+    pieces: list[str] = msgspec.field(default_factory=list)
     list_level: int | None = None
     list_id: str = ""
 
@@ -164,11 +165,11 @@ class _Paragraph(msgspec.Struct):
         return text if self.list_level is None else ListItem(f"{'  ' * min(self.list_level, 8)}{number} {text}")
 
 
-class _Table(msgspec.Struct):
+class _Table(ContentRecord):
     """A table that is being read. A cell is its paragraphs, and how many columns it spans."""
 
-    rows: list[list[str]] = []
-    cell: list[str] = []
+    rows: list[list[str]] = msgspec.field(default_factory=list)
+    cell: list[str] = msgspec.field(default_factory=list)
     span: int = 1
 
     def end_cell(self) -> None:

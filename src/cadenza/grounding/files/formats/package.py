@@ -7,9 +7,9 @@ two elements differ by it alone.
 
 import posixpath
 from collections.abc import Iterable
-from typing import NamedTuple
 from xml.parsers import expat
 
+from cadenza.core.content import ContentRecord
 from cadenza.grounding.files.formats.source import DAMAGED, SourceFile
 from cadenza.grounding.files.records import Unreadable
 
@@ -55,7 +55,7 @@ def _refuse_doctype(*_: object) -> None:
     raise Unreadable("it has a document type declaration, which is not allowed in such a file")
 
 
-class Relation(NamedTuple):
+class Relation(ContentRecord, frozen=True):
     """A relationship: its kind, which is the last word of its address, and the part that it leads to."""
 
     kind: str

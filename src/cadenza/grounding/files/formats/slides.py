@@ -8,6 +8,7 @@ from enum import IntEnum
 
 import msgspec
 
+from cadenza.core.content import ContentRecord
 from cadenza.grounding.files.formats.office_text import SHAPES, OfficeText
 from cadenza.grounding.files.formats.package import Attributes, Package, XmlReader, is_office_package, relation_id
 from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
@@ -28,14 +29,14 @@ class Place(IntEnum):
     MARGIN = 3
 
 
-class _Shape(msgspec.Struct):
+class _Shape(ContentRecord):
     """A shape, or a group of shapes."""
 
     place: Place = Place.LAYOUT
     top: int = 0
     left: int = 0
-    blocks: list[str] = []
-    inner: "list[_Shape]" = []
+    blocks: list[str] = msgspec.field(default_factory=list)
+    inner: "list[_Shape]" = msgspec.field(default_factory=list)
 
     def key(self) -> tuple[int, int, int]:
         return (self.place, self.top, self.left)

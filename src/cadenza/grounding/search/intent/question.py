@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-import msgspec
-
+from cadenza.core.content import ContentRecord
 from cadenza.grounding.search.pages.addresses import Network
 from cadenza.grounding.search.words import (
     FOLLOW_UP_OPENERS,
@@ -47,7 +46,7 @@ URL_TRAILING_MARKS = ".,;:!?'*_~…"
 QUOTES = "\"'`"
 
 
-class Question(msgspec.Struct, frozen=True):
+class Question(ContentRecord, frozen=True):
     """What the person says, without web addresses; the addresses; and whether the message has code."""
 
     text: str
