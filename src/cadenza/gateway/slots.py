@@ -144,5 +144,5 @@ async def wait_for_slot(slots: Slots, key_id: str, metrics: Metrics) -> Slot:
     """A slot for one chat; 429 if none is free within a moment."""
     if not await slots.enter(key_id):
         metrics.refused.labels("slots").inc()
-        raise RateLimited("The service is saturated. Retry shortly.", SATURATED_RETRY_S)
+        raise RateLimited("The service is saturated. Retry shortly.", SATURATED_RETRY_S, "slots")
     return Slot(slots, key_id)
