@@ -246,6 +246,7 @@ class App:
         stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._follow_changes()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._keep_minutes()))
+        stack.push_async_callback(stop_task, asyncio.create_task(self._observer.measure_lag()))
         canaries = Canaries(self._store, self._observer, lambda: gateway.snapshot.catalogue)
         stack.push_async_callback(stop_task, asyncio.create_task(canaries.run()))
         stack.push_async_callback(self._stop_upstreams)

@@ -63,7 +63,7 @@ class RequestRecord:
     def outcome(self, status: int | None = None, result: ReplyResult | None = None) -> Outcome:
         """How the request ended: with the status given, or with that of the reply."""
         exchange, principal, route = self._exchange, self.principal, self._route
-        now_s, first_s = time.perf_counter(), exchange.first_byte_s
+        now_s, first_s, gap_s = time.perf_counter(), exchange.first_byte_s, exchange.gap_s
         return Outcome(
             request_id=self.request_id,
             endpoint=self.endpoint,
@@ -79,6 +79,7 @@ class RequestRecord:
             model=route.model if route else "",
             usage=result.usage if result and not result.is_free else None,
             first_byte_ms=None if first_s is None else round((first_s - exchange.started_s) * 1000),
+            gap_ms=round(gap_s * 1000) if gap_s else None,
             fault=(result.fault or "") if result else self._fault,
             has_doubtful_usage=result.is_doubtful if result else False,
             finish_reason=(result.finish_reason or "") if result else "",
