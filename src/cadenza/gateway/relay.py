@@ -142,7 +142,8 @@ class StreamRelay:
             if self._calls:
                 self._take_calls(self._calls.finish())
         finally:
-            self._note_gap(time.monotonic())  # a client or an upstream that gives up ends a gap too
+            # A client or an upstream that gives up ends a gap too.
+            self._exchange.gap_s = max(self._exchange.gap_s, time.monotonic() - self._sent_s)
         if self._grounded:
             self._take_answer(self._grounded.end())
         self.flush()
@@ -195,13 +196,10 @@ class StreamRelay:
             is_single = len(unsent) == 1
             if exchange.write(unsent[0] if is_single else b"".join(unsent)):
                 self._meter.deliver(texts[0] if is_single else "".join(texts))
-                self._note_gap(exchange.last_write_s)
+                gap_s, self._sent_s = exchange.last_write_s - self._sent_s, exchange.last_write_s
+                if gap_s > exchange.gap_s:  # noqa: PLR1730 a call of max() for each chunk takes longer
+                    exchange.gap_s = gap_s
         return not exchange.is_congested
-
-    def _note_gap(self, now_s: float) -> None:
-        exchange = self._exchange
-        exchange.gap_s = max(exchange.gap_s, now_s - self._sent_s)
-        self._sent_s = now_s
 
     async def drain(self) -> None:
         await self._exchange.drain()
