@@ -201,7 +201,6 @@ class Committer:
         if applied:  # empty if all accounts are locked
             self.has_failed = False
             metrics = self._observer.metrics
-            metrics.ledger_commits.inc()
             metrics.ledger_commit_time.add("", elapsed_s() - began_s)
             metrics.ledger_batch.add("", len(batch))
         for account_id, (_, ends, holds) in moves.items():

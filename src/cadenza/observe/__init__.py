@@ -11,7 +11,7 @@ from cadenza.core.records import Outcome
 from cadenza.observe.log import Log, loop_errors, make_log, places
 from cadenza.observe.metrics import Metrics
 
-__all__ = ["FaultPoint", "Log", "Metrics", "Observer", "loop_errors", "make_log", "places"]
+__all__ = ["FaultPoint", "Log", "LoopLag", "Metrics", "Observer", "loop_errors", "make_log", "places"]
 
 
 def now_ms() -> int:
@@ -19,6 +19,26 @@ def now_ms() -> int:
 
 
 LAG_EVERY_S = 0.25
+
+
+class LoopLag:
+    """Measures how late the event loop runs a timer, again and again: everything that runs on it is as late."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lag = metrics.loop_lag
+        self._wait()
+
+    def _wait(self) -> None:
+        self._due_s = self._loop.time() + LAG_EVERY_S
+        self._timer = self._loop.call_at(self._due_s, self._measure)
+
+    def _measure(self) -> None:
+        self._lag.add("", max(0.0, self._loop.time() - self._due_s))  # uvloop may be some microseconds early
+        self._wait()
+
+    def stop(self) -> None:
+        self._timer.cancel()
 
 
 class FaultPoint:
@@ -49,14 +69,6 @@ class Observer:
         self.attempts = AttemptCounts(now_ms)  # until they are written
         self.watched: dict[str, Callable[[Outcome], None]] = {}  # by class: takes the outcomes of its chats
         self.at = (at or FaultPoint()).reach  # a method is called in a quarter of the time of an object
-
-    async def measure_lag(self) -> None:
-        """Measure how late the event loop runs a timer, again and again: everything that runs on it is as late."""
-        loop, lag = asyncio.get_running_loop(), self.metrics.loop_lag
-        while True:
-            due_s = loop.time() + LAG_EVERY_S
-            await asyncio.sleep(LAG_EVERY_S)
-            lag.add("", max(0.0, loop.time() - due_s))
 
     def record(self, outcome: Outcome, charged_nano: int = 0, cost_nano: int | None = None) -> None:
         """Count a request that ended, and write its log line. `cost_nano` is what the providers charge, if known."""

@@ -61,6 +61,10 @@ class LabelledHistogram(Collector):
         counts[bisect_left(self._bounds, value)] += 1
         self._sums[label] += value
 
+    def count(self, label: str = "") -> int:
+        """How many values were added."""
+        return sum(self._counts.get(label, ()))
+
     def _begin(self, label: str) -> list[int]:
         self._sums[label] = 0.0
         counts = self._counts[label] = [0] * (len(self._bounds) + 1)
@@ -236,10 +240,10 @@ class Metrics:
         self.reserved = gauge(
             "cadenza_reserved_dollars", "Credit that is reserved: used by requests, or spare.", "part"
         )
-        self.ledger_commits = count("cadenza_ledger_commits", "Transactions of the ledger.")
-        self.ledger_commit_time = LabelledHistogram(
+        self.ledger_commit_time = commit_time = LabelledHistogram(
             "cadenza_ledger_commit_seconds", "How long a transaction took.", "", self.registry, BRIEF_SECONDS
         )
+        ReadCounter("cadenza_ledger_commits", "Transactions of the ledger.", commit_time.count, self.registry)
         self.ledger_batch = LabelledHistogram(
             "cadenza_ledger_batch_moves", "Holds and ends in one transaction.", "", self.registry, MOVES
         )
