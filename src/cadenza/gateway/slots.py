@@ -152,5 +152,5 @@ async def wait_for_slot(slots: Slots, key_id: str, metrics: Metrics) -> Slot:
     metrics.waits.add("slot", time.monotonic() - began_s)
     if not is_given:
         metrics.refused.labels("slots").inc()
-        raise RateLimited("The service is saturated. Retry shortly.", SATURATED_RETRY_S)
+        raise RateLimited("The service is saturated. Retry shortly.", SATURATED_RETRY_S, "slots")
     return Slot(slots, key_id)

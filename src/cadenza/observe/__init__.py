@@ -110,6 +110,8 @@ class Observer:
             line["completion_tokens"] = usage.completion_tokens
         if outcome.fault:
             line["fault"] = outcome.fault
+        if outcome.cause:
+            line["cause"] = outcome.cause
         if outcome.has_doubtful_usage:
             metrics.doubtful_usage.labels(outcome.provider).inc()
             self.log.warning(
