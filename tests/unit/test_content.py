@@ -1,6 +1,6 @@
 """No record that may carry content shows it: every record of the program is walked, so a new one must decide.
 
-A record of a module that handles content derives from `ContentRecord`, or each of its fields that can hold text is
+A record of a module that handles content derives from `Content`, or each of its fields that can hold text is
 metadata: in METADATA by its name, or in METADATA_OF with its class.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 import cadenza
-from cadenza.core.content import ContentRecord
+from cadenza.core.content import Content
 
 NEEDLE = "n33dle-5d41"
 # Packages and modules without content. All others may have it, until they are written here.
@@ -114,7 +114,7 @@ def can_hold_text(kind: Any) -> bool:
 
 def undecided(record: type) -> list[str]:
     """The fields of a record that may hold content and would show it."""
-    if issubclass(record, ContentRecord):
+    if issubclass(record, Content):
         return []
     metadata = METADATA | METADATA_OF.get(record.__name__, set())
     hints = typing.get_type_hints(record)
@@ -128,12 +128,12 @@ def handles_content(record: type) -> bool:
 
 
 def test_every_record_of_a_module_with_content_has_decided() -> None:
-    """A record whose field may carry content is a ContentRecord, or the field is in a table of metadata."""
+    """A record whose field may carry content is Content, or the field is in a table of metadata."""
     found = {f"{one.__module__}.{one.__name__}": undecided(one) for one in records() if handles_content(one)}
     found = {name: fields for name, fields in found.items() if fields}
     assert not found, (
         f"These fields could show content in an error or a log line: {found}. Derive "
-        "the record from cadenza.core.content.ContentRecord; or add the fields to METADATA_OF in this file, if neither "
+        "the record from cadenza.core.content.Content; or add the fields to METADATA_OF in this file, if neither "
         "a client nor a model writes them; or the module to NO_CONTENT, if none of its records has content."
     )
 
@@ -149,7 +149,7 @@ def test_the_tables_name_what_exists() -> None:
 def test_no_content_record_shows_what_it_carries() -> None:
     """With a needle in every field, as text, bytes or inside of others, no form of the record's text has it."""
     held: list[object] = [NEEDLE, NEEDLE.encode(), memoryview(NEEDLE.encode()), [NEEDLE], {NEEDLE: NEEDLE}, (NEEDLE,)]
-    found = [record for record in records() if issubclass(record, ContentRecord)]
+    found = [record for record in records() if issubclass(record, Content)]
     assert len(found) > 100
     for record in found:
         for value in held:

@@ -6,12 +6,14 @@ tests/unit/test_content.py walks all records and holds each to this, or to a tab
 """
 
 from collections.abc import Iterator, Sized
+from typing import ClassVar
 
-import msgspec
 
+class Content:
+    """The first base of a Struct that may carry content: its repr shows neither text nor bytes."""
 
-class ContentRecord(msgspec.Struct):
-    """A record whose repr shows neither text nor bytes."""
+    __slots__ = ()
+    __struct_fields__: ClassVar[tuple[str, ...]]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={shown}' for name, shown in self.__rich_repr__())})"

@@ -3,7 +3,9 @@
 import binascii
 from enum import Enum, auto
 
-from cadenza.core.content import ContentRecord
+import msgspec
+
+from cadenza.core.content import Content
 
 NAME_CHARS_MAX = 120
 SUFFIX_CHARS_MAX = 16
@@ -98,7 +100,7 @@ def file_type(start: bytes) -> FileType | None:
     return next((one for signature, one in SIGNATURES if start.startswith(signature)), None)
 
 
-class DataUrl(ContentRecord, frozen=True):
+class DataUrl(Content, msgspec.Struct, frozen=True):
     """The head of a data URL, and where its payload begins."""
 
     media_type: str

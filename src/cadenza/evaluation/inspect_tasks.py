@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.content import ContentRecord
+from cadenza.core.content import Content
 from cadenza.core.errors import ControlError
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
@@ -50,7 +50,7 @@ class InspectFailed(ControlError):
     """Inspect is missing, or did not run the task, or gave scores that cannot be compared."""
 
 
-class InspectEndpoint(ContentRecord, frozen=True, kw_only=True):
+class InspectEndpoint(Content, msgspec.Struct, frozen=True, kw_only=True):
     """Where one side is asked, and what its tokens cost; None if that is not known."""
 
     side: Side
@@ -85,21 +85,21 @@ class _TokenUsage(msgspec.Struct):
     input_tokens_cache_read: int | None = None
 
 
-class _SampleScore(ContentRecord):
+class _SampleScore(Content, msgspec.Struct):
     value: Any = None
 
 
-class _SampleError(ContentRecord):
+class _SampleError(Content, msgspec.Struct):
     message: str = ""
 
 
-class _Sample(ContentRecord):
+class _Sample(Content, msgspec.Struct):
     id: int | str
     epoch: int = 1
     input: msgspec.Raw = msgspec.Raw()
     target: msgspec.Raw = msgspec.Raw()
     scores: dict[str, _SampleScore] | None = None
-    model_usage: dict[str, _TokenUsage] = msgspec.field(default_factory=dict)
+    model_usage: dict[str, _TokenUsage] = {}
     working_time: float | None = None
     error: _SampleError | None = None
 

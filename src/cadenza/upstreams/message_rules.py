@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cadenza.core.content import ContentRecord
+from cadenza.core.content import Content
 from cadenza.core.records import Route
 from cadenza.upstreams.dialects import Dialect
 
@@ -27,7 +27,7 @@ _FIELDS = msgspec.json.Decoder(Fields)
 _ITEMS = msgspec.json.Decoder(list[Fields])
 
 
-class _Part(ContentRecord):
+class _Part(Content, msgspec.Struct):
     type: str
     text: str = ""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.content import ContentRecord
+from cadenza.core.content import Content
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallPart
 from cadenza.upstreams.base import Fault, FaultKind, Piece, Probe
@@ -20,7 +20,7 @@ FAILURES = ("error", "network_error", "abort", "insufficient_system_resource")  
 COUNT_MAX = 1 << 40  # more tokens than any reply can have; a count this large is invalid
 
 
-class _Delta(ContentRecord):
+class _Delta(Content, msgspec.Struct):
     content: Any = None
     tool_calls: Any = None
     function_call: Any = None
@@ -30,7 +30,7 @@ class _Delta(ContentRecord):
     reasoning_details: Any = None
 
 
-class _Choice(ContentRecord):
+class _Choice(Content, msgspec.Struct):
     index: Any = 0
     delta: _Delta | None = None
     message: _Delta | None = None
@@ -39,7 +39,7 @@ class _Choice(ContentRecord):
     usage: Any = None  # Kimi's
 
 
-class _Document(ContentRecord):
+class _Document(Content, msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Any = None
     x_groq: Any = None

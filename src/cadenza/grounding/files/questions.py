@@ -5,7 +5,9 @@ The lists of words are short on purpose: a message that they do not know is a qu
 
 import re
 
-from cadenza.core.content import ContentRecord
+import msgspec
+
+from cadenza.core.content import Content
 from cadenza.grounding.files.ranking import WORD, words_of
 
 FOLLOW_UP_WORDS_MAX = 3
@@ -62,7 +64,7 @@ SAID_OF_THINGS = frozenset(
 IDENTIFIER = re.compile(r"\d")
 
 
-class AskedOfFiles(ContentRecord, frozen=True):
+class AskedOfFiles(Content, msgspec.Struct, frozen=True):
     """What the user wants to know: the last message, and the one before it."""
 
     text: str

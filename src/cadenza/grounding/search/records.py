@@ -7,14 +7,14 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.core.content import ContentRecord
+from cadenza.core.content import Content
 
 EngineName = Literal["searxng", "brave", "tavily", "local"]
 DecideByModel = Callable[[Sequence[str], float], Awaitable[bool | None]]  # within this many seconds
 ChargeSearch = Callable[[str], AbstractAsyncContextManager[object]]  # of a query; EngineFailed if it must not be made
 
 
-class SearchOptions(ContentRecord, frozen=True):
+class SearchOptions(Content, msgspec.Struct, frozen=True):
     """The engine and its limits. `index` is the file of the local engine."""
 
     engine: EngineName
@@ -29,7 +29,7 @@ class SearchOptions(ContentRecord, frozen=True):
     searches_per_day: int = 1000  # of one account
 
 
-class SearchRequest(ContentRecord, frozen=True):
+class SearchRequest(Content, msgspec.Struct, frozen=True):
     """One search: the account, the last user messages, oldest first, and how many tokens its sources may have.
 
     `charge` charges it, and `decide` asks a model whether it is needed.
@@ -42,7 +42,7 @@ class SearchRequest(ContentRecord, frozen=True):
     decide: DecideByModel | None = None
 
 
-class Hit(ContentRecord, frozen=True):
+class Hit(Content, msgspec.Struct, frozen=True):
     """A result of an engine. An engine that has the text to quote gives it as `text`; otherwise the page is read."""
 
     url: str
@@ -67,7 +67,7 @@ class FetchFailed(Exception):
         self.reason = reason
 
 
-class Source(ContentRecord, frozen=True):
+class Source(Content, msgspec.Struct, frozen=True):
     """A page or document that an answer may cite, and the text of it that the model gets."""
 
     url: str
@@ -75,7 +75,7 @@ class Source(ContentRecord, frozen=True):
     text: str = ""
 
 
-class UnreadPage(ContentRecord, frozen=True):
+class UnreadPage(Content, msgspec.Struct, frozen=True):
     """A page that the user named and that was not read. The reason ends a sentence that begins with "The page"."""
 
     url: str

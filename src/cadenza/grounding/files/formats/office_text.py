@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from cadenza.core.content import ContentRecord
+from cadenza.core.content import Content
 from cadenza.grounding.files.formats.package import Attributes, XmlReader, local
 from cadenza.grounding.files.formats.source import ReadBudget
 from cadenza.grounding.files.formats.text import ListItem, join_blocks, parse_count, table_lines
@@ -35,7 +35,7 @@ LETTERS_MAX = 26 * 20
 BULLET = "-"
 
 
-class Level(ContentRecord):
+class Level(Content, msgspec.Struct):
     """How one level of a list is numbered: `%1.%2` with the numbers of the first two levels."""
 
     form: str = "decimal"
@@ -43,11 +43,11 @@ class Level(ContentRecord):
     start: int = 1
 
 
-class _List(ContentRecord):
+class _List(Content, msgspec.Struct):
     """The levels of a list, and the current number of each."""
 
-    levels: dict[int, Level] = msgspec.field(default_factory=dict)
-    reached: dict[int, int] = msgspec.field(default_factory=dict)
+    levels: dict[int, Level] = {}
+    reached: dict[int, int] = {}
 
 
 class Numbering(XmlReader):
@@ -146,11 +146,11 @@ class Styles(XmlReader):
             self._style = ""
 
 
-class _Paragraph(ContentRecord):
+class _Paragraph(Content, msgspec.Struct):
     """A paragraph that is being read."""
 
     heading: int = 0
-    pieces: list[str] = msgspec.field(default_factory=list)
+    pieces: list[str] = []
     list_level: int | None = None
     list_id: str = ""
 
@@ -165,11 +165,11 @@ class _Paragraph(ContentRecord):
         return text if self.list_level is None else ListItem(f"{'  ' * min(self.list_level, 8)}{number} {text}")
 
 
-class _Table(ContentRecord):
+class _Table(Content, msgspec.Struct):
     """A table that is being read. A cell is its paragraphs, and how many columns it spans."""
 
-    rows: list[list[str]] = msgspec.field(default_factory=list)
-    cell: list[str] = msgspec.field(default_factory=list)
+    rows: list[list[str]] = []
+    cell: list[str] = []
     span: int = 1
 
     def end_cell(self) -> None:

@@ -9,7 +9,9 @@ import posixpath
 from collections.abc import Iterable
 from xml.parsers import expat
 
-from cadenza.core.content import ContentRecord
+import msgspec
+
+from cadenza.core.content import Content
 from cadenza.grounding.files.formats.source import DAMAGED, SourceFile
 from cadenza.grounding.files.records import Unreadable
 
@@ -55,7 +57,7 @@ def _refuse_doctype(*_: object) -> None:
     raise Unreadable("it has a document type declaration, which is not allowed in such a file")
 
 
-class Relation(ContentRecord, frozen=True):
+class Relation(Content, msgspec.Struct, frozen=True):
     """A relationship: its kind, which is the last word of its address, and the part that it leads to."""
 
     kind: str

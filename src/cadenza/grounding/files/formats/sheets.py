@@ -10,7 +10,7 @@ from bisect import bisect_left
 
 import msgspec
 
-from cadenza.core.content import ContentRecord
+from cadenza.core.content import Content
 from cadenza.grounding.files.formats.cells import CellFormats, column_letters, column_of, show_number, unescaped
 from cadenza.grounding.files.formats.package import (
     Attributes,
@@ -77,11 +77,11 @@ class _Strings(XmlReader):
             self._pieces.append(data)
 
 
-class _Row(ContentRecord):
+class _Row(Content, msgspec.Struct):
     """The cells of a row that have a value, by their columns."""
 
     number: int
-    cells: dict[int, str] = msgspec.field(default_factory=dict)
+    cells: dict[int, str] = {}
 
 
 class _Sheet(XmlReader):

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import msgspec
 
-from cadenza.core.content import ContentRecord
+from cadenza.core.content import Content
 from cadenza.grounding.files.formats.office_text import SHAPES, OfficeText
 from cadenza.grounding.files.formats.package import Attributes, Package, XmlReader, is_office_package, relation_id
 from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
@@ -29,14 +29,14 @@ class Place(IntEnum):
     MARGIN = 3
 
 
-class _Shape(ContentRecord):
+class _Shape(Content, msgspec.Struct):
     """A shape, or a group of shapes."""
 
     place: Place = Place.LAYOUT
     top: int = 0
     left: int = 0
-    blocks: list[str] = msgspec.field(default_factory=list)
-    inner: "list[_Shape]" = msgspec.field(default_factory=list)
+    blocks: list[str] = []
+    inner: "list[_Shape]" = []
 
     def key(self) -> tuple[int, int, int]:
         return (self.place, self.top, self.left)

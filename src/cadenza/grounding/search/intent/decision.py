@@ -9,7 +9,9 @@ from datetime import date
 from functools import partial
 from itertools import chain
 
-from cadenza.core.content import ContentRecord
+import msgspec
+
+from cadenza.core.content import Content
 from cadenza.grounding.search.intent.question import find_question, is_follow_up
 from cadenza.grounding.search.intent.scorer import score
 from cadenza.grounding.search.pages.addresses import Network
@@ -24,7 +26,7 @@ from cadenza.grounding.search.words import (
 LOOK_BACK = 4  # messages before the last one that a follow-up may refer to
 
 
-class Decision(ContentRecord, frozen=True):
+class Decision(Content, msgspec.Struct, frozen=True):
     """Whether to search, and why: "none" (no words), "forbidden", "url", "asked", "follow_up" or "score".
 
     `urls` are the addresses that the person wants read; those of a follow-up are in an earlier message.

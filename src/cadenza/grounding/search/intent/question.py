@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from cadenza.core.content import ContentRecord
+import msgspec
+
+from cadenza.core.content import Content
 from cadenza.grounding.search.pages.addresses import Network
 from cadenza.grounding.search.words import (
     FOLLOW_UP_OPENERS,
@@ -46,7 +48,7 @@ URL_TRAILING_MARKS = ".,;:!?'*_~…"
 QUOTES = "\"'`"
 
 
-class Question(ContentRecord, frozen=True):
+class Question(Content, msgspec.Struct, frozen=True):
     """What the person says, without web addresses; the addresses; and whether the message has code."""
 
     text: str
