@@ -5,8 +5,8 @@ record shows numbers and lengths only. Its fields are ordinary strings, bytes an
 tests/unit/test_content.py walks all records and holds each to this, or to a table of metadata.
 """
 
-from collections.abc import Iterator, Sized
-from typing import ClassVar
+from collections.abc import Sized
+from typing import Any, ClassVar
 
 
 class Content:
@@ -18,8 +18,8 @@ class Content:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={shown}' for name, shown in self.__rich_repr__())})"
 
-    def __rich_repr__(self) -> Iterator[tuple[str, str]]:
-        return ((name, describe(getattr(self, name))) for name in self.__struct_fields__)
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [(name, describe(getattr(self, name))) for name in self.__struct_fields__]
 
 
 def describe(value: object) -> str:
