@@ -19,10 +19,9 @@ def catch_strays(log: Log) -> None:
     logging.raiseExceptions = False  # or a line that cannot be formatted is printed with its arguments
     logging.root.handlers = [_LibraryLines(log)]
 
-    def warn(_text: object, category: type[Warning], file: str, line: int, *_: object) -> None:
-        log.warning("a library warned", places=[category.__name__, f"{file}:{line}"])
-
-    warnings.showwarning = warn
+    warnings.showwarning = lambda _text, category, filename, lineno, *_: log.warning(
+        "a library warned", places=[category.__name__, f"{filename}:{lineno}"]
+    )
 
 
 def _report(log: Log, error: BaseException | None, kind: type[BaseException]) -> None:
