@@ -12,6 +12,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from cadenza.cli.accounts import accounts
+from cadenza.cli.audit import retention
 from cadenza.cli.classes import classes
 from cadenza.cli.console import say
 from cadenza.cli.doctor.command import doctor
@@ -74,8 +75,9 @@ ledger.add_command(verify)
 app.add_command(ledger)
 app.add_command(documents)
 app.add_command(report)
+app.add_command(click.Group("acts", dict(audit.commands), hidden=True))  # the name of `audit` in earlier releases
+audit.add_command(retention)
 app.add_command(audit)
-app.add_command(click.Group("acts", audit.commands, hidden=True))  # the name of `audit` in earlier releases
 app.add_command(index)
 app.add_command(migrate)
 app.add_command(backup)
