@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 from cadenza.audit import documents
-from cadenza.audit.api_senders import chat_fields, half_stream
+from cadenza.audit.api_senders import chat_fields
 from cadenza.audit.client import AuditReply
 from cadenza.audit.needles import AuditNeedle
 from cadenza.audit.private_config import MODEL, PROVIDER
@@ -108,14 +108,6 @@ async def _evaluate(stage: AuditStage, needle: AuditNeedle) -> None:
         raise ControlError("'cadenza classes evaluate' failed in the audit.")
 
 
-async def _kill(stage: AuditStage, needle: AuditNeedle) -> None:
-    """End the service in the middle of a stream, and start it again: what it left is then settled."""
-    async with half_stream(stage, needle):
-        await stage.service.kill()
-    await stage.service.start()
-    stage.use_port(stage.service.port)
-
-
 def on_pages() -> Iterator[Sender]:
     """The web application."""
     yield Sender("sign-in: User-Agent", _sign_in, is_live=True, kept=IN_STORE, tables=frozenset({"sessions"}))
@@ -163,8 +155,11 @@ def by_index() -> Iterator[Sender]:
     yield Sender("search: indexed document", _index, kept=frozenset({Kept.INDEX}))
 
 
-def in_the_end() -> Iterator[Sender]:
-    """What ends the service, or runs beside it, and one request to the service after it was killed."""
+def by_commands() -> Iterator[Sender]:
+    """Commands that run beside the service."""
     yield Sender("evaluation: message, answer and grader", _evaluate)
-    yield Sender("the service is killed in a stream", _kill)
+
+
+def after_kill() -> Iterator[Sender]:
+    """The service that settles what the killed one left."""
     yield Sender("after the kill: a message", _chat)

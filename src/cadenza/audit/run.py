@@ -8,14 +8,14 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Coroutine, Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from cadenza.audit import api_senders, other_senders
 from cadenza.audit.client import AuditClient
-from cadenza.audit.findings import Expectation, Findings
+from cadenza.audit.findings import Expectation, Findings, SentNeedle
 from cadenza.audit.needles import Needles
 from cadenza.audit.places import search_bytes, search_folder, search_sqlite
 from cadenza.audit.private_config import AuditedPlaces, make_config
@@ -38,6 +38,7 @@ from cadenza.store.store import Store
 CREDIT_NANO = 100 * NANO_PER_DOLLAR
 ONE_REQUEST = KeyLimits(requests_per_second=0.001, burst=1)
 OK = 200
+KILLED = "the service is killed in a stream"
 
 
 async def audit_own_service(
@@ -57,15 +58,14 @@ async def audit_own_service(
         findings.notes += config.notes
         for name in config.secrets:
             findings.expect(name, Expectation(frozenset({Kept.ENVIRONMENT}), must_be_found=False))
-        store = open_store(own_url)
-        stack.push_async_callback(store.close)
-        await migrate(store, None)
-        accounts = await open_accounts(store, needles, findings, CREDIT_NANO)
+        async with _opened(own_url) as store:
+            await migrate(store, None)
+            accounts = await open_accounts(store, needles, findings, CREDIT_NANO)
         service = AuditedService(folders, os.environ, config.variables)
         stack.push_async_callback(service.kill)
         audit = OwnAudit(needles, findings, folders, service, upstream)
-        await audit.send(store, accounts, has_index=config.has_index)
-        await audit.search(store, places, began_s)
+        await audit.send(own_url, accounts, has_index=config.has_index)
+        await audit.search(places, store.path, began_s)
 
 
 async def end_by_signal(work: Coroutine[None, None, None]) -> None:
@@ -76,6 +76,16 @@ async def end_by_signal(work: Coroutine[None, None, None]) -> None:
         await task
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+
+
+@asynccontextmanager
+async def _opened(url: str) -> AsyncIterator[Store]:
+    """A store, which must be closed before its file is searched: reading it would drop the locks of a connection."""
+    store = open_store(url)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 class OwnAudit:
@@ -95,25 +105,43 @@ class OwnAudit:
         self._service = service
         self._upstream = upstream
 
-    async def send(self, store: Store, accounts: AuditAccounts, *, has_index: bool) -> None:
-        stage = AuditStage(
-            AuditClient(0, accounts.key),
-            accounts,
-            store,
-            upstream=self._upstream,
-            service=self._service,
-            folders=self._folders,
-        )
-        if has_index:
-            await send_all(stage, other_senders.by_index(), self._needles, self._findings)
+    async def send(self, store_url: str, accounts: AuditAccounts, *, has_index: bool) -> None:
+        """Use the service in every way. At the end it runs, after it was killed in between."""
+        async with _opened(store_url) as store:
+            stage = AuditStage(
+                AuditClient(0, accounts.key),
+                accounts,
+                store,
+                upstream=self._upstream,
+                service=self._service,
+                folders=self._folders,
+            )
+            if has_index:
+                await self._send(stage, other_senders.by_index())
+            await self._service.start()
+            stage.use_port(self._service.port)
+            await self._send(stage, all_senders())
+            await self._send(stage, other_senders.by_commands())
+        await self._search_running()
+        await self._kill(stage)
         await self._service.start()
         stage.use_port(self._service.port)
-        await send_all(stage, all_senders(), self._needles, self._findings)
-        await self._search_running()
-        await send_all(stage, other_senders.in_the_end(), self._needles, self._findings)
+        await self._send(stage, other_senders.after_kill())
         self._findings.reached = self._upstream.counts
         if not any(one.status == OK for one in self._findings.sent):
             raise ControlError("The audited service answered no request, so the audit shows nothing.")
+
+    async def _send(self, stage: AuditStage, senders: Iterable[Sender]) -> None:
+        await send_all(stage, senders, self._needles, self._findings)
+
+    async def _kill(self, stage: AuditStage) -> None:
+        """End the service in the middle of a stream. What it leaves is searched before it is settled."""
+        needle = self._needles.make(KILLED)
+        async with api_senders.half_stream(stage, needle):
+            await self._service.kill()
+        self._findings.sent.append(SentNeedle(KILLED, None))
+        left = search_folder(self._needles, "data folder, as the killed service left it", self._folders.store)
+        self._findings.add(Kept.STORE, [left])
 
     async def _search_running(self) -> None:
         """What is only there while the service runs."""
@@ -122,17 +150,17 @@ class OwnAudit:
         metrics = await AuditClient(self._service.port).get("/metrics")
         self._findings.add(None, [search_bytes(needles, "/metrics", metrics.body)])
 
-    async def search(self, store: Store, places: AuditedPlaces, began_s: float) -> None:
+    async def search(self, places: AuditedPlaces, path: Path | None, began_s: float) -> None:
+        """Search everything, a part of it while the service runs. `path` is that of a SQLite store."""
         needles, folders, add = self._needles, self._folders, self._findings.add
         await self._search_running()
-        if store.path:
+        if path:
             await self._service.run("backup", "backup")
-        await store.close()  # reading its file would drop the locks of a connection
         if not places.shared_state_url.startswith("memory:"):
             add(None, await search_valkey(needles, places.shared_state_url))
         await self._service.stop()
-        if store.path:
-            add(Kept.STORE, search_sqlite(needles, store.path))
+        if path:
+            add(Kept.STORE, search_sqlite(needles, path))
             add(Kept.STORE, [search_folder(needles, "data folder", folders.store)])
         else:
             add(Kept.STORE, await search_postgres(needles, places.store_url))
