@@ -25,6 +25,8 @@ class SearchOptions(msgspec.Struct, frozen=True):
     allow_networks: tuple[str, ...] = ()
     price_nano: int = 0  # of one search
     searches_per_day: int = 1000  # of one account
+    kept_s: int = 300  # how long results are kept in memory
+    pages_kept_s: int = 600
 
     def __repr__(self) -> str:  # without the key and the passwords that addresses may have
         return f"SearchOptions({self.engine})"

@@ -51,10 +51,11 @@ def _counts(rows: Metered) -> list[ColumnElement[int]]:
     ]
 
 
-MARGINS = {
-    name: Statement(add_up(lambda rows, group=group: [group(rows)], _sums, lambda rows: (*rows.in_span, _has_tokens(rows))))  # type: ignore[misc]
-    for name, group in GROUPS.items()
-}
+def _margins(group: Callable[[Metered], ColumnElement[object]]) -> Statement:
+    return Statement(add_up(lambda rows: [group(rows)], _sums, lambda rows: (*rows.in_span, _has_tokens(rows))))
+
+
+MARGINS = {name: _margins(group) for name, group in GROUPS.items()}
 COUNTS = Statement(
     add_up(
         lambda rows: [rows.c.started_at // DAY_MS, rows.c.model],

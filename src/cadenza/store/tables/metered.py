@@ -54,4 +54,3 @@ def _sum_up(
     summed = [total(column).label(f"sum_{number}") for number, column in enumerate(sums)]
     places = [text(str(number)) for number in range(1, len(named) + 1)]
     return select(*named, *summed).where(*where).group_by(*places)
-

@@ -1,6 +1,6 @@
 """Reads the metering rows: usage over a span of time, in total, by group, and by day and class."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, select
 
@@ -12,6 +12,8 @@ from cadenza.store.statements import Statement, total
 from cadenza.store.store import Store
 from cadenza.store.tables.keys import OF_WEB, WEB_NAME
 from cadenza.store.tables.metered import REQUESTS, Metered, add_up
+
+Group = Callable[[Metered], ColumnElement[object]]
 
 FIELDS = Counters.__struct_fields__
 BALANCE = Statement(select(accounts.c.balance_nano, accounts.c.created_at).where(accounts.c.id == bindparam("account")))
@@ -47,20 +49,20 @@ def _email(rows: Metered) -> ColumnElement[object]:
     return select(accounts.c.email).where(accounts.c.id == rows.c.account_id).scalar_subquery()
 
 
-GROUPS: dict[GroupBy, Callable[[Metered], ColumnElement[object]]] = {
+GROUPS: dict[GroupBy, Group] = {
     "day": lambda rows: rows.c.started_at // DAY_MS,
     "model": lambda rows: rows.c.class_id,
     "key": _key,
     "account": _email,
 }
-REPORTS = {
-    name: Statement(add_up(lambda rows, group=group: [group(rows)], _counters, lambda rows: rows.of_span))  # type: ignore[misc]
-    for name, group in GROUPS.items()
-}
-REPORTS_OF_ALL = {
-    name: Statement(add_up(lambda rows, group=group: [group(rows)], _counters, lambda rows: rows.in_span))  # type: ignore[misc]
-    for name, group in GROUPS.items()
-}
+
+
+def _report(group: Group, where: Callable[[Metered], Sequence[ColumnElement[bool]]]) -> Statement:
+    return Statement(add_up(lambda rows: [group(rows)], _counters, where))
+
+
+REPORTS = {name: _report(group, lambda rows: rows.of_span) for name, group in GROUPS.items()}
+REPORTS_OF_ALL = {name: _report(group, lambda rows: rows.in_span) for name, group in GROUPS.items()}
 
 
 def _day_and_class(rows: Metered) -> list[ColumnElement[object]]:

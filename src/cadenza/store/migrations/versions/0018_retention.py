@@ -1,4 +1,4 @@
-"""Metering rows that are rolled up by day, how far that has come, and audit events that may be removed when they are old.
+"""Metering rows that are rolled up by day, how far that has come, and old audit events that may be removed.
 
 Expand only: a process of the release before reads no days, so its reports lack what is rolled up. Nothing is rolled up
 or removed before the config has a limit for it.
@@ -62,9 +62,7 @@ def create_usage_days() -> None:
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name="fk_usage_days_account_id"),
         sa.ForeignKeyConstraint(["key_id"], ["keys.id"], name="fk_usage_days_key_id"),
         sa.CheckConstraint("requests > 0", name="ck_usage_days_requests_are_counted"),
-        sa.CheckConstraint(
-            "cached_tokens BETWEEN 0 AND prompt_tokens", name="ck_usage_days_cached_is_part_of_prompt"
-        ),
+        sa.CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens", name="ck_usage_days_cached_is_part_of_prompt"),
         sa.CheckConstraint("completion_tokens >= 0", name="ck_usage_days_completion_is_not_negative"),
         sa.CheckConstraint("cost_nano >= 0 AND charged_nano >= 0", name="ck_usage_days_cost_is_not_negative"),
     )
