@@ -9,6 +9,7 @@ changed. A config with mistakes is not used: versions that were promoted meanwhi
 
 import asyncio
 import gc
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -58,7 +59,7 @@ from cadenza.grounding.wanted import GroundingOptions
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.headers import TrustedProxies
-from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
+from cadenza.observe import FaultPoint, Log, LoopLag, Observer, catch_strays, loop_errors, make_log
 from cadenza.observe.minutes import EVERY_S, MinuteRing, read_totals
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.process import memory_room
@@ -250,6 +251,7 @@ class App:
         stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._follow_changes()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._keep_minutes()))
+        stack.callback(LoopLag(self._observer.metrics).stop)
         canaries = Canaries(self._store, self._observer, lambda: gateway.snapshot.catalogue)
         stack.push_async_callback(stop_task, asyncio.create_task(canaries.run()))
         stack.push_async_callback(self._stop_upstreams)
@@ -425,8 +427,8 @@ class App:
 def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
     """The config has replaced what was served. An edit does that, and so does a process with another config."""
     class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
-    say = log.warning if is_odd else log.info
-    say(
+    log.log(
+        logging.WARNING if is_odd else logging.INFO,
         "the config replaces what serves a class",
         class_id=class_id,
         version=after.version.number,
@@ -557,5 +559,6 @@ def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
 
 def build_from_environment() -> App:
     """For worker processes, which are given nothing but the environment."""
-    folder = os.environ.get(WORKERS_FOLDER)
-    return App(load_settings(None, os.environ, Path.cwd()), make_log(), Path(folder) if folder else None)
+    folder, log = os.environ.get(WORKERS_FOLDER), make_log()
+    catch_strays(log)
+    return App(load_settings(None, os.environ, Path.cwd()), log, Path(folder) if folder else None)

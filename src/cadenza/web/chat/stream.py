@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from cadenza.control.sign_in.sessions import SignedIn, digest_of, find_session
+from cadenza.core.content import Content
 from cadenza.core.errors import (
     ContextOverflow,
     Forbidden,
@@ -48,7 +49,7 @@ THINGS = {"vision": "images", "files": "files", "audio": "audio"}  # by the capa
 FOREIGN = "This request was not sent by one of our own pages, or its page is out of date. Reload the page."
 
 
-class FileMeasured(msgspec.Struct, frozen=True):
+class FileMeasured(Content, msgspec.Struct, frozen=True):
     """How large a file is: its parts in words ("300 pages"), its tokens, and the fewest that a question takes of it."""
 
     parts: str
