@@ -73,7 +73,11 @@ async def count_request(gateway: Gateway, found: FoundKey) -> Caller:
     principal = _principal_of(found)
     key_id, rate = principal.key_id, rate_of(principal, gateway.snapshot.limits)
     gateway.key_use.note(key_id)
-    ticket = gateway.rates.take_now(key_id, rate) or await gateway.rates.take(key_id, rate)
+    ticket = gateway.rates.take_now(key_id, rate)
+    if ticket is None:
+        began_s = time.monotonic()
+        ticket = await gateway.rates.take(key_id, rate)
+        gateway.observer.metrics.waits.add("rate", time.monotonic() - began_s)
     return Caller(principal, rate, ticket)
 
 
@@ -104,7 +108,7 @@ def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) 
     if not exchange.claim(caller.principal.key_id):
         exchange.close_after_reply()
         gateway.observer.metrics.refused.labels("connections").inc()
-        raise RateLimited("This key has too many connections open. Close some, or reuse them.", retry_after_s=1.0)
+        raise RateLimited("This key has too many connections open. Close some, or reuse them.", 1.0, "connections")
 
 
 def presented_key(headers: dict[bytes, bytes]) -> bytes:
@@ -135,6 +139,7 @@ def rate_exceeded(ticket: Ticket, rate: Rate) -> RateLimited:
         f"This key may make {rate.per_s:g} requests a second, and {rate.burst} at once. Retry after the time in the "
         "retry-after-ms header.",
         ticket.wait_s,
+        "rate",
     )
 
 

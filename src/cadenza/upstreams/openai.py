@@ -133,7 +133,8 @@ class HttpReply:
         except TimeoutError:
             raise Fault(FaultKind.TIMED_OUT) from None
         except OutOfResources:
-            raise RateLimited("The service has no file left for a connection. Retry shortly.", BUSY_RETRY_S) from None
+            message = "The service has no file left for a connection. Retry shortly."
+            raise RateLimited(message, BUSY_RETRY_S, "open_files") from None
         except (Unreachable, Unanswered):
             raise Fault(FaultKind.UNREACHABLE) from None
         except Broken:
