@@ -77,7 +77,7 @@ class HttpClient:
         `on_sent` gets True when the request is written to a connection, and False if it went to such a closed one.
         """
         pieces: Pieces = ()
-        if type(body) is bytes:
+        if isinstance(body, bytes):
             request = b"%b%d\r\n\r\n%b" % (head, len(body), body)
         else:
             pieces = body
