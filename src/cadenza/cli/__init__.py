@@ -27,7 +27,7 @@ from cadenza.cli.model import model
 from cadenza.cli.months import close, report, verify
 from cadenza.cli.operator import audit
 from cadenza.cli.prices import price
-from cadenza.cli.requests import explain
+from cadenza.cli.requests import explain, tail
 from cadenza.cli.serve import backup, migrate, serve
 from cadenza.cli.suites import suite
 from cadenza.cli.tokens import tokens
@@ -76,6 +76,7 @@ app.add_command(ledger)
 app.add_command(documents)
 app.add_command(report)
 app.add_command(explain)
+app.add_command(tail)
 app.add_command(audit)
 app.add_command(click.Group("acts", audit.commands, hidden=True))  # the name of `audit` in earlier releases
 app.add_command(index)

@@ -4,6 +4,8 @@ A request has a metering row if its credit was held, an entry if it was charged,
 was not plain. None of them has content.
 """
 
+import re
+
 import msgspec
 
 from cadenza.control.operator import find_requests
@@ -15,10 +17,24 @@ from cadenza.ledger import statement
 from cadenza.ledger.statement import ChargeDetails
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts, operators, request_details
-from cadenza.store.tables.request_details import MeteredRequest, RunningRequest, StoredDetails
+from cadenza.store.tables.request_details import (
+    CHARGED,
+    UNCHARGED,
+    MeteredRequest,
+    NumberedRequests,
+    RecentRequest,
+    RunningRequest,
+    StoredDetails,
+)
 
 TEXT_MAX = 200
 FOUND_MAX = 10
+STATUS = re.compile(r"[1-5]([0-9]{2}|xx)")
+TIME = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(ms|s|m)?")
+UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000}
+SCANNED = 2_000  # of the newest requests, for those that are wanted
+BEHIND_MAX = 1_000  # how many requests a follower may be behind
+OVERLAP = 200
 UNCONFIRMED_MS = 5_000  # a client does not wait longer for its charge: ledger/writer.py
 
 CAUSES = {  # the cause of an outcome -> what happened, and what to do
@@ -317,3 +333,80 @@ def _say_unknown(text: str) -> str:
         " a line for every request, with its request_id."
     )
     return f"No request with the id {text[:TEXT_MAX]!r} is known. {kinds}"
+
+
+class RequestFilter(msgspec.Struct, frozen=True):
+    """Which requests are shown. A status may be a class of statuses: `5xx`. Empty fields let all through."""
+
+    email: str = ""
+    key: str = ""  # its id or displayed prefix
+    class_id: str = ""
+    statuses: tuple[str, ...] = ()
+    slow_ms: int = 0
+
+    def takes(self, one: RecentRequest) -> bool:
+        status = str(one.status)
+        return (
+            (not self.email or one.email == self.email)
+            and (not self.key or self.key in (one.key_id, one.key_prefix))
+            and (not self.class_id or one.class_id == self.class_id)
+            and (not self.statuses or any(status == wanted or f"{status[0]}xx" == wanted for wanted in self.statuses))
+            and one.duration_ms >= self.slow_ms
+        )
+
+
+ALL = RequestFilter()
+
+
+def parse_filter(email: str = "", key: str = "", class_id: str = "", status: str = "", slow: str = "") -> RequestFilter:
+    """From what was typed. ControlError if a status or a time cannot be read."""
+    statuses = tuple(one.strip().lower() for one in status.split(",") if one.strip())
+    for one in statuses:
+        if not STATUS.fullmatch(one):
+            raise ControlError(f"{one[:TEXT_MAX]!r} is not a status. Write one like 429 or 5xx, or several: 429,5xx.")
+    return RequestFilter(email.strip().lower(), key.strip(), class_id.strip(), statuses, _parse_ms(slow))
+
+
+def _parse_ms(text: str) -> int:
+    found = TIME.fullmatch(text.strip().lower() or "0")
+    if found is None:
+        raise ControlError(f"{text[:TEXT_MAX]!r} is not a length of time. Write it like 2s or 500ms.")
+    return round(float(found[1]) * UNITS_MS[found[2] or "s"])
+
+
+class RequestFollower:
+    """Reads the requests that have ended, again and again, and bounds what that costs the store.
+
+    A reader that falls behind goes on with the newest, and is told how many it missed.
+    """
+
+    def __init__(self, store: Store, wanted: RequestFilter) -> None:
+        self._store = store
+        self._wanted = wanted
+        self._after = {CHARGED: 0, UNCHARGED: 0}
+        self._seen: dict[NumberedRequests, set[int]] = {CHARGED: set(), UNCHARGED: set()}
+
+    async def newest(self, count: int) -> list[RecentRequest]:
+        """The newest that are wanted, among the last SCANNED; oldest first. Later ones are read by `more`."""
+        found = list[RecentRequest]()
+        for kind in self._after:
+            self._after[kind] = await kind.last(self._store)
+            newest = await kind.newest(self._store, max(count, OVERLAP if self._wanted == ALL else SCANNED))
+            found += filter(self._wanted.takes, newest)
+            self._seen[kind] = {one.number for one in newest}
+        return sorted(found, key=lambda one: one.ended_at)[-count:] if count else []
+
+    async def more(self) -> tuple[list[RecentRequest], int]:
+        """Those that ended since, oldest first, and how many were left out."""
+        found, missed = list[RecentRequest](), 0
+        for kind in self._after:
+            last = await kind.last(self._store)
+            after = max(self._after[kind], last - BEHIND_MAX)
+            missed += after - self._after[kind]
+            # Transactions of Postgres become visible in another order than that of their numbers.
+            overlap = OVERLAP if self._store.writes_in_parallel else 0
+            later = await kind.later(self._store, after - overlap, BEHIND_MAX + overlap)
+            found += [one for one in later if one.number not in self._seen[kind] and self._wanted.takes(one)]
+            self._seen[kind] = {one.number for one in later}
+            self._after[kind] = max([last, *self._seen[kind]])
+        return sorted(found, key=lambda one: one.ended_at), missed
