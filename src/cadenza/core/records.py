@@ -170,6 +170,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     usage: Usage | None = None  # what is charged; None where nothing is
     first_byte_ms: int | None = None
+    gap_ms: int | None = None  # the longest between two chunks; None of a reply with fewer
     fault: str = ""  # the kind of upstream fault that broke off its stream, or that left it without an answer
     has_doubtful_usage: bool = False  # the upstream's counts could not be true
     finish_reason: str = ""  # of a reply that is complete

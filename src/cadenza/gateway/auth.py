@@ -73,7 +73,11 @@ async def count_request(gateway: Gateway, exchange: Exchange, found: FoundKey) -
     principal = _principal_of(found, exchange.request.memo)
     key_id, rate = principal.key_id, rate_of(principal, gateway.snapshot.limits)
     gateway.key_use.note(key_id)
-    ticket = gateway.rates.take_now(key_id, rate) or await gateway.rates.take(key_id, rate)
+    ticket = gateway.rates.take_now(key_id, rate)
+    if ticket is None:
+        began_s = time.monotonic()
+        ticket = await gateway.rates.take(key_id, rate)
+        gateway.observer.metrics.waits.add("rate", time.monotonic() - began_s)
     return Caller(principal, rate, ticket)
 
 

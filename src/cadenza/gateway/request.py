@@ -107,7 +107,7 @@ class RequestRecord:
         """How the request ended: with the status given, or with that of the reply."""
         exchange, principal, route = self._exchange, self.principal, self._route
         now_s, first_s, started_s = time.perf_counter(), exchange.first_byte_s, exchange.started_s
-        held_s, answered_s = self._held_s, self._answered_s
+        held_s, answered_s, gap_s = self._held_s, self._answered_s, exchange.gap_s
         return Outcome(
             request_id=self.request_id,
             endpoint=self.endpoint,
@@ -123,6 +123,7 @@ class RequestRecord:
             model=route.model if route else "",
             usage=result.usage if result and not result.is_free else None,
             first_byte_ms=None if first_s is None else round((first_s - started_s) * 1000),
+            gap_ms=round(gap_s * 1000) if gap_s else None,
             fault=(result.fault or "") if result else self._fault,
             has_doubtful_usage=result.is_doubtful if result else False,
             finish_reason=(result.finish_reason or "") if result else "",

@@ -7,6 +7,7 @@ out: one that cannot be read is 400 with its name, and one that cannot be read a
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Sequence
 from contextlib import nullcontext, suppress
 from typing import TypeVar
@@ -204,7 +205,7 @@ class Grounder:
 
     async def _run(self, part: str, limit_s: float, gathering: Awaitable[T]) -> T:
         """The result of a part. Each outcome is counted, a failure with its reason."""
-        metrics = self._observer.metrics
+        metrics, began_s = self._observer.metrics, time.monotonic()
         try:
             async with asyncio.timeout(limit_s):
                 found = await gathering
@@ -212,6 +213,8 @@ class Grounder:
             metrics.grounding.labels(part, "late" if isinstance(failure, TimeoutError) else "failed").inc()
             metrics.grounding_failures.labels(part, failure_reason(failure)).inc()
             raise
+        finally:
+            metrics.grounding_time.add(part, time.monotonic() - began_s)
         metrics.grounding.labels(part, "added" if found else "nothing").inc()
         return found
 

@@ -113,6 +113,7 @@ class Exchange:
         "_transport",
         "body",
         "first_byte_s",
+        "gap_s",
         "interruption",
         "keep_alive",
         "last_write_s",
@@ -133,6 +134,7 @@ class Exchange:
         self.started_s = time.perf_counter()
         self.first_byte_s: float | None = None
         self.last_write_s = 0.0  # by the monotonic clock
+        self.gap_s = 0.0  # the longest between two chunks of a stream, as its relay noted it
         self.pause_s = 0.0  # before the next request of the connection is read
         self._transport = transport
 

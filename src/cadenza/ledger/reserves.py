@@ -145,6 +145,14 @@ class Reserves:
     def __len__(self) -> int:
         return len(self._reserves)
 
+    @property
+    def in_use_nano(self) -> int:
+        return sum(reserve.in_use_nano for reserve in self._reserves.values())
+
+    @property
+    def spare_nano(self) -> int:
+        return sum(reserve.spare_nano for reserve in self._reserves.values())
+
     def hold(self, hold: Hold) -> Held | None:
         """Hold credit in memory; None if the reserve does not cover it."""
         reserve = self._reserves.get(hold.account_id)
