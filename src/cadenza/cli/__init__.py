@@ -31,6 +31,7 @@ from cadenza.cli.requests import explain, tail
 from cadenza.cli.serve import backup, migrate, serve
 from cadenza.cli.suites import suite
 from cadenza.cli.tokens import tokens
+from cadenza.cli.top.command import top
 from cadenza.cli.vouchers import vouchers
 from cadenza.cli.watch import watch
 
@@ -75,6 +76,7 @@ ledger.add_command(verify)
 app.add_command(ledger)
 app.add_command(documents)
 app.add_command(report)
+app.add_command(top)
 app.add_command(explain)
 app.add_command(tail)
 app.add_command(audit)
