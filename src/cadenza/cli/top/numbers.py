@@ -1,4 +1,4 @@
-"""From two readings of the metrics to the numbers that an operator wants: rates, percentiles, routes, and what is wrong.
+"""From readings of the metrics to the numbers that an operator wants: rates, percentiles, routes, what is wrong.
 
 Pure. Counters are compared with those of a little while ago; a counter that fell belongs to a process that was
 restarted, and counts as nothing.
@@ -215,7 +215,8 @@ def find_problems(numbers: TopNumbers, change: Change) -> list[str]:
     if numbers.refused_per_s.get("slots") or 0 < numbers.slots_limit <= numbers.slots_taken:
         found.append(
             f"Out of slots: {numbers.slots_taken:,} of {numbers.slots_limit:,} are taken, and "
-            f"{numbers.refused_per_s.get('slots', 0):.1f}/s are refused. Raise concurrency in [limits], or add processes."
+            f"{numbers.refused_per_s.get('slots', 0):.1f}/s are refused. "
+            "Raise concurrency in [limits], or add processes."
         )
     found += _slow(numbers)
     errors = sum(rate for status, rate in numbers.statuses_per_s.items() if status >= "500")

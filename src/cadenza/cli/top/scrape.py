@@ -16,8 +16,7 @@ from cadenza.observe.worker_metrics import Family, Labels, merge
 
 ANSWER_S = 3.0
 BODY_BYTES_MAX = 4 * 1024 * 1024
-READY = "ready"
-TOKEN_ADVICE = "set the variable that metrics_token_env in [server] names, as the service has it"
+ADVICE = "set the variable that metrics_token_env in [server] names, as the service has it"
 NOT_OURS = "this is not the address of a Cadenza service"
 
 
@@ -52,7 +51,7 @@ def _read_metrics(url: str, token: str | None) -> list[Family] | str:
     try:
         status, text = _get(f"{url}/metrics", headers)
         if status in (401, 403):
-            return f"{url} does not show its metrics: {TOKEN_ADVICE}."
+            return f"{url} does not show its metrics: {ADVICE}."
         families = _parse(text) if status == 200 else []
     except OSError as error:
         return f"{url} does not answer: {_reason(error)}."
