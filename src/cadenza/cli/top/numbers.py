@@ -230,7 +230,7 @@ def _slow(numbers: TopNumbers) -> list[str]:
     if p95_s is not None and p95_s > SLOW_FIRST_TOKEN_S:
         where = busiest(numbers.routes)
         found.append(
-            f"Replies begin late: 1 of 20 after {show_s(p95_s)} or more."
+            f"Replies begin late: p95 of the first token is up to {show_s(p95_s)}."
             + (f" Most of those in flight are at {where.name}." if where else "")
         )
     if numbers.loop_lag_s is not None and numbers.loop_lag_s > SLOW_LOOP_S:

@@ -60,7 +60,7 @@ def _figures(numbers: TopNumbers) -> list[str]:
             f"{name} {tokens.get(kind, 0):,.0f}"
             for name, kind in (("in", "prompt"), ("cached", "cached"), ("out", "completion"))
         ),
-        "money/h": f"charged {charged}   " + (f"cost {cost}   margin {margin}" if has_cost else "cost –   margin –"),
+        "money/h": money,
         "slots": f"{numbers.slots_taken:,} of {numbers.slots_limit:,}   in flight {numbers.in_flight:,}   "
         f"holds {numbers.holds:,}",
         "store": f"commit p95 {show_s(numbers.commit_s)}   waiting {numbers.waiting_moves:,}   "
