@@ -13,7 +13,7 @@ ERROR_STATUS = 400  # and above
 SLOW_FIRST_BYTE_MS = 5_000
 SLOW_SETTLE_MS = 1_000
 WAITING_MAX = 1_000
-ALIKE_MAX = 5  # of one key with one status, between two writes
+ALIKE_MAX = 20  # of one key with one status, between two writes
 
 
 class EndedRequest(NamedTuple):
