@@ -30,7 +30,7 @@ DIGEST = b"d" * 32
 LATER_MS = NOW_MS + 1000
 
 ERASED_WHOLE = {"sessions", "access_tokens", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency"}
-ERASED_WHOLE |= {"buyers"}
+ERASED_WHOLE |= {"buyers", "request_details"}
 KEPT_WITHOUT_A_NAME = {"accounts", "keys", "acts"}
 KEPT = {
     "closed_balances",

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, text_of_extras, usage_object
+from cadenza.core.content import Content
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, text_of_calls
@@ -28,7 +29,7 @@ from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Fault, OpenReply, Piece
 
 
-class ReplyHead(msgspec.Struct, frozen=True):
+class ReplyHead(Content, msgspec.Struct, frozen=True):
     """The fields that every chunk of a reply repeats, its price, and what else is known before it begins."""
 
     completion_id: str

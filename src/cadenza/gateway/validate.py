@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from cadenza.core.chat import NO_FIELDS, SAMPLING, ChatRequest, Fields, UsageOptions
+from cadenza.core.content import Content
 from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.message_json import RAW_ITEMS
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
@@ -42,7 +43,7 @@ WHOLE_SURROGATES = re.compile(
 )
 
 
-class ChatBody(msgspec.Struct, forbid_unknown_fields=True):
+class ChatBody(Content, msgspec.Struct, forbid_unknown_fields=True):
     """The fields that are used. What has a structure of its own stays raw."""
 
     model: str | None = None

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.core.records import Route, Usage
 from cadenza.core.tokens import output_room
 from cadenza.core.tool_calls import ToolCallPart
@@ -64,7 +65,7 @@ class NotCounted(AssertionError):
     """A request has more bytes than were counted: a field was forgotten. It is not sent."""
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Ask(Content, msgspec.Struct, frozen=True):
     """A request to an upstream: messages, tools and sampling fields as raw JSON.
 
     `messages` has one leading system message. `separate` has each of the client's own, if there are several.
@@ -113,7 +114,7 @@ class ReplyBounds(msgspec.Struct, frozen=True):
         return cls(tokens * EVENTS_PER_TOKEN + EVENTS_EXTRA, tokens * BYTES_PER_TOKEN + BYTES_EXTRA)
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Piece(Content, msgspec.Struct, frozen=True):
     """A part of a reply, in one form for all dialects. A non-streaming reply is a single piece."""
 
     content: str = ""

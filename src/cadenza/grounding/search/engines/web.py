@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.search.engines.base import EngineBusy
 from cadenza.grounding.search.records import EngineFailed, Hit
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
@@ -179,7 +180,7 @@ def _unzip(body: bytes) -> bytes:
     return plain
 
 
-class _Result(msgspec.Struct):
+class _Result(Content, msgspec.Struct):
     """A result of any engine. SearXNG and Tavily call the snippet `content`, Brave calls it `description`."""
 
     url: str
@@ -188,7 +189,7 @@ class _Result(msgspec.Struct):
     description: str | None = None
 
 
-class ResultList(msgspec.Struct):
+class ResultList(Content, msgspec.Struct):
     """The answer of SearXNG and of Tavily."""
 
     results: list[msgspec.Raw]
