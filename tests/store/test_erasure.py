@@ -72,9 +72,9 @@ def personal_rows(account: str, blob: str) -> list[str]:
         f"INSERT INTO passkeys VALUES ({blob}, '{account}', '{SECRET}', {blob}, 1, 1, NULL)",
         f"INSERT INTO idempotency VALUES ('{account}', {blob}, 'c', 'r', 1, NULL)",
         f"INSERT INTO buyers VALUES ('{account}', '{SECRET}', '{SECRET}', '{SECRET}')",
-        "INSERT INTO request_details (request_id, account_id, key_id, endpoint, class_id, provider, model, status, cause,"
-        " fault, is_charged, ended_at, duration_ms, steps)"
-        f" VALUES ('{SECRET}', '{account}', 'k', 'chat', '', '', '', 400, '', '', false, 1, 1, '[]')",
+        f"""INSERT INTO request_details (request_id, account_id, key_id, endpoint, class_id, provider, model, status,
+        cause, fault, is_charged, ended_at, duration_ms, steps)
+        VALUES ('{SECRET}', '{account}', 'k', 'chat', '', '', '', 400, '', '', false, 1, 1, '[]')""",
     ]
 
 

@@ -16,7 +16,7 @@ from tests.web.operators import account_id_of, audit_events_of, make_operator
 
 OF_MONEY = ("/documents", "/ledger", "/months/2026-10")
 PAGES = ("", "/requests", "/search", "/accounts", "/keys", "/classes", "/classes/forte", *OF_MONEY, "/audit-log")
-READS = ("/overview", "/requests", "/classes/forte", "/load", "/accounts", "/documents", "/ledger", "/months/2026-10", "/audit-log")
+READS = ("/overview", "/requests", "/classes/forte", "/load", "/accounts", *OF_MONEY, "/audit-log")
 
 
 @pytest.fixture
