@@ -187,7 +187,8 @@ def _recent(table: Table, own: Mapping[str, ColumnElement[Any]]) -> Select[Any]:
     )
 
 
-NO_TEXT, NOTHING = literal_column("''"), literal_column("0")
+NO_TEXT: ColumnElement[str] = literal_column("''")
+NOTHING: ColumnElement[int] = literal_column("0")
 _charged = (
     _recent(
         usage,
@@ -296,6 +297,5 @@ def _ms(time_s: float | None) -> int | None:
 
 
 def _read(row: Row) -> StoredDetails:
-    *columns, steps = row
-    found = StoredDetails(*columns, STEPS.decode(steps))
-    return msgspec.structs.replace(found, is_charged=bool(found.is_charged))
+    found = StoredDetails(*row)  # steps are JSON yet
+    return msgspec.structs.replace(found, is_charged=bool(found.is_charged), steps=STEPS.decode(row[-1]))
