@@ -42,7 +42,7 @@ def read_rows() -> list[Table]:
 def write_dashboard(rows: list[Table]) -> str:
     """The dashboard as Grafana imports it."""
     variable = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
-    dashboard = {
+    dashboard: Table = {
         "id": None,
         "uid": "cadenza",
         "title": "Cadenza",
