@@ -5,8 +5,9 @@ decompressed and fed to a scanner of its own. A hit never shows what is around i
 """
 
 import re
-from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -18,7 +19,11 @@ DEPTH_MAX = 2  # an archive in an archive
 OPEN_MAX = 64  # compressed data that is read at once by one scanner
 UNPACKED_BYTES_MAX = 512 * 1024 * 1024  # of one place
 HITS_MAX = 1000  # of one place
+NAMED_MAX = 3
 LINE_BREAKS = b"\r\n"
+
+
+Row = tuple[Any, ...]
 
 
 class NeedleHit(msgspec.Struct, frozen=True):
@@ -43,35 +48,79 @@ class Searched(msgspec.Struct, frozen=True):
 class PlaceSearch:
     """The search of one place. Everything that is read of it is added; `result` is what came of it."""
 
-    def __init__(self, needles: Needles, place: str) -> None:
+    def __init__(self, needles: Needles, place: str, unpacked_bytes_max: int = UNPACKED_BYTES_MAX) -> None:
         self.place = place
         self._forms = needles.forms()
         self._size_bytes = 0
         self._hits = dict[NeedleHit, None]()
-        self._skipped = dict[str, int]()
-        self._unpacked_left = UNPACKED_BYTES_MAX
+        self._skipped = dict[str, list[str]]()  # what, by reason
+        self._unpacked_bytes_max = self._unpacked_left = unpacked_bytes_max
 
     def add(self, data: bytes, where: str = "") -> None:
         """Search a whole value."""
-        self.add_pieces(iter((data,)), where)
+        self.add_pieces((data,), where)
 
-    def add_pieces(self, pieces: Iterator[bytes], where: str = "") -> None:
+    def add_pieces(self, pieces: Iterable[bytes], where: str = "") -> None:
         """Search a value that comes in pieces."""
+        with self.feeding(where) as feed:
+            for piece in pieces:
+                feed(piece)
+
+    @contextmanager
+    def feeding(self, where: str = "") -> Iterator[Callable[[bytes], None]]:
+        """Search a value of which the block hands over the pieces. If it fails, what came before was searched."""
         scanner = self._scanner(where)
-        for piece in pieces:
+
+        def feed(piece: bytes) -> None:
             self._size_bytes += len(piece)
             scanner.feed(piece)
-        scanner.finish()
+
+        try:
+            yield feed
+        finally:
+            scanner.finish()
 
     def add_file(self, file: BinaryIO, where: str = "") -> None:
         self.add_pieces(iter(lambda: file.read(READ_BYTES), b""), where)
 
-    def skip(self, reason: str) -> None:
-        """Say what could not be searched, and why. Equal reasons are counted."""
-        self._skipped[reason] = self._skipped.get(reason, 0) + 1
+    def add_rows(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        """Search every text (bytearray) and blob (bytes) of a table. A hit says which column it is in."""
+        batch, size_bytes = list[Row](), 0
+        for row in rows:
+            batch.append(row)
+            size_bytes += sum(len(value) for value in row if isinstance(value, (bytes, bytearray)))
+            if size_bytes >= READ_BYTES:
+                self._add_batch(table, columns, batch)
+                batch, size_bytes = [], 0
+        self._add_batch(table, columns, batch)
+
+    def _add_batch(self, table: str, columns: Sequence[str], rows: list[Row]) -> None:
+        """Search the texts of all rows at once, and one by one only if something is found."""
+        texts = b"\0".join(value for row in rows for value in row if isinstance(value, bytearray))
+        found = list[str]()
+        trial = Scanner(self._forms, lambda needle, *_: found.append(needle), self.skip, self._take_unpacked)
+        trial.feed(texts)
+        trial.finish()
+        self._size_bytes += 0 if found else len(texts)
+        searched_singly = (bytes, bytearray) if found else bytes
+        for row in rows:
+            for column, value in zip(columns, row, strict=True):
+                if isinstance(value, searched_singly):
+                    self.add(bytes(value), f"{table}.{column}")
+
+    def add_result(self, searched: Searched) -> None:
+        """Add what another search found in a part of this place."""
+        self._size_bytes += searched.size_bytes
+        self._hits |= dict.fromkeys(searched.hits)
+        for skipped in searched.skipped:
+            self.skip(skipped)
+
+    def skip(self, reason: str, what: str = "") -> None:
+        """Say what could not be searched, and why."""
+        self._skipped.setdefault(reason, []).append(what)
 
     def result(self) -> Searched:
-        skipped = [f"{reason} ({count} times)" if count > 1 else reason for reason, count in self._skipped.items()]
+        skipped = [_listed(reason, what) for reason, what in self._skipped.items()]
         return Searched(self.place, self._size_bytes, list(self._hits), skipped)
 
     def _scanner(self, where: str) -> "Scanner":
@@ -85,10 +134,19 @@ class PlaceSearch:
 
     def _take_unpacked(self, size_bytes: int) -> bool:
         if self._unpacked_left < size_bytes:
-            self.skip(f"compressed data beyond {UNPACKED_BYTES_MAX // 2**20} MiB, decompressed")
+            self.skip(f"compressed data beyond {self._unpacked_bytes_max // 2**20} MiB, decompressed")
             return False
         self._unpacked_left -= size_bytes
         return True
+
+
+def _listed(reason: str, what: list[str]) -> str:
+    """The first few of what was skipped for one reason, and how many there are."""
+    named = [one for one in what if one][:NAMED_MAX]
+    if not named:
+        return reason if len(what) == 1 else f"{reason} ({len(what)} times)"
+    more = f" and {len(what) - len(named)} more" if len(what) > len(named) else ""
+    return f"{', '.join(named)}{more}: {reason}"
 
 
 class Scanner:

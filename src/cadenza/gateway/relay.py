@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, text_of_extras, usage_object
+from cadenza.core.content import Content
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, text_of_calls
@@ -28,7 +29,7 @@ from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Fault, OpenReply, Piece
 
 
-class ReplyHead(msgspec.Struct, frozen=True):
+class ReplyHead(Content, msgspec.Struct, frozen=True):
     """The fields that every chunk of a reply repeats, its price, and what else is known before it begins."""
 
     completion_id: str
@@ -197,7 +198,7 @@ class StreamRelay:
             if exchange.write(unsent[0] if is_single else b"".join(unsent)):
                 self._meter.deliver(texts[0] if is_single else "".join(texts))
                 gap_s, self._sent_s = exchange.last_write_s - self._sent_s, exchange.last_write_s
-                if gap_s > exchange.gap_s:  # noqa: PLR1730 a call of max() for each chunk takes longer
+                if gap_s > exchange.gap_s:
                     exchange.gap_s = gap_s
         return not exchange.is_congested
 

@@ -10,8 +10,9 @@ from cadenza.core.attempts import AttemptCounts
 from cadenza.core.records import Outcome
 from cadenza.observe.log import Log, loop_errors, make_log, places
 from cadenza.observe.metrics import Metrics
+from cadenza.observe.strays import catch_strays
 
-__all__ = ["FaultPoint", "Log", "LoopLag", "Metrics", "Observer", "loop_errors", "make_log", "places"]
+__all__ = ["FaultPoint", "Log", "LoopLag", "Metrics", "Observer", "catch_strays", "loop_errors", "make_log", "places"]
 
 
 def now_ms() -> int:
