@@ -111,7 +111,7 @@ def test_leaks_of_a_running_service_are_found(
 def test_an_interrupted_audit_leaves_nothing(tmp_path: Path) -> None:
     """After SIGTERM, the service of the audit has ended, and its folder is removed."""
     variables = environment(TMPDIR=str(tmp_path))
-    command = [PROGRAM, "audit", "retention"]
+    command = [str(PROGRAM), "audit", "retention"]
     with subprocess.Popen(command, cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True) as audit:
         wait_until(lambda: any(tmp_path.glob("cadenza-audit-*/kept/logs/serve-1.log")), "the service of the audit")
         started = children(audit.pid)

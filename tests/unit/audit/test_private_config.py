@@ -38,7 +38,7 @@ def test_every_setting_is_kept_or_replaced(tmp_path: Path) -> None:
     raw = tomllib.loads(found[1])
     config, settings = audited(tmp_path, raw)
     assert OUTSIDE.findall(config.toml) == []
-    assert settings.mail is settings.payments is None
+    assert (settings.mail, settings.payments) == (None, None)
     assert {one.base_url for one in settings.providers.values()} == {f"{UPSTREAM}/v1"}
     assert settings.classes["forte"].routes[0].model == "acme-large"
     assert settings.grounding.search.url == UPSTREAM
