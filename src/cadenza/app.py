@@ -23,7 +23,6 @@ from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.classes import class_rules, provider_costs, resolve_classes, watched_class
 from cadenza.config.settings import (
     DEFAULT_PRICES,
-    GroundingSettings,
     MailSettings,
     ProviderSettings,
     SearchSettings,
@@ -34,6 +33,7 @@ from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.documents import DocumentIssuer
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.prices import read_schedules, say_unused
+from cadenza.control.retention import RetentionKeeper
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.attempts import WATCH
 from cadenza.core.classes import ClassState, ClassVersion
@@ -41,6 +41,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
+from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.evaluation.canaries import Canaries
 from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
@@ -48,6 +49,7 @@ from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.attempt_log import AttemptLog
+from cadenza.gateway.detail_log import DetailLog
 from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import RevocationWatch
@@ -88,6 +90,7 @@ FIXED_SECTIONS = (
     "mail",
     "payments",
     "billing",
+    "retention",
 )  # a reload does not change them
 
 
@@ -118,7 +121,7 @@ class App:
         render = self._workers.render if self._workers else None
         names = HostNames(settings.platform.base_url)
         self._probes = Probes(self._why_not_ready, observer, token, render, names)
-        self._chat = WebChat(log, settings.platform.base_url)
+        self._chat = WebChat(log, settings.platform.base_url, settings.retention)
         self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
@@ -230,6 +233,8 @@ class App:
         attempt_log = AttemptLog(self._store, self._observer)
         attempt_log.start()
         stack.push_async_callback(attempt_log.stop)
+        detail_log = DetailLog(self._store, self._observer)
+        stack.push_async_callback(stop_task, asyncio.create_task(detail_log.run()))
         await self.gateway.start(epoch)
         stack.push_async_callback(self.gateway.stop)
         if self._settings.mail and self._outbox:
@@ -240,6 +245,8 @@ class App:
         if self._settings.billing:
             issuer = DocumentIssuer(self._store, self._settings.billing, self._log)
             stack.push_async_callback(stop_task, asyncio.create_task(issuer.run()))
+        keeper = RetentionKeeper(self._store, self._settings.retention, self._log)
+        stack.push_async_callback(stop_task, asyncio.create_task(keeper.run()))
         gateway = self.gateway
         revocations = RevocationWatch(
             gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
@@ -281,7 +288,7 @@ class App:
         self._states = await self._resolve_classes(settings)
         catalogue = build_catalogue(settings, self._states, await self._read_prices(settings))
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
-        grounder = build_grounder(settings.grounding, self._store, observer)
+        grounder = build_grounder(settings, self._store, observer)
         state = State(self._store, self._presence, self._shared, grounder)
         snapshot = Snapshot(catalogue, upstreams, build_limits(settings), provider_costs(settings, catalogue.routes()))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
@@ -319,7 +326,7 @@ class App:
         upstreams = await self._change_upstreams(upstream_specs(settings, catalogue.routes()))
         if settings.grounding != self._settings.grounding:
             self._retire(self.gateway.grounder.stop)
-            self.gateway.grounder = build_grounder(settings.grounding, self._store, self._observer)
+            self.gateway.grounder = build_grounder(settings, self._store, self._observer)
         if settings is not self._settings:
             providers = list(settings.providers)
             self._log.info("the config was reloaded", classes=list(settings.classes), providers=providers)
@@ -503,16 +510,20 @@ def site_settings(settings: Settings) -> SiteSettings:
         stripe=msgspec.convert(settings.payments, StripeAccess | None, from_attributes=True),
         secret_key=site.secret_key,
         seller=settings.billing,
+        retention=settings.retention,
     )
 
 
-def build_grounder(given: GroundingSettings, store: Store, observer: Observer) -> Grounder:
-    search = None if given.search.engine == "off" else WebSearch(search_options(given.search), observer)
+def build_grounder(settings: Settings, store: Store, observer: Observer) -> Grounder:
+    given = settings.grounding
+    options = None if given.search.engine == "off" else search_options(given.search, settings.retention)
+    search = WebSearch(options, observer) if options else None
     return Grounder(store, observer, GroundingOptions(given.attachments, given.memory), search)
 
 
-def search_options(given: SearchSettings) -> SearchOptions:
-    return msgspec.convert(given, SearchOptions, from_attributes=True)
+def search_options(given: SearchSettings, limits: RetentionLimits = USUAL_LIMITS) -> SearchOptions:
+    options = msgspec.convert(given, SearchOptions, from_attributes=True)
+    return msgspec.structs.replace(options, kept_s=limits.search_result_s, pages_kept_s=limits.page_s)
 
 
 def build_send(mail: MailSettings) -> Send:

@@ -16,6 +16,7 @@ TABLES: dict[str, Keys] = {
     "payments": SECTIONS["payments"],
     "stripe": SECTIONS["payments"]["stripe"],
     "billing": SECTIONS["billing"],
+    "retention": SECTIONS["retention"],
     "character": CHARACTER,
     "prices": PRICE,
     "providers": ANY_PROVIDER,

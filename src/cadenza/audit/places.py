@@ -31,7 +31,7 @@ SQLITE_BACKUPS = "SQLite backups"
 def search_bytes(needles: Needles, place: str, data: bytes | Iterable[bytes]) -> Searched:
     """Bytes that the caller has: a log that it captured, the text of /metrics, traces that it received."""
     search = PlaceSearch(needles, place)
-    search.add_pieces(iter((data,)) if isinstance(data, bytes) else iter(data))
+    search.add_pieces((data,) if isinstance(data, bytes) else data)
     return search.result()
 
 

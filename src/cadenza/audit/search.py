@@ -6,6 +6,7 @@ decompressed and fed to a scanner of its own. A hit never shows what is around i
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import msgspec
@@ -57,15 +58,27 @@ class PlaceSearch:
 
     def add(self, data: bytes, where: str = "") -> None:
         """Search a whole value."""
-        self.add_pieces(iter((data,)), where)
+        self.add_pieces((data,), where)
 
-    def add_pieces(self, pieces: Iterator[bytes], where: str = "") -> None:
+    def add_pieces(self, pieces: Iterable[bytes], where: str = "") -> None:
         """Search a value that comes in pieces."""
+        with self.feeding(where) as feed:
+            for piece in pieces:
+                feed(piece)
+
+    @contextmanager
+    def feeding(self, where: str = "") -> Iterator[Callable[[bytes], None]]:
+        """Search a value of which the block hands over the pieces. If it fails, what came before was searched."""
         scanner = self._scanner(where)
-        for piece in pieces:
+
+        def feed(piece: bytes) -> None:
             self._size_bytes += len(piece)
             scanner.feed(piece)
-        scanner.finish()
+
+        try:
+            yield feed
+        finally:
+            scanner.finish()
 
     def add_file(self, file: BinaryIO, where: str = "") -> None:
         self.add_pieces(iter(lambda: file.read(READ_BYTES), b""), where)
@@ -94,6 +107,13 @@ class PlaceSearch:
             for column, value in zip(columns, row, strict=True):
                 if isinstance(value, searched_singly):
                     self.add(bytes(value), f"{table}.{column}")
+
+    def add_result(self, searched: Searched) -> None:
+        """Add what another search found in a part of this place."""
+        self._size_bytes += searched.size_bytes
+        self._hits |= dict.fromkeys(searched.hits)
+        for skipped in searched.skipped:
+            self.skip(skipped)
 
     def skip(self, reason: str, what: str = "") -> None:
         """Say what could not be searched, and why."""

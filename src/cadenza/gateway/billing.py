@@ -76,7 +76,8 @@ def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRe
 
 def allowance(max_tokens: int | None, route_tokens: int) -> int:
     """How many output tokens are held for: those asked for, or a usual answer, and no more than a route can give."""
-    return min(max_tokens or DEFAULT_ALLOWANCE_TOKENS, route_tokens)
+    wanted_tokens = max_tokens or DEFAULT_ALLOWANCE_TOKENS
+    return wanted_tokens if wanted_tokens < route_tokens else route_tokens
 
 
 class Credit:

@@ -27,6 +27,8 @@ class SearchOptions(Content, msgspec.Struct, frozen=True):
     allow_networks: tuple[str, ...] = ()
     price_nano: int = 0  # of one search
     searches_per_day: int = 1000  # of one account
+    kept_s: int = 300  # how long results are kept in memory
+    pages_kept_s: int = 600
 
 
 class SearchRequest(Content, msgspec.Struct, frozen=True):
