@@ -117,7 +117,7 @@ class Credit:
             raise InsufficientCredit(say_insufficient(answer, quote.hold.prompt_tokens))
         if isinstance(answer, Repeated):
             raise RequestRepeated(say_repeated(answer))
-        self._record.held(quote.hold.completion_id, quote.hold.class_id, quote.hold.version)
+        self._record.held(quote.hold)
         self.output_limit = answer.allowance_tokens
         self.meter = UsageMeter(self._tokenizer, quote.prompt, self.output_limit)
         self._ledger.track(quote.hold.completion_id, self.meter)
@@ -163,7 +163,7 @@ class Credit:
         has_left = isinstance(error, asyncio.CancelledError) and not self._record.was_shut_down
         asked = self._asked if has_left else None
         if asked:
-            self._record.routed(asked)
+            self._record.left(asked)
         if self.meter.has_delivered or asked:
             ended: asyncio.Future[Any] = self._ledger.run_to_completion(self._count_and_end(status))
         else:

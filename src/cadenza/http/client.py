@@ -57,7 +57,7 @@ class HttpClient:
             fields |= proxy_authorization(self._proxy)
         self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
 
-    async def send(
+    async def send(  # noqa: PLR0913, PLR0917 a record would cost every request
         self,
         method: str,
         path: str,
@@ -65,10 +65,11 @@ class HttpClient:
         connect_s: float,
         deadline_s: float = math.inf,
         on_sent: Callable[[bool], None] = lambda _: None,
+        fields: bytes = b"",
     ) -> ClientConnection:
         """The response, once its head has arrived; TimeoutError at the deadline. The caller must release it.
 
-        A large body comes in pieces, which are not copied.
+        A large body comes in pieces, which are not copied. `fields` are header lines of this request alone.
 
         A kept connection that the other end has closed meanwhile is no failure: the request goes out on a new one.
         `on_sent` gets True when the request is written to a connection, and False if it went to such a closed one.
@@ -78,7 +79,7 @@ class HttpClient:
         if not isinstance(body, bytes):
             pieces, body = body, b""
         size_bytes = len(body) + (sum(map(len, pieces)) if pieces else 0)
-        request = b"%b%bcontent-length: %d\r\n\r\n%b" % (request_line, self._fields, size_bytes, body)
+        request = b"%b%b%bcontent-length: %d\r\n\r\n%b" % (request_line, self._fields, fields, size_bytes, body)
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_usable():

@@ -90,6 +90,7 @@ class Metrics:
         self.first_byte = LatencyHistogram(
             "cadenza_first_byte_seconds", f"{from_the_first} first of the reply.", "class_id", registry
         )
+        self.spans = LabelledCounter("cadenza_spans", "Spans, exported or dropped.", ("result",), registry)
         self.tokens = LabelledCounter("cadenza_tokens", "Tokens served.", ("class_id", "kind"), registry)
         self.faults = count("cadenza_upstream_faults", "Upstream failures.", "provider", "kind")
         self.refused = count("cadenza_refused", "Requests refused that may be retried later.", "reason")

@@ -69,7 +69,7 @@ class OpenAIUpstream:
         path = self._path
         if self._has_deployments:
             path = f"/deployments/{quote(route.model, safe='')}{path}"
-        return HttpReply(self._http, route, ask).open(path, body)
+        return HttpReply(self._http, route, ask).open(path, body, ask.headers() if ask.headers else b"")
 
     async def probe(self) -> Probe:
         try:
@@ -102,12 +102,12 @@ class HttpReply:
         self._stream: ReplyStream | None = None  # None for a reply that came as one body
         self._early: list[Piece] = []  # the pieces that arrived before there was a sink
 
-    async def open(self, path: str, body: bytes | list[bytes | memoryview]) -> Self:
+    async def open(self, path: str, body: bytes | list[bytes | memoryview], fields: bytes = b"") -> Self:
         """Send the request and wait for the first piece."""
         deadline_s = min(self._deadline_s, self._clock() + self._first_s)
         try:
             connect_s = self._timeouts.connect_s
-            self._response = await self._http.send("POST", path, body, connect_s, deadline_s, self._on_sent)
+            self._response = await self._http.send("POST", path, body, connect_s, deadline_s, self._on_sent, fields)
             try:
                 await self._begin(deadline_s)
             except BaseException:
