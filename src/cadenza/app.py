@@ -9,6 +9,7 @@ changed. A config with mistakes is not used: versions that were promoted meanwhi
 
 import asyncio
 import gc
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,7 +24,6 @@ from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.classes import class_rules, provider_costs, resolve_classes, watched_class
 from cadenza.config.settings import (
     DEFAULT_PRICES,
-    GroundingSettings,
     MailSettings,
     ObserveSettings,
     ProviderSettings,
@@ -35,6 +35,7 @@ from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.documents import DocumentIssuer
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.prices import read_schedules, say_unused
+from cadenza.control.retention import RetentionKeeper
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.attempts import WATCH
 from cadenza.core.classes import ClassState, ClassVersion
@@ -42,6 +43,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
+from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.evaluation.canaries import Canaries
 from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
@@ -61,7 +63,7 @@ from cadenza.grounding.wanted import GroundingOptions
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.headers import TrustedProxies
-from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
+from cadenza.observe import FaultPoint, Log, LoopLag, Observer, catch_strays, loop_errors, make_log
 from cadenza.observe.minutes import EVERY_S, MinuteRing, read_totals
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.process import memory_room
@@ -95,6 +97,7 @@ FIXED_SECTIONS = (
     "payments",
     "billing",
     "observe",
+    "retention",
 )  # a reload does not change them
 
 
@@ -125,7 +128,7 @@ class App:
         render = self._workers.render if self._workers else None
         names = HostNames(settings.platform.base_url)
         self._probes = Probes(self._why_not_ready, observer, token, render, names)
-        self._chat = WebChat(log, settings.platform.base_url)
+        self._chat = WebChat(log, settings.platform.base_url, settings.retention)
         self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
@@ -252,6 +255,8 @@ class App:
         if self._settings.billing:
             issuer = DocumentIssuer(self._store, self._settings.billing, self._log)
             stack.push_async_callback(stop_task, asyncio.create_task(issuer.run()))
+        keeper = RetentionKeeper(self._store, self._settings.retention, self._log)
+        stack.push_async_callback(stop_task, asyncio.create_task(keeper.run()))
         gateway = self.gateway
         revocations = RevocationWatch(
             gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
@@ -259,6 +264,7 @@ class App:
         stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._follow_changes()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._keep_minutes()))
+        stack.callback(LoopLag(self._observer.metrics).stop)
         canaries = Canaries(self._store, self._observer, lambda: gateway.snapshot.catalogue)
         stack.push_async_callback(stop_task, asyncio.create_task(canaries.run()))
         stack.push_async_callback(self._stop_upstreams)
@@ -292,7 +298,7 @@ class App:
         self._states = await self._resolve_classes(settings)
         catalogue = build_catalogue(settings, self._states, await self._read_prices(settings))
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
-        grounder = build_grounder(settings.grounding, self._store, observer)
+        grounder = build_grounder(settings, self._store, observer)
         state = State(self._store, self._presence, self._shared, grounder)
         snapshot = Snapshot(catalogue, upstreams, build_limits(settings), provider_costs(settings, catalogue.routes()))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
@@ -330,7 +336,7 @@ class App:
         upstreams = await self._change_upstreams(upstream_specs(settings, catalogue.routes()))
         if settings.grounding != self._settings.grounding:
             self._retire(self.gateway.grounder.stop)
-            self.gateway.grounder = build_grounder(settings.grounding, self._store, self._observer)
+            self.gateway.grounder = build_grounder(settings, self._store, self._observer)
         if settings is not self._settings:
             providers = list(settings.providers)
             self._log.info("the config was reloaded", classes=list(settings.classes), providers=providers)
@@ -434,8 +440,8 @@ class App:
 def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
     """The config has replaced what was served. An edit does that, and so does a process with another config."""
     class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
-    say = log.warning if is_odd else log.info
-    say(
+    log.log(
+        logging.WARNING if is_odd else logging.INFO,
         "the config replaces what serves a class",
         class_id=class_id,
         version=after.version.number,
@@ -524,16 +530,20 @@ def site_settings(settings: Settings) -> SiteSettings:
         stripe=msgspec.convert(settings.payments, StripeAccess | None, from_attributes=True),
         secret_key=site.secret_key,
         seller=settings.billing,
+        retention=settings.retention,
     )
 
 
-def build_grounder(given: GroundingSettings, store: Store, observer: Observer) -> Grounder:
-    search = None if given.search.engine == "off" else WebSearch(search_options(given.search), observer)
+def build_grounder(settings: Settings, store: Store, observer: Observer) -> Grounder:
+    given = settings.grounding
+    options = None if given.search.engine == "off" else search_options(given.search, settings.retention)
+    search = WebSearch(options, observer) if options else None
     return Grounder(store, observer, GroundingOptions(given.attachments, given.memory), search)
 
 
-def search_options(given: SearchSettings) -> SearchOptions:
-    return msgspec.convert(given, SearchOptions, from_attributes=True)
+def search_options(given: SearchSettings, limits: RetentionLimits = USUAL_LIMITS) -> SearchOptions:
+    options = msgspec.convert(given, SearchOptions, from_attributes=True)
+    return msgspec.structs.replace(options, kept_s=limits.search_result_s, pages_kept_s=limits.page_s)
 
 
 def build_send(mail: MailSettings) -> Send:
@@ -572,5 +582,6 @@ def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
 
 def build_from_environment() -> App:
     """For worker processes, which are given nothing but the environment."""
-    folder = os.environ.get(WORKERS_FOLDER)
-    return App(load_settings(None, os.environ, Path.cwd()), make_log(), Path(folder) if folder else None)
+    folder, log = os.environ.get(WORKERS_FOLDER), make_log()
+    catch_strays(log)
+    return App(load_settings(None, os.environ, Path.cwd()), log, Path(folder) if folder else None)

@@ -50,6 +50,7 @@ from cadenza.core.classes import GateLimits
 from cadenza.core.documents import Party, Seller
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
+from cadenza.core.retention import RetentionLimits
 from cadenza.upstreams.dialects import DIALECTS, Dialect, dialect_of
 
 CONFIG_VARIABLE = "CADENZA_CONFIG"
@@ -134,6 +135,7 @@ def _settings(raw: Table, reader: ConfigReader, source: Path | None) -> Settings
         payments=_stripe(values["payments"].get("stripe", {}), reader),
         billing=_billing(values["billing"], reader),
         observe=observe,
+        retention=_retention(values["retention"], reader),
         fault_point=reader.environ.get(FAULT_VARIABLE),
         missing_secrets=tuple(reader.missing_secrets),
         missing_models=tuple(_missing_models(providers.values())),
@@ -415,6 +417,14 @@ def _billing(values: Table, reader: ConfigReader) -> Seller | None:
         reader.problem(("billing", "seller"), "missing; it must be the name that documents are issued in")
     party = Party(values.pop("seller", ""), values.pop("address", "").strip(), values.pop("tax_id", ""))
     return Seller(party, **values)
+
+
+def _retention(values: Table, reader: ConfigReader) -> RetentionLimits:
+    limits = RetentionLimits(**values)
+    if limits.session_idle_days > limits.session_days:
+        sentence = f"must not be above session_days, which is {limits.session_days}"
+        reader.problem(("retention", "session_idle_days"), sentence)
+    return limits
 
 
 def _grounding(values: Table, reader: ConfigReader) -> GroundingSettings:

@@ -14,6 +14,7 @@ from cadenza.core.classes import ClassVersion, ConfiguredClass, GateLimits
 from cadenza.core.documents import Seller
 from cadenza.core.money import Price
 from cadenza.core.records import Route
+from cadenza.core.retention import RetentionLimits
 
 DEFAULT_PRICES = MappingProxyType(
     {
@@ -247,6 +248,7 @@ class Settings(msgspec.Struct, frozen=True):
     payments: StripeSettings | None = None
     billing: Seller | None = None  # None: no documents are issued
     observe: ObserveSettings = ObserveSettings()
+    retention: RetentionLimits = RetentionLimits()
     fault_point: str | None = None
     missing_secrets: tuple[str, ...] = ()
     missing_models: tuple[str, ...] = ()

@@ -75,7 +75,7 @@ async def serve_api(
         if gateway.is_draining:
             exchange.close_after_reply()  # a new connection may reach another process
             gateway.observer.metrics.refused.labels("draining").inc()
-            raise RateLimited("The service is restarting. Retry shortly.", retry_after_s=1.0)
+            raise RateLimited("The service is restarting. Retry shortly.", 1.0, "shutdown")
         if endpoint is None and exchange.request.method == "OPTIONS":
             record.endpoint = "preflight"
             return answers.send_no_content(preflight_headers(exchange))
@@ -92,10 +92,13 @@ async def serve_api(
         record.at("identified")
         await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record, gateway.snapshot))
     except CadenzaError as error:
+        record.ended_by(error)
         answers.fail(error)
-    except StoreUnavailable:
+    except StoreUnavailable as error:
+        record.ended_by(error)
         answers.fail(RateLimited("The service cannot reach its store at the moment. Retry shortly.", RETRY_S))
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
+        record.ended_by(error)
         interruption = exchange.absorb_cancellation()
         if interruption is None:
             raise
@@ -103,6 +106,7 @@ async def serve_api(
             answers.fail(error_of())
     except Exception as error:  # noqa: BLE001 the request edge: the client gets an answer to any error
         gateway.observer.log.error("internal error", request_id=record.request_id, places=places(error))
+        record.ended_by(error)
         if exchange.state is STREAMING and not answers.is_waiting:
             raise ConnectionAbortedError from None  # closes the connection: the stream must not seem complete
         answers.fail(RateLimited(OUT_OF_MEMORY, RETRY_S) if is_exhausted(error) else Internal())

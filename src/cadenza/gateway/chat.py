@@ -68,7 +68,10 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         count_passed_fields(chat.extra, served.plan, prompt)  # 400
     wants_pings = chat.stream and upload.is_solvent
     heartbeat = Heartbeat(request.exchange, request.answers, gateway.ping_s if wants_pings else None)
-    slot = gateway.slots.take_now(key_id) or await wait_for_slot(gateway.slots, key_id, gateway.observer.metrics)  # 429
+    slot = gateway.slots.take_now(key_id)
+    if slot is None:
+        slot = await wait_for_slot(gateway.slots, key_id, gateway.observer.metrics)  # 429
+        request.record.note("slot")
     with slot, heartbeat:
         at("admitted")
         grounding = NO_GROUNDING
@@ -86,7 +89,16 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             if record.upstream_headers:
                 ask = msgspec.structs.replace(ask, headers=record.upstream_headers)
             dispatch = Dispatch(
-                plan, ask, prompt, snapshot.upstreams, key_id, record.request_id, record.failed, record.also_billed
+                plan,
+                ask,
+                prompt,
+                snapshot.upstreams,
+                key_id,
+                record.request_id,
+                record.failed,
+                record.also_billed,
+                record.broke_off,
+                record.passed_over,
             )
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")

@@ -53,6 +53,8 @@ async def ground(
     grounding = await grounder.ground(to_ground, wanted)
     if charges.charged_nano:
         grounding = msgspec.structs.replace(grounding, charged_nano=charges.charged_nano)
+    if grounding.headers:
+        request.record.note("grounded", cause=grounding.headers.decode().partition(": ")[2].strip())
     prompt.add_texts(grounding.texts, grounding.texts_bytes)
     return grounding
 

@@ -120,12 +120,19 @@ class TracedRecord(RequestRecord):
 
     def failed(self, route: Route, fault: Fault) -> None:
         super().failed(route, fault)
+        self._end_try(route, fault)
+
+    def _end_try(self, route: Route, fault: Fault) -> None:
         running = self._running_try()
         running.route, running.ended_s = route, time.perf_counter()
         running.error, running.status = fault.kind.value, fault.status
 
-    def left(self, route: Route) -> None:
-        super().left(route)
+    def broke_off(self, route: Route, fault: Fault) -> None:
+        super().broke_off(route, fault)
+        self._end_try(route, fault)
+
+    def left_to(self, route: Route) -> None:
+        super().left_to(route)
         running = self._running_try()
         running.route, running.ended_s, running.error = route, time.perf_counter(), "client_left"
 
@@ -154,7 +161,7 @@ class TracedRecord(RequestRecord):
             attributes["http.response.status_code"] = exchange.status
         if outcome.key_id:
             attributes["cadenza.key_id"] = outcome.key_id
-        failure = outcome.fault or str(outcome.status)
+        failure = outcome.fault or outcome.cause or str(outcome.status)
         whole = EndedSpan(
             name=f"{method} {route}" if route else method,
             trace_id=self._trace_id,
@@ -230,7 +237,7 @@ class TracedRecord(RequestRecord):
             end_ns=self._ns(ended_s),
             kind=SpanKind.CLIENT,
             attributes=attributes,
-            error=outcome.fault or ("" if "relayed" in self._marks else str(outcome.status)),
+            error=outcome.fault or ("" if "relayed" in self._marks else outcome.cause or str(outcome.status)),
         )
         return [chat, *(span for one in self._tries for span in self._try_spans(one, ended_s))]
 

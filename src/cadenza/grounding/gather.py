@@ -182,7 +182,7 @@ class Grounder:
         except FAILURES as failure:
             self._observer.metrics.refused.labels("files").inc()
             busy = failure if isinstance(failure, ReaderBusy) else ReaderBusy("it took too long", retry_s=5.0)
-            raise RateLimited(f"The files were not read: {busy.reason}. Retry.", busy.retry_s) from None
+            raise RateLimited(f"The files were not read: {busy.reason}. Retry.", busy.retry_s, "files") from None
         except UnreadableFile as error:
             advice = f", or send it as an '{error.part_type}' part" if error.part_type else ""
             raise UnreadableAttachment(error.name, error.reason, advice) from None
@@ -223,6 +223,7 @@ class Grounder:
             metrics.grounding.labels(part, result).inc()
             return found
         finally:
+            metrics.grounding_time.add(part, time.perf_counter() - began_s)
             if on_part:
                 on_part(part, began_s, result)
 

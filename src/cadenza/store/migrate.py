@@ -42,6 +42,7 @@ REVISIONS = (
     "0015",
     "0016",
     "0017",
+    "0018",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

@@ -57,6 +57,18 @@ def test_gauges_are_added_but_for_states() -> None:
     assert found["cadenza_workers",] == 2
 
 
+def test_states_of_a_route_are_counted_and_what_runs_is_shown_once() -> None:
+    """How many workers have a circuit open, when the first of them began, and what is common to all of them."""
+    one, other = Metrics(), Metrics()
+    for metrics, state in ((one, "open"), (other, "open"), (other, "closed")):
+        metrics.route_state.labels("acme", "large", state).set(1)
+    found, own = shown(one, other), shown(one)
+    assert found["cadenza_route_state", "large", "acme", "open"] == 2
+    assert found["cadenza_route_state", "large", "acme", "closed"] == 1
+    assert [value for (name, *_), value in found.items() if name == "cadenza_build_info"] == [1]
+    assert found["process_start_time_seconds",] == own["process_start_time_seconds",]
+
+
 def test_the_time_of_creation_is_the_first() -> None:
     """The time stamps of counters are not added."""
     one, other = Metrics(), Metrics()

@@ -46,6 +46,11 @@ ADVICE = {
 WRITABLE = "Check that its folder can be written by this user and that the disk has space."
 T = TypeVar("T")
 
+# The driver takes numbers and texts as they are. For another type it asks four places how to adapt it, and fails twice
+# inside, which takes 2 µs; but first it looks here.
+sqlite3.register_adapter(bool, int)
+sqlite3.register_adapter(type(None), {None: None}.__getitem__)
+
 
 class SqliteTransaction:
     """Runs statements on one connection."""
