@@ -52,6 +52,7 @@ from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.attempt_log import AttemptLog
 from cadenza.gateway.collector_link import CollectorLink, process_attributes
+from cadenza.gateway.detail_log import DetailLog
 from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import RevocationWatch
@@ -245,6 +246,8 @@ class App:
         attempt_log = AttemptLog(self._store, self._observer)
         attempt_log.start()
         stack.push_async_callback(attempt_log.stop)
+        detail_log = DetailLog(self._store, self._observer)
+        stack.push_async_callback(stop_task, asyncio.create_task(detail_log.run()))
         await self.gateway.start(epoch)
         stack.push_async_callback(self.gateway.stop)
         if self._settings.mail and self._outbox:

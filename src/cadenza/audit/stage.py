@@ -22,6 +22,7 @@ class Kept(Enum):
     LOG = "log"
     INDEX = "index"
     ENVIRONMENT = "environment"
+    REMAINS = "remains"  # files of Postgres, which keep deleted rows until they are vacuumed or recycled
 
 
 class AuditAccounts(msgspec.Struct, frozen=True):

@@ -96,6 +96,7 @@ async def serve_api(
         answers.fail(error)
     except StoreUnavailable as error:
         record.ended_by(error)
+        gateway.observer.metrics.refused.labels("store").inc()
         answers.fail(RateLimited("The service cannot reach its store at the moment. Retry shortly.", RETRY_S))
     except asyncio.CancelledError as error:
         record.ended_by(error)

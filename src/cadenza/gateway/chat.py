@@ -50,8 +50,7 @@ MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it 
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     snapshot, grounder, principal, record = request.snapshot, gateway.grounder, request.principal, request.record
-    at = record.at
-    tokenizer = gateway.dispatcher.tokenizer
+    tokenizer, at = gateway.dispatcher.tokenizer, record.at
     upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
     chat = read_chat_now(request.exchange, upload)  # 415 400
     chat = chat or await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 413 402 408 429

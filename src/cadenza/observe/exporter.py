@@ -67,7 +67,7 @@ class OtlpExporter:
                     pass
                 await self._send_metrics()
         if self._queue:
-            self._observer.log.warning("spans were not exported", count=len(self._queue))
+            self._observer.log.warning("spans were not exported", dropped=len(self._queue))
 
     async def _keep_sending_spans(self) -> None:
         backoff_s = SPANS_EVERY_S
@@ -104,12 +104,12 @@ class OtlpExporter:
 
     async def _send(self, path: str, body: bytes) -> int | None:
         """The status of the reply. The log has a line when exports begin to fail, and when they work again."""
-        status = await self._post(path, body)
+        status, kind = await self._post(path, body), path.removeprefix("/v1/")
         if status is None or status >= 300:
             if path not in self._failing:
                 self._failing.add(path)
-                self._observer.log.warning("the collector does not take an export", path=path, status=status)
+                self._observer.log.warning("the collector does not take an export", kind=kind, status=status)
         elif path in self._failing:
             self._failing.remove(path)
-            self._observer.log.info("the collector takes exports again", path=path)
+            self._observer.log.info("the collector takes exports again", kind=kind)
         return status
