@@ -114,6 +114,7 @@ class App:
 
     gateway: Gateway
     _watching: asyncio.Task[None]
+    _serve_api: Callable[..., Awaitable[None]]
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
         self._settings = settings
@@ -135,8 +136,6 @@ class App:
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
         self._minutes = MinuteRing()
-        self._exporter = build_exporter(settings.observe, observer)
-        self._serve_api = Tracer(settings.observe.sample, self._exporter.add).serve if self._exporter else serve_api
 
     @property
     def drain_s(self) -> float:
@@ -232,9 +231,11 @@ class App:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
-        if self._exporter:
-            self._exporter.start()
-            stack.push_async_callback(self._exporter.stop)
+        self._serve_api = serve_api
+        if exporter := build_exporter(self._settings.observe, self._observer):
+            exporter.start()
+            stack.push_async_callback(exporter.stop)
+            self._serve_api = Tracer(self._settings.observe.sample, exporter.add).serve
         await prepare_store(self._store, self._log_backup)
         epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
         self.gateway = await self._build_gateway()
