@@ -9,12 +9,14 @@ changed. A config with mistakes is not used: versions that were promoted meanwhi
 
 import asyncio
 import gc
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,8 +24,8 @@ from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.classes import class_rules, provider_costs, resolve_classes, watched_class
 from cadenza.config.settings import (
     DEFAULT_PRICES,
-    GroundingSettings,
     MailSettings,
+    ObserveSettings,
     ProviderSettings,
     SearchSettings,
 )
@@ -33,6 +35,7 @@ from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.documents import DocumentIssuer
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.prices import read_schedules, say_unused
+from cadenza.control.retention import RetentionKeeper
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.attempts import WATCH
 from cadenza.core.classes import ClassState, ClassVersion
@@ -40,6 +43,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
+from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.evaluation.canaries import Canaries
 from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
@@ -47,9 +51,12 @@ from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.attempt_log import AttemptLog
+from cadenza.gateway.collector_link import CollectorLink, process_attributes
+from cadenza.gateway.detail_log import DetailLog
 from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import RevocationWatch
+from cadenza.gateway.traces import Tracer
 from cadenza.grounding.gather import Grounder
 from cadenza.grounding.search.records import SearchOptions
 from cadenza.grounding.search.web_search import WebSearch
@@ -57,7 +64,7 @@ from cadenza.grounding.wanted import GroundingOptions
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.headers import TrustedProxies
-from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
+from cadenza.observe import FaultPoint, Log, LoopLag, Observer, catch_strays, loop_errors, make_log
 from cadenza.observe.minutes import EVERY_S, MinuteRing, read_totals
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.process import memory_room
@@ -76,6 +83,9 @@ from cadenza.web.chat.stream import WebChat
 from cadenza.web.probes import HostNames, Probes
 from cadenza.web.settings import SiteParts, SiteSettings
 
+if TYPE_CHECKING:
+    from cadenza.observe.exporter import OtlpExporter
+
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # names the folder of metrics to worker processes
 GC_THRESHOLDS = (100_000, 20, 20)
 RETRY_S = 0.25
@@ -87,6 +97,8 @@ FIXED_SECTIONS = (
     "mail",
     "payments",
     "billing",
+    "observe",
+    "retention",
 )  # a reload does not change them
 
 
@@ -102,13 +114,14 @@ class App:
 
     gateway: Gateway
     _watching: asyncio.Task[None]
+    _serve_api: Callable[..., Awaitable[None]]
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
         self._settings = settings
         self._log = log
         self._store = open_store(settings.store.url)
         self._write_check = WriteCheck(self._store, log)
-        self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
+        self._observer = observer = Observer(log, FaultPoint(settings.fault_point) if settings.fault_point else None)
         self._states: dict[str, ClassState] = {}  # of the classes that are served
         self._shared = open_shared_state(settings, observer)
         self._presence = Presence(self._store)
@@ -117,7 +130,7 @@ class App:
         render = self._workers.render if self._workers else None
         names = HostNames(settings.platform.base_url)
         self._probes = Probes(self._why_not_ready, observer, token, render, names)
-        self._chat = WebChat(log, settings.platform.base_url)
+        self._chat = WebChat(log, settings.platform.base_url, settings.retention)
         self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
@@ -137,9 +150,9 @@ class App:
 
     def serve(self, exchange: Exchange) -> Awaitable[None]:
         if _is_api(exchange):
-            return serve_api(self.gateway, exchange)
+            return self._serve_api(self.gateway, exchange)
         if endpoint := self._chat.endpoints.get(exchange.request.path):
-            return serve_api(self.gateway, exchange, endpoint)
+            return self._serve_api(self.gateway, exchange, endpoint)
         return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
@@ -218,6 +231,11 @@ class App:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
+        self._serve_api = serve_api
+        if exporter := build_exporter(self._settings.observe, self._observer):
+            exporter.start()
+            stack.push_async_callback(exporter.stop)
+            self._serve_api = Tracer(self._settings.observe.sample, exporter.add).serve
         await prepare_store(self._store, self._log_backup)
         epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
         self.gateway = await self._build_gateway()
@@ -229,6 +247,8 @@ class App:
         attempt_log = AttemptLog(self._store, self._observer)
         attempt_log.start()
         stack.push_async_callback(attempt_log.stop)
+        detail_log = DetailLog(self._store, self._observer)
+        stack.push_async_callback(stop_task, asyncio.create_task(detail_log.run()))
         await self.gateway.start(epoch)
         stack.push_async_callback(self.gateway.stop)
         if self._settings.mail and self._outbox:
@@ -239,6 +259,8 @@ class App:
         if self._settings.billing:
             issuer = DocumentIssuer(self._store, self._settings.billing, self._log)
             stack.push_async_callback(stop_task, asyncio.create_task(issuer.run()))
+        keeper = RetentionKeeper(self._store, self._settings.retention, self._log)
+        stack.push_async_callback(stop_task, asyncio.create_task(keeper.run()))
         gateway = self.gateway
         revocations = RevocationWatch(
             gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
@@ -246,6 +268,7 @@ class App:
         stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._follow_changes()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._keep_minutes()))
+        stack.callback(LoopLag(self._observer.metrics).stop)
         canaries = Canaries(self._store, self._observer, lambda: gateway.snapshot.catalogue)
         stack.push_async_callback(stop_task, asyncio.create_task(canaries.run()))
         stack.push_async_callback(self._stop_upstreams)
@@ -279,7 +302,7 @@ class App:
         self._states = await self._resolve_classes(settings)
         catalogue = build_catalogue(settings, self._states, await self._read_prices(settings))
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
-        grounder = build_grounder(settings.grounding, self._store, observer)
+        grounder = build_grounder(settings, self._store, observer)
         state = State(self._store, self._presence, self._shared, grounder)
         snapshot = Snapshot(catalogue, upstreams, build_limits(settings), provider_costs(settings, catalogue.routes()))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
@@ -317,7 +340,7 @@ class App:
         upstreams = await self._change_upstreams(upstream_specs(settings, catalogue.routes()))
         if settings.grounding != self._settings.grounding:
             self._retire(self.gateway.grounder.stop)
-            self.gateway.grounder = build_grounder(settings.grounding, self._store, self._observer)
+            self.gateway.grounder = build_grounder(settings, self._store, self._observer)
         if settings is not self._settings:
             providers = list(settings.providers)
             self._log.info("the config was reloaded", classes=list(settings.classes), providers=providers)
@@ -421,8 +444,8 @@ class App:
 def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
     """The config has replaced what was served. An edit does that, and so does a process with another config."""
     class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
-    say = log.warning if is_odd else log.info
-    say(
+    log.log(
+        logging.WARNING if is_odd else logging.INFO,
         "the config replaces what serves a class",
         class_id=class_id,
         version=after.version.number,
@@ -484,6 +507,16 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
     return ValkeyState(settings.shared_state.url, settings.server.workers, observer)
 
 
+def build_exporter(given: ObserveSettings, observer: Observer) -> "OtlpExporter | None":
+    """What sends traces and metrics to the collector; None without one."""
+    if not given.otlp_url:
+        return None
+    from cadenza.observe.exporter import OtlpExporter  # noqa: PLC0415 needs the extra `otel`
+
+    link = CollectorLink(given.otlp_url, given.headers or "", given.proxy)
+    return OtlpExporter(link.post, observer, process_attributes())
+
+
 async def stop_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -501,16 +534,20 @@ def site_settings(settings: Settings) -> SiteSettings:
         stripe=msgspec.convert(settings.payments, StripeAccess | None, from_attributes=True),
         secret_key=site.secret_key,
         seller=settings.billing,
+        retention=settings.retention,
     )
 
 
-def build_grounder(given: GroundingSettings, store: Store, observer: Observer) -> Grounder:
-    search = None if given.search.engine == "off" else WebSearch(search_options(given.search), observer)
+def build_grounder(settings: Settings, store: Store, observer: Observer) -> Grounder:
+    given = settings.grounding
+    options = None if given.search.engine == "off" else search_options(given.search, settings.retention)
+    search = WebSearch(options, observer) if options else None
     return Grounder(store, observer, GroundingOptions(given.attachments, given.memory), search)
 
 
-def search_options(given: SearchSettings) -> SearchOptions:
-    return msgspec.convert(given, SearchOptions, from_attributes=True)
+def search_options(given: SearchSettings, limits: RetentionLimits = USUAL_LIMITS) -> SearchOptions:
+    options = msgspec.convert(given, SearchOptions, from_attributes=True)
+    return msgspec.structs.replace(options, kept_s=limits.search_result_s, pages_kept_s=limits.page_s)
 
 
 def build_send(mail: MailSettings) -> Send:
@@ -549,5 +586,6 @@ def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
 
 def build_from_environment() -> App:
     """For worker processes, which are given nothing but the environment."""
-    folder = os.environ.get(WORKERS_FOLDER)
-    return App(load_settings(None, os.environ, Path.cwd()), make_log(), Path(folder) if folder else None)
+    folder, log = os.environ.get(WORKERS_FOLDER), make_log()
+    catch_strays(log)
+    return App(load_settings(None, os.environ, Path.cwd()), log, Path(folder) if folder else None)

@@ -38,6 +38,7 @@ def test_healthy(tmp_path: Path, upstream: LoopbackUpstream) -> None:
             "site",
             "metrics",
             "search",
+            "kept",
             "retention",
             "service",
             "route",

@@ -8,7 +8,7 @@ from tests.docs.markdown import PAGES, ROOT, code
 
 ENGINES = ROOT / "docs" / "grounding" / "search-engines.md"
 OPERATING = ROOT / "docs" / "operating.md"
-NAME = re.compile(r"\bcadenza_[a-z_]+\b")
+NAME = re.compile(r"\b(?:cadenza|process)_[a-z_]+\b")
 
 
 def served_metrics() -> set[str]:

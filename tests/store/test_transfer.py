@@ -58,6 +58,8 @@ MORE_ROWS = (
         FROM {IDS}""",
     "INSERT INTO document_counters VALUES ('receipt', 1, NULL)",
     f"INSERT INTO buyers SELECT account_id, 'für später', '', '' FROM {IDS}",
+    f"""INSERT INTO request_details SELECT 4, 'r', 'c', account_id, key_id, 'chat', 'forte', 1, 'acme', 'large', 502,
+        'upstream', 'failed', 0, 9, 5, NULL, 1, 2, 3, '[]' FROM {IDS}""",
     "INSERT INTO upstream_attempts VALUES (1, 'acme', 'large', 'retry', 1, 2, 3)",
     f"INSERT INTO debts SELECT 3, account_id, 'dp_1', 'a dispute', 0, 0, 1 FROM {IDS}",
     "INSERT INTO command_references VALUES (zeroblob(32), 'key.create', zeroblob(32), 'key_1', 1)",

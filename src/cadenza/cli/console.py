@@ -7,9 +7,11 @@ import os
 import re
 import sys
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -101,6 +103,12 @@ def use_store(
 
 def say_backup(copy: Path) -> None:
     say(f"Before its migration, the store was copied to {copy}.")
+
+
+def print_place(kind: type[BaseException], _error: BaseException, trace: TracebackType | None) -> None:
+    """For an error that is a bug: where it was raised and its type. Its text could quote content."""
+    traceback.print_tb(trace)
+    say(f"cadenza: internal error ({kind.__qualname__}). Its text is left out, because it could quote content.")
 
 
 def say(line: str) -> None:

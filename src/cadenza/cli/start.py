@@ -34,7 +34,7 @@ from cadenza.control.store.prepare import prepare_store
 from cadenza.core.classes import ClassState
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
-from cadenza.observe import Log, make_log
+from cadenza.observe import Log, catch_strays, make_log
 from cadenza.observe.worker_metrics import workers_folder
 from cadenza.process import protect_memory
 from cadenza.server.server import bind, serve_one
@@ -64,6 +64,7 @@ def run_service(settings: Settings, host: str, port: int) -> None:
     listener = _bind(host, port)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service can reload
     log = make_log()
+    catch_strays(log)
     _print_screen(settings, _base_url(listener), uvloop.run(_prepare(settings, log)))
     log.info("starting", **start_facts(settings, listener))
     if problem := index_problem(settings.grounding.search):

@@ -17,6 +17,7 @@ from cadenza.core.chat import SAMPLING
 from cadenza.core.documents import RATE_SCALE
 from cadenza.core.money import parse_dollars, parse_price
 from cadenza.core.records import AUTO, CLASSES, CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, RESERVED_CLASS, Timeouts
+from cadenza.core.retention import AUDIT_EVENT_DAYS_MIN, SESSION_DAYS_MAX, USAGE_DAYS_MIN
 from cadenza.upstreams.dialects import DIALECTS
 
 Table = dict[str, Any]
@@ -331,6 +332,8 @@ PROVIDER_OF_KIND: Mapping[str, Keys] = {
 }
 SERVER: Keys = {"host": text, "port": integer(0, 65_535), "workers": integer(1, 64), "drain_s": positive}
 SERVER |= {"trusted_proxies": networks, "metrics_token_env": VARIABLE_NAME, "metrics_token": LITERAL_TOKEN}
+OBSERVE: Keys = {"otlp_url": address_like("http://127.0.0.1:4318"), "headers_env": VARIABLE_NAME}
+OBSERVE |= {"sample": must_be("a number from 0 to 1", lambda value: 0 <= value <= 1, int, float)}
 LIMITS: Keys = {"requests_per_second": positive, "burst": integer(1), "concurrency": integer(1)}
 LIMITS |= {"revoked_streams": one_of("end", "finish")}
 PLATFORM: Keys = {
@@ -363,6 +366,14 @@ SEARCH |= {"max_results": integer(1, 20), "timeout_s": search_timeout, "index": 
 SEARCH |= {"api_key_env": VARIABLE_NAME, "price": dollars, "searches_per_day": integer(1, 1_000_000)}
 SEARCH |= {"api_key": LITERAL_SEARCH_KEY}
 GROUNDING: Keys = {"attachments": boolean, "memory": boolean, "search": (search_switch, SEARCH)}
+RETENTION: Keys = {
+    "session_days": integer(1, SESSION_DAYS_MAX),
+    "session_idle_days": integer(1, SESSION_DAYS_MAX),
+    "audit_event_days": integer(AUDIT_EVENT_DAYS_MIN, 36_500),
+    "usage_days": integer(USAGE_DAYS_MIN, 36_500),
+    "search_result_s": integer(0, 3600),
+    "page_s": integer(0, 3600),
+}
 SECTIONS: Keys = {
     "server": SERVER,
     "store": {"url": STORE_URL, "region": text},
@@ -377,5 +388,7 @@ SECTIONS: Keys = {
     "mail": MAIL,
     "payments": {"stripe": STRIPE},
     "billing": BILLING,
+    "observe": OBSERVE,
+    "retention": RETENTION,
 }
 NOT_BOTH = (("text", "file"), ("api_key_env", "api_key_file"))

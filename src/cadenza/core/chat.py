@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from cadenza.core.codes import random_id
+from cadenza.core.content import Content
 from cadenza.core.message_json import find_words
 from cadenza.core.money import format_dollars
 from cadenza.core.prices import Pricing, PricingChange
@@ -33,7 +34,7 @@ NO_FIELDS: Fields = {}
 QUESTION_MESSAGES_MAX = 3  # what a short question refers to is in the user messages before it
 
 
-class ReplyMessage(msgspec.Struct, frozen=True, kw_only=True):
+class ReplyMessage(Content, msgspec.Struct, frozen=True, kw_only=True):
     """The assistant's message of a non-streaming reply. The content is null if it has calls or a refusal instead.
 
     The reasoning is present if the model showed it, in the fields that its upstream uses.
@@ -58,7 +59,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason
 
 
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
+class Completion(Content, msgspec.Struct, frozen=True, kw_only=True):
     """A non-streaming reply."""
 
     id: str
@@ -168,7 +169,7 @@ class Media(msgspec.Struct, frozen=True):
 NO_MEDIA = Media()
 
 
-class FilePart(msgspec.Struct, frozen=True):
+class FilePart(Content, msgspec.Struct, frozen=True):
     """A file to be read: the span of its part in the JSON of its message, its name and its data."""
 
     message: int
@@ -178,7 +179,7 @@ class FilePart(msgspec.Struct, frozen=True):
     data: msgspec.Raw  # a JSON string, with its quotes
 
 
-class UserQuestion(msgspec.Struct, frozen=True):
+class UserQuestion(Content, msgspec.Struct, frozen=True):
     """The last user message: its index, where the user's own words begin in its JSON, and the texts of the last few.
 
     The texts are those of the last user messages, oldest first. `words_start` is None if a field is repeated: then
@@ -200,7 +201,7 @@ class UsageOptions(msgspec.Struct):
     include: bool | None = None  # its cost
 
 
-class ChatRequest(msgspec.Struct, frozen=True):
+class ChatRequest(Content, msgspec.Struct, frozen=True):
     """A valid chat request."""
 
     model: str | None
@@ -230,7 +231,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
         return counted_texts(self.messages, self.fields, self.excluded)
 
 
-class _Role(msgspec.Struct):
+class _Role(Content, msgspec.Struct):
     role: str
 
 

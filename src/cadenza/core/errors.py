@@ -19,6 +19,7 @@ class CadenzaError(Exception):
 
     status = 500
     type = "api_error"
+    cause = "internal"  # one word for operators
     retry_helps = True
     pause_s = 0.0  # the reply to a client that retries at once is delayed this long
     default_message = ""  # of an error that always says the same
@@ -32,6 +33,7 @@ class CadenzaError(Exception):
 class InvalidRequest(CadenzaError):
     """The request is invalid; the same request will fail again."""
 
+    cause = "invalid"
     status = 400
     type = "invalid_request_error"
     retry_helps = False
@@ -39,6 +41,8 @@ class InvalidRequest(CadenzaError):
 
 class ContextOverflow(InvalidRequest):
     """The prompt is too long. Clients look for these words, and read the numbers: write them without separators."""
+
+    cause = "context_length"
 
     def __init__(self, window_tokens: int, prompt_tokens: int) -> None:
         super().__init__(
@@ -53,6 +57,8 @@ class ContextOverflow(InvalidRequest):
 class UnreadableAttachment(InvalidRequest):
     """A file of the request cannot be read. `reason` ends the sentence: "it is encrypted". `advice` is for programs."""
 
+    cause = "attachment"
+
     def __init__(self, name: str, reason: str, advice: str = "") -> None:
         super().__init__(f"messages: the file '{name}' cannot be read: {reason}{advice}.")
         self.name = name
@@ -61,6 +67,8 @@ class UnreadableAttachment(InvalidRequest):
 
 class NotTaken(InvalidRequest):
     """No model of the class takes the parts or tools of the request. `need` is the missing capability."""
+
+    cause = "not_taken"
 
     def __init__(self, message: str, class_id: str, need: str, able_classes: Sequence[str] = ()) -> None:
         able = f" Classes that take them: {', '.join(able_classes)}." if able_classes else ""
@@ -73,6 +81,7 @@ class NotTaken(InvalidRequest):
 class Unauthenticated(CadenzaError):
     """No valid key. The message is the same for missing, malformed, unknown, revoked and expired keys."""
 
+    cause = "no_key"
     status = 401
     type = "authentication_error"
     retry_helps = False
@@ -95,12 +104,14 @@ class AccessTokenGiven(Unauthenticated):
 class KeyRevoked(Unauthenticated):
     """The key was live when the request began; while it ran, the key was revoked or its account was suspended."""
 
+    cause = "key_revoked"
     default_message = "The request was ended: its API key was revoked, or its account was suspended."
 
 
 class InsufficientCredit(CadenzaError):
     """The account's credit does not pay for the request."""
 
+    cause = "credit"
     status = 402
     type = "insufficient_quota"
     retry_helps = False
@@ -109,6 +120,7 @@ class InsufficientCredit(CadenzaError):
 class Forbidden(CadenzaError):
     """The key is valid, but lacks the scope."""
 
+    cause = "scope"
     status = 403
     type = "permission_error"
     retry_helps = False
@@ -117,12 +129,14 @@ class Forbidden(CadenzaError):
 class NotFound(InvalidRequest):
     """No such path or model."""
 
+    cause = "not_found"
     status = 404
 
 
 class MethodNotAllowed(InvalidRequest):
     """The path is known, but not with this method."""
 
+    cause = "method"
     status = 405
 
     def __init__(self, message: str, allow: str) -> None:
@@ -132,12 +146,14 @@ class MethodNotAllowed(InvalidRequest):
 class RequestRepeated(InvalidRequest):
     """A request with this idempotency key was served before."""
 
+    cause = "repeated"
     status = 409
 
 
 class BodyTimedOut(InvalidRequest):
     """The body did not arrive in time."""
 
+    cause = "body_late"
     status = 408
     retry_helps = True
 
@@ -148,6 +164,7 @@ class BodyTimedOut(InvalidRequest):
 class PayloadTooLarge(InvalidRequest):
     """The body is larger than the service accepts."""
 
+    cause = "body_size"
     status = 413
     default_message = "The body is larger than 32 MiB, which is the maximum."
 
@@ -155,6 +172,7 @@ class PayloadTooLarge(InvalidRequest):
 class UnsupportedEncoding(InvalidRequest):
     """The body is compressed."""
 
+    cause = "encoding"
     status = 415
     default_message = "A compressed body is not supported: send it without content-encoding."
 
@@ -165,25 +183,27 @@ class RateLimited(CadenzaError):
     status = 429
     type = "rate_limit_error"
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
+    def __init__(self, message: str, retry_after_s: float, cause: str = "limited") -> None:
         wait_ms = max(1, math.ceil(round(retry_after_s * 1000, 3)))
         super().__init__(
             message,
             [(b"retry-after", b"%d" % -(-wait_ms // 1000)), (b"retry-after-ms", b"%d" % wait_ms)],
         )
         self.pause_s = min(wait_ms / 1000, PAUSE_S_MAX)
+        self.cause = cause
 
 
 class Ending(RateLimited):
     """The service is stopping, and ends this request."""
 
     def __init__(self) -> None:
-        super().__init__("The service is restarting and ended this request. Retry.", 1.0)
+        super().__init__("The service is restarting and ended this request. Retry.", 1.0, "shutdown")
 
 
 class UpstreamFailed(CadenzaError):
     """The upstream failed, and the request is not at fault."""
 
+    cause = "upstream"
     status = 502
 
 
@@ -196,12 +216,15 @@ class Internal(CadenzaError):
 class NotCharged(CadenzaError):
     """The reply cannot be charged, because another process has ended its request: it must not seem complete."""
 
+    cause = "swept"
+
     default_message = "The service was interrupted before this reply was complete. Retry."
 
 
 class ChargeUnconfirmed(CadenzaError):
     """The store did not confirm the charge in time: the end of the reply is withheld, and it may still be charged."""
 
+    cause = "charge_unconfirmed"
     retry_helps = False  # a retry is a new request, with a charge of its own
 
     def __init__(self, request_id: str) -> None:

@@ -2,7 +2,10 @@
 
 import binascii
 from enum import Enum, auto
-from typing import NamedTuple
+
+import msgspec
+
+from cadenza.core.content import Content
 
 NAME_CHARS_MAX = 120
 SUFFIX_CHARS_MAX = 16
@@ -97,7 +100,7 @@ def file_type(start: bytes) -> FileType | None:
     return next((one for signature, one in SIGNATURES if start.startswith(signature)), None)
 
 
-class DataUrl(NamedTuple):
+class DataUrl(Content, msgspec.Struct, frozen=True):
     """The head of a data URL, and where its payload begins."""
 
     media_type: str

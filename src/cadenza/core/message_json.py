@@ -4,6 +4,8 @@ import re
 
 import msgspec
 
+from cadenza.core.content import Content
+
 RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 GAP = re.compile(rb"[\s,\[]*+")
@@ -11,7 +13,7 @@ _KEY = re.compile(rb'[\s,{]*+"(?:[^"\\]|\\.)*+"\s*+:\s*+')
 _BLANK = re.compile(rb"\s*+")
 
 
-class _Text(msgspec.Struct):
+class _Text(Content, msgspec.Struct):
     type: str
     text: str | None = None
 

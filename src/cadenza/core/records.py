@@ -130,6 +130,26 @@ class BilledPart(msgspec.Struct, frozen=True):
     completion_tokens: int
 
 
+class RequestStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something unusual that happened to a request, `at_ms` after it began.
+
+    | kind | what happened |
+    |---|---|
+    | `slot` | it waited, and then it had a slot |
+    | `grounded` | reference material was added: `cause` says what, in the words of the reply's header |
+    | `passed_over` | a route was not asked: `cause` is `full` or `circuit_open` |
+    | `failed` | a route failed before it began to answer: `cause` is the kind of fault, `status` the provider's |
+    | `broke_off` | a route failed after it had begun to answer |
+    | `answered` | a route began to answer, after others had failed |
+    """
+
+    at_ms: int
+    kind: str
+    route: str = ""
+    cause: str = ""
+    status: int | None = None
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a request ended: counts and metadata, never content.
 
@@ -150,7 +170,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     usage: Usage | None = None  # what is charged; None where nothing is
     first_byte_ms: int | None = None
+    gap_ms: int | None = None  # the longest between two chunks; None of a reply with fewer
     fault: str = ""  # the kind of upstream fault that broke off its stream, or that left it without an answer
     has_doubtful_usage: bool = False  # the upstream's counts could not be true
     finish_reason: str = ""  # of a reply that is complete
     also_billed: Sequence[BilledPart] = ()  # of a continued reply: by the providers of all its parts
+    cause: str = ""  # why it was refused or ended early: one word
+    held_s: float | None = None  # when its credit was held, and
+    answered_s: float | None = None  # when its last route began to answer: seconds after it began
+    steps: Sequence[RequestStep] = ()  # what else happened

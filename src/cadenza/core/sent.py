@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from cadenza.core.content import Content
+
 NUMBER_BYTES_MAX = 32  # a number or a boolean of this length is a setting of the model, and no text
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
@@ -21,11 +23,11 @@ _BLANKS = bytes.maketrans(b"\t\r\n", b"   ")  # a JSON string cannot have them
 _BEFORE_VALUE = b": \t\r\n"
 
 
-class _TextPart(msgspec.Struct):
+class _TextPart(Content, msgspec.Struct):
     text: str
 
 
-class _JustText(msgspec.Struct):
+class _JustText(Content, msgspec.Struct):
     content: str | list[_TextPart]
 
 

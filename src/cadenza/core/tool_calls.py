@@ -24,6 +24,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from cadenza.core.content import Content
+
 CallType = Literal["function", "custom"]
 
 PREFIX = "call_"
@@ -40,7 +42,7 @@ FORMS = tuple(product(PREFIXES, ALPHABETS))
 UNPACKED = len(FORMS)
 
 
-class ToolCallPart(msgspec.Struct, frozen=True):
+class ToolCallPart(Content, msgspec.Struct, frozen=True):
     """A part of a call from an upstream, in one form for all dialects. `index` is the upstream's own, if given.
 
     `arguments` is the input of a custom tool. `extra_content` is data that the upstream wants back with the call:
@@ -55,7 +57,7 @@ class ToolCallPart(msgspec.Struct, frozen=True):
     extra_content: dict[str, Any] | None = None
 
 
-class ToolCallDelta(msgspec.Struct, frozen=True):
+class ToolCallDelta(Content, msgspec.Struct, frozen=True):
     """A part of a call for the client. Only the first part of each call has `id` and `name`."""
 
     index: int

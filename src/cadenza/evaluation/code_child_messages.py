@@ -4,8 +4,10 @@ from typing import Any
 
 import msgspec
 
+from cadenza.core.content import Content
 
-class PatternTask(msgspec.Struct, frozen=True, tag="pattern"):
+
+class PatternTask(Content, msgspec.Struct, frozen=True, tag="pattern"):
     """Whether a pattern matches the text, which is the body."""
 
     pattern: str
@@ -13,34 +15,34 @@ class PatternTask(msgspec.Struct, frozen=True, tag="pattern"):
     is_full: bool
 
 
-class SchemaTask(msgspec.Struct, frozen=True, tag="schema"):
+class SchemaTask(Content, msgspec.Struct, frozen=True, tag="schema"):
     """Whether a schema accepts the JSON of the body."""
 
     schema: Any
 
 
-class CodeTask(msgspec.Struct, frozen=True, tag="code"):
+class CodeTask(Content, msgspec.Struct, frozen=True, tag="code"):
     """Run the code, which is the body, then call its function with each tuple of arguments."""
 
     function: str
     calls: tuple[tuple[Any, ...], ...]
 
 
-class Matched(msgspec.Struct, frozen=True, tag="matched"):
+class Matched(Content, msgspec.Struct, frozen=True, tag="matched"):
     """Whether it matches, and if not, why."""
 
     is_match: bool
     reason: str = ""
 
 
-class Returned(msgspec.Struct, frozen=True):
+class Returned(Content, msgspec.Struct, frozen=True):
     """The JSON of what a call returned, or the name of the exception that it raised."""
 
     value: str = ""
     raised: str = ""
 
 
-class Ran(msgspec.Struct, frozen=True, tag="ran"):
+class Ran(Content, msgspec.Struct, frozen=True, tag="ran"):
     """What the code printed, what its calls returned, and the exception that ended it."""
 
     printed: str

@@ -17,6 +17,7 @@ import msgspec
 from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Died, TooHeavy
+from cadenza.core.content import Content
 from cadenza.evaluation.code_child_messages import (
     ANSWERS,
     Answered,
@@ -66,14 +67,14 @@ _GROUPED = r"\d{1,3}(?:[,\u00a0\u202f'’ ]\d{3})+(?!\d)"
 _NUMBER = re.compile(rf"(?:(?<![\w.,])[-−–+])?(?:(?:{_GROUPED}|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{{1,3}})?(?:/\d+)?")
 
 
-class ReplyCall(msgspec.Struct, frozen=True):
+class ReplyCall(Content, msgspec.Struct, frozen=True):
     """A tool call of an answer. `arguments` is JSON text, as the model wrote it."""
 
     name: str
     arguments: str
 
 
-class GradedReply(msgspec.Struct, frozen=True):
+class GradedReply(Content, msgspec.Struct, frozen=True):
     """What a model answered, as far as graders look at it."""
 
     text: str = ""
@@ -82,7 +83,7 @@ class GradedReply(msgspec.Struct, frozen=True):
     refusal: str = ""  # the text of the field `refusal`, where the upstream has one
 
 
-class Grade(msgspec.Struct, frozen=True):
+class Grade(Content, msgspec.Struct, frozen=True):
     """1 if every grader passes, else 0; a tie by a rubric is 0.5. The reason may quote content: it is never stored."""
 
     score: float

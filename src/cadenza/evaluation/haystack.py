@@ -4,6 +4,8 @@ import random
 
 import msgspec
 
+from cadenza.core.content import Content
+
 PLACEHOLDER = "{haystack}"
 WORDS_MAX = 200_000
 NEEDLES_MAX = 50
@@ -15,7 +17,7 @@ TIMES = ("Before breakfast", "At noon", "In the late afternoon", "After the rain
 WEATHER = ("the wind came from the west", "the fog stayed", "the tide was low", "it was still", "clouds gathered")
 
 
-class Needle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Needle(Content, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A sentence and its place, as a share of the text: 0 is the beginning, 1 the end."""
 
     text: str

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.evaluation.suite import CASES_MAX, SuiteError, read_file, read_suite
 
 Source = Literal["promptfoo", "openai-evals", "lm-eval"]
@@ -23,14 +24,14 @@ FILE = "file://"
 TAG_CHARS = re.compile(r"[^a-z0-9_-]+")
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class LeftOut(Content, msgspec.Struct, frozen=True):
     """Something that could not be converted: where it is, and why."""
 
     place: str
     reason: str
 
 
-class Imported(msgspec.Struct, frozen=True):
+class Imported(Content, msgspec.Struct, frozen=True):
     """The cases as lines of JSON, and what was left out."""
 
     lines: tuple[bytes, ...]

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.core.errors import ControlError
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
@@ -49,7 +50,7 @@ class InspectFailed(ControlError):
     """Inspect is missing, or did not run the task, or gave scores that cannot be compared."""
 
 
-class InspectEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+class InspectEndpoint(Content, msgspec.Struct, frozen=True, kw_only=True):
     """Where one side is asked, and what its tokens cost; None if that is not known."""
 
     side: Side
@@ -84,15 +85,15 @@ class _TokenUsage(msgspec.Struct):
     input_tokens_cache_read: int | None = None
 
 
-class _SampleScore(msgspec.Struct):
+class _SampleScore(Content, msgspec.Struct):
     value: Any = None
 
 
-class _SampleError(msgspec.Struct):
+class _SampleError(Content, msgspec.Struct):
     message: str = ""
 
 
-class _Sample(msgspec.Struct):
+class _Sample(Content, msgspec.Struct):
     id: int | str
     epoch: int = 1
     input: msgspec.Raw = msgspec.Raw()

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.core.errors import ControlError
 from cadenza.core.money import Price
 from cadenza.core.records import Route, Usage
@@ -87,7 +88,7 @@ class SuiteRun(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-class GradedAnswer(msgspec.Struct, frozen=True):
+class GradedAnswer(Content, msgspec.Struct, frozen=True):
     """One answer with its content, which is never stored."""
 
     score: AnswerScore

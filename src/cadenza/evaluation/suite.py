@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.evaluation.haystack import PLACEHOLDER, Haystack, build_haystack, check_haystack
 
 FILE_BYTES_MAX = 32 * 1024 * 1024
@@ -37,7 +38,7 @@ SCHEMA_DIALECTS = (
 Texts = tuple[str, ...]
 
 
-class GraderSpec(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class GraderSpec(Content, msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """One thing that an answer is graded by, as a suite names it; `kind` says which."""
 
 
@@ -90,7 +91,7 @@ class JsonIs(GraderSpec, frozen=True, tag="json"):
     allow_fence: bool = True
 
 
-class ExpectedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ExpectedCall(Content, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tool call that the answer must have. `schema`: `arguments` is a JSON schema."""
 
     name: str
@@ -111,7 +112,7 @@ class Refusal(GraderSpec, frozen=True, tag="refusal"):
     expected: bool
 
 
-class CodeCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CodeCheck(Content, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A call of the answer's function, and the value that it must return, or the exception that it must raise."""
 
     args: tuple[Any, ...] = ()
@@ -137,7 +138,7 @@ Grader = Exact | Contains | MustNotContain | Pattern | NumberIs | JsonIs | Calls
 KINDS: dict[str, type[GraderSpec]] = {str(one.__struct_config__.tag): one for one in get_args(Grader)}
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Case(Content, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One line of a suite. An answer passes if all graders pass it."""
 
     id: str

@@ -24,7 +24,7 @@ from cadenza.gateway.endpoints import (
     unknown_path,
 )
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.request import ApiRequest, RequestRecord
+from cadenza.gateway.request import ApiRequest, At, RequestRecord
 from cadenza.http.exchange import STREAMING, Exchange, Interruption
 from cadenza.observe import places
 from cadenza.process import is_exhausted
@@ -58,19 +58,24 @@ ENDPOINTS = {
 ONE_MODEL = Endpoint("model", READ, "models", get_model)
 
 
-async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | None = None) -> None:
+async def serve_api(
+    gateway: Gateway,
+    exchange: Exchange,
+    endpoint: Endpoint | None = None,
+    make_record: Callable[[Exchange, At], RequestRecord] = RequestRecord,
+) -> None:
     """Serve one request, by the endpoint of its path under /v1 unless another is given.
 
     It always gets a reply, or its connection is closed.
     """
-    record = RequestRecord(exchange)
+    record = make_record(exchange, gateway.observer.at)
     answers = Answers(exchange, record.request_id, endpoint.headers if endpoint else CORS)
     gateway.in_flight.begin(exchange)
     try:
         if gateway.is_draining:
             exchange.close_after_reply()  # a new connection may reach another process
             gateway.observer.metrics.refused.labels("draining").inc()
-            raise RateLimited("The service is restarting. Retry shortly.", retry_after_s=1.0)
+            raise RateLimited("The service is restarting. Retry shortly.", 1.0, "shutdown")
         if endpoint is None and exchange.request.method == "OPTIONS":
             record.endpoint = "preflight"
             return answers.send_no_content(preflight_headers(exchange))
@@ -84,12 +89,17 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
         record.principal = caller.principal
         answers.headers += rate_headers(caller.ticket)
         authorize(gateway, exchange, caller, endpoint.scope)  # 403 429
+        record.at("identified")
         await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record, gateway.snapshot))
     except CadenzaError as error:
+        record.ended_by(error)
         answers.fail(error)
-    except StoreUnavailable:
+    except StoreUnavailable as error:
+        record.ended_by(error)
+        gateway.observer.metrics.refused.labels("store").inc()
         answers.fail(RateLimited("The service cannot reach its store at the moment. Retry shortly.", RETRY_S))
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
+        record.ended_by(error)
         interruption = exchange.absorb_cancellation()
         if interruption is None:
             raise
@@ -97,6 +107,7 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
             answers.fail(error_of())
     except Exception as error:  # noqa: BLE001 the request edge: the client gets an answer to any error
         gateway.observer.log.error("internal error", request_id=record.request_id, places=places(error))
+        record.ended_by(error)
         if exchange.state is STREAMING and not answers.is_waiting:
             raise ConnectionAbortedError from None  # closes the connection: the stream must not seem complete
         answers.fail(RateLimited(OUT_OF_MEMORY, RETRY_S) if is_exhausted(error) else Internal())

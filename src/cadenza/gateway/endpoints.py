@@ -121,6 +121,6 @@ def refuse_malformed(observer: Observer, status: int) -> tuple[bytes, bytes]:
 async def refuse_connection(observer: Observer, exchange: Exchange) -> None:
     """All connections are busy. This one was accepted only to say so."""
     record = RequestRecord(exchange)
-    Answers(exchange, record.request_id).fail(RateLimited(NO_CONNECTION, retry_after_s=1.0))
+    Answers(exchange, record.request_id).fail(RateLimited(NO_CONNECTION, 1.0, "connections"))
     observer.metrics.refused.labels("connections").inc()
     observer.record(record.outcome())

@@ -77,6 +77,7 @@ class Gateway:
         self.is_draining = False  # new requests are refused
         self.reloader = Reloader(load_snapshot, self._use)
         observer.metrics.slots.set_function(lambda: self.slots.taken)
+        observer.metrics.slots_limit.set_function(lambda: self.slots.limit)
         observer.metrics.in_flight.set_function(lambda: len(self.in_flight))
         observer.metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
 

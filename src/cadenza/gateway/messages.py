@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.gateway.parts import Part, check_part
@@ -21,7 +22,7 @@ FALSY = (b"null", b"{}", b"[]", b'""', b"false", b"0")
 CUSTOM_TOOLS = frozenset({"custom_tools"})
 
 
-class SentMessage(msgspec.Struct):
+class SentMessage(Content, msgspec.Struct):
     """The fields of a message that are looked at."""
 
     role: str

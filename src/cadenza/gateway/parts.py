@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from cadenza.core.chat import NO_MEDIA, FilePart, Media
+from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.file_tokens import FileTokens, tokens_of_file, tokens_of_image, tokens_of_sound
 from cadenza.core.files import clean_name
@@ -29,7 +30,7 @@ _URL = rb'"url"\s*+:\s*+"(?:[^"\\]++|\\.)*+"'
 _IMAGE = re.compile(rb"\{\s*+(?:%b\s*+,\s*+)?%b(?:\s*+,\s*+%b)?\s*+\}" % (_DETAIL, _URL, _DETAIL))
 
 
-class File(msgspec.Struct):
+class File(Content, msgspec.Struct):
     """The file of a part, as OpenAI has it."""
 
     filename: str | None = None
@@ -37,7 +38,7 @@ class File(msgspec.Struct):
     file_id: msgspec.Raw = NOTHING
 
 
-class Part(msgspec.Struct):
+class Part(Content, msgspec.Struct):
     """The fields of a part that are looked at."""
 
     type: str
@@ -51,7 +52,7 @@ class Part(msgspec.Struct):
 Contents = Sequence[tuple[int, list[Part]]]  # each with the index of its message
 
 
-class Attached(msgspec.Struct, frozen=True):
+class Attached(Content, msgspec.Struct, frozen=True):
     """What a request has in addition to text, and the capabilities that a route needs for it."""
 
     files: tuple[FilePart, ...] = ()  # to be read here

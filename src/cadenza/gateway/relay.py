@@ -5,6 +5,8 @@ A relay is the sink of the reply. `run` returns when the reply has ended and eve
 arrives, and the upstream is read no faster than the client reads.
 """
 
+import math
+import time
 from itertools import chain
 from typing import Any
 
@@ -12,6 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, text_of_extras, usage_object
+from cadenza.core.content import Content
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, text_of_calls
@@ -26,7 +29,7 @@ from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Fault, OpenReply, Piece
 
 
-class ReplyHead(msgspec.Struct, frozen=True):
+class ReplyHead(Content, msgspec.Struct, frozen=True):
     """The fields that every chunk of a reply repeats, its price, and what else is known before it begins."""
 
     completion_id: str
@@ -127,6 +130,7 @@ class StreamRelay:
         self._unsent: list[bytes] = []  # chunks, until the pieces that arrived together are all here
         self._unsent_texts: list[str] = []
         self._grounded = GroundedStream(head.fence_ids, head.sources) if head.fence_ids else None
+        self._sent_s = math.inf  # when the last chunk was sent, by the monotonic clock
 
     async def run(self, reply: OpenReply) -> ReplyResult:
         self._answers.start_stream(self._head.headers, self._events.role())
@@ -138,6 +142,9 @@ class StreamRelay:
         else:
             if self._calls:
                 self._take_calls(self._calls.finish())
+        finally:
+            # A client or an upstream that gives up ends a gap too.
+            self._exchange.gap_s = max(self._exchange.gap_s, time.monotonic() - self._sent_s)
         if self._grounded:
             self._take_answer(self._grounded.end())
         self.flush()
@@ -190,6 +197,9 @@ class StreamRelay:
             is_single = len(unsent) == 1
             if exchange.write(unsent[0] if is_single else b"".join(unsent)):
                 self._meter.deliver(texts[0] if is_single else "".join(texts))
+                gap_s, self._sent_s = exchange.last_write_s - self._sent_s, exchange.last_write_s
+                if gap_s > exchange.gap_s:
+                    exchange.gap_s = gap_s
         return not exchange.is_congested
 
     async def drain(self) -> None:

@@ -6,24 +6,45 @@ from collections.abc import Callable
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, KeyRevoked, RateLimited
-from cadenza.core.records import DISCONNECTED_STATUS, BilledPart, Outcome, Principal, ReplyResult, Route
+from cadenza.core.errors import CadenzaError, Internal, KeyRevoked, RateLimited
+from cadenza.core.records import (
+    DISCONNECTED_STATUS,
+    BilledPart,
+    Outcome,
+    Principal,
+    ReplyResult,
+    RequestStep,
+    Route,
+)
 from cadenza.gateway.answers import Answers, request_id_of
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.exchange import Exchange, Interruption
+from cadenza.ledger.rules import Hold
 from cadenza.process import is_exhausted
 from cadenza.routing.catalogue import Snapshot
+from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.base import Fault
 
 SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
 INTERRUPTED_STATUSES = {Interruption.SHUTDOWN: SHUTDOWN_STATUS, Interruption.REVOKED: KeyRevoked.status}
+INTERRUPTED_CAUSES = {Interruption.SHUTDOWN: "shutdown", Interruption.REVOKED: KeyRevoked.cause}
+DISCONNECTED_CAUSE = "disconnected"
+
+
+At = Callable[[str], object]  # is told the name of a step that a request has reached
 
 
 class RequestRecord:
-    """Each stage reports to it what it found out. Counts and metadata only, never content."""
+    """Each stage reports to it what it found out. Counts and metadata only, never content.
 
-    def __init__(self, exchange: Exchange) -> None:
+    `TracedRecord` (traces.py) keeps more of it.
+    """
+
+    upstream_headers: Callable[[], bytes] | None = None  # further headers for an upstream, of a request that has any
+
+    def __init__(self, exchange: Exchange, at: At = len) -> None:
+        self.at = at
         self.request_id = request_id_of(exchange)
         self.completion_id = ""  # of a chat whose credit is held
         self._exchange = exchange
@@ -34,41 +55,77 @@ class RequestRecord:
         self._route: Route | None = None
         self._fault = ""  # of the last route that failed, until another one answers
         self.also_billed: list[BilledPart] = []
+        self._cause = ""
+        self._held_s: float | None = None
+        self._answered_s: float | None = None
+        self._steps: list[RequestStep] = []
 
-    def status_after(self, error: BaseException) -> int:
-        """The status of a request that this error ended. If its task was cancelled, the reason decides."""
+    def ended_by(self, error: BaseException) -> int:
+        """Note why the request ended early, and return its status. If its task was cancelled, the reason decides."""
         if isinstance(error, CadenzaError):
+            self._cause = error.cause
             return error.status
+        if isinstance(error, StoreUnavailable):
+            self._cause = "store"
+            return RateLimited.status
         if not isinstance(error, asyncio.CancelledError):
-            return RateLimited.status if is_exhausted(error) else 500
-        reason = self._exchange.interruption
-        return INTERRUPTED_STATUSES.get(reason, DISCONNECTED_STATUS) if reason else DISCONNECTED_STATUS
+            self._cause = "memory" if is_exhausted(error) else Internal.cause
+            return RateLimited.status if is_exhausted(error) else Internal.status
+        reason = self._exchange.interruption or Interruption.DISCONNECT
+        self._cause = INTERRUPTED_CAUSES.get(reason, DISCONNECTED_CAUSE)
+        return INTERRUPTED_STATUSES.get(reason, DISCONNECTED_STATUS)
+
+    def note(self, kind: str, route: Route | None = None, cause: str = "", status: int | None = None) -> None:
+        """Something unusual happened: `RequestStep` has the kinds."""
+        at_ms = round((time.perf_counter() - self._exchange.started_s) * 1000)
+        self._steps.append(RequestStep(at_ms, kind, route.name if route else "", cause, status))
 
     @property
     def was_shut_down(self) -> bool:
         """Whether the service stopped, and interrupted the request for that."""
         return self._exchange.interruption is Interruption.SHUTDOWN
 
-    def held(self, completion_id: str, class_id: str, version: int | None) -> None:
-        self.completion_id, self._class_id, self._version = completion_id, class_id, version
+    def held(self, hold: Hold) -> None:
+        self.completion_id, self._class_id, self._version = hold.completion_id, hold.class_id, hold.version
+        self._held_s = time.perf_counter()
+
+    def left_to(self, route: Route) -> None:
+        """The client left while this route worked on the request."""
+        self._route, self._fault = route, ""
 
     def routed(self, route: Route) -> None:
         """A route began to answer; the last one counts."""
-        self._route, self._fault = route, ""
+        self._route, self._fault, self._answered_s = route, "", time.perf_counter()
+        if self._steps:
+            self.note("answered", route)
 
     def failed(self, route: Route, fault: Fault) -> None:
         """A route failed before it began to answer."""
         self._route, self._fault = route, fault.kind.value
+        self.note("failed", route, fault.kind.value, fault.status)
+
+    def passed_over(self, route: Route, why: str) -> None:
+        """A route was not asked."""
+        self.note("passed_over", route, why)
+
+    def broke_off(self, route: Route, fault: Fault) -> None:
+        """A route failed after it had begun to answer."""
+        self._fault = fault.kind.value
+        self.note("broke_off", route, fault.kind.value, fault.status)
+
+    def gathered(self, part: str, began_s: float, result: str) -> None:
+        """A part of grounding ended."""
 
     def outcome(self, status: int | None = None, result: ReplyResult | None = None) -> Outcome:
         """How the request ended: with the status given, or with that of the reply."""
         exchange, principal, route = self._exchange, self.principal, self._route
-        now_s, first_s = time.perf_counter(), exchange.first_byte_s
+        now_s, first_s, started_s = time.perf_counter(), exchange.first_byte_s, exchange.started_s
+        held_s, answered_s, gap_s = self._held_s, self._answered_s, exchange.gap_s
         return Outcome(
             request_id=self.request_id,
             endpoint=self.endpoint,
             status=status or exchange.status or DISCONNECTED_STATUS,
-            duration_ms=round((now_s - exchange.started_s) * 1000),
+            duration_ms=round((now_s - started_s) * 1000),
             ended_at=time.time_ns() // 1_000_000,
             key_id=principal.key_id if principal else "",
             account_id=principal.account_id if principal else "",
@@ -78,11 +135,16 @@ class RequestRecord:
             provider=route.provider if route else "",
             model=route.model if route else "",
             usage=result.usage if result and not result.is_free else None,
-            first_byte_ms=None if first_s is None else round((first_s - exchange.started_s) * 1000),
+            first_byte_ms=None if first_s is None else round((first_s - started_s) * 1000),
+            gap_ms=round(gap_s * 1000) if gap_s else None,
             fault=(result.fault or "") if result else self._fault,
             has_doubtful_usage=result.is_doubtful if result else False,
             finish_reason=(result.finish_reason or "") if result else "",
             also_billed=self.also_billed,
+            cause=self._cause,
+            held_s=None if held_s is None else held_s - started_s,
+            answered_s=None if answered_s is None else answered_s - started_s,
+            steps=self._steps,
         )
 
 

@@ -68,6 +68,11 @@ class Slots:
         return self._shares.taken
 
     @property
+    def limit(self) -> int:
+        """The most that may be taken here now."""
+        return self._shares.limit
+
+    @property
     def ceiling(self) -> int:
         """The most that may be taken: here, or in the whole fleet if its slots are lent."""
         return self._shares.ceiling
@@ -142,7 +147,10 @@ class Slot:
 
 async def wait_for_slot(slots: Slots, key_id: str, metrics: Metrics) -> Slot:
     """A slot for one chat; 429 if none is free within a moment."""
-    if not await slots.enter(key_id):
+    began_s = time.monotonic()
+    is_given = await slots.enter(key_id)
+    metrics.waits.add("slot", time.monotonic() - began_s)
+    if not is_given:
         metrics.refused.labels("slots").inc()
-        raise RateLimited("The service is saturated. Retry shortly.", SATURATED_RETRY_S)
+        raise RateLimited("The service is saturated. Retry shortly.", SATURATED_RETRY_S, "slots")
     return Slot(slots, key_id)

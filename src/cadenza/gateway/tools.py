@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.tool_calls import unwrap_id
 
@@ -22,14 +23,14 @@ BAD_CHOICE = f"tool_choice: must be one of {', '.join(CHOICES)}, or name a tool.
 RAW_CALLS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
-class NamedFields(msgspec.Struct):
+class NamedFields(Content, msgspec.Struct):
     """The fields of a function or a custom tool that are checked. Only the definition of a function has parameters."""
 
     name: str | None = None
     parameters: msgspec.Raw = NOTHING
 
 
-class ToolFields(msgspec.Struct):
+class ToolFields(Content, msgspec.Struct):
     """The fields of a tool, or of a `tool_choice` that names one, that are checked."""
 
     type: str | None = None
@@ -37,21 +38,21 @@ class ToolFields(msgspec.Struct):
     custom: NamedFields | None = None
 
 
-class CalledFunctionFields(msgspec.Struct):
+class CalledFunctionFields(Content, msgspec.Struct):
     """The function of a call in the history. Its arguments need not be JSON."""
 
     name: str
     arguments: str = ""
 
 
-class CalledCustomFields(msgspec.Struct):
+class CalledCustomFields(Content, msgspec.Struct):
     """The custom tool of a call in the history."""
 
     name: str
     input: str = ""
 
 
-class CallFields(msgspec.Struct):
+class CallFields(Content, msgspec.Struct):
     """A call in the history."""
 
     id: str

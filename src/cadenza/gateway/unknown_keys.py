@@ -70,7 +70,7 @@ class UnknownKeyLimiter:
         if not ticket.is_granted:
             self._metrics.refused.labels("unknown_keys").inc()
             message = "Too many requests came without a valid key. Check the key, and retry later."
-            raise RateLimited(message, ticket.wait_s)
+            raise RateLimited(message, ticket.wait_s, "unknown_keys")
 
     def found_live(self, digest: bytes) -> None:
         self._live.put(digest, None)

@@ -57,7 +57,7 @@ class Uploads:
 
     def _full(self, whose: str) -> RateLimited:
         self._metrics.refused.labels("uploads").inc()
-        return RateLimited(f"{whose} too many large requests at once. Retry shortly.", retry_after_s=1.0)
+        return RateLimited(f"{whose} too many large requests at once. Retry shortly.", 1.0, "uploads")
 
 
 class Upload:

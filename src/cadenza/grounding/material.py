@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from cadenza.core.chat import ChatRequest, UserQuestion
+from cadenza.core.content import Content
 from cadenza.grounding.files.reader import DocumentText
 from cadenza.grounding.search.records import NOTHING_FOUND, SearchResult, Source
 
@@ -37,7 +38,7 @@ CUT_ROWS = "the other rows are left out, so a sum, average or count of these is 
 UNSAFE = re.compile(r'[\s"<>&]+')  # could end an attribute or a tag
 
 
-class Material(msgspec.Struct, frozen=True):
+class Material(Content, msgspec.Struct, frozen=True):
     """What was gathered for one request. `files` are all files of the request, or none."""
 
     files: Sequence[DocumentText] = ()
@@ -49,7 +50,7 @@ class Material(msgspec.Struct, frozen=True):
         return bool(self.files or self.notes or self.found or self.found.unread or self.found.has_failed)
 
 
-class Edit(msgspec.Struct, frozen=True):
+class Edit(Content, msgspec.Struct, frozen=True):
     """New JSON for the bytes from `start` to `end` in the JSON of a message."""
 
     start: int
@@ -57,14 +58,14 @@ class Edit(msgspec.Struct, frozen=True):
     json: bytes
 
 
-class ShownFile(msgspec.Struct, frozen=True):
+class ShownFile(Content, msgspec.Struct, frozen=True):
     """A file of which the model sees a part, and which part that is: "pages 1, 17-19 of 300"."""
 
     name: str
     shown: str
 
 
-class Grounding(msgspec.Struct, frozen=True):
+class Grounding(Content, msgspec.Struct, frozen=True):
     """What was added to one request. Its answer may cite `sources`; `headers` tell the client what was added.
 
     `fence_ids` are the ids of all fences: their tags are removed from the answer. `charged_nano` is the price of the
@@ -92,7 +93,7 @@ class Grounding(msgspec.Struct, frozen=True):
 NO_GROUNDING = Grounding()
 
 
-class Fenced(msgspec.Struct, frozen=True):
+class Fenced(Content, msgspec.Struct, frozen=True):
     """Material between its two tags, and their id."""
 
     id: str

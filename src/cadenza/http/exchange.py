@@ -98,8 +98,6 @@ class Request:
 
     def with_length(self, length: bytes) -> "Request":
         """The same head for a body of another length."""
-        if self.headers[b"content-length"] == length:
-            return self
         fields = [(name, length if name == b"content-length" else value) for name, value in self.fields]
         request = Request(self.method, self.path, self.query, fields)
         request.memo = self.memo
@@ -113,6 +111,7 @@ class Exchange:
         "_transport",
         "body",
         "first_byte_s",
+        "gap_s",
         "interruption",
         "keep_alive",
         "last_write_s",
@@ -133,6 +132,7 @@ class Exchange:
         self.started_s = time.perf_counter()
         self.first_byte_s: float | None = None
         self.last_write_s = 0.0  # by the monotonic clock
+        self.gap_s = 0.0  # the longest between two chunks of a stream, as its relay noted it
         self.pause_s = 0.0  # before the next request of the connection is read
         self._transport = transport
 

@@ -26,7 +26,8 @@ from cadenza.store.store import Store
 # several rules use each. `suspects` are the metering rows that break a rule together with their charge, if any. If
 # there are none, each metering row with costs has a charge. Then, if there are as many charges as metering rows with
 # one, no charge is without a metering row and none is the second of its request. So the rules about that look for such
-# charges only if there is a row of `doubts`.
+# charges only if there is a row of `doubts`. `rolled_up` are the charges whose metering rows were rolled up by day
+# (ledger/roll_up.py): they are compared by account and day.
 PASSES = {
     "sums": """
         SELECT account_id, SUM(amount_nano) AS total, SUM(granted_nano) AS granted FROM SUMMED m GROUP BY account_id""",
@@ -42,11 +43,15 @@ PASSES = {
         LEFT JOIN corrected c ON c.completion_id = u.completion_id
         WHERE u.cost_nano <> -COALESCE(e.amount_nano, 0) - COALESCE(c.total, 0) OR u.account_id <> e.account_id
         OR u.cost_nano + COALESCE(u.short_nano, 0) <> PRICED OR u.short_nano < 0 OR u.cost_nano > HIGHEST""",
+    "rolled_up": """
+        SELECT account_id, charged_at, SUM(requests) AS requests, SUM(charged_nano) AS charged, SUM(cost_nano) AS cost
+        FROM usage_days d WHERE charged_at IS NOT NULL AND IS_OPEN_DAY GROUP BY account_id, charged_at""",
     "doubts": """
         SELECT 1 FROM suspects UNION ALL
         SELECT 1 WHERE (SELECT COUNT(*) FROM CHARGES e WHERE e.kind = 'charge') <> (
             SELECT COUNT(*) FROM METERED u WHERE SURELY EXISTS (
-                SELECT 1 FROM entries e WHERE e.completion_id = u.completion_id AND e.kind = 'charge' AND IS_READ))""",
+                SELECT 1 FROM entries e WHERE e.completion_id = u.completion_id AND e.kind = 'charge' AND IS_READ)
+            ) + (SELECT COALESCE(SUM(requests), 0) FROM rolled_up)""",
 }
 # Each rule selects the rows that break it: the account, request or key, and by how much it is off. The table `holds`
 # has rows of the release before, which held credit by request. MONTH is the month of u.started_at, like 202611 in UTC.
@@ -71,7 +76,24 @@ RULES = {
     "a charge has its metering row, on the same account": """
         SELECT e.completion_id, e.amount_nano FROM CHARGES e LEFT JOIN usage u ON u.completion_id = e.completion_id
         WHERE e.kind = 'charge' AND (u.account_id IS NULL OR u.account_id <> e.account_id)
-        AND EXISTS (SELECT 1 FROM doubts)""",
+        AND EXISTS (SELECT 1 FROM doubts) AND NOT (u.account_id IS NULL AND EXISTS (
+            SELECT 1 FROM rolled_up d WHERE d.account_id = e.account_id AND d.charged_at = DAY_OF_CHARGE))""",
+    "the charges of a day without metering rows add up to what was rolled up": """
+        SELECT f.account_id, SUM(f.charged) FROM (
+            SELECT account_id, charged_at, -requests AS requests, -charged AS charged, -cost AS cost FROM rolled_up
+            UNION ALL
+            SELECT e.account_id, DAY_OF_CHARGE, 1, -e.amount_nano, -e.amount_nano - COALESCE(c.total, 0)
+            FROM (SELECT account_id, MAX(charged_at) AS last FROM rolled_up GROUP BY account_id) a CROSS JOIN CHARGES e
+            LEFT JOIN usage u ON u.completion_id = e.completion_id
+            LEFT JOIN corrected c ON c.completion_id = e.completion_id
+            WHERE e.account_id = a.account_id AND e.created_at < a.last + DAY_MS
+            AND e.kind = 'charge' AND u.completion_id IS NULL AND EXISTS (
+                SELECT 1 FROM rolled_up d WHERE d.account_id = e.account_id AND d.charged_at = DAY_OF_CHARGE)
+        ) f GROUP BY f.account_id, f.charged_at
+        HAVING SUM(f.requests) <> 0 OR SUM(f.charged) <> 0 OR SUM(f.cost) <> 0""",
+    "what was rolled up costs its counts at its prices, less what could not be charged": """
+        SELECT u.account_id, u.cost_nano + COALESCE(u.short_nano, 0) - PRICED FROM usage_days u
+        WHERE u.cost_nano + COALESCE(u.short_nano, 0) <> PRICED""",
     "a correction of a request follows its charge, on the same account": """
         SELECT c.completion_id, c.amount_nano FROM corrections c
         LEFT JOIN entries e ON e.completion_id = c.completion_id AND e.kind = 'charge' AND e.id < c.id
@@ -79,9 +101,10 @@ RULES = {
     "a metering row costs what was charged and corrected": """
         SELECT completion_id, off_by_nano FROM suspects WHERE off_by_nano <> 0""",
     "a request is refunded at most what it cost": """
-        SELECT r.completion_id, r.amount_nano - COALESCE(u.cost_nano, 0) FROM corrections r
-        LEFT JOIN usage u ON u.completion_id = r.completion_id
-        WHERE r.origin = 'refund' AND r.amount_nano > COALESCE(u.cost_nano, 0)""",
+        SELECT r.completion_id, r.amount_nano + COALESCE(e.amount_nano, 0) + COALESCE(c.total, 0) FROM corrections r
+        LEFT JOIN entries e ON e.completion_id = r.completion_id AND e.kind = 'charge'
+        LEFT JOIN corrected c ON c.completion_id = r.completion_id
+        WHERE r.origin = 'refund' AND r.amount_nano > -COALESCE(e.amount_nano, 0) - COALESCE(c.total, 0)""",
     "a request costs its counts at its prices, less what could not be charged": """
         SELECT completion_id, cost_nano + COALESCE(short_nano, 0) - priced_nano FROM suspects
         WHERE cost_nano + COALESCE(short_nano, 0) <> priced_nano OR short_nano < 0""",
@@ -104,7 +127,10 @@ RULES = {
     "what is spent of a cap is the sum of the metering rows of its period": """
         SELECT c.key_id, c.spent_nano - COALESCE(s.total, 0) FROM caps c
         LEFT JOIN (
-            SELECT k.key_id, SUM(u.cost_nano) AS total FROM caps k JOIN usage u ON u.key_id = k.key_id
+            SELECT k.key_id, SUM(u.cost_nano) AS total FROM caps k JOIN (
+                SELECT key_id, started_at, cost_nano FROM usage UNION ALL
+                SELECT key_id, started_at, cost_nano FROM usage_days
+            ) u ON u.key_id = k.key_id
             WHERE k.month = 0 OR k.month = MONTH GROUP BY k.key_id
         ) s ON s.key_id = c.key_id
         WHERE c.spent_nano <> COALESCE(s.total, 0)""",
@@ -163,13 +189,15 @@ PRICED = """(
     + u.completion_tokens * u.output_nano)"""
 # An upstream may count twice as many prompt tokens, and an earlier release held only a part of some answers.
 HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))"
-WORDS = {"PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_MS": str(IDEMPOTENCY_MS)}
+DAY_OF_CHARGE = f"(e.created_at - e.created_at % {DAY_MS})"
+WORDS = {"PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_OF_CHARGE": DAY_OF_CHARGE, "DAY_MS": str(IDEMPOTENCY_MS)}
 ALL = {
     "METERED": "usage",
     "CHARGES": "entries",
     "SUMMED": "(SELECT * FROM entries IN_ANY_ORDER)",
     "SURELY": "u.cost_nano > 0 OR",  # a metering row with costs has a charge
     "IS_READ": "TRUE",
+    "IS_OPEN_DAY": "TRUE",
     "BEFORE": "a.granted_before_nano",
 }
 OPEN = {
@@ -180,6 +208,7 @@ OPEN = {
         UNION ALL SELECT account_id, balance_nano, granted_nano FROM closed_balances WHERE month = :closed)""",
     "SURELY": "",
     "IS_READ": "e.id >= :first AND e.created_at >= :since",
+    "IS_OPEN_DAY": "d.charged_at >= :since",
     "BEFORE": "0",  # it is in the granted part of the balances
 }
 

@@ -74,6 +74,7 @@ class Committer:
         self._is_running = False
         self._is_stopping = False
         self.has_failed = False  # the store did not take the last batch
+        observer.metrics.ledger_waiting.set_function(lambda: len(self._backlog))
 
     def hold_in_memory(self, hold: Hold) -> Held | None:
         """Hold credit inside the reserve, if it covers the hold.
@@ -180,7 +181,8 @@ class Committer:
 
     async def _commit(self, batch: list[Move], mode: BatchMode) -> bool:
         """Write a batch in one transaction. Return False if the store did not take it."""
-        process = self._presence.name
+        process, elapsed_s = self._presence.name, self._presence.host.elapsed_s
+        began_s = elapsed_s()
         try:
             moves = self._build(batch)
             self._observer.at("ledger-commit")
@@ -198,7 +200,9 @@ class Committer:
         self._observer.at("ledger-committed")
         if applied:  # empty if all accounts are locked
             self.has_failed = False
-            self._observer.metrics.ledger_commits.inc()
+            metrics = self._observer.metrics
+            metrics.ledger_commit_time.add("", elapsed_s() - began_s)
+            metrics.ledger_batch.add("", len(batch))
         for account_id, (_, ends, holds) in moves.items():
             if account_id in applied:
                 self._answer(applied[account_id], ends, holds)
@@ -276,11 +280,11 @@ class Committer:
         self._reserves.written(applied.account, taken)
         if applied.account.has_caps or applied.account.id in self._reserves.caps:
             self._note_caps(applied, ends, holds)
-        outcomes = []
+        outcomes = list[tuple[Outcome, int, int | None]]()
         for move, ended in zip(ends, applied.ended, strict=True):
             outcome = self._answer_end(move, ended)
-            if move.is_recorded:
-                outcomes.append(outcome)
+            if move.is_recorded and move.end:
+                outcomes.append((outcome, ended.charged_nano, move.end.provider_cost_nano))
         if outcomes:
             self._loop.call_soon(self._record, outcomes)  # after the requests were answered
         for move, answer in zip(holds, applied.answers, strict=True):
@@ -313,9 +317,9 @@ class Committer:
             move.answer.set_result(ended)
         return outcome
 
-    def _record(self, outcomes: list[Outcome]) -> None:
-        for outcome in outcomes:
-            self._observer.record(outcome)
+    def _record(self, outcomes: list[tuple[Outcome, int, int | None]]) -> None:
+        for outcome, charged_nano, cost_nano in outcomes:
+            self._observer.record(outcome, charged_nano, cost_nano)
 
     def _report(self, completion_id: str, ended: Ended) -> None:
         """Count and log the end of a request that was not charged exactly what was due."""

@@ -149,11 +149,18 @@ MOVED = Statement(  # reads all entries of the month: there is no index on their
 )
 CHARGES = Statement(
     text("""
-    SELECT COALESCE(u.class_id, ''), COUNT(*), COALESCE(SUM(u.prompt_tokens), 0), COALESCE(SUM(u.cached_tokens), 0),
-    COALESCE(SUM(u.completion_tokens), 0), -SUM(e.amount_nano)
-    FROM entries e LEFT JOIN usage u ON u.completion_id = e.completion_id
-    WHERE e.account_id = :account AND e.kind = 'charge' AND e.created_at >= :start AND e.created_at < :end
-    GROUP BY 1 ORDER BY 1""")
+    SELECT class_id, SUM(requests), SUM(prompt_tokens), SUM(cached_tokens), SUM(completion_tokens), SUM(charged_nano)
+    FROM (
+        SELECT u.class_id, COUNT(*) AS requests, SUM(u.prompt_tokens) AS prompt_tokens,
+        SUM(u.cached_tokens) AS cached_tokens, SUM(u.completion_tokens) AS completion_tokens,
+        -SUM(e.amount_nano) AS charged_nano
+        FROM entries e JOIN usage u ON u.completion_id = e.completion_id
+        WHERE e.account_id = :account AND e.kind = 'charge' AND e.created_at >= :start AND e.created_at < :end
+        GROUP BY 1
+        UNION ALL
+        SELECT class_id, requests, prompt_tokens, cached_tokens, completion_tokens, charged_nano FROM usage_days
+        WHERE account_id = :account AND charged_at >= :start AND charged_at < :end
+    ) metered GROUP BY 1 ORDER BY 1""")
 )
 PAID_AT = Statement(select(entries.c.created_at).where(entries.c.source == bindparam("payment")))
 THROUGH = Statement(select(document_counters.c.through).where(document_counters.c.kind == "statement"))

@@ -1,27 +1,37 @@
 """Refunds of requests. A request is refunded once, and at most what it cost: the source of the entry says which one.
 
-Granted credit is spent first, so paid credit is given back first. The metering row still says what the request cost.
+Granted credit is spent first, so paid credit is given back first. What a request cost is the sum of its entries: its
+metering row may have been rolled up.
 """
 
 import msgspec
 from sqlalchemy import and_, bindparam, func, literal_column, select
 
 from cadenza.ledger.origins import CreditMove
-from cadenza.store.schema import accounts, entries, usage
-from cadenza.store.statements import Statement
+from cadenza.store.schema import accounts, entries
+from cadenza.store.statements import Statement, total
 from cadenza.store.store import Transaction
 
 IS_CHARGE = entries.c.kind == literal_column("'charge'")  # as the index on charges has it
+_later = entries.alias("later")
+_CORRECTED = (
+    select(total(_later.c.amount_nano))
+    .where(
+        _later.c.completion_id == entries.c.completion_id,
+        _later.c.kind == literal_column("'correction'"),
+        func.coalesce(_later.c.origin, literal_column("''")) != literal_column("'refund'"),
+    )
+    .scalar_subquery()
+)
 FIND = Statement(
     select(
         entries.c.account_id,
         accounts.c.email,
         accounts.c.erased_at,
-        usage.c.cost_nano,
+        -entries.c.amount_nano - _CORRECTED,
         func.coalesce(entries.c.granted_nano, 0),
     )
     .join_from(entries, accounts, entries.c.account_id == accounts.c.id)
-    .join(usage, usage.c.completion_id == entries.c.completion_id)
     .where(and_(IS_CHARGE, entries.c.completion_id == bindparam("completion")))
 )
 
@@ -60,6 +70,7 @@ def find(tx: Transaction, completion_id: str) -> ChargedRequest | None:
     row = tx.row(FIND, {"completion": completion_id})
     if row is None:
         return None
-    account_id, email, erased_at, cost_nano, granted_nano = row
+    account_id, email, erased_at, cost, granted_nano = row
+    cost_nano = int(cost)
     granted = min(-granted_nano, cost_nano)
     return ChargedRequest(completion_id, account_id, email, erased_at is not None, cost_nano, granted)

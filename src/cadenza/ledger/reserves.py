@@ -40,9 +40,12 @@ class Reserve(msgspec.Struct):
         """Hold `held_nano` for a request that asked for `usual_nano`, and for `extra_nano` if its answer is longer."""
         self.in_use_nano += held_nano
         self.requests += 1
-        self.peak = max(self.peak, self.requests)
-        self.usual_nano = max(self.usual_nano, usual_nano)
-        self.extra_nano = max(self.extra_nano, extra_nano)
+        if self.requests > self.peak:
+            self.peak = self.requests
+        if usual_nano > self.usual_nano:
+            self.usual_nano = usual_nano
+        if extra_nano > self.extra_nano:
+            self.extra_nano = extra_nano
         self.used_s = now_s
 
     def decay(self) -> None:
@@ -144,6 +147,14 @@ class Reserves:
 
     def __len__(self) -> int:
         return len(self._reserves)
+
+    @property
+    def in_use_nano(self) -> int:
+        return sum(reserve.in_use_nano for reserve in self._reserves.values())
+
+    @property
+    def spare_nano(self) -> int:
+        return sum(reserve.spare_nano for reserve in self._reserves.values())
 
     def hold(self, hold: Hold) -> Held | None:
         """Hold credit in memory; None if the reserve does not cover it."""

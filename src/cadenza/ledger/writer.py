@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 import msgspec
 
+from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import Outcome
 from cadenza.fleet.presence import Presence
 from cadenza.ledger.backlog import Answer
@@ -49,7 +50,11 @@ class LedgerWriter:
         self._endings: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         presence.on_wake(self._woken)
-        observer.metrics.holds.set_function(lambda: len(self._open))
+        metrics, reserves = observer.metrics, self._reserves
+        metrics.holds.set_function(lambda: len(self._open))
+        metrics.reserves.set_function(lambda: len(reserves))
+        metrics.reserved.labels("in_use").set_function(lambda: reserves.in_use_nano / NANO_PER_DOLLAR)
+        metrics.reserved.labels("spare").set_function(lambda: reserves.spare_nano / NANO_PER_DOLLAR)
 
     async def start(self) -> None:
         await self._sweeper.sweep()
@@ -80,7 +85,9 @@ class LedgerWriter:
         process = self._presence.name  # before the store is asked: the name may have changed afterwards
         answer: Taken | None = self._committer.hold_in_memory(hold)
         if answer is None:
+            began_s = self._elapsed_s()
             answer = await self._take(hold)
+            self._observer.metrics.waits.add("hold", self._elapsed_s() - began_s)
         if isinstance(answer, Held):
             assert answer.allowance_tokens <= hold.allowance_tokens + hold.extra_tokens
             self._open[hold.completion_id] = hold, answer, process

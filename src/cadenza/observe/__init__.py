@@ -1,5 +1,6 @@
 """The log, the metrics, and the record of every request. Any module may import it; it imports only core."""
 
+import asyncio
 import os
 import signal
 import time
@@ -7,14 +8,39 @@ from collections.abc import Callable
 
 from cadenza.core.attempts import AttemptCounts
 from cadenza.core.records import Outcome
+from cadenza.observe.details import DetailBuffer
 from cadenza.observe.log import Log, loop_errors, make_log, places
 from cadenza.observe.metrics import Metrics
+from cadenza.observe.strays import catch_strays
 
-__all__ = ["FaultPoint", "Log", "Metrics", "Observer", "loop_errors", "make_log", "places"]
+__all__ = ["FaultPoint", "Log", "LoopLag", "Metrics", "Observer", "catch_strays", "loop_errors", "make_log", "places"]
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+LAG_EVERY_S = 0.25
+
+
+class LoopLag:
+    """Measures how late the event loop runs a timer, again and again: everything that runs on it is as late."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lag = metrics.loop_lag
+        self._wait()
+
+    def _wait(self) -> None:
+        self._due_s = self._loop.time() + LAG_EVERY_S
+        self._timer = self._loop.call_at(self._due_s, self._measure)
+
+    def _measure(self) -> None:
+        self._lag.add("", max(0.0, self._loop.time() - self._due_s))  # uvloop may be some microseconds early
+        self._wait()
+
+    def stop(self) -> None:
+        self._timer.cancel()
 
 
 class FaultPoint:
@@ -43,11 +69,12 @@ class Observer:
         self.log = log
         self.metrics = Metrics(lambda: log.dropped)
         self.attempts = AttemptCounts(now_ms)  # until they are written
+        self.details = DetailBuffer()  # until they are written
         self.watched: dict[str, Callable[[Outcome], None]] = {}  # by class: takes the outcomes of its chats
-        self.at = (at or FaultPoint()).reach  # a method is called in a quarter of the time of an object
+        self.at: Callable[[str], object] = at.reach if at else len  # a builtin does nothing in the shortest time
 
-    def record(self, outcome: Outcome) -> None:
-        """Count a request that ended, and write its log line."""
+    def record(self, outcome: Outcome, charged_nano: int = 0, cost_nano: int | None = None) -> None:
+        """Count a request that ended, and write its log line. `cost_nano` is what the providers charge, if known."""
         metrics = self.metrics
         seconds = outcome.duration_ms / 1000
         metrics.requests.add(outcome.endpoint, str(outcome.status))
@@ -68,17 +95,27 @@ class Observer:
             line["provider"] = outcome.provider
             if outcome.first_byte_ms is not None:
                 metrics.first_byte.add(outcome.class_id, outcome.first_byte_ms / 1000)
+            if outcome.gap_ms is not None:
+                metrics.stream_gap.add(outcome.class_id, outcome.gap_ms / 1000)
             if outcome.class_id in self.watched:
                 self.watched[outcome.class_id](outcome)
         if usage := outcome.usage:
-            tokens, class_id = metrics.tokens, outcome.class_id
-            tokens.add(class_id, "prompt", amount=usage.prompt_tokens)
-            tokens.add(class_id, "cached", amount=usage.cached_tokens)
-            tokens.add(class_id, "completion", amount=usage.completion_tokens)
+            counts = metrics.served.counts[outcome.class_id, outcome.provider]
+            counts.prompt += usage.prompt_tokens
+            counts.cached += usage.cached_tokens
+            counts.completion += usage.completion_tokens
+            if cost_nano is None:
+                counts.unknown_nano += charged_nano
+            else:
+                counts.charged_nano += charged_nano
+                counts.cost_nano += cost_nano
             line["prompt_tokens"] = usage.prompt_tokens
             line["completion_tokens"] = usage.completion_tokens
         if outcome.fault:
             line["fault"] = outcome.fault
+        self.details.note(outcome)
+        if outcome.cause:
+            line["cause"] = outcome.cause
         if outcome.has_doubtful_usage:
             metrics.doubtful_usage.labels(outcome.provider).inc()
             self.log.warning(

@@ -1,4 +1,4 @@
-"""The structured log: JSON, or readable text on a terminal. Counts and metadata only, never content.
+"""The structured log: JSON, or readable text on a terminal. Counts and metadata only, never content: see fields.py.
 
 Stance on failure: the log never stops the service. A line that cannot be written is dropped and counted.
 """
@@ -20,6 +20,8 @@ from typing import Any, TextIO
 
 import msgspec
 import structlog
+
+from cadenza.observe.fields import keep_known
 
 LINES_WAIT_S = 0.02
 FLUSH_S = 1.0  # how long the end of the process, or a line outside of an event loop, waits for a slow stream
@@ -57,14 +59,19 @@ def make_log(stream: TextIO | None = None) -> Log:
     )
     log: Log = structlog.wrap_logger(
         lines,
-        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), last],
+        processors=[
+            keep_known,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            last,
+        ],
         wrapper_class=Log,
     ).bind()
     return log
 
 
 def _encode(line: dict[str, Any], **_: object) -> str:
-    return msgspec.json.encode(line, enc_hook=str).decode()
+    return msgspec.json.encode(line).decode()
 
 
 @lru_cache(maxsize=2)

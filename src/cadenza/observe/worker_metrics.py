@@ -25,6 +25,7 @@ from cadenza.observe.metrics import Metrics
 ANSWER_S = 0.5
 SOCKET_PATH_MAX = 100  # the kernel allows 107 bytes
 HIGHEST = {  # gauges of a state, 1 if any process is in it, or of a time: the latest
+    "cadenza_build_info",
     "cadenza_canary_share",
     "cadenza_route_resting",
     "cadenza_route_failing",
@@ -32,7 +33,7 @@ HIGHEST = {  # gauges of a state, 1 if any process is in it, or of a time: the l
     "cadenza_watch_score",  # the same in all
     "cadenza_watch_drift",
 }
-LOWEST = {"cadenza_shared_state_up"}  # 0 if any process has it
+LOWEST = {"cadenza_shared_state_up", "process_start_time_seconds"}  # 0 if any process has it; the first start
 COUNTED = {"counter", "histogram"}  # what a process has counted stays counted after its end
 
 Labels = tuple[tuple[str, str], ...]

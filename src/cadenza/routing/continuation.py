@@ -57,6 +57,7 @@ class open_reply:  # noqa: N801 it is used like a function
             except Fault as fault:
                 self._wanted.ask.on_asked(None)
                 running.attempt.note_fault(fault)
+                self._wanted.on_broken_off(running.route, fault)
                 self._dispatcher.report_fault(self._wanted, running.route, fault)
                 if continued is None:
                     if not self._wanted.ask.stream:  # nothing was delivered, so nothing is charged

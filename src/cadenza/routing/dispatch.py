@@ -29,7 +29,8 @@ RETRIES_MAX = 3  # of one request
 class Dispatch(msgspec.Struct, frozen=True):
     """A reply to open: the ask, the routes and upstreams that may answer it, and the key and request that it is for.
 
-    `on_fault` is called with each route that failed. What a continued answer costs more is added to `also_billed`.
+    `on_fault` is called with each route that failed, `on_broken_off` with one that failed after it had begun to answer,
+    and `on_passed_over` with one that was not asked. What a continued answer costs more is added to `also_billed`.
     """
 
     plan: Plan
@@ -40,6 +41,8 @@ class Dispatch(msgspec.Struct, frozen=True):
     request_id: str
     on_fault: Callable[[Route, Fault], None] = lambda _route, _fault: None
     also_billed: list[BilledPart] = []
+    on_broken_off: Callable[[Route, Fault], None] = lambda _route, _fault: None
+    on_passed_over: Callable[[Route, str], None] = lambda _route, _why: None
 
 
 class RoutedReply(msgspec.Struct, frozen=True):
@@ -79,6 +82,7 @@ class Dispatcher:
             attempt = health.begin(wanted.key_id, is_last_resort=is_last_resort)
             if attempt is None:
                 passed_over.add(health)
+                wanted.on_passed_over(route, "circuit_open" if health.is_open else "full")
                 continue
             passed_over.discard(health)  # an earlier route may have the same provider and model
             if faults and not self._may_go_on(faults):
@@ -172,5 +176,5 @@ def error_for(faults: list[Fault], passed_over: set[RouteHealth]) -> CadenzaErro
     if all(fault.kind is FaultKind.BUSY for fault in faults) and not any(health.is_down for health in passed_over):
         waits_s = [fault.retry_after_s for fault in faults if fault.retry_after_s is not None]
         waits_s += [health.open_s for health in passed_over if health.is_open]
-        return RateLimited("The service is saturated. Retry shortly.", min(waits_s, default=BUSY_RETRY_S))
+        return RateLimited("The service is saturated. Retry shortly.", min(waits_s, default=BUSY_RETRY_S), "routes")
     return UpstreamFailed("The model failed to answer. Retry; nothing was charged.")

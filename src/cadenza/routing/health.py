@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 from cadenza.core.breaker import CLOSED, OPEN, Breaker, BreakerState
 from cadenza.core.records import Route
@@ -201,5 +202,17 @@ class HealthTable:
         metrics.route_limit.labels(provider, model).set_function(lambda: health.limit)
         metrics.route_in_flight.labels(provider, model).set_function(lambda: health.in_flight)
         metrics.route_resting.labels(provider, model).set_function(lambda: health.is_open)
+        metrics.doubtful_usage.labels(
+            provider
+        )  # from zero on: Prometheus sees no increase in a series that begins at 1
+        for kind in FaultKind:
+            metrics.faults.labels(provider, kind.value)
+        for state in BreakerState:
+            is_in = partial(_is_in, health, state)
+            metrics.route_state.labels(provider, model, state.name.lower()).set_function(is_in)
         metrics.route_failing.labels(provider, model).set_function(lambda: health.is_failing)
         return health
+
+
+def _is_in(health: RouteHealth, state: BreakerState) -> bool:
+    return health.state is state

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import time
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -109,7 +110,11 @@ class Workers:
 
 def _work(service_factory: str, listener: socket.socket, started: Connection) -> None:
     """The main function of a worker."""
-    serve_one(service_factory, listener, handles_sigint=False, on_start=lambda: started.send_bytes(STARTED))
+    try:
+        serve_one(service_factory, listener, handles_sigint=False, on_start=lambda: started.send_bytes(STARTED))
+    except Exception as error:  # noqa: BLE001 multiprocessing would print its text
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
 
 
 def _wake(_number: int, _frame: object) -> None:

@@ -42,6 +42,8 @@ REVISIONS = (
     "0015",
     "0016",
     "0017",
+    "0018",
+    "0019",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

@@ -205,6 +205,37 @@ usage = Table(
     Index("ix_usage_account_id", "account_id", "started_at"),
 )
 
+usage_days = Table(  # metering rows that were rolled up: the same sums for each day, without requests
+    "usage_days",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
+    *required(Text, "class_id", "provider", "model"),
+    *(Column(name, BigInteger) for name in ("version", "input_nano", "output_nano", "cached_input_nano")),
+    Column("status", Integer, nullable=False),
+    Column("estimated", Boolean, nullable=False),
+    Column("started_at", BigInteger, nullable=False),  # the start of the day in UTC
+    Column("charged_at", BigInteger),  # the start of the day of the charges; null: these requests have none
+    *required(BigInteger, "requests", "prompt_tokens", "cached_tokens", "completion_tokens"),
+    Column("cost_nano", BigInteger, nullable=False),
+    Column("charged_nano", BigInteger, nullable=False),  # the sum of the charges, before they were corrected
+    *(Column(name, BigInteger) for name in ("short_nano", "provider_cost_nano")),
+    CheckConstraint("requests > 0", name="requests_are_counted"),
+    CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens", name="cached_is_part_of_prompt"),
+    CheckConstraint("completion_tokens >= 0", name="completion_is_not_negative"),
+    CheckConstraint("cost_nano >= 0 AND charged_nano >= 0", name="cost_is_not_negative"),
+    Index("ix_usage_days_account_id", "account_id", "started_at"),
+)
+
+retention = Table(  # what the limits of [retention] have removed or rolled up
+    "retention",
+    metadata,
+    Column("name", Text, primary_key=True),  # what is kept: control/retention.py
+    Column("kept_from", BigInteger),  # what is older is gone, or will be soon
+    Column("worked_at", BigInteger, nullable=False),  # when a process last worked on it
+)
+
 epochs = Table(  # counters that tell processes when to read something again
     "epochs",
     metadata,
@@ -497,4 +528,22 @@ upstream_attempts = Table(  # requests to providers that no metering row has, or
     Column("requests", BigInteger, nullable=False),
     Column("prompt_tokens", BigInteger, nullable=False),  # as far as they are known
     Column("completion_tokens", BigInteger, nullable=False),
+)
+
+request_details = Table(  # of requests that were not plain, for a few days: observe/details.py
+    "request_details",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("request_id", Text, nullable=False),
+    Column("completion_id", Text),  # where credit was held
+    *required(Text, "account_id", "key_id", "endpoint", "class_id"),
+    Column("version", Integer),
+    *required(Text, "provider", "model"),
+    Column("status", Integer, nullable=False),
+    *required(Text, "cause", "fault"),
+    Column("is_charged", Boolean, nullable=False),  # it has an entry, though maybe of nothing
+    *required(BigInteger, "ended_at", "duration_ms"),
+    *(Column(f"{name}_ms", BigInteger) for name in ("first_byte", "held", "answered", "settle")),
+    Column("steps", Text, nullable=False),  # JSON: a list of RequestStep
+    *(Index(f"ix_request_details_{name}", name) for name in ("request_id", "completion_id", "account_id", "ended_at")),
 )

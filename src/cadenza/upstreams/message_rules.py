@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.core.records import Route
 from cadenza.upstreams.dialects import Dialect
 
@@ -26,7 +27,7 @@ _FIELDS = msgspec.json.Decoder(Fields)
 _ITEMS = msgspec.json.Decoder(list[Fields])
 
 
-class _Part(msgspec.Struct):
+class _Part(Content, msgspec.Struct):
     type: str
     text: str = ""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallPart
 from cadenza.upstreams.base import Fault, FaultKind, Piece, Probe
@@ -19,7 +20,7 @@ FAILURES = ("error", "network_error", "abort", "insufficient_system_resource")  
 COUNT_MAX = 1 << 40  # more tokens than any reply can have; a count this large is invalid
 
 
-class _Delta(msgspec.Struct):
+class _Delta(Content, msgspec.Struct):
     content: Any = None
     tool_calls: Any = None
     function_call: Any = None
@@ -29,7 +30,7 @@ class _Delta(msgspec.Struct):
     reasoning_details: Any = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(Content, msgspec.Struct):
     index: Any = 0
     delta: _Delta | None = None
     message: _Delta | None = None
@@ -38,7 +39,7 @@ class _Choice(msgspec.Struct):
     usage: Any = None  # Kimi's
 
 
-class _Document(msgspec.Struct):
+class _Document(Content, msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Any = None
     x_groq: Any = None
@@ -200,7 +201,8 @@ def _usage(value: object) -> Usage | None:
     prompt, completion = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
     if prompt is None or completion is None:
         return None
-    return Usage(prompt, completion, min(_cached(given), prompt), completion_details=_details(given))
+    cached = _cached(given)
+    return Usage(prompt, completion, cached if cached < prompt else prompt, completion_details=_details(given))
 
 
 def _cached(given: dict[str, Any]) -> int:

@@ -230,7 +230,7 @@ async def _begin_visit(context: WebContext, request: Request) -> Visit:
     await _check_rate(visit)
     cookie = visit.get_cookie(SESSION_COOKIE)
     if cookie and not cookie.startswith(ANONYMOUS):
-        visit.signed_in = await find_session(context.store, cookie, visit.now_ms)
+        visit.signed_in = await find_session(context.store, cookie, visit.now_ms, context.settings.retention)
     if visit.signed_in is None and not cookie.startswith(ANONYMOUS):
         cookie = ANONYMOUS + secrets.token_urlsafe(24)
     visit.cookie = cookie

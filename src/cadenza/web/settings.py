@@ -9,6 +9,7 @@ from cadenza.control.classes import ClassRules
 from cadenza.control.email.outbox import Outbox
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.core.documents import Seller
+from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.fleet.shared import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
@@ -31,6 +32,7 @@ class SiteSettings(msgspec.Struct, frozen=True):
     stripe: StripeAccess | None = None
     secret_key: str | None = None
     seller: Seller | None = None  # None: no documents are issued
+    retention: RetentionLimits = USUAL_LIMITS
 
 
 class SiteParts(msgspec.Struct, frozen=True, kw_only=True):

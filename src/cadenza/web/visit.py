@@ -36,7 +36,6 @@ CSRF_FIELD = "csrf"
 FIELDS_MAX = 200
 FORM = "application/x-www-form-urlencoded"
 SAFE_METHODS = ("GET", "HEAD")
-SESSION_S = 30 * 24 * 60 * 60
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -196,7 +195,7 @@ class Visit:
 
     def set_session_cookie(self, secret: str) -> None:
         self.cookie = secret
-        self.set_cookie(SESSION_COOKIE, secret, SESSION_S)
+        self.set_cookie(SESSION_COOKIE, secret, self.context.settings.retention.session_ms // 1000)
 
     def add_cookies(self, response: Response) -> None:
         """Put the new cookies on the reply."""

@@ -67,9 +67,9 @@ class RecordingObserver(Observer):
         super().__init__(make_log(self.written))
         self.outcomes: list[Outcome] = []
 
-    def record(self, outcome: Outcome) -> None:
+    def record(self, outcome: Outcome, charged_nano: int = 0, cost_nano: int | None = None) -> None:
         self.outcomes.append(outcome)
-        super().record(outcome)
+        super().record(outcome, charged_nano, cost_nano)
 
     @property
     def log_lines(self) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """From an open reply to the client: the promised sequence, counts, backpressure, and faults in a stream."""
 
 import asyncio
+import time
 from typing import Any, NamedTuple
 
 import msgspec
@@ -45,7 +46,7 @@ class Stream:
         self.client = Client()
         self.reply = ScriptedReply(*steps)
         self.meter = new_meter()
-        exchange = self.client.open()
+        self.exchange = exchange = self.client.open()
         self.relay = StreamRelay(exchange, Answers(exchange, "r1"), head, self.meter)
 
     async def run(self) -> ReplyResult:
@@ -211,6 +212,22 @@ async def test_an_upstream_is_not_read_while_the_client_is_congested() -> None:
     await streaming
     assert stream.reply.pieces_read == 4
     assert b'"b"' in stream.client.bodies[-1]
+
+
+async def test_the_longest_gap_of_a_stream_is_noted() -> None:
+    """It is at least the time in which nothing was sent; a stream that never began has none."""
+    stream, unbegun = Stream(Piece("stall"), Piece("b"), FINISH), Stream(Fault(FaultKind.TRUNCATED))
+    stream.client.stalls_at = lambda data: b"stall" in data
+    streaming = asyncio.create_task(stream.run())
+    await stream.client.until_sent(b"stall")
+    began_s = time.monotonic()
+    await let_tasks_run()
+    silent_s = time.monotonic() - began_s
+    stream.client.read_again()
+    await streaming
+    await unbegun.run()
+    assert stream.exchange.gap_s >= silent_s > 0
+    assert unbegun.exchange.gap_s == 0
 
 
 async def test_a_stream_that_breaks_off_ends_with_an_error_event() -> None:

@@ -240,3 +240,11 @@ async def test_requests_share_an_exchange(cache: ResultCache, clock: SecondsCloc
         found = await asyncio.gather(*(cache.search(behind, "q", 5) for _ in range(5)))
         assert found == [HITS] * 5
         assert peer.requests_per_visit == [1]
+
+
+async def test_an_age_of_zero_keeps_nothing(clock: SecondsClock) -> None:
+    """A limit of 0 seconds: what was found is gone at once."""
+    cache = ResultCache(clock, RESULT_BOUNDS.for_age(0))
+    cache.put("a question", (), 10)
+    assert (len(cache), cache.size_bytes) == (0, 0)
+    await cache.close()

@@ -128,4 +128,4 @@ def test_secrets_are_not_shown() -> None:
     """The representation of a choice has neither the key nor an address."""
     proxy = "http://user:secret@proxy.example:3128"
     settings = SearchOptions("brave", Path("no-index"), "https://gateway.example", KEY, proxy)
-    assert repr(settings) == "SearchOptions(brave)"
+    assert not [text for text in ("gateway", KEY, "secret") if text in repr(settings)]

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cadenza.core.tokens import estimate_tokens
@@ -17,7 +18,14 @@ from cadenza.grounding.search.finder import Finder, fitting
 from cadenza.grounding.search.pages.addresses import Network
 from cadenza.grounding.search.pages.client import FetchLimits
 from cadenza.grounding.search.pages.fetch import PageFetcher
-from cadenza.grounding.search.records import EngineFailed, SearchRequest, SearchResult, Source, UnreadPage
+from cadenza.grounding.search.records import (
+    EngineFailed,
+    SearchOptions,
+    SearchRequest,
+    SearchResult,
+    Source,
+    UnreadPage,
+)
 from cadenza.observe import Observer, make_log
 from tests.unit.grounding.engine_peer import engine_at, reply
 from tests.unit.grounding.fetch_site import HOST, LOOPBACK, NOT_FOUND, PATIENT, Names, page
@@ -28,6 +36,7 @@ from tests.unit.upstreams.clock import Clock
 
 ASKED = ["Who won the Vuelta in 2026? Search the web."]
 ROOM = 2_000
+OPTIONS = SearchOptions("searxng", Path("index.db"), timeout_s=WAIT_S)
 
 
 def article(text: str, title: str = "A title") -> bytes:
@@ -80,7 +89,7 @@ async def finding(
     web: Web, reader: DocumentReader, limits: FetchLimits = PATIENT, networks: Sequence[Network] = LOOPBACK
 ) -> AsyncIterator[Finder]:
     engine = engine_at("searxng", web.engine_url)
-    finder = Finder(engine, PageFetcher(limits, networks, Names()), reader, 5, WAIT_S)
+    finder = Finder(engine, PageFetcher(limits, networks, Names()), reader, OPTIONS)
     try:
         yield finder
     finally:
@@ -121,7 +130,9 @@ async def test_a_search_that_is_too_late_has_failed(reader: DocumentReader) -> N
 
     engine = ScriptedEngine()
     engine.hold()
-    finder = Finder(engine, PageFetcher(PATIENT, LOOPBACK, Names()), reader, 5, timeout_s=0.02)
+    finder = Finder(
+        engine, PageFetcher(PATIENT, LOOPBACK, Names()), reader, msgspec.structs.replace(OPTIONS, timeout_s=0.02)
+    )
     with pytest.raises(TimeoutError):
         await finder.find(SearchRequest("owner", ASKED, ROOM, charge))
     assert seen == [TimeoutError]
@@ -223,7 +234,7 @@ async def test_addresses_of_this_machine_are_read_if_they_are_allowed(web: Web, 
 async def test_the_local_engine_opens_no_page_and_the_model_is_told(reader: DocumentReader, tmp_path: Path) -> None:
     """Of every address that the person wants read, beside what the documents say; not in code, nor if forbidden."""
     await index(tmp_path / "index.db", write(tmp_path / "docs", pump="The pump of the Zurbaran plant is green."))
-    finder = Finder(LocalEngine(tmp_path / "index.db", LocalBounds(time_s=60.0)), None, reader, 5, WAIT_S)
+    finder = Finder(LocalEngine(tmp_path / "index.db", LocalBounds(time_s=60.0)), None, reader, OPTIONS)
     pages = [f"https://{name}.example/x" for name in "abcd"]
     told = [UnreadPage(url, "could not be read: this service does not open web pages") for url in pages]
 
@@ -249,7 +260,7 @@ async def test_documents_are_no_source_for_the_weather(reader: DocumentReader, t
     """A handbook that mentions the weather is not quoted for today's, but for a question about itself."""
     text = "In bad weather the office closes at noon. Weather reports are no excuse."
     await index(tmp_path / "index.db", write(tmp_path / "docs", office=text))
-    finder = Finder(LocalEngine(tmp_path / "index.db", LocalBounds(time_s=60.0)), None, reader, 5, WAIT_S)
+    finder = Finder(LocalEngine(tmp_path / "index.db", LocalBounds(time_s=60.0)), None, reader, OPTIONS)
     for question in (
         "What is the weather today?",
         "weather in Reykjavik",

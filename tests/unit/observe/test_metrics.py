@@ -22,7 +22,7 @@ def test_metrics_are_rendered_as_prometheus_reads_them() -> None:
     metrics = Metrics()
     metrics.requests.add("chat", "200")
     metrics.in_flight.inc()
-    metrics.tokens.add("forte", "prompt", amount=9)
+    metrics.served.counts["forte", "acme"].prompt += 9
     metrics.faults.labels("acme", "busy").inc(2)
     shown = samples(metrics)
     assert shown["cadenza_requests_total", "chat", "200"] == 1

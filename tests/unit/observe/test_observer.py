@@ -48,8 +48,9 @@ class Recorder:
     def __init__(self, *outcomes: Outcome) -> None:
         self._out = io.StringIO()
         self._observer = Observer(make_log(self._out))
+        self.record = self._observer.record
         for outcome in outcomes:
-            self._observer.record(outcome)
+            self.record(outcome)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -99,6 +100,25 @@ def test_a_chat_that_is_not_charged_counts_no_tokens() -> None:
     assert "prompt_tokens" not in line
     assert recorder.value("cadenza_tokens_total", class_id="forte", kind="prompt") is None
     assert recorder.value("cadenza_first_byte_seconds_count", class_id="forte") is None
+
+
+def test_money_is_counted_by_class_and_provider() -> None:
+    """In dollars; charges apart by whether the cost is known, so that the margin is a difference of two counters."""
+    recorder = Recorder()
+    recorder.record(CHAT, 3_000_000_000, 1_250_000_000)
+    recorder.record(CHAT, 500_000_000, None)
+    of_route = {"class_id": "forte", "provider": "acme"}
+    assert recorder.value("cadenza_charged_dollars_total", cost="known", **of_route) == 3
+    assert recorder.value("cadenza_charged_dollars_total", cost="unknown", **of_route) == 0.5
+    assert recorder.value("cadenza_provider_cost_dollars_total", **of_route) == 1.25
+    assert recorder.value("cadenza_tokens_total", class_id="forte", kind="prompt") == 18
+
+
+def test_the_longest_gap_of_a_stream_is_counted_by_class() -> None:
+    """One value for each stream, and none for a reply without a gap."""
+    recorder = Recorder(replace(CHAT, gap_ms=2000), CHAT)
+    assert recorder.value("cadenza_stream_gap_seconds_count", class_id="forte") == 1
+    assert recorder.value("cadenza_stream_gap_seconds_sum", class_id="forte") == 2
 
 
 @pytest.mark.parametrize("is_doubtful", [True, False])

@@ -21,37 +21,37 @@ async def read(worker: WorkerMetrics, name: str) -> float | None:
     return float(found[1]) if found else None
 
 
-async def commits_and_workers(worker: WorkerMetrics) -> tuple[float | None, float | None]:
-    return await read(worker, "cadenza_ledger_commits_total"), await read(worker, "cadenza_workers")
+async def retries_and_workers(worker: WorkerMetrics) -> tuple[float | None, float | None]:
+    return await read(worker, "cadenza_ledger_retries_total"), await read(worker, "cadenza_workers")
 
 
-def new_worker(folder: Path, commits: int, answer_s: float = LONG_S) -> WorkerMetrics:
+def new_worker(folder: Path, retries: int, answer_s: float = LONG_S) -> WorkerMetrics:
     metrics = Metrics()
-    metrics.ledger_commits.inc(commits)
+    metrics.ledger_retries.inc(retries)
     return WorkerMetrics(metrics, folder, answer_s)
 
 
 async def test_every_worker_shows_all() -> None:
     """Whichever worker is asked, the answer is the sum."""
     with workers_folder() as folder:
-        workers = [new_worker(folder, commits) for commits in (1, 10, 100)]
+        workers = [new_worker(folder, retries) for retries in (1, 10, 100)]
         async with contextlib.AsyncExitStack() as stack:
             for worker in workers:
                 await stack.enter_async_context(worker.running())
-            assert [await commits_and_workers(worker) for worker in workers] == [(111, 3)] * 3
-            assert await asyncio.gather(*map(commits_and_workers, workers * 5)) == [(111, 3)] * 15
+            assert [await retries_and_workers(worker) for worker in workers] == [(111, 3)] * 3
+            assert await asyncio.gather(*map(retries_and_workers, workers * 5)) == [(111, 3)] * 15
 
 
 async def test_a_worker_that_ended_stays_counted() -> None:
     """Its counters stay in the sum, its gauges do not, and the worker that replaces it goes on from there."""
     with workers_folder() as folder:
-        first, second, third = (new_worker(folder, commits) for commits in (1, 10, 100))
+        first, second, third = (new_worker(folder, retries) for retries in (1, 10, 100))
         async with first.running():
             async with second.running():
-                assert await commits_and_workers(first) == (11, 2)
-            assert await commits_and_workers(first) == (11, 1)
+                assert await retries_and_workers(first) == (11, 2)
+            assert await retries_and_workers(first) == (11, 1)
             async with third.running():
-                assert await commits_and_workers(first) == await commits_and_workers(third) == (111, 2)
+                assert await retries_and_workers(first) == await retries_and_workers(third) == (111, 2)
                 assert len(list(folder.glob("*.lock"))) == 2
 
 
@@ -62,13 +62,13 @@ async def test_a_worker_that_does_not_answer_is_shown_by_its_last_numbers() -> N
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(silent.running())
             await stack.enter_async_context(other.running())
-            assert await commits_and_workers(silent) == (11, 2)
+            assert await retries_and_workers(silent) == (11, 2)
             path = folder / "0.socket"
             path.unlink()
             with socket.socket(socket.AF_UNIX) as unanswered:
                 unanswered.bind(str(path))
                 unanswered.listen()
-                assert await commits_and_workers(other) == (11, 1)
+                assert await retries_and_workers(other) == (11, 1)
 
 
 async def test_a_damaged_file_is_ignored() -> None:
@@ -78,7 +78,7 @@ async def test_a_damaged_file_is_ignored() -> None:
         (folder / "0.lock").touch()
         worker = new_worker(folder, 1)
         async with worker.running():
-            assert await commits_and_workers(worker) == (1, 1)
+            assert await retries_and_workers(worker) == (1, 1)
 
 
 async def test_the_folder_of_a_killed_parent_is_removed(tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ async def test_the_folder_of_a_killed_parent_is_removed(tmp_path: Path) -> None:
     first, second = new_worker(folder, 1), new_worker(folder, 10)
     async with first.running():
         async with second.running():
-            assert await commits_and_workers(first) == (11, 2)
+            assert await retries_and_workers(first) == (11, 2)
         assert not folder.exists()
-        assert await commits_and_workers(first) == (1, 1)
+        assert await retries_and_workers(first) == (1, 1)
 
 
 def test_the_folder_is_private_and_removed() -> None:

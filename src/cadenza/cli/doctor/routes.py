@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cadenza.app import build_upstreams
 from cadenza.cli.doctor.installation import Check, check_installation
+from cadenza.cli.doctor.retention import check_retention
 from cadenza.config import Settings
 from cadenza.config.checks import suggest
 from cadenza.config.settings import ServerSettings
@@ -84,7 +85,7 @@ class LiveFault(msgspec.Struct, frozen=True):
 
 async def examine(settings: Settings) -> list[Check]:
     """All checks that send no chat."""
-    checks = await check_installation(settings)
+    checks = [*await check_installation(settings), await check_retention(settings)]
     for name, provider in settings.providers.items():
         switch = RETENTION_SWITCHES.get(provider.dialect, "")
         checks.append(Check("retention", "ok", f"{name}: zero, as configured{switch}"))

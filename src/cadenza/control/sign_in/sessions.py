@@ -1,7 +1,8 @@
 """Sessions: a browser that has signed in. The cookie holds 256 random bits, the store only their SHA-256.
 
-A session ends at sign-out, after IDLE_MS without use, and LONGEST_MS after sign-in in any case. A new one is made at
-every step of signing in, so a secret that was in the browser before (session fixation) is worthless afterwards.
+A session ends at sign-out, and after the limits of [retention]: without use, and after sign-in in any case. A new one
+is made at every step of signing in, so a secret that was in the browser before (session fixation) is worthless
+afterwards.
 """
 
 import hashlib
@@ -9,15 +10,13 @@ import secrets
 
 import msgspec
 
-from cadenza.core.spans import DAY_MS
+from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, sessions
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.sessions import Session, Stage
 
-IDLE_MS = 7 * DAY_MS
-LONGEST_MS = 30 * DAY_MS
 HALF_MS = 10 * 60 * 1000  # for the second factor
 TOUCH_MS = 5 * 60 * 1000  # the least time between two writes of the last use
 PROOF_MS = 15 * 60 * 1000
@@ -71,14 +70,12 @@ def digest_of(secret: str) -> bytes:
 
 
 def begin_session(
-    tx: Transaction, account_id: str, stage: Stage, agent: str, now_ms: int, replaced: bytes | None = None
+    tx: Transaction, account_id: str, stage: Stage, agent: str, now_ms: int, limits: RetentionLimits = USUAL_LIMITS
 ) -> str:
-    """Make a session and return the secret for its cookie. The session that the browser had before ends."""
+    """Make a session and return the secret for its cookie."""
     secret = secrets.token_urlsafe(32)
     sessions.forget_expired(tx, now_ms)
-    if replaced is not None:
-        sessions.remove(tx, replaced)
-    lifetime_ms = LONGEST_MS if stage == "complete" else HALF_MS
+    lifetime_ms = limits.session_ms if stage == "complete" else HALF_MS
     session = Session(digest_of(secret), account_id, stage, _clean(agent), now_ms, now_ms, now_ms, now_ms + lifetime_ms)
     sessions.add(tx, session)
     sessions.remove_oldest(tx, account_id, stage, SESSIONS_MAX)
@@ -100,23 +97,27 @@ def end_for_next(tx: Transaction, session: Session) -> bool:
     return sessions.remove(tx, session.digest)
 
 
-async def find_session(store: Store, secret: str, now_ms: int) -> SignedIn | None:
+async def find_session(
+    store: Store, secret: str, now_ms: int, limits: RetentionLimits = USUAL_LIMITS
+) -> SignedIn | None:
     """The live session of a cookie, in any stage; None if there is none or its account is suspended."""
     found = await sessions.find(store, digest_of(secret))
     if found is None:
         return None
     session, account = found
-    if _is_over(session, now_ms) or account.suspended_at is not None:
+    if _is_over(session, now_ms, limits) or account.suspended_at is not None:
         return None
     if now_ms - session.used_at >= TOUCH_MS:
         await sessions.touch(store, session.digest, now_ms)
     return SignedIn(session, account)
 
 
-async def list_sessions(store: Store, current: Session, now_ms: int) -> list[SessionView]:
+async def list_sessions(
+    store: Store, current: Session, now_ms: int, limits: RetentionLimits = USUAL_LIMITS
+) -> list[SessionView]:
     """The live sessions of an account, the last used first."""
     found = await sessions.list_for_account(store, current.account_id)
-    live = [one for one in found if one.stage == "complete" and not _is_over(one, now_ms)]
+    live = [one for one in found if one.stage == "complete" and not _is_over(one, now_ms, limits)]
     return [_view(one, current) for one in live]
 
 
@@ -162,8 +163,10 @@ def _id_of(session: Session) -> str:
     return hashlib.sha256(b"session id" + session.digest).hexdigest()[:ID_CHARS]
 
 
-def _is_over(session: Session, now_ms: int) -> bool:
-    return now_ms >= session.expires_at or now_ms - session.used_at >= IDLE_MS
+def _is_over(session: Session, now_ms: int, limits: RetentionLimits) -> bool:
+    """A limit that was lowered counts for older sessions too."""
+    ends_at = min(session.expires_at, session.created_at + limits.session_ms)
+    return now_ms >= ends_at or now_ms - session.used_at >= limits.session_idle_ms
 
 
 def _clean(agent: str) -> str:

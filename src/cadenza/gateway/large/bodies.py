@@ -73,7 +73,7 @@ class LargeBodies:
             if not isinstance(error, QueueFull):
                 self._observer.log.warning("a process for large bodies failed", reason=type(error).__name__)
             retry_s = error.retry_s if isinstance(error, QueueFull) else RETRY_S
-            raise RateLimited(OVER_BUDGET if isinstance(error, OverBudget) else BUSY, retry_s) from None
+            raise RateLimited(OVER_BUDGET if isinstance(error, OverBudget) else BUSY, retry_s, "large_bodies") from None
         except TooHeavy:
             raise InvalidRequest(HEAVY) from None
         reply = REPLIES.decode(answer)

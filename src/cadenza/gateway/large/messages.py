@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from cadenza.core.chat import Media, UserQuestion
+from cadenza.core.content import Content
 
 Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
 
@@ -20,7 +21,7 @@ class Task(msgspec.Struct, frozen=True):
     character: str = ""
 
 
-class Parsed(msgspec.Struct, frozen=True, tag=True):
+class Parsed(Content, msgspec.Struct, frozen=True, tag=True):
     """A valid request: the fields of a ChatRequest, with spans instead of raw JSON."""
 
     model: str | None
@@ -41,7 +42,7 @@ class Parsed(msgspec.Struct, frozen=True, tag=True):
     wants_cost: bool
 
 
-class InvalidBody(msgspec.Struct, frozen=True, tag=True):
+class InvalidBody(Content, msgspec.Struct, frozen=True, tag=True):
     """An invalid request, and the message of its 400."""
 
     message: str

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.records import FileSize, PartType, Passage, RankedDocument
 
@@ -25,7 +26,7 @@ class TokenBudget(msgspec.Struct, frozen=True):
     is_filled: bool = False
 
 
-class FileTask(msgspec.Struct, frozen=True, tag=True):
+class FileTask(Content, msgspec.Struct, frozen=True, tag=True):
     """Read a file that a client sent, and rank its passages."""
 
     name: str
@@ -33,7 +34,7 @@ class FileTask(msgspec.Struct, frozen=True, tag=True):
     budget: TokenBudget
 
 
-class PageTask(msgspec.Struct, frozen=True, tag=True):
+class PageTask(Content, msgspec.Struct, frozen=True, tag=True):
     """Read a web page, and rank its passages."""
 
     url: str
@@ -42,7 +43,7 @@ class PageTask(msgspec.Struct, frozen=True, tag=True):
     budget: TokenBudget
 
 
-class PassagesTask(msgspec.Struct, frozen=True, tag=True):
+class PassagesTask(Content, msgspec.Struct, frozen=True, tag=True):
     """Read a file, and return all of its passages."""
 
     name: str
@@ -54,7 +55,7 @@ class Passages(msgspec.Struct, frozen=True, tag=True):
     passages: list[Passage]
 
 
-class MeasureTask(msgspec.Struct, frozen=True, tag=True):
+class MeasureTask(Content, msgspec.Struct, frozen=True, tag=True):
     """Read a file, and return how large it is."""
 
     name: str
@@ -67,7 +68,7 @@ class ParserFault(msgspec.Struct, frozen=True):
     error: Name
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class Failed(Content, msgspec.Struct, frozen=True, tag=True):
     """A file or page that cannot be read, and why. `fault` if a parser failed in a way that is not foreseen.
 
     `part_type` is the content part that the file can be sent in instead.

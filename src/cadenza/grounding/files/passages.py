@@ -22,6 +22,7 @@ from itertools import chain
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.files.messages import TokenBudget
 from cadenza.grounding.files.questions import AskedOfFiles, identifiers, is_small_talk
 from cadenza.grounding.files.ranking import scored, with_variants
@@ -45,7 +46,7 @@ MOST_OF_IT = 1.5  # a document that is no longer than this times what is wanted 
 FITS_SHARE = 0.5  # of the best score: such a passage fits about as well
 
 
-class DocumentPiece(msgspec.Struct, frozen=True):
+class DocumentPiece(Content, msgspec.Struct, frozen=True):
     """A passage, a row of a table, or the head of one: the place of its section, and its text."""
 
     section: int

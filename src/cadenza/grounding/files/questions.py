@@ -7,6 +7,7 @@ import re
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.files.ranking import WORD, words_of
 
 FOLLOW_UP_WORDS_MAX = 3
@@ -63,7 +64,7 @@ SAID_OF_THINGS = frozenset(
 IDENTIFIER = re.compile(r"\d")
 
 
-class AskedOfFiles(msgspec.Struct, frozen=True):
+class AskedOfFiles(Content, msgspec.Struct, frozen=True):
     """What the user wants to know: the last message, and the one before it."""
 
     text: str

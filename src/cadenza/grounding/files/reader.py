@@ -16,6 +16,7 @@ from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings, Run
 from cadenza.children.process import Buffer, Died, TooHeavy
 from cadenza.children.turns import CpuBudget, OverBudget, QueueFull, TurnLimits
+from cadenza.core.content import Content
 from cadenza.core.files import clean_name
 from cadenza.grounding.files.messages import (
     BadReply,
@@ -58,7 +59,7 @@ class ReaderLimits(msgspec.Struct, frozen=True):
     turn_s: float = 2.0  # after it, a request waits for its next turn; a new child takes a quarter of it
 
 
-class SentFile(msgspec.Struct, frozen=True):
+class SentFile(Content, msgspec.Struct, frozen=True):
     """A file of a request. `data` is its `file_data` as it stands in the JSON, with its quotes."""
 
     name: str

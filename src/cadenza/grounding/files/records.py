@@ -4,11 +4,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from cadenza.core.content import Content
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 PartType = Literal["image_url", "input_audio"]  # of a content part that a model may take as it is
 
 
-class Section(msgspec.Struct, frozen=True):
+class Section(Content, msgspec.Struct, frozen=True):
     """A part of a document that an answer can cite.
 
     `label` is how it is cited: "page 3", "sheet Prices", "slide 2". It is empty where the format has no such parts.
@@ -18,14 +20,14 @@ class Section(msgspec.Struct, frozen=True):
     text: str
 
 
-class Passage(msgspec.Struct, frozen=True):
+class Passage(Content, msgspec.Struct, frozen=True):
     """A few paragraphs of one section, as they are ranked and quoted."""
 
     label: str
     text: str
 
 
-class FetchedPage(msgspec.Struct, frozen=True, weakref=True):
+class FetchedPage(Content, msgspec.Struct, frozen=True, weakref=True):
     """A web page as it came: its address after all redirects, the server's content type, and its bytes."""
 
     url: str
@@ -33,14 +35,14 @@ class FetchedPage(msgspec.Struct, frozen=True, weakref=True):
     body: bytes
 
 
-class PageText(msgspec.Struct, frozen=True):
+class PageText(Content, msgspec.Struct, frozen=True):
     """The main text of a web page."""
 
     title: str
     sections: list[Section]
 
 
-class RankedPassage(msgspec.Struct, frozen=True, array_like=True):
+class RankedPassage(Content, msgspec.Struct, frozen=True, array_like=True):
     """A passage that may be shown, exactly as it stands in its section. `tokens` is the most that it takes."""
 
     number: Count  # its place among all passages of the document
@@ -50,7 +52,7 @@ class RankedPassage(msgspec.Struct, frozen=True, array_like=True):
     is_row: bool = False  # of a table
 
 
-class RankedDocument(msgspec.Struct, frozen=True, tag=True):
+class RankedDocument(Content, msgspec.Struct, frozen=True, tag=True):
     """The passages of a document that may be shown, the best first.
 
     `is_whole`: these are all of its passages. `is_sample`: no word of the question is in the document.
@@ -67,7 +69,7 @@ class RankedDocument(msgspec.Struct, frozen=True, tag=True):
     is_sample: bool = False
 
 
-class FileSize(msgspec.Struct, frozen=True, tag=True):
+class FileSize(Content, msgspec.Struct, frozen=True, tag=True):
     """How large a file is: its parts in words ("300 pages"), its tokens, and the fewest that a question takes of it."""
 
     parts: str

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.files.records import RankedDocument, RankedPassage
 
 OMITTED = "[…]"
@@ -23,7 +24,7 @@ ROWS_SAID_MAX = 3  # tables whose rows are counted in a long list
 NUMBER = re.compile(r"\d{1,9}")
 
 
-class Excerpt(msgspec.Struct, frozen=True):
+class Excerpt(Content, msgspec.Struct, frozen=True):
     """What the model sees of a document. `shown` names it by labels; `tokens` is an upper bound."""
 
     text: str
@@ -94,11 +95,12 @@ def render(document: RankedDocument, passages: Iterable[RankedPassage]) -> str:
     return "".join(parts).strip("\n")
 
 
-class _Kind(msgspec.Struct):
+class _Kind(Content, msgspec.Struct):
     """The sections of one kind, such as pages: how many there are, and which are shown in full or in part."""
 
     count: int = 0
-    full: list[tuple[int, str]] = []  # the place in the document, and what follows the kind in the label
+    # The place in the document, and what follows the kind in the label:
+    full: list[tuple[int, str]] = []
     part: list[tuple[int, str]] = []
 
 

@@ -10,6 +10,8 @@ from itertools import islice
 
 import msgspec
 
+from cadenza.core.content import Content
+
 ROWS_MIN = 20  # a table with fewer is split like other text
 ROW_CHARS_MAX = 4_000  # a quote that is never closed does not make one row of a file
 TRIED_ROWS = 50
@@ -19,7 +21,7 @@ MARKDOWN_TABLE = re.compile(r"^\|[^\n]*\|\n\|(?: :?-+:? \|)+\n(?:\|[^\n]*\|(?:\n
 LETTERS = "|  |"  # the head of a sheet, whose first row has the names of its columns
 
 
-class TableText(msgspec.Struct, frozen=True):
+class TableText(Content, msgspec.Struct, frozen=True):
     """A table: its head, and its rows with their line ends."""
 
     head: str

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.core.errors import ControlError
 from cadenza.grounding.files.ranking import TOKENIZER, match_expression, spaced
 from cadenza.grounding.files.records import Passage
@@ -95,7 +96,7 @@ class StoredFile(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Term(msgspec.Struct, frozen=True):
+class Term(Content, msgspec.Struct, frozen=True):
     """A word of a question, its stem, and the number of passages that have it."""
 
     word: str
@@ -103,7 +104,7 @@ class Term(msgspec.Struct, frozen=True):
     passages: int
 
 
-class FoundPassage(msgspec.Struct, frozen=True):
+class FoundPassage(Content, msgspec.Struct, frozen=True):
     """A passage with a word of the question, its file, and the stems of the question in it.
 
     `folder` is the unique name of the folder in the index, and `path` is the path in it.

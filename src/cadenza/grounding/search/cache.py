@@ -30,6 +30,10 @@ class CacheBounds(msgspec.Struct, frozen=True):
     bytes_max: int
     sweep_s: float = 30.0  # how often a timer drops what has expired, so that it does not stay until the next request
 
+    def for_age(self, age_s_max: float) -> "CacheBounds":
+        """The same with another age; 0: nothing is kept."""
+        return msgspec.structs.replace(self, age_s_max=age_s_max, entries_max=self.entries_max if age_s_max else 0)
+
 
 RESULT_BOUNDS = CacheBounds(300.0, 500, 8 * 1024 * 1024)
 

@@ -16,13 +16,14 @@ import msgspec
 from cadenza.core.tokens import estimate_tokens
 from cadenza.grounding.files.reader import DocumentReader, ReaderBusy
 from cadenza.grounding.files.records import FetchedPage
-from cadenza.grounding.search.cache import ResultCache
+from cadenza.grounding.search.cache import RESULT_BOUNDS, ResultCache
 from cadenza.grounding.search.engines.base import Engine
 from cadenza.grounding.search.engines.build import build_web_engine
 from cadenza.grounding.search.engines.guard import NEVER_OPENS, GuardedEngine
 from cadenza.grounding.search.engines.local import LocalEngine
 from cadenza.grounding.search.intent.decision import Decision, decide
 from cadenza.grounding.search.intent.query import make_query
+from cadenza.grounding.search.pages.client import FetchLimits
 from cadenza.grounding.search.pages.fetch import PageFetcher
 from cadenza.grounding.search.records import (
     NOTHING_FOUND,
@@ -55,14 +56,14 @@ class Finder:
     """The engine, the fetcher and the cache of one process. Without a fetcher, the engine is the local one."""
 
     def __init__(
-        self, engine: Engine, fetcher: PageFetcher | None, reader: DocumentReader, max_results: int, timeout_s: float
+        self, engine: Engine, fetcher: PageFetcher | None, reader: DocumentReader, settings: SearchOptions
     ) -> None:
         self._engine = engine
         self._fetcher = fetcher
         self._reader = reader
-        self._max_results = max_results
-        self._timeout_s = timeout_s
-        self._cache = ResultCache(time.monotonic)
+        self._max_results = settings.max_results
+        self._timeout_s = settings.timeout_s
+        self._cache = ResultCache(time.monotonic, RESULT_BOUNDS.for_age(settings.kept_s))
 
     async def find(self, request: SearchRequest) -> SearchResult:
         """The sources for the last message. EngineFailed if the engine fails and no page was read."""
@@ -187,7 +188,9 @@ def _source_of_hit(hit: Hit) -> Source:
 def build_finder(settings: SearchOptions, reader: DocumentReader, log: Log) -> Finder:
     if settings.engine == "local":
         local = GuardedEngine(LocalEngine(settings.index), time.monotonic, log, NEVER_OPENS)
-        return Finder(local, None, reader, settings.max_results, settings.timeout_s)
+        return Finder(local, None, reader, settings)
     engine = GuardedEngine(build_web_engine(settings), time.monotonic, log)
-    fetcher = PageFetcher(allow_networks=[ip_network(one) for one in settings.allow_networks])
-    return Finder(engine, fetcher, reader, settings.max_results, settings.timeout_s)
+    limits = FetchLimits()
+    limits = msgspec.structs.replace(limits, pages=limits.pages.for_age(settings.pages_kept_s))
+    fetcher = PageFetcher(limits, allow_networks=[ip_network(one) for one in settings.allow_networks])
+    return Finder(engine, fetcher, reader, settings)

@@ -7,12 +7,14 @@ from typing import Literal
 
 import msgspec
 
+from cadenza.core.content import Content
+
 EngineName = Literal["searxng", "brave", "tavily", "local"]
 DecideByModel = Callable[[Sequence[str], float], Awaitable[bool | None]]  # within this many seconds
 ChargeSearch = Callable[[str], AbstractAsyncContextManager[object]]  # of a query; EngineFailed if it must not be made
 
 
-class SearchOptions(msgspec.Struct, frozen=True):
+class SearchOptions(Content, msgspec.Struct, frozen=True):
     """The engine and its limits. `index` is the file of the local engine."""
 
     engine: EngineName
@@ -25,12 +27,11 @@ class SearchOptions(msgspec.Struct, frozen=True):
     allow_networks: tuple[str, ...] = ()
     price_nano: int = 0  # of one search
     searches_per_day: int = 1000  # of one account
+    kept_s: int = 300  # how long results are kept in memory
+    pages_kept_s: int = 600
 
-    def __repr__(self) -> str:  # without the key and the passwords that addresses may have
-        return f"SearchOptions({self.engine})"
 
-
-class SearchRequest(msgspec.Struct, frozen=True):
+class SearchRequest(Content, msgspec.Struct, frozen=True):
     """One search: the account, the last user messages, oldest first, and how many tokens its sources may have.
 
     `charge` charges it, and `decide` asks a model whether it is needed.
@@ -43,7 +44,7 @@ class SearchRequest(msgspec.Struct, frozen=True):
     decide: DecideByModel | None = None
 
 
-class Hit(msgspec.Struct, frozen=True):
+class Hit(Content, msgspec.Struct, frozen=True):
     """A result of an engine. An engine that has the text to quote gives it as `text`; otherwise the page is read."""
 
     url: str
@@ -68,7 +69,7 @@ class FetchFailed(Exception):
         self.reason = reason
 
 
-class Source(msgspec.Struct, frozen=True):
+class Source(Content, msgspec.Struct, frozen=True):
     """A page or document that an answer may cite, and the text of it that the model gets."""
 
     url: str
@@ -76,7 +77,7 @@ class Source(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class UnreadPage(msgspec.Struct, frozen=True):
+class UnreadPage(Content, msgspec.Struct, frozen=True):
     """A page that the user named and that was not read. The reason ends a sentence that begins with "The page"."""
 
     url: str

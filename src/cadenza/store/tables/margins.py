@@ -1,52 +1,67 @@
 """Sums up the metering rows for those who run the service: what they earned and cost, and what each model counted."""
 
-from sqlalchemy import ColumnElement, and_, bindparam, case, func, select, text
+from collections.abc import Callable
+
+from sqlalchemy import ColumnElement, bindparam, case, select
 
 from cadenza.core.bills import DayModel, ModelCounts
 from cadenza.core.margin import MarginGroup, MarginSums, add_margins
 from cadenza.core.spans import DAY_MS, Span
 from cadenza.core.usage_report import day_name
-from cadenza.store.schema import accounts, usage
-from cadenza.store.statements import Statement, total
+from cadenza.store.schema import accounts
+from cadenza.store.statements import Statement
 from cadenza.store.store import Store
-from cadenza.store.tables.usage import IN_SPAN
+from cadenza.store.tables.metered import Metered, add_up
 
-DAY = usage.c.started_at // DAY_MS
-HAS_TOKENS = usage.c.prompt_tokens + usage.c.completion_tokens > 0  # others failed before an answer, and cost nothing
-IS_UNKNOWN = usage.c.provider_cost_nano.is_(None)
-GROUPS: dict[MarginGroup, ColumnElement[object]] = {
-    "class": usage.c.class_id,
-    "provider": usage.c.provider,
-    "account": select(accounts.c.email).where(accounts.c.id == usage.c.account_id).scalar_subquery(),
-    "month": DAY,  # days are added up to months below
+GROUPS: dict[MarginGroup, Callable[[Metered], ColumnElement[object]]] = {
+    "class": lambda rows: rows.c.class_id,
+    "provider": lambda rows: rows.c.provider,
+    "account": lambda rows: select(accounts.c.email).where(accounts.c.id == rows.c.account_id).scalar_subquery(),
+    "month": lambda rows: rows.c.started_at // DAY_MS,  # days are added up to months below
 }
-SUMS = (
-    func.count(),
-    total(usage.c.cost_nano),
-    total(usage.c.provider_cost_nano),
-    total(case((IS_UNKNOWN, 1), else_=0)),
-    total(case((IS_UNKNOWN, usage.c.cost_nano), else_=0)),
-)
-MARGINS = {
-    name: Statement(select(column, *SUMS).where(*IN_SPAN, HAS_TOKENS).group_by(text("1")).order_by(text("1")))
-    for name, column in GROUPS.items()
-}
-_LEFT = and_(usage.c.status != 200, HAS_TOKENS)
+
+
+def _has_tokens(rows: Metered) -> ColumnElement[bool]:
+    """Others failed before an answer, and cost nothing."""
+    found: ColumnElement[bool] = rows.c.prompt_tokens + rows.c.completion_tokens > 0
+    return found
+
+
+def _sums(rows: Metered) -> list[ColumnElement[int]]:
+    is_unknown = rows.c.provider_cost_nano.is_(None)
+    return [
+        rows.requests,
+        rows.c.cost_nano,
+        rows.c.provider_cost_nano,
+        case((is_unknown, rows.requests), else_=0),
+        case((is_unknown, rows.c.cost_nano), else_=0),
+    ]
+
+
+def _counts(rows: Metered) -> list[ColumnElement[int]]:
+    return [
+        rows.requests,
+        rows.c.prompt_tokens,
+        rows.c.cached_tokens,
+        rows.c.completion_tokens,
+        rows.c.provider_cost_nano,
+        case((rows.c.provider_cost_nano.is_(None), rows.requests), else_=0),
+        case((rows.c.estimated, rows.requests), else_=0),
+        case((rows.c.status != 200, rows.requests), else_=0),
+    ]
+
+
+def _margins(group: Callable[[Metered], ColumnElement[object]]) -> Statement:
+    return Statement(add_up(lambda rows: [group(rows)], _sums, lambda rows: (*rows.in_span, _has_tokens(rows))))
+
+
+MARGINS = {name: _margins(group) for name, group in GROUPS.items()}
 COUNTS = Statement(
-    select(
-        DAY,
-        usage.c.model,
-        func.count(),
-        total(usage.c.prompt_tokens),
-        total(usage.c.cached_tokens),
-        total(usage.c.completion_tokens),
-        total(usage.c.provider_cost_nano),
-        total(case((IS_UNKNOWN, 1), else_=0)),
-        total(case((usage.c.estimated, 1), else_=0)),
-        total(case((_LEFT, 1), else_=0)),
+    add_up(
+        lambda rows: [rows.c.started_at // DAY_MS, rows.c.model],
+        _counts,
+        lambda rows: (*rows.in_span, _has_tokens(rows), rows.c.provider == bindparam("provider")),
     )
-    .where(*IN_SPAN, HAS_TOKENS, usage.c.provider == bindparam("provider"))
-    .group_by(text("1"), text("2"))
 )
 
 

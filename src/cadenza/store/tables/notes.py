@@ -6,12 +6,13 @@ The account's row counts them, so that the look-up of a key needs no second read
 import msgspec
 from sqlalchemy import bindparam, delete, insert, select, update
 
+from cadenza.core.content import Content
 from cadenza.store.schema import accounts, notes
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction, change_row
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(Content, msgspec.Struct, frozen=True):
     """A note, and when it was written and last changed."""
 
     id: str

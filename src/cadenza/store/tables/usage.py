@@ -1,54 +1,85 @@
 """Reads the metering rows: usage over a span of time, in total, by group, and by day and class."""
 
-from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, select, text
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, select
 
 from cadenza.core.records import SEARCH
 from cadenza.core.spans import DAY_MS, Span
 from cadenza.core.usage_report import Counters, GroupBy, KeyUsage, Report, day_name, sum_counters
-from cadenza.store.schema import accounts, keys, usage
+from cadenza.store.schema import accounts, keys
 from cadenza.store.statements import Statement, total
 from cadenza.store.store import Store
 from cadenza.store.tables.keys import OF_WEB, WEB_NAME
+from cadenza.store.tables.metered import REQUESTS, Metered, add_up
+
+Group = Callable[[Metered], ColumnElement[object]]
 
 FIELDS = Counters.__struct_fields__
-# A search is charged as one prompt token at the price of a search. It is left out of the prompt tokens.
-PROMPT_TOKENS = case((usage.c.class_id == literal_column(f"'{SEARCH}'"), 0), else_=usage.c.prompt_tokens)
-COUNTERS = (
-    func.count(),
-    total(PROMPT_TOKENS),
-    total(usage.c.cached_tokens),
-    total(usage.c.completion_tokens),
-    total(usage.c.cost_nano),
-)
-GROUPS: dict[GroupBy, ColumnElement[object]] = {
-    "day": usage.c.started_at // DAY_MS,
-    "model": usage.c.class_id,
-    "key": case(
-        (usage.c.key_id.in_(select(keys.c.id).where(*OF_WEB)), literal_column(f"'{WEB_NAME}'")), else_=usage.c.key_id
-    ),
-    "account": select(accounts.c.email).where(accounts.c.id == usage.c.account_id).scalar_subquery(),
-}
 BALANCE = Statement(select(accounts.c.balance_nano, accounts.c.created_at).where(accounts.c.id == bindparam("account")))
 BALANCE_OF_ALL = Statement(select(total(accounts.c.balance_nano)))
-IN_SPAN = (usage.c.started_at >= bindparam("start"), usage.c.started_at < bindparam("end"))
-OF_SPAN = (usage.c.account_id == bindparam("account"), *IN_SPAN)
-_BY = {name: select(column, *COUNTERS).group_by(text("1")).order_by(text("1")) for name, column in GROUPS.items()}
-REPORTS = {group_by: Statement(query.where(*OF_SPAN)) for group_by, query in _BY.items()}
-REPORTS_OF_ALL = {group_by: Statement(query.where(*IN_SPAN)) for group_by, query in _BY.items()}
-_BY_DAY_AND_CLASS = select(GROUPS["day"], usage.c.class_id, *COUNTERS).where(*OF_SPAN).group_by(text("1"), text("2"))
-BY_DAY_AND_CLASS = Statement(_BY_DAY_AND_CLASS)
-BY_DAY_AND_CLASS_OF_KEY = Statement(_BY_DAY_AND_CLASS.where(usage.c.key_id == bindparam("key")))
-SPENT = Statement(select(total(usage.c.cost_nano)).where(*OF_SPAN))
-KEY_SUMS = (
-    select(usage.c.key_id, *(column.label(name) for name, column in zip(FIELDS, COUNTERS, strict=True)))
-    .where(*OF_SPAN)
-    .group_by(usage.c.key_id)
-    .subquery()
+
+
+def prompt_tokens(rows: Metered) -> ColumnElement[int]:
+    """A search is charged as one prompt token at the price of a search. It is left out of the prompt tokens."""
+    return case((rows.c.class_id == literal_column(f"'{SEARCH}'"), 0), else_=rows.c.prompt_tokens)
+
+
+PROMPT_TOKENS = prompt_tokens(REQUESTS)
+
+
+def _counters(rows: Metered) -> list[ColumnElement[int]]:
+    """In the order of FIELDS."""
+    columns = rows.c
+    return [
+        rows.requests,
+        prompt_tokens(rows),
+        columns.cached_tokens,
+        columns.completion_tokens,
+        columns.cost_nano,
+    ]
+
+
+def _key(rows: Metered) -> ColumnElement[object]:
+    is_web = rows.c.key_id.in_(select(keys.c.id).where(*OF_WEB))
+    return case((is_web, literal_column(f"'{WEB_NAME}'")), else_=rows.c.key_id)
+
+
+def _email(rows: Metered) -> ColumnElement[object]:
+    return select(accounts.c.email).where(accounts.c.id == rows.c.account_id).scalar_subquery()
+
+
+GROUPS: dict[GroupBy, Group] = {
+    "day": lambda rows: rows.c.started_at // DAY_MS,
+    "model": lambda rows: rows.c.class_id,
+    "key": _key,
+    "account": _email,
+}
+
+
+def _report(group: Group, where: Callable[[Metered], Sequence[ColumnElement[bool]]]) -> Statement:
+    return Statement(add_up(lambda rows: [group(rows)], _counters, where))
+
+
+REPORTS = {name: _report(group, lambda rows: rows.of_span) for name, group in GROUPS.items()}
+REPORTS_OF_ALL = {name: _report(group, lambda rows: rows.in_span) for name, group in GROUPS.items()}
+
+
+def _day_and_class(rows: Metered) -> list[ColumnElement[object]]:
+    return [GROUPS["day"](rows), rows.c.class_id]
+
+
+BY_DAY_AND_CLASS = Statement(add_up(_day_and_class, _counters, lambda rows: rows.of_span))
+BY_DAY_AND_CLASS_OF_KEY = Statement(
+    add_up(_day_and_class, _counters, lambda rows: (*rows.of_span, rows.c.key_id == bindparam("key")))
 )
+SPENT = Statement(add_up(lambda _: [], lambda rows: [rows.c.cost_nano], lambda rows: rows.of_span))
+KEY_SUMS = add_up(lambda rows: [rows.c.key_id], _counters, lambda rows: rows.of_span).subquery().c
+_SUMS = KEY_SUMS[1:]
 BY_KEY = Statement(
-    select(keys.c.id, keys.c.name, keys.c.prefix, *(KEY_SUMS.c[name] for name in FIELDS), func.count().over())
-    .join_from(KEY_SUMS, keys, keys.c.id == KEY_SUMS.c.key_id)
-    .order_by(KEY_SUMS.c.cost_nano.desc(), KEY_SUMS.c.requests.desc(), keys.c.id)
+    select(keys.c.id, keys.c.name, keys.c.prefix, *_SUMS, func.count().over())
+    .join_from(KEY_SUMS[0].table, keys, keys.c.id == KEY_SUMS[0])
+    .order_by(_SUMS[FIELDS.index("cost_nano")].desc(), _SUMS[FIELDS.index("requests")].desc(), keys.c.id)
     .limit(bindparam("count"))
 )
 

@@ -5,8 +5,10 @@ Here are the messages between this process and the child: only the child loads l
 
 import msgspec
 
+from cadenza.core.content import Content
 
-class Start(msgspec.Struct, frozen=True):
+
+class Start(Content, msgspec.Struct, frozen=True):
     """The first line of the child's standard input: the model to run, and how."""
 
     model_path: str

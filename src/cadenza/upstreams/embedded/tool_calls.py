@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.core.records import Route
 from cadenza.core.tool_calls import ToolCallPart
 from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, OpenReply, Piece, Sink, Upstream
@@ -33,7 +34,7 @@ COMMON_WORDS = frozenset(COMMON.split())
 SMALL_TALK = ("Hi, how are you?", "Tell me about history.", "What is the meaning of life?")
 
 
-class Tool(msgspec.Struct, frozen=True):
+class Tool(Content, msgspec.Struct, frozen=True):
     """A function that the client offers."""
 
     name: str

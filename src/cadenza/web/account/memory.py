@@ -13,6 +13,7 @@ from cadenza.control.account.memory import (
     list_notes,
     remove_note,
 )
+from cadenza.core.content import Content
 from cadenza.core.rates import Rate
 from cadenza.web.chat.offer import offer_of
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
@@ -23,13 +24,13 @@ CHANGE_RATE = Rate(1.0, 60)  # changes of the notes of one account
 TOO_MANY = "Too many changes of notes at once. Try again in a moment."
 
 
-class NoteText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NoteText(Content, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The text of a note: at most 1,000 characters, with line breaks and no other control characters."""
 
     text: str
 
 
-class NoteObject(msgspec.Struct, frozen=True, kw_only=True):
+class NoteObject(Content, msgspec.Struct, frozen=True, kw_only=True):
     """A note."""
 
     object: Literal["note"] = "note"

@@ -46,11 +46,12 @@ async def security_page(
 ) -> Response:
     """With an error, the form at fault is open."""
     context, account = visit.context, visit.account
+    retention = context.settings.retention
     return visit.page(
         "security.html",
         factors=await get_factors(visit.store, account.id),
         passkeys=await context.passkeys.list(account.id),
-        sessions=await list_sessions(visit.store, visit.require_session().session, visit.now_ms),
+        sessions=await list_sessions(visit.store, visit.require_session().session, visit.now_ms, retention),
         sends_mail=context.mailer is not None,
         password_error=error if isinstance(typed, PasswordChange) else "",
         email_error=error if isinstance(typed, EmailAddress) else "",

@@ -47,10 +47,11 @@ async def start_session(
     def begin(tx: Transaction) -> str:
         if check:
             check(tx)
-        elif before and before.account.id == account.id and not end_for_next(tx, before.session):
+        has_ended = before is not None and not end_for_next(tx, before.session)
+        if has_ended and not check and before and before.account.id == account.id:
             raise NotSignedIn
-        replaced = before.session.digest if before else None
-        return begin_session(tx, account.id, stage, visit.request.headers.get("user-agent", ""), visit.now_ms, replaced)
+        agent = visit.request.headers.get("user-agent", "")
+        return begin_session(tx, account.id, stage, agent, visit.now_ms, visit.context.settings.retention)
 
     visit.set_session_cookie(await visit.store.transact(begin))
     if stage == "complete":

@@ -3,6 +3,7 @@
 import msgspec
 from starlette.responses import Response
 
+from cadenza.core.content import Content
 from cadenza.core.rates import Rate
 from cadenza.ledger.statement import find_reply_cost
 from cadenza.web.chat.offer import chat_switch, class_terms, input_prices, offer_of
@@ -21,20 +22,20 @@ SUGGESTIONS = (
 )
 
 
-class ChatFile(msgspec.Struct, frozen=True):
+class ChatFile(Content, msgspec.Struct, frozen=True):
     """A file, with its content as a data URL or as base64."""
 
     file_data: str
     filename: str | None = None
 
 
-class ChatImage(msgspec.Struct, frozen=True):
+class ChatImage(Content, msgspec.Struct, frozen=True):
     """An image, as a data URL."""
 
     url: str
 
 
-class ChatPart(msgspec.Struct, frozen=True):
+class ChatPart(Content, msgspec.Struct, frozen=True):
     """A part of a message: `text`, `file` or `image_url`, and the field of that name."""
 
     type: str
@@ -43,14 +44,14 @@ class ChatPart(msgspec.Struct, frozen=True):
     image_url: ChatImage | None = None
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
+class ChatMessage(Content, msgspec.Struct, frozen=True):
     """A message of the conversation, as POST /v1/chat/completions takes it."""
 
     role: str
     content: str | list[ChatPart]
 
 
-class ChatOrder(msgspec.Struct, frozen=True):
+class ChatOrder(Content, msgspec.Struct, frozen=True):
     """The fields of POST /v1/chat/completions, of which the page sends these."""
 
     messages: list[ChatMessage]
@@ -58,13 +59,13 @@ class ChatOrder(msgspec.Struct, frozen=True):
     stream: bool = True
 
 
-class RenderOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RenderOrder(Content, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Markdown texts, at most 64 KiB together."""
 
     texts: list[str]
 
 
-class RenderedTexts(msgspec.Struct, frozen=True):
+class RenderedTexts(Content, msgspec.Struct, frozen=True):
     """The HTML of each text, safe to insert into a page."""
 
     data: list[str]

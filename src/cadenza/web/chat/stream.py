@@ -7,12 +7,14 @@ by block. After a sign-out or a suspension the next request is refused. Imports 
 """
 
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from urllib.parse import parse_qs
 
 import msgspec
 
 from cadenza.control.sign_in.sessions import SignedIn, digest_of, find_session
+from cadenza.core.content import Content
 from cadenza.core.errors import (
     ContextOverflow,
     Forbidden,
@@ -21,6 +23,7 @@ from cadenza.core.errors import (
     Unauthenticated,
     UnreadableAttachment,
 )
+from cadenza.core.retention import RetentionLimits
 from cadenza.gateway.api import Endpoint
 from cadenza.gateway.auth import Caller, count_request
 from cadenza.gateway.chat import read_body, serve_chat
@@ -46,7 +49,7 @@ THINGS = {"vision": "images", "files": "files", "audio": "audio"}  # by the capa
 FOREIGN = "This request was not sent by one of our own pages, or its page is out of date. Reload the page."
 
 
-class FileMeasured(msgspec.Struct, frozen=True):
+class FileMeasured(Content, msgspec.Struct, frozen=True):
     """How large a file is: its parts in words ("300 pages"), its tokens, and the fewest that a question takes of it."""
 
     parts: str
@@ -57,13 +60,14 @@ class FileMeasured(msgspec.Struct, frozen=True):
 class WebChat:
     """The endpoint, and the renderer of its replies. `base_url` is the address of the site, where it is known."""
 
-    def __init__(self, log: Log, base_url: str | None) -> None:
+    def __init__(self, log: Log, base_url: str | None, retention: RetentionLimits) -> None:
         self.markdown = MarkdownRenderer(log)
         self.endpoints = {
             PATH: Endpoint("web_chat", ("POST",), "inference", self._serve, self._identify, HEADERS),
             FILE_PATH: Endpoint("web_file", ("POST",), "inference", measure_file, self._identify, HEADERS),
         }
         self._base_url = base_url
+        self._retention = retention
 
     async def _serve(self, gateway: Gateway, request: ApiRequest) -> None:
         make_relay = partial(ChatRelay, markdown=self.markdown, account_id=request.principal.account_id)
@@ -84,7 +88,8 @@ class WebChat:
         if not is_own_request(origin, token, secret):
             raise Forbidden(FOREIGN)
         now_ms = time.time_ns() // 1_000_000
-        signed_in = await _find(gateway, exchange, secret, now_ms)
+        find = partial(find_session, gateway.store, secret, now_ms, self._retention)
+        signed_in = await _find(gateway, exchange, digest_of(secret), find)
         digest = await keys.find_web(gateway.store, signed_in.account.id)
         if digest is None:
             account_id = signed_in.account.id
@@ -93,7 +98,7 @@ class WebChat:
         found = await gateway.key_cache.find(digest)
         if found is None or keys.state_of(found, now_ms) != "active":
             raise Unauthenticated(NOT_SIGNED_IN)
-        return await count_request(gateway, exchange, found)
+        return await count_request(gateway, found)
 
     def _secret(self, exchange: Exchange) -> str:
         base_url = self._base_url or exchange.scheme + "://"
@@ -116,16 +121,18 @@ async def measure_file(gateway: Gateway, request: ApiRequest) -> None:
     request.answers.send_json(msgspec.json.encode(FileMeasured(size.parts, size.tokens, size.least_tokens)))
 
 
-async def _find(gateway: Gateway, exchange: Exchange, secret: str, now_ms: int) -> SignedIn:
+async def _find(
+    gateway: Gateway, exchange: Exchange, digest: bytes, find: Callable[[], Awaitable[SignedIn | None]]
+) -> SignedIn:
     """Look up the session of a cookie. A client that guesses cookies is rate-limited like one that guesses keys."""
-    digest, unknown = digest_of(secret), gateway.unknown_keys
+    unknown = gateway.unknown_keys
     if not unknown.is_live(digest):
         try:
             await unknown.begin(digest, exchange.client_address)
         except Unauthenticated:
             raise Unauthenticated(NOT_SIGNED_IN) from None
     try:
-        found = await find_session(gateway.store, secret, now_ms)
+        found = await find()
     except StoreUnavailable:
         unknown.give_back(digest)
         raise

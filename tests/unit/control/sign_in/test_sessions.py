@@ -5,8 +5,6 @@ import pytest
 from cadenza.control.account.accounts import NewAccount, add_account
 from cadenza.control.sign_in.sessions import (
     HALF_MS,
-    IDLE_MS,
-    LONGEST_MS,
     PROOF_MS,
     SESSIONS_MAX,
     TOUCH_MS,
@@ -17,12 +15,14 @@ from cadenza.control.sign_in.sessions import (
     rotate_session,
 )
 from cadenza.core.records import COMMAND_LINE
+from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.sessions import Stage
 from tests.passwords import cheap_hash
 
 NOW_MS = 1_800_000_000_000
+IDLE_MS, LONGEST_MS = USUAL_LIMITS.session_idle_ms, USUAL_LIMITS.session_ms
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 SAFARI = (
     "Mozilla/5.0 (iPhone; CPU iPhone OS 18_5 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) "
@@ -107,3 +107,11 @@ async def test_half_a_sign_in_ends_no_session(store: Store, account: Account) ->
     for number in range(SESSIONS_MAX + 1):
         await begin(store, account, "second_factor", NOW_MS + number)
     assert await find_session(store, secret, NOW_MS)
+
+
+async def test_a_lower_limit_counts_for_sessions_that_are_there(store: Store, account: Account) -> None:
+    """The config decides when a session ends, also if the session is older than the config."""
+    secret, strict = await begin(store, account), RetentionLimits(session_days=2, session_idle_days=1)
+    assert await find_session(store, secret, NOW_MS + strict.session_idle_ms - 1, strict)
+    assert await find_session(store, secret, NOW_MS + strict.session_ms - 2, strict)
+    assert await find_session(store, secret, NOW_MS + strict.session_ms, strict) is None

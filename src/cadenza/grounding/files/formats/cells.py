@@ -7,6 +7,7 @@ from enum import Enum
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.files.formats.package import Attributes, XmlReader, local
 from cadenza.grounding.files.formats.text import parse_count
 
@@ -35,7 +36,7 @@ class NumberKind(Enum):
     DURATION = "duration"
 
 
-class CellFormat(msgspec.Struct, frozen=True):
+class CellFormat(Content, msgspec.Struct, frozen=True):
     """The affixes of a number, such as `$` and ` kg`, and to how many digits it is padded with zeros."""
 
     kind: NumberKind = NumberKind.NUMBER

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.files.formats.package import Attributes, XmlReader, local
 from cadenza.grounding.files.formats.source import ReadBudget
 from cadenza.grounding.files.formats.text import ListItem, join_blocks, parse_count, table_lines
@@ -34,7 +35,7 @@ LETTERS_MAX = 26 * 20
 BULLET = "-"
 
 
-class Level(msgspec.Struct):
+class Level(Content, msgspec.Struct):
     """How one level of a list is numbered: `%1.%2` with the numbers of the first two levels."""
 
     form: str = "decimal"
@@ -42,7 +43,7 @@ class Level(msgspec.Struct):
     start: int = 1
 
 
-class _List(msgspec.Struct):
+class _List(Content, msgspec.Struct):
     """The levels of a list, and the current number of each."""
 
     levels: dict[int, Level] = {}
@@ -145,7 +146,7 @@ class Styles(XmlReader):
             self._style = ""
 
 
-class _Paragraph(msgspec.Struct):
+class _Paragraph(Content, msgspec.Struct):
     """A paragraph that is being read."""
 
     heading: int = 0
@@ -164,7 +165,7 @@ class _Paragraph(msgspec.Struct):
         return text if self.list_level is None else ListItem(f"{'  ' * min(self.list_level, 8)}{number} {text}")
 
 
-class _Table(msgspec.Struct):
+class _Table(Content, msgspec.Struct):
     """A table that is being read. A cell is its paragraphs, and how many columns it spans."""
 
     rows: list[list[str]] = []

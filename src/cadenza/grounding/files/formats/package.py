@@ -7,9 +7,11 @@ two elements differ by it alone.
 
 import posixpath
 from collections.abc import Iterable
-from typing import NamedTuple
 from xml.parsers import expat
 
+import msgspec
+
+from cadenza.core.content import Content
 from cadenza.grounding.files.formats.source import DAMAGED, SourceFile
 from cadenza.grounding.files.records import Unreadable
 
@@ -55,7 +57,7 @@ def _refuse_doctype(*_: object) -> None:
     raise Unreadable("it has a document type declaration, which is not allowed in such a file")
 
 
-class Relation(NamedTuple):
+class Relation(Content, msgspec.Struct, frozen=True):
     """A relationship: its kind, which is the last word of its address, and the part that it leads to."""
 
     kind: str

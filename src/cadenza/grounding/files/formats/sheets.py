@@ -10,6 +10,7 @@ from bisect import bisect_left
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.files.formats.cells import CellFormats, column_letters, column_of, show_number, unescaped
 from cadenza.grounding.files.formats.package import (
     Attributes,
@@ -76,7 +77,7 @@ class _Strings(XmlReader):
             self._pieces.append(data)
 
 
-class _Row(msgspec.Struct):
+class _Row(Content, msgspec.Struct):
     """The cells of a row that have a value, by their columns."""
 
     number: int

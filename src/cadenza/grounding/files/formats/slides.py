@@ -8,6 +8,7 @@ from enum import IntEnum
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.files.formats.office_text import SHAPES, OfficeText
 from cadenza.grounding.files.formats.package import Attributes, Package, XmlReader, is_office_package, relation_id
 from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
@@ -28,7 +29,7 @@ class Place(IntEnum):
     MARGIN = 3
 
 
-class _Shape(msgspec.Struct):
+class _Shape(Content, msgspec.Struct):
     """A shape, or a group of shapes."""
 
     place: Place = Place.LAYOUT

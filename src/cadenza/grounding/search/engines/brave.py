@@ -4,16 +4,17 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.search.engines.web import EngineRequest, WebEngine, decode_answer
 
 TOKEN_REFUSED = b"SUBSCRIPTION_TOKEN"  # in the code of an error: the key is missing or invalid
 
 
-class _Web(msgspec.Struct):
+class _Web(Content, msgspec.Struct):
     results: list[msgspec.Raw] = []
 
 
-class _BraveAnswer(msgspec.Struct):
+class _BraveAnswer(Content, msgspec.Struct):
     """`web` is missing if nothing was found."""
 
     type: str

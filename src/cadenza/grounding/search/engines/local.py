@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.files.ranking import STOP_WORDS, words_of
 from cadenza.grounding.index.local_index import (
     FoundPassage,
@@ -48,7 +49,7 @@ CLAUSE_OPENERS = "who|whom|what|when|where|which|why|how|can|do|does|is|are"
 NEXT_PART = re.compile(rf"[?!;\n]+|\.\s|[,.] (?:and|or|but) |\b(?:and|or) (?=(?:{CLAUSE_OPENERS})\b)", re.IGNORECASE)
 
 
-class Topic(msgspec.Struct, frozen=True):
+class Topic(Content, msgspec.Struct, frozen=True):
     """What a question, or a part of it, is about. A passage must have most of `words`; `soft` words only rank it.
 
     `files` are the files that the question names, in lower case: then only their passages count, ranked by `words`.

@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.search.engines.base import EngineBusy
 from cadenza.grounding.search.records import EngineFailed, Hit
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
@@ -93,7 +94,8 @@ class WebEngine:
         """The body of the response, whose content type is JSON."""
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         try:
-            response = await self._http.send(*request, self._timeout_s, deadline_s)
+            method, path, body = request
+            response = await self._http.send(self._http.head(method, path), body, self._timeout_s, deadline_s)
             try:
                 return await self._read(response, deadline_s)
             finally:
@@ -179,7 +181,7 @@ def _unzip(body: bytes) -> bytes:
     return plain
 
 
-class _Result(msgspec.Struct):
+class _Result(Content, msgspec.Struct):
     """A result of any engine. SearXNG and Tavily call the snippet `content`, Brave calls it `description`."""
 
     url: str
@@ -188,7 +190,7 @@ class _Result(msgspec.Struct):
     description: str | None = None
 
 
-class ResultList(msgspec.Struct):
+class ResultList(Content, msgspec.Struct):
     """The answer of SearXNG and of Tavily."""
 
     results: list[msgspec.Raw]

@@ -11,6 +11,7 @@ from itertools import chain
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.search.intent.question import find_question, is_follow_up
 from cadenza.grounding.search.intent.scorer import score
 from cadenza.grounding.search.pages.addresses import Network
@@ -25,7 +26,7 @@ from cadenza.grounding.search.words import (
 LOOK_BACK = 4  # messages before the last one that a follow-up may refer to
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(Content, msgspec.Struct, frozen=True):
     """Whether to search, and why: "none" (no words), "forbidden", "url", "asked", "follow_up" or "score".
 
     `urls` are the addresses that the person wants read; those of a follow-up are in an earlier message.

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.search.pages.addresses import Network
 from cadenza.grounding.search.words import (
     FOLLOW_UP_OPENERS,
@@ -47,7 +48,7 @@ URL_TRAILING_MARKS = ".,;:!?'*_~…"
 QUOTES = "\"'`"
 
 
-class Question(msgspec.Struct, frozen=True):
+class Question(Content, msgspec.Struct, frozen=True):
     """What the person says, without web addresses; the addresses; and whether the message has code."""
 
     text: str

@@ -18,6 +18,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import idna
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.search.records import FetchFailed
 
 Address = IPv4Address | IPv6Address
@@ -90,7 +91,7 @@ Resolve = Callable[[str], Awaitable[Sequence[Address]]]
 LOOKUPS_AT_ONCE = 64  # one that is never answered holds its slot for longer than its page is waited for
 
 
-class Target(msgspec.Struct, frozen=True):
+class Target(Content, msgspec.Struct, frozen=True):
     """The URL of a page. The host is a name in ASCII or, if `literal` is set, an address."""
 
     scheme: str

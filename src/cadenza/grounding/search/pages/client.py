@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.grounding.search.cache import CacheBounds
 from cadenza.grounding.search.pages.addresses import (
     Address,
@@ -175,7 +176,7 @@ class FetchedBody:
         self._data = bytearray()
 
 
-class PageResponse(msgspec.Struct, frozen=True):
+class PageResponse(Content, msgspec.Struct, frozen=True):
     """The response of a host, with as much of its body as was wanted."""
 
     status: int

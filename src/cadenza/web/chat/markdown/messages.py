@@ -4,13 +4,15 @@ from html import escape as escape_html
 
 import msgspec
 
+from cadenza.core.content import Content
+
 # The longest text of a task: one block of it takes a second at most, unless it is hostile.
 TASK_CHARS_MAX = 32 * 1024
 HEAVY = '<p class="hint">Shown as plain text: it takes too long to format.</p>\n'
 BUSY = '<p class="hint">Shown as plain text: too many replies are being formatted at the moment.</p>\n'
 
 
-class RenderTask(msgspec.Struct, frozen=True):
+class RenderTask(Content, msgspec.Struct, frozen=True):
     """Markdown whose blocks are to be rendered, as far as they are complete.
 
     `fence` is the opening line of a code block that the text continues. `is_end`: no text follows.
@@ -21,7 +23,7 @@ class RenderTask(msgspec.Struct, frozen=True):
     is_end: bool = True
 
 
-class Rendered(msgspec.Struct, frozen=True):
+class Rendered(Content, msgspec.Struct, frozen=True):
     """The HTML of the first `chars` characters of a task.
 
     `fence` is the opening line of a code block that the rest continues. `is_plain`: they could not be rendered.

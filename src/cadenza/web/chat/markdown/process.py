@@ -20,6 +20,7 @@ from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Died, TooHeavy
 from cadenza.children.turns import CpuBudget, QueueFull, TurnLimits
+from cadenza.core.content import Content
 from cadenza.observe import Log
 from cadenza.web.chat.markdown.messages import BUSY, HEAVY, TASK_CHARS_MAX, Rendered, RenderTask, plain_html
 
@@ -78,7 +79,7 @@ class MarkdownRenderer:
         await self._lane.stop()
 
 
-class RenderedText(msgspec.Struct, frozen=True):
+class RenderedText(Content, msgspec.Struct, frozen=True):
     """A part of a reply, and its HTML."""
 
     source: str

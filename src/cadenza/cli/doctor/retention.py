@@ -1,0 +1,49 @@
+"""What `cadenza doctor` says of how long things are kept: the limits of the config, and how old the oldest rows are."""
+
+import time
+
+from cadenza.cli.doctor.installation import Check
+from cadenza.config import Settings
+from cadenza.control.retention import KeptRow, read_kept
+from cadenza.core.retention import RetentionLimits
+from cadenza.core.spans import DAY_MS
+from cadenza.store.address import open_store
+from cadenza.store.migrate import schema_state
+from cadenza.store.store import StoreUnavailable
+
+HOUR_MS = 60 * 60 * 1000
+LATE_MS = 2 * DAY_MS  # the service looks every few minutes, and a day is rolled up when it is over
+
+
+async def check_retention(settings: Settings) -> Check:
+    """A warning if something is much older than its limit: then no service applies it."""
+    limits, now_ms = settings.retention, time.time_ns() // 1_000_000
+    store = open_store(settings.store.url)
+    try:
+        is_there = store.path is None or store.path.exists()
+        rows = await read_kept(store, limits) if is_there and (await schema_state(store)).is_usable else []
+    except (StoreUnavailable, OSError):
+        rows = []  # `check_store` reports it
+    finally:
+        await store.close()
+    late = [row for row in rows if row.limit_ms and row.oldest_at and row.oldest_at < now_ms - row.limit_ms - LATE_MS]
+    lines = [describe_limits(limits), *(_describe(row, now_ms) for row in rows if row.oldest_at)]
+    todo = f"Start the service with this config: it removes what is too old ({', '.join(row.name for row in late)})."
+    return Check("kept", "warning" if late else "ok", "\n".join(lines), todo if late else "")
+
+
+def describe_limits(limits: RetentionLimits) -> str:
+    events = f"{limits.audit_event_days} days" if limits.audit_event_days else "no limit"
+    requests = f"{limits.usage_days} days, then by day" if limits.usage_days else "no limit"
+    return (
+        f"requests: {requests}; audit events: {events}; sessions: {limits.session_days} days, "
+        f"{limits.session_idle_days} without use; in memory: search results {limits.search_result_s} s, "
+        f"pages {limits.page_s} s"
+    )
+
+
+def _describe(row: KeptRow, now_ms: int) -> str:
+    assert row.oldest_at is not None
+    age_ms = max(0, now_ms - row.oldest_at)
+    age = f"{age_ms // DAY_MS} days" if age_ms >= 2 * DAY_MS else f"{age_ms // HOUR_MS} hours"
+    return f"the oldest of the {row.name}: {age}"

@@ -1,0 +1,136 @@
+"""Applies the limits of [retention], in every process of the service, in small slices: one process at a time works on a
+kind of rows, and the others find that it was done.
+
+Old requests are rolled up by day (ledger/roll_up.py); sessions, links and audit events are removed. Search results and
+pages are in memory only and have their own timers. A store that fails is logged, and asked again later.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from cadenza.core.retention import RetentionLimits
+from cadenza.core.spans import DAY_MS
+from cadenza.ledger import roll_up
+from cadenza.observe import Log
+from cadenza.store.store import Store, StoreRefused, StoreUnavailable, Transaction
+from cadenza.store.tables import retention
+from cadenza.store.tables.retention import Kept
+
+LOOK_EVERY_S = 600.0
+TURN_MS = 30 * 60 * 1000  # a process that has worked on something in this time keeps its turn
+SLICE_ROWS = 500
+PAUSE_S = 0.05  # between slices: requests go first
+
+
+class Removed(msgspec.Struct):
+    """How many rows a look removed, or rolled up."""
+
+    sessions: int = 0
+    links: int = 0
+    audit_events: int = 0
+    usage: int = 0
+
+    def __bool__(self) -> bool:
+        return any(msgspec.structs.astuple(self))
+
+
+class RetentionKeeper:
+    """Removes what is older than the limits. `pause_s` is how long it waits between two slices."""
+
+    def __init__(self, store: Store, limits: RetentionLimits, log: Log, pause_s: float = PAUSE_S) -> None:
+        self._store = store
+        self._limits = limits
+        self._log = log
+        self._pause_s = pause_s
+
+    async def run(self) -> None:
+        """Look every few minutes, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                await self.look(time.time_ns() // 1_000_000)
+            except (StoreUnavailable, StoreRefused) as error:
+                self._log.warning("what is older than the limits was not removed", reason=str(error))
+
+    async def look(self, now_ms: int) -> Removed:
+        """Remove what is too old, unless another process does it."""
+        done, limits = Removed(), self._limits
+        idle_ms, began_ms = now_ms - limits.session_idle_ms, now_ms - limits.session_ms
+        done.sessions = await self._remove(
+            "sessions", now_ms, lambda tx: retention.remove_sessions(tx, now_ms, idle_ms, began_ms, SLICE_ROWS)
+        )
+        done.links = await self._remove("links", now_ms, lambda tx: retention.remove_links(tx, now_ms, SLICE_ROWS))
+        if limits.audit_event_days is not None:
+            done.audit_events = await self._remove_audit_events(now_ms, now_ms - limits.audit_event_days * DAY_MS)
+        if limits.usage_days is not None:
+            today_ms = now_ms - now_ms % DAY_MS
+            done.usage = await self._roll_up(now_ms, today_ms - limits.usage_days * DAY_MS)
+        if done:
+            self._log.info("what is older than the limits was removed", **msgspec.structs.asdict(done))
+        return done
+
+    async def _remove_audit_events(self, now_ms: int, before_ms: int) -> int:
+        def remove(tx: Transaction) -> int:
+            retention.keep_from(tx, "audit_events", before_ms)
+            return retention.remove_audit_events(tx, before_ms, SLICE_ROWS)
+
+        return await self._remove("audit_events", now_ms, remove)
+
+    async def _remove(self, name: Kept, now_ms: int, remove: Callable[[Transaction], int]) -> int:
+        """All slices of one kind of rows."""
+        removed = 0
+        if await self._claim(name, now_ms):
+            while count := await self._store.transact(remove):
+                removed += count
+                await self._rest(name)
+        return removed
+
+    async def _roll_up(self, now_ms: int, before_ms: int) -> int:
+        """The requests of all accounts that began before this day, account by account."""
+        if not await self._claim("usage", now_ms):
+            return 0
+        rolled_up, account_id = 0, ""
+        while due := await roll_up.accounts_due(self._store, before_ms, account_id):
+            for account_id in due:
+                work = partial(roll_up.roll_up, account_id=account_id, before_ms=before_ms)
+                while count := await self._store.transact(work):
+                    rolled_up += count
+                    await self._rest("usage")
+        await self._store.transact(lambda tx: retention.keep_from(tx, "usage", before_ms))
+        return rolled_up
+
+    async def _claim(self, name: Kept, now_ms: int) -> bool:
+        return await self._store.transact(lambda tx: retention.claim(tx, name, now_ms, TURN_MS))
+
+    async def _rest(self, name: Kept) -> None:
+        """Let requests go first, and keep the turn."""
+        await asyncio.sleep(self._pause_s)
+        now_ms = time.time_ns() // 1_000_000
+        await self._store.transact(lambda tx: retention.keep_turn(tx, name, now_ms), is_single=True)
+
+
+class KeptRow(msgspec.Struct, frozen=True):
+    """Something that is kept for a time: when its oldest row is from, and the limit, if there is one."""
+
+    name: str
+    oldest_at: int | None
+    limit_ms: int | None
+
+
+async def read_kept(store: Store, limits: RetentionLimits) -> list[KeptRow]:
+    """The oldest row of everything that has a limit."""
+    oldest = await retention.read_oldest(store)
+    days = {"requests": limits.usage_days, "audit events": limits.audit_event_days, "sessions": limits.session_days}
+    found = {
+        "requests": await roll_up.oldest_request(store),
+        "audit events": oldest["audit_events"],
+        "sessions": oldest["sessions"],
+        "links in e-mails": oldest["links"],
+        "idempotency keys": oldest["idempotency_keys"],
+    }
+    in_ms = {name: count * DAY_MS for name, count in days.items() if count is not None}
+    return [KeptRow(name, oldest_at, in_ms.get(name)) for name, oldest_at in found.items()]

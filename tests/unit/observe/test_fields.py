@@ -1,0 +1,92 @@
+"""What a line of the log may have: known fields, bounded in length, in every call of the source."""
+
+import ast
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cadenza.core.chat import UserQuestion
+from cadenza.observe import make_log
+from cadenza.observe.fields import TEXT_CHARS_MAX, TEXTS, WORDS
+from tests.unit.test_house import SOURCE, parsed
+
+NEEDLE = "n33dle of a client"
+LEVELS = {"info", "warning", "error", "critical", "exception", "log"}
+# Facts that a call expands: where, and the fields that they have.
+EXPANDED = {
+    "cli/start.py": {"address", "config", "pid", "store", "version", "workers"},
+    "control/money/documents.py": {"credit_notes", "receipts", "statements"},
+    "evaluation/canaries.py": {"candidate", "class_id", "reason"},
+    "evaluation/watch.py": {"class_id", "version", "watch"},
+    "grounding/search/engines/guard.py": {"open_s"},
+}
+NAMED_EVENTS = {"grounding/search/engines/guard.py"}  # one function logs the events that its callers name
+
+
+def written(**fields: Any) -> dict[str, Any]:
+    out = io.StringIO()
+    make_log(out).info("something happened", **fields)
+    line: dict[str, Any] = json.loads(out.getvalue())
+    assert line.pop("level") == "info"
+    assert line.pop("timestamp")
+    return line
+
+
+def log_calls() -> Iterator[tuple[str, ast.Call]]:
+    """Each call of a method of the log, with its file."""
+    for name, nodes in parsed(SOURCE):
+        calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
+        for call in calls:
+            *_, owner, method = "", *ast.unparse(call.func).split(".")
+            if owner in {"log", "_log"} and method in LEVELS:
+                yield name.removeprefix("src/cadenza/"), call
+
+
+def unknown(file: str, call: ast.Call) -> list[str]:
+    """What a call gives to the log that is not on its list."""
+    fields = [keyword.arg for keyword in call.keywords]
+    found = [name for name in fields if name and name not in WORDS | TEXTS]
+    found += ["**"] if None in fields and file not in EXPANDED else []
+    *level, event = call.args[:2] if call.func.attr == "log" else call.args[:1]  # type: ignore[attr-defined]
+    if len(call.args) > len(level) + 1 or not (isinstance(event, ast.Constant) or file in NAMED_EVENTS):
+        found.append(ast.unparse(event))
+    return [f"{file}:{call.lineno} {one}" for one in found]
+
+
+def test_every_call_uses_known_fields() -> None:
+    """Each call has one constant event and fields of the list; add a field to observe/fields.py if it is no content."""
+    calls = [*log_calls()]
+    assert len(calls) > 50
+    assert [one for file, call in calls for one in unknown(file, call)] == []
+    assert set().union(*EXPANDED.values()) <= WORDS | TEXTS
+
+
+def test_the_line_of_a_request_has_known_fields() -> None:
+    """The fields that `Observer.record` writes, past the list, are on the list."""
+    nodes = dict(parsed(SOURCE))["src/cadenza/observe/__init__.py"]
+    shown = [node for node in nodes if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "line"]
+    fields = {ast.literal_eval(node.slice) for node in shown}
+    first = next(node for node in nodes if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "line")
+    fields |= set(map(ast.literal_eval, first.value.keys))  # type: ignore[union-attr]
+    assert {"request_id", "status", "fault"} <= fields <= WORDS | TEXTS
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"said_by_client": NEEDLE}, {"left_out": ["<str of 18>"]}),
+        ({NEEDLE: 1, "exc_info": ValueError(NEEDLE)}, {"left_out": ["1", "<ValueError>"]}),
+        ({"class_id": NEEDLE, "status": [NEEDLE, 5]}, {"class_id": "<str of 18>", "status": ["<str of 18>", 5]}),
+        ({"class_id": "x" * 201}, {"class_id": "<str of 201>"}),
+        ({"reason": ValueError(NEEDLE), "detail": {NEEDLE: 1}}, {"reason": "<ValueError>", "detail": "<dict of 1>"}),
+        ({"reason": UserQuestion(0, 0, (NEEDLE,))}, {"reason": "<UserQuestion>"}),
+        ({"reason": "a" * 3000}, {"reason": "a" * TEXT_CHARS_MAX + "…"}),
+        ({"problems": ["two words"], "pid": 7, "before": None}, {"problems": ["two words"], "pid": 7, "before": None}),
+    ],
+)
+def test_what_is_not_on_the_list_is_left_out(fields: dict[str, Any], shown: dict[str, Any]) -> None:
+    """Of a field that is not known, or has a value that does not fit, type and length are written."""
+    assert written(**fields) == {"event": "something happened", **shown}
