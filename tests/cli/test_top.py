@@ -169,7 +169,7 @@ def test_at_a_terminal(service: Service) -> None:
     watcher = Watcher(ours)
     watcher.resize(80, 24)
     before = termios.tcgetattr(theirs)
-    command = [PROGRAM, "top", "--url", f"http://127.0.0.1:{service.port}", "--interval", "30"]
+    command = [str(PROGRAM), "top", "--url", f"http://127.0.0.1:{service.port}", "--interval", "30"]
     with subprocess.Popen(command, cwd=service.folder, env=environment(), stdin=theirs, stdout=theirs) as process:
         try:
             shown = watcher.wait_for("All is well")
