@@ -26,6 +26,9 @@ class AuditReply(msgspec.Struct, frozen=True):
     body: bytes
 
 
+NO_REPLY = AuditReply(0, b"", b"")
+
+
 class AuditClient:
     """One client, with a key or without, and the cookies of a browser."""
 
@@ -38,6 +41,11 @@ class AuditClient:
 
     async def get(self, path: str, headers: Mapping[str, str] | None = None) -> AuditReply:
         return await self.send("GET", path, b"", headers)
+
+    @property
+    def cookies(self) -> list[str]:
+        """The values of its cookies."""
+        return list(self._cookies.values())
 
     async def chat(self, body: Mapping[str, Any] | bytes, headers: Mapping[str, str] | None = None) -> AuditReply:
         data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
