@@ -58,6 +58,8 @@ MORE_ROWS = (
         FROM {IDS}""",
     "INSERT INTO document_counters VALUES ('receipt', 1, NULL)",
     f"INSERT INTO buyers SELECT account_id, 'für später', '', '' FROM {IDS}",
+    f"""INSERT INTO request_details SELECT 4, 'r', 'c', account_id, key_id, 'chat', 'forte', 1, 'acme', 'large', 502,
+        'upstream', 'failed', 0, 9, 5, NULL, 1, 2, 3, '[]' FROM {IDS}""",
     "INSERT INTO upstream_attempts VALUES (1, 'acme', 'large', 'retry', 1, 2, 3)",
     f"""INSERT INTO usage_days SELECT 7, account_id, key_id, 'forte', 'acme', 'large', 1, 2, 3, NULL, 502, 0, 0, NULL,
         1, 0, 0, 0, 0, 0, NULL, NULL FROM {IDS}""",

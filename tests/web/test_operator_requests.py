@@ -45,8 +45,9 @@ def test_a_charge_explains_itself(service: Service, operator: Visitor, account: 
     words = operator.get(page).words
     found = operator.api("GET", page).json
     prompt, cached, completion = (found[f"{name}_tokens"] for name in ("prompt", "cached", "completion"))
-    said = f"{prompt - cached} tokens in at 1.07, {cached} cached at 1.07, {completion} out at 3.45 dollars per million"
-    assert said in words
+    counted = {"in": (prompt - cached, 1070), "in, cached": (cached, 1070), "out": (completion, 3450)}
+    for kind, (tokens, price_nano) in counted.items():
+        assert f"{kind} {tokens} {price_nano:,} {tokens * price_nano:,}" in words
     assert (found["input_price"], found["output_price"], found["cached_input_price"]) == (
         "0.00000107",
         "0.00000345",

@@ -7,6 +7,7 @@ the plain form is found in all three. The escaped forms are for programs that es
 
 import base64
 import secrets
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -48,6 +49,7 @@ class Needles:
     """The needles of one run."""
 
     def __init__(self) -> None:
+        self.made_s = time.time()  # no file that is older has one of them
         characters = (secrets.choice(CHARACTERS) for _ in range(STEM_CHARACTERS - 1))
         self._stem = secrets.choice(LETTERS) + "".join(characters)
         self._made = list[AuditNeedle]()

@@ -17,7 +17,7 @@ from cadenza.store.sqlite.contents import is_sqlite, open_contents
 CLOCKS_S = 10.0  # by how much the clock of a file server may be behind
 FOLDER_FILES_MAX = 500_000
 FOLDER_BYTES_MAX = 8 * 2**30
-OLDER = "not changed since the needles were made"
+OLDER = "files that did not change since the needles were made, which hold none"
 SQLITE_FILES = {
     "": "SQLite database file, with free pages",
     "-wal": "SQLite write-ahead log",
@@ -31,7 +31,7 @@ SQLITE_BACKUPS = "SQLite backups"
 def search_bytes(needles: Needles, place: str, data: bytes | Iterable[bytes]) -> Searched:
     """Bytes that the caller has: a log that it captured, the text of /metrics, traces that it received."""
     search = PlaceSearch(needles, place)
-    search.add_pieces(iter((data,)) if isinstance(data, bytes) else iter(data))
+    search.add_pieces((data,) if isinstance(data, bytes) else data)
     return search.result()
 
 

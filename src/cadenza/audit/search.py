@@ -6,6 +6,7 @@ decompressed and fed to a scanner of its own. A hit never shows what is around i
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import msgspec
@@ -57,15 +58,27 @@ class PlaceSearch:
 
     def add(self, data: bytes, where: str = "") -> None:
         """Search a whole value."""
-        self.add_pieces(iter((data,)), where)
+        self.add_pieces((data,), where)
 
-    def add_pieces(self, pieces: Iterator[bytes], where: str = "") -> None:
+    def add_pieces(self, pieces: Iterable[bytes], where: str = "") -> None:
         """Search a value that comes in pieces."""
+        with self.feeding(where) as feed:
+            for piece in pieces:
+                feed(piece)
+
+    @contextmanager
+    def feeding(self, where: str = "") -> Iterator[Callable[[bytes], None]]:
+        """Search a value of which the block hands over the pieces. If it fails, what came before was searched."""
         scanner = self._scanner(where)
-        for piece in pieces:
+
+        def feed(piece: bytes) -> None:
             self._size_bytes += len(piece)
             scanner.feed(piece)
-        scanner.finish()
+
+        try:
+            yield feed
+        finally:
+            scanner.finish()
 
     def add_file(self, file: BinaryIO, where: str = "") -> None:
         self.add_pieces(iter(lambda: file.read(READ_BYTES), b""), where)
@@ -94,6 +107,13 @@ class PlaceSearch:
             for column, value in zip(columns, row, strict=True):
                 if isinstance(value, searched_singly):
                     self.add(bytes(value), f"{table}.{column}")
+
+    def add_result(self, searched: Searched) -> None:
+        """Add what another search found in a part of this place."""
+        self._size_bytes += searched.size_bytes
+        self._hits |= dict.fromkeys(searched.hits)
+        for skipped in searched.skipped:
+            self.skip(skipped)
 
     def skip(self, reason: str, what: str = "") -> None:
         """Say what could not be searched, and why."""
@@ -124,7 +144,7 @@ def _listed(reason: str, what: list[str]) -> str:
     """The first few of what was skipped for one reason, and how many there are."""
     named = [one for one in what if one][:NAMED_MAX]
     if not named:
-        return reason if len(what) == 1 else f"{reason} ({len(what)} times)"
+        return reason if len(what) == 1 else f"{reason} ({len(what):,})"
     more = f" and {len(what) - len(named)} more" if len(what) > len(named) else ""
     return f"{', '.join(named)}{more}: {reason}"
 
@@ -162,8 +182,10 @@ class Scanner:
         if not self._is_begun and self._depth == 0:
             self._begin(0, START, data)
         self._is_begun = True
-        buffer = self._tail + data
+        shown = data if data.strip(b"\0") else data[: self._overlap]  # much of a new file is zeros
+        buffer = self._tail + shown
         self._scan(buffer, max(0, len(buffer) - self._overlap))
+        self._at += len(data) - len(shown)
 
     def finish(self) -> None:
         """Decide what the end of the data left open. Compressed data that is cut off was searched as far as it goes."""

@@ -12,6 +12,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from cadenza.cli.accounts import accounts
+from cadenza.cli.audit import retention
 from cadenza.cli.classes import classes
 from cadenza.cli.console import print_place, say
 from cadenza.cli.doctor.command import doctor
@@ -27,9 +28,11 @@ from cadenza.cli.model import model
 from cadenza.cli.months import close, report, verify
 from cadenza.cli.operator import audit
 from cadenza.cli.prices import price
+from cadenza.cli.requests import explain, tail
 from cadenza.cli.serve import backup, migrate, serve
 from cadenza.cli.suites import suite
 from cadenza.cli.tokens import tokens
+from cadenza.cli.top.command import top
 from cadenza.cli.vouchers import vouchers
 from cadenza.cli.watch import watch
 
@@ -74,8 +77,12 @@ ledger.add_command(verify)
 app.add_command(ledger)
 app.add_command(documents)
 app.add_command(report)
+app.add_command(top)
+app.add_command(explain)
+app.add_command(tail)
+app.add_command(click.Group("acts", dict(audit.commands), hidden=True))  # the name of `audit` in earlier releases
+audit.add_command(retention)
 app.add_command(audit)
-app.add_command(click.Group("acts", audit.commands, hidden=True))  # the name of `audit` in earlier releases
 app.add_command(index)
 app.add_command(migrate)
 app.add_command(backup)

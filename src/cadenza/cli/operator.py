@@ -1,4 +1,4 @@
-"""cadenza audit list."""
+"""cadenza audit list. The other command of the group is in audit.py."""
 
 import click
 
@@ -10,7 +10,7 @@ EVENTS_MAX = 10_000
 
 @click.group()
 def audit() -> None:
-    """The audit log: who did what to whom, and when."""
+    """The audit log, which says who did what to whom, and the audit of retention."""
 
 
 @audit.command("list")

@@ -60,7 +60,10 @@ def take_ticket(whole_at_ns: int, now_ns: int, rate: Rate) -> tuple[int, Ticket]
     """The time at which the whole burst is available again after this request, and the request's ticket."""
     step_ns = _step_ns(rate.per_s)
     span_ns = step_ns * rate.burst
-    whole_at_ns = min(max(whole_at_ns, now_ns), now_ns + span_ns)  # a debt from an earlier, slower rate is forgiven
+    if whole_at_ns < now_ns:
+        whole_at_ns = now_ns
+    elif whole_at_ns > now_ns + span_ns:  # a debt from an earlier, slower rate is forgiven
+        whole_at_ns = now_ns + span_ns
     wait_ns = whole_at_ns + step_ns - span_ns - now_ns
     if wait_ns > 0:
         return whole_at_ns, Ticket(

@@ -39,6 +39,7 @@ FENCE = Statement(
     .values(beats=bindparam("fenced"))
 )
 NAMES = Statement(select(ROW.name))
+LOCAL_PIDS = Statement(select(ROW.pid).where(ROW.host == bindparam("host"), ROW.pid.is_not(None)))
 REMOVE = Statement(delete(schema.processes).where(NAMED))
 
 
@@ -66,6 +67,11 @@ def now_ms() -> int:
 
 def new_name() -> str:
     return "proc_" + secrets.token_urlsafe(12)
+
+
+async def local_pids(store: Store) -> list[int]:
+    """The processes of this machine that registered at the store. Some may have died since."""
+    return [pid for (pid,) in await store.rows(LOCAL_PIDS, {"host": socket.gethostname()})]
 
 
 class Host(msgspec.Struct, frozen=True):

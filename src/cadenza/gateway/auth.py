@@ -6,7 +6,7 @@ keys of suspended accounts, get the same answer. While the store does not answer
 
 import asyncio
 import time
-from typing import Any
+from functools import lru_cache
 
 import msgspec
 
@@ -38,7 +38,7 @@ async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
     if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
         found = await _look_up(gateway, exchange, digest)
     gateway.in_flight.note_key(exchange, digest)
-    return await count_request(gateway, exchange, found)
+    return await count_request(gateway, found)
 
 
 async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> FoundKey:
@@ -66,11 +66,11 @@ async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> Found
     return found
 
 
-async def count_request(gateway: Gateway, exchange: Exchange, found: FoundKey) -> Caller:
+async def count_request(gateway: Gateway, found: FoundKey) -> Caller:
     """The caller with this live key. Every request counts against its rate."""
     if found.classes_epoch > gateway.reloader.epoch:
         await gateway.reloader.catch_up(found.classes_epoch)
-    principal = _principal_of(found, exchange.request.memo)
+    principal = _principal_of(found)
     key_id, rate = principal.key_id, rate_of(principal, gateway.snapshot.limits)
     gateway.key_use.note(key_id)
     ticket = gateway.rates.take_now(key_id, rate)
@@ -81,12 +81,9 @@ async def count_request(gateway: Gateway, exchange: Exchange, found: FoundKey) -
     return Caller(principal, rate, ticket)
 
 
-def _principal_of(found: FoundKey, memo: dict[str, Any]) -> Principal:
-    """Made once for the requests of a connection with the same head, as long as the same found key is cached."""
-    if (made := memo.get("principal")) and made[0] is found:
-        known: Principal = made[1]
-        return known
-    principal = Principal(
+@lru_cache(maxsize=1024)
+def _principal_of(found: FoundKey) -> Principal:
+    return Principal(
         key_id=found.id,
         account_id=found.account_id,
         scopes=keys.scopes_of(found.scopes),
@@ -99,8 +96,6 @@ def _principal_of(found: FoundKey, memo: dict[str, Any]) -> Principal:
         has_notes=bool(found.has_notes),
         shows_cost=bool(found.shows_cost),
     )
-    memo["principal"] = found, principal
-    return principal
 
 
 def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) -> None:

@@ -76,7 +76,8 @@ def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRe
 
 def allowance(max_tokens: int | None, route_tokens: int) -> int:
     """How many output tokens are held for: those asked for, or a usual answer, and no more than a route can give."""
-    return min(max_tokens or DEFAULT_ALLOWANCE_TOKENS, route_tokens)
+    wanted_tokens = max_tokens or DEFAULT_ALLOWANCE_TOKENS
+    return wanted_tokens if wanted_tokens < route_tokens else route_tokens
 
 
 class Credit:
@@ -117,7 +118,7 @@ class Credit:
             raise InsufficientCredit(say_insufficient(answer, quote.hold.prompt_tokens))
         if isinstance(answer, Repeated):
             raise RequestRepeated(say_repeated(answer))
-        self._record.held(quote.hold.completion_id, quote.hold.class_id, quote.hold.version)
+        self._record.held(quote.hold)
         self.output_limit = answer.allowance_tokens
         self.meter = UsageMeter(self._tokenizer, quote.prompt, self.output_limit)
         self._ledger.track(quote.hold.completion_id, self.meter)

@@ -43,8 +43,10 @@ class UsageMeter:
 
     def bound(self, window_tokens: int) -> None:
         """A route with this window answers. If a second one continues the reply, the larger window counts."""
-        self._window_tokens = max(self._window_tokens, window_tokens)
-        self._believable_tokens = min(self._prompt.believable_tokens, WINDOW_DOUBT * self._window_tokens)
+        if window_tokens > self._window_tokens:
+            self._window_tokens = window_tokens
+        believable_tokens, most_tokens = self._prompt.believable_tokens, WINDOW_DOUBT * self._window_tokens
+        self._believable_tokens = believable_tokens if believable_tokens < most_tokens else most_tokens
 
     @property
     def has_delivered(self) -> bool:

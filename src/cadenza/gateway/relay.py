@@ -198,7 +198,7 @@ class StreamRelay:
             if exchange.write(unsent[0] if is_single else b"".join(unsent)):
                 self._meter.deliver(texts[0] if is_single else "".join(texts))
                 gap_s, self._sent_s = exchange.last_write_s - self._sent_s, exchange.last_write_s
-                if gap_s > exchange.gap_s:  # noqa: PLR1730 a call of max() for each chunk takes longer
+                if gap_s > exchange.gap_s:
                     exchange.gap_s = gap_s
         return not exchange.is_congested
 

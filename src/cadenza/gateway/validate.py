@@ -6,6 +6,7 @@ and named in a header, unless a route passes it on (extra_fields.py).
 """
 
 import re
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -36,6 +37,7 @@ UNCHANGED_ROLES = frozenset({"system", "user", "assistant"})
 SYSTEM_ROLES = frozenset({"system", "developer"})
 LARGE_SAMPLING = ("response_format", "logit_bias")
 TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
+READ_SAMPLING, READ_TOOL_FIELDS = attrgetter(*SAMPLING), attrgetter(*TOOL_FIELDS)
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # A backslash and what it escapes, or a whole surrogate pair, or text without a backslash.
 WHOLE_SURROGATES = re.compile(
@@ -93,7 +95,7 @@ def check_body(body: ChatBody, extra: Fields = NO_FIELDS) -> ChatRequest:
     if not messages:
         raise InvalidRequest(_messages_hint(extra))
     if not tools and (body.tool_choice is not NOTHING or body.parallel_tool_calls is not NOTHING):
-        extra = {**extra, **_given(body, TOOL_FIELDS[1:])}
+        extra = {**extra, **_given(TOOL_FIELDS[1:], READ_TOOL_FIELDS(body)[1:])}
     raw_messages = RAW_ITEMS.decode(body.messages)
     texts, forwarded, attached = _plain_texts(messages), raw_messages, NOTHING_ATTACHED
     if texts is None:
@@ -112,7 +114,7 @@ def check_body(body: ChatBody, extra: Fields = NO_FIELDS) -> ChatRequest:
         stream=body.stream or False,
         max_tokens=_max_tokens(body, has_tools=bool(tools)),
         sampling=_sampling(body),
-        tools=_given(body, TOOL_FIELDS) if tools else {},
+        tools=_given(TOOL_FIELDS, READ_TOOL_FIELDS(body)) if tools else {},
         leading_system=leading,
         system=msgspec.json.encode(system)[1:-1] if system else b"",
         needs=attached.needs | CUSTOM_TOOLS if has_custom else attached.needs,
@@ -169,18 +171,13 @@ def _describe(error: msgspec.ValidationError, field: str) -> str:
     return f"{path}: {what[:1].lower()}{what[1:]}."
 
 
-def _given(body: ChatBody, names: tuple[str, ...]) -> dict[str, msgspec.Raw]:
+def _given(names: tuple[str, ...], values: tuple[msgspec.Raw, ...]) -> dict[str, msgspec.Raw]:
     """Those of the fields that were sent and are not null, as raw JSON."""
-    fields = {}
-    for name in names:
-        raw = getattr(body, name)
-        if raw is not NOTHING and raw != NOTHING:
-            fields[name] = raw
-    return fields
+    return {name: raw for name, raw in zip(names, values, strict=True) if raw is not NOTHING and raw != NOTHING}
 
 
 def _sampling(body: ChatBody) -> dict[str, msgspec.Raw]:
-    fields = _given(body, SAMPLING)
+    fields = _given(SAMPLING, READ_SAMPLING(body))
     for name, raw in fields.items():
         bytes_max = SCHEMA_BYTES_MAX if name in LARGE_SAMPLING else FIELD_BYTES_MAX
         if memoryview(raw).nbytes > bytes_max:

@@ -113,12 +113,13 @@ class RequestBody:
 
     __slots__ = ("_arrival", "_budget", "_limits", "_parts", "_unread_bytes", "size_bytes", "state")
 
-    def __init__(self, limits: BodyLimits, *, expects_continue: bool) -> None:
-        self.state = AWAITING_CONTINUE if expects_continue else RECEIVING
+    def __init__(self, limits: BodyLimits, *, expects_continue: bool = False, whole: bytes = b"") -> None:
+        """A body that is complete if the `whole` of it is given."""
+        self.state = COMPLETE if whole else AWAITING_CONTINUE if expects_continue else RECEIVING
         self.size_bytes = 0  # read by the application, and taken from the budget
         self._limits = limits
-        self._parts: list[bytes] = []
-        self._unread_bytes = 0
+        self._parts = [whole] if whole else []
+        self._unread_bytes = len(whole)
         self._arrival: asyncio.Future[None] | None = None
         self._budget: BodyBudget | None = None
 

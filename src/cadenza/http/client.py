@@ -57,10 +57,13 @@ class HttpClient:
             fields |= proxy_authorization(self._proxy)
         self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
 
+    def head(self, method: str, path: str, fields: bytes = b"") -> bytes:
+        """The head of any number of requests, up to the length of their bodies. `fields` are further header lines."""
+        return f"{method} {self._path}{path} HTTP/1.1\r\n".encode() + self._fields + fields + b"content-length: "
+
     async def send(
         self,
-        method: str,
-        path: str,
+        head: bytes,
         body: bytes | Pieces,
         connect_s: float,
         deadline_s: float = math.inf,
@@ -73,12 +76,12 @@ class HttpClient:
         A kept connection that the other end has closed meanwhile is no failure: the request goes out on a new one.
         `on_sent` gets True when the request is written to a connection, and False if it went to such a closed one.
         """
-        request_line = f"{method} {self._path}{path} HTTP/1.1\r\n".encode()
         pieces: Pieces = ()
-        if not isinstance(body, bytes):
-            pieces, body = body, b""
-        size_bytes = len(body) + (sum(map(len, pieces)) if pieces else 0)
-        request = b"%b%bcontent-length: %d\r\n\r\n%b" % (request_line, self._fields, size_bytes, body)
+        if isinstance(body, bytes):
+            request = b"%b%d\r\n\r\n%b" % (head, len(body), body)
+        else:
+            pieces = body
+            request = b"%b%d\r\n\r\n" % (head, sum(map(len, pieces)))
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_usable():
@@ -107,7 +110,7 @@ class HttpClient:
 
     @asynccontextmanager
     async def request(self, method: str, path: str, body: bytes, connect_s: float) -> AsyncIterator[ClientConnection]:
-        connection = await self.send(method, path, body, connect_s)
+        connection = await self.send(self.head(method, path), body, connect_s)
         try:
             yield connection
         finally:

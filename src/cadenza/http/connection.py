@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
                 self._linger_on(len(data))
             return
         self._parser.input.add(data)
-        if self._exchange is None and not self.is_congested and not self._pause.is_running:  # the usual case
+        if self._exchange is None and not (self.is_congested or self._pause.timer):  # the usual case
             self._parse()
         else:
             self._pause.note_input()
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         """Whether the input stays unparsed: another request is served, the client does not read, or a pause runs."""
         if self._exchange:
             return self._exchange.body.is_complete or self._state in DISCARDING
-        if self._pause.is_running and not self._parser.is_in_body:
+        if self._pause.timer and not self._parser.is_in_body:
             return True
         return self._state in DISCARDING or (self.is_congested and not self._parser.is_in_body)
 
@@ -213,8 +213,8 @@ class Connection(asyncio.Protocol):
 
     # the parser's receiver
 
-    def receive_head(self, request: Request, *, keep_alive: bool) -> None:
-        body = RequestBody(self._settings.body_limits, expects_continue=request.expects_continue)
+    def receive_head(self, request: Request, *, keep_alive: bool, whole: bytes = b"") -> None:
+        body = RequestBody(self._settings.body_limits, expects_continue=request.expects_continue, whole=whole)
         self._state = HEAD_READ[self._state]
         self._deadline.clear()
         self._connections.note_busy(self)

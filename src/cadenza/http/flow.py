@@ -101,11 +101,7 @@ class Pause:
         self._on_end = on_end
         self._ignored = 0  # pauses in a row that the client did not wait for
         self._was_ignored = False
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def is_running(self) -> bool:
-        return self._timer is not None
+        self.timer: asyncio.TimerHandle | None = None  # while it pauses
 
     def begin(self, pause_s: float) -> None:
         """Pause for `pause_s`, or longer if the client ignored the last pauses; 0 resets them."""
@@ -114,23 +110,23 @@ class Pause:
             return
         pause_s *= PAUSE_FACTOR ** min(self._ignored, PAUSE_GROWTH_MAX)
         self._was_ignored = False
-        self._timer = self._loop.call_later(min(pause_s, self._longest_s), self._end)
+        self.timer = self._loop.call_later(min(pause_s, self._longest_s), self._end)
 
     def note_input(self) -> None:
         """The client sent more input. During a pause this means that it did not wait."""
-        if self._timer and not self._was_ignored:
+        if self.timer and not self._was_ignored:
             self._was_ignored = True
             self._ignored += 1
 
     def close(self) -> None:
         """End it without a call."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
         self._on_end = _do_nothing
 
     def _end(self) -> None:
-        self._timer = None
+        self.timer = None
         if not self._was_ignored:
             self._ignored = 0
         self._on_end()

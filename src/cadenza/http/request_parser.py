@@ -47,7 +47,8 @@ class Malformed(Exception):
 class RequestReceiver(Protocol):
     """Takes what the parser has read."""
 
-    def receive_head(self, request: Request, /, *, keep_alive: bool) -> None: ...
+    def receive_head(self, request: Request, /, *, keep_alive: bool, whole: bytes = b"") -> None:
+        """A request begins; it is complete if the whole body is given."""
 
     def receive_body(self, data: bytes, /) -> None: ...
 
@@ -107,11 +108,21 @@ class RequestInput:
             self._at += 1
         return self._at - begin
 
+    def take_whole(self, size_bytes: int) -> bytes:
+        """Take `size_bytes`, if all of them have arrived; else nothing."""
+        begin = self._at
+        end = begin + size_bytes
+        if end > len(self._data):
+            return b""
+        self._at = end
+        return self._data[begin:end]
+
     def take(self, size_bytes: int) -> bytes:
         """Take at most `size_bytes`."""
         data, begin = self._data, self._at
-        end = self._at = min(begin + size_bytes, len(data))
-        return data[begin:end]
+        taken = data[begin : begin + size_bytes]
+        self._at = begin + len(taken)
+        return taken
 
     def take_to_blank_line(self) -> bytes:
         """The next piece, which ends at the first blank line if there is one in it."""
@@ -207,14 +218,21 @@ class RequestParser:
         return TURN_ENDED if self.input else NEEDS_INPUT
 
     def _recognise(self, head: bytes) -> bool:
-        """Receive the head, if it is like the last one. Another one is parsed."""
-        if self._known is None or not (length := self._known.length_in(head)):
+        """Receive the head, if it is like the last one, and the body, if it is here. Another one is parsed."""
+        known = self._known
+        if known is None or not (length := known.length_in(head)):
             return False
-        self._body_left_bytes = int(length)
-        if not self._body_left_bytes:
+        size_bytes, request = int(length), known.request
+        if not size_bytes:
             return False
-        self._phase = SIZED
-        self._receiver.receive_head(self._known.request.with_length(length), keep_alive=True)
+        if request.headers[b"content-length"] != length:
+            request = request.with_length(length)
+        if whole := self.input.take_whole(size_bytes):
+            self._has_ended = True
+        else:
+            self._body_left_bytes = size_bytes
+            self._phase = SIZED
+        self._receiver.receive_head(request, keep_alive=True, whole=whole)
         return True
 
     def _read_sized(self) -> Progress:

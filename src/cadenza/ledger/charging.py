@@ -54,7 +54,7 @@ def end_requests(
     `account`, `known` and `changes` are changed in place.
     """
     ended: list[Ended] = []
-    due_and_held_nano = [min(end.due_nano, end.held_nano) for end in ends]
+    due_and_held_nano = [end.due_nano if end.due_nano < end.held_nano else end.held_nano for end in ends]
     following_nano = sum(due_and_held_nano)
     for number, end in enumerate(ends):
         following_nano -= due_and_held_nano[number]  # what later ends in the batch hold: this one must not use it
@@ -76,13 +76,14 @@ def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes
     assert hold.completion_id not in known.ended, "a request ends once in a batch"
     if outcome.usage and _has_lost_its_key(end, known):
         return _lose(end, known, changes)
-    not_kept_nano = max(0, account.reserve_nano - kept_nano)
-    due_nano = end.due_nano if cap is None else _within_cap(cap, end, own_nano)
-    charged_nano = min(due_nano, not_kept_nano + account.free_nano)
-    assert 0 <= charged_nano <= end.due_nano
+    not_kept_nano = account.reserve_nano - kept_nano if account.reserve_nano > kept_nano else 0
+    charged_nano = due_nano = end.due_nano if cap is None else _within_cap(cap, end, own_nano)
+    if charged_nano > not_kept_nano and charged_nano > (payable_nano := not_kept_nano + account.free_nano):
+        charged_nano = payable_nano
+    assert 0 <= charged_nano <= due_nano <= end.due_nano
     if cap:
         cap.charge(charged_nano, hold.started_at, is_excused=_is_excused(end, own_nano))
-    from_reserve_nano = min(charged_nano, not_kept_nano)
+    from_reserve_nano = charged_nano if charged_nano < not_kept_nano else not_kept_nano
     account.reserve_nano -= from_reserve_nano
     account.held_nano -= from_reserve_nano
     granted_nano = 0

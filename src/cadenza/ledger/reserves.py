@@ -40,9 +40,12 @@ class Reserve(msgspec.Struct):
         """Hold `held_nano` for a request that asked for `usual_nano`, and for `extra_nano` if its answer is longer."""
         self.in_use_nano += held_nano
         self.requests += 1
-        self.peak = max(self.peak, self.requests)
-        self.usual_nano = max(self.usual_nano, usual_nano)
-        self.extra_nano = max(self.extra_nano, extra_nano)
+        if self.requests > self.peak:
+            self.peak = self.requests
+        if usual_nano > self.usual_nano:
+            self.usual_nano = usual_nano
+        if extra_nano > self.extra_nano:
+            self.extra_nano = extra_nano
         self.used_s = now_s
 
     def decay(self) -> None:

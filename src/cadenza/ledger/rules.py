@@ -282,7 +282,9 @@ def granted_part(balance_nano: int, granted_nano: int, taken_nano: int, *, is_pa
     At most the new balance is granted then, although a process of the release before may have spent granted credit
     without counting it.
     """
-    return max(0 if is_paid_first else min(granted_nano, taken_nano), granted_nano - (balance_nano - taken_nano))
+    part_nano = 0 if is_paid_first else granted_nano if granted_nano < taken_nano else taken_nano
+    excess_nano = granted_nano - (balance_nano - taken_nano)
+    return part_nano if part_nano > excess_nano else excess_nano
 
 
 def pay_debt(account: LockedAccount) -> None:

@@ -119,8 +119,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 def has_ample_room(plan: Plan, prompt_tokens: int, output_tokens: int) -> bool:
     """Whether every route has room for all of the output that it can give, and for the shortest useful answer."""
     for route in plan.routes:
-        longest_tokens = max(OUTPUT_TOKENS_MIN, min(output_tokens, route.max_output_tokens))
-        if output_room(route, prompt_tokens) < longest_tokens:
+        room_tokens, most_tokens = output_room(route, prompt_tokens), route.max_output_tokens
+        longest_tokens = output_tokens if output_tokens < most_tokens else most_tokens
+        if room_tokens < longest_tokens or room_tokens < OUTPUT_TOKENS_MIN:
             return False
     return True
 

@@ -94,7 +94,7 @@ class PromptSize:
     def to_hold(self, window_tokens: int) -> int:
         """How many tokens credit is held for, if the largest window is this: no model takes more."""
         if self._exact is None:
-            return min(self.size_bytes, window_tokens)
+            return self.size_bytes if self.size_bytes < window_tokens else window_tokens
         in_doubt_tokens = self._media.tokens_held - self._media.tokens + self._fields_bytes
         return min(self._exact + in_doubt_tokens, window_tokens)
 

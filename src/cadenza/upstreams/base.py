@@ -85,6 +85,7 @@ class Ask(Content, msgspec.Struct, frozen=True):
     is_large: bool = False  # it must not be copied as a whole: that would hold up other requests
     counted_bytes: int | None = None  # the most bytes that credit is held for; None if none is held
     on_asked: Callable[[Route | None], None] = lambda _route: None
+    headers: Callable[[], bytes] | None = None  # further ones for each request to an upstream, which name its trace
 
     def messages_for(self, route: Route) -> Sequence[msgspec.Raw]:
         return self.separate if self.separate and route.system == "each" else self.messages
@@ -96,10 +97,11 @@ class Ask(Content, msgspec.Struct, frozen=True):
 
     def output_limit(self, route: Route) -> int | None:
         """The `max_tokens` to send upstream, fitted to the route's window; None to send none."""
-        longest = min(route.max_output_tokens, output_room(route, self.prompt_tokens))
-        if self.max_tokens is not None:
-            return min(self.max_tokens, longest)
-        return longest if longest < route.max_output_tokens or route.always_send_max_tokens else None
+        most, room = route.max_output_tokens, output_room(route, self.prompt_tokens)
+        longest, limit = room if room < most else most, self.max_tokens
+        if limit is not None:
+            return limit if limit < longest else longest
+        return longest if longest < most or route.always_send_max_tokens else None
 
 
 class ReplyBounds(msgspec.Struct, frozen=True):

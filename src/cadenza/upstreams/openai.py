@@ -14,7 +14,7 @@ from urllib.parse import quote
 from cadenza.core.errors import RateLimited
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
-from cadenza.http.client_connection import STOP, Broken, Unanswered, read_body
+from cadenza.http.client_connection import STOP, Broken, ClientConnection, Unanswered, read_body
 from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
 from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
@@ -22,6 +22,7 @@ from cadenza.upstreams.reader import EXTRAS, read_models, read_whole
 from cadenza.upstreams.stream import BEGINNING, ENDED, FINISHED, ReplyStream
 from cadenza.upstreams.writer import RequestWriter
 
+OK = 200
 AFTER_FINISH_S = 5.0  # how long a finished reply may take to send its usage, which some upstreams never send
 TOKENS_PER_IDLE = 1024  # a non-streaming reply gets the idle timeout once per this many tokens
 READ_TO_END_S = 0.1
@@ -46,11 +47,12 @@ class OpenAIUpstream:
         if api_key:
             is_bearer = dialect.key_header == "authorization"
             headers[dialect.key_header] = f"Bearer {api_key}" if is_bearer else api_key
-        self._http = HttpClient(base_url, headers, proxy)
+        self._http = http = HttpClient(base_url, headers, proxy)
         self._writer = RequestWriter(dialect)
         self._has_deployments = dialect.has_deployments and not base_url.endswith("/v1")
         self._query = f"?api-version={quote(api_version)}" if api_version else ""
         self._path = f"/chat/completions{self._query}"
+        self._head = http.head("POST", self._path)
 
     async def start(self) -> None:
         """Nothing to do: connections are opened when they are needed."""
@@ -66,10 +68,11 @@ class OpenAIUpstream:
         else:
             body = self._writer.write(route, ask)
             ask.check_counted(len(body))
-        path = self._path
-        if self._has_deployments:
-            path = f"/deployments/{quote(route.model, safe='')}{path}"
-        return HttpReply(self._http, route, ask).open(path, body)
+        head = self._head
+        if self._has_deployments or ask.headers:
+            path = f"/deployments/{quote(route.model, safe='')}{self._path}" if self._has_deployments else self._path
+            head = self._http.head("POST", path, ask.headers() if ask.headers else b"")
+        return HttpReply(self._http, route, ask).open(head, body)
 
     async def probe(self) -> Probe:
         try:
@@ -82,7 +85,7 @@ class OpenAIUpstream:
             return Probe(reachable=False, detail="no answer")
         if len(body) > PROBE_BYTES_MAX:
             return Probe(reachable=False, detail="no answer")
-        if response.status != 200:
+        if response.status != OK:
             return Probe(reachable=False, detail=f"answers {response.status} to GET /models")
         return read_models(body)
 
@@ -92,26 +95,41 @@ class HttpReply:
 
     def __init__(self, http: HttpClient, route: Route, ask: Ask) -> None:
         self._http = http
-        self._timeouts = route.timeouts
+        self._route = route
+        self._ask = ask
+        self._timeouts = timeouts = route.timeouts
         self._clock = clock = asyncio.get_running_loop().time
-        self._deadline_s = clock() + route.timeouts.total_s  # of the whole reply
-        self._first_s = route.timeouts.first_token_s + (0 if ask.stream else _generation_s(route, ask))
-        self._on_sent = lambda is_sent: ask.on_asked(route if is_sent else None)
+        now_s, tokens = clock(), route.max_output_tokens
+        if ask.max_tokens is not None and ask.max_tokens < tokens:
+            tokens = ask.max_tokens
+        self._deadline_s = now_s + timeouts.total_s  # of the whole reply
+        first_s = timeouts.first_token_s
+        if not ask.stream:  # then all of it comes at once: a token takes its part of the idle timeout
+            idles = 1 if ask.max_tokens is None else -(-tokens // TOKENS_PER_IDLE)
+            first_s += timeouts.idle_s * idles
+        self._first_deadline_s = now_s + first_s if first_s < timeouts.total_s else self._deadline_s
         self._extras = EXTRAS if route.reasoning == "pass" else ("refusal",)
-        self._bounds = ReplyBounds.of(ask.output_limit(route) or route.max_output_tokens)
+        self._bounds = ReplyBounds.of(tokens)
         self._stream: ReplyStream | None = None  # None for a reply that came as one body
         self._early: list[Piece] = []  # the pieces that arrived before there was a sink
 
-    async def open(self, path: str, body: bytes | list[bytes | memoryview]) -> Self:
+    def note_sent(self, is_sent: bool) -> None:
+        self._ask.on_asked(self._route if is_sent else None)
+
+    async def open(self, head: bytes, body: bytes | list[bytes | memoryview]) -> Self:
         """Send the request and wait for the first piece."""
-        deadline_s = min(self._deadline_s, self._clock() + self._first_s)
+        http, deadline_s = self._http, self._first_deadline_s
         try:
-            connect_s = self._timeouts.connect_s
-            self._response = await self._http.send("POST", path, body, connect_s, deadline_s, self._on_sent)
+            self._response = response = await http.send(
+                head, body, self._timeouts.connect_s, deadline_s, self.note_sent
+            )
             try:
-                await self._begin(deadline_s)
+                if response.status == OK and response.is_complete and not _is_stream(response):
+                    self._take_whole(response.take_arrived())
+                else:
+                    await self._begin(response, deadline_s)
             except BaseException:
-                self._http.release(self._response)
+                http.release(response)
                 raise
         except TimeoutError:
             raise Fault(FaultKind.TIMED_OUT) from None
@@ -134,18 +152,18 @@ class HttpReply:
         finally:
             self._http.release(self._response)
 
-    async def _begin(self, deadline_s: float) -> None:
+    async def _begin(self, response: ClientConnection, deadline_s: float) -> None:
         """Read until the model has begun to answer; TimeoutError at the deadline."""
-        response = self._response
-        if response.status != 200:
+        if response.status != OK:
             raise await self._read_error(deadline_s)
-        if b"event-stream" in response.headers.get(b"content-type", b"").lower():
+        if _is_stream(response):
             self._stream = ReplyStream(self._bounds, self._extras)
             await self._begin_stream(self._stream, deadline_s)
-            return
-        bytes_max = self._bounds.size_bytes
-        body = response.take_arrived() if response.is_complete else await read_body(response, deadline_s, bytes_max)
-        if len(body) > bytes_max:
+        else:
+            self._take_whole(await read_body(response, deadline_s, self._bounds.size_bytes))
+
+    def _take_whole(self, body: bytes) -> None:
+        if len(body) > self._bounds.size_bytes:
             raise Fault(FaultKind.OVERLONG)
         piece = read_whole(body, self._extras)
         if len(piece.calls) > self._bounds.events:
@@ -193,7 +211,8 @@ class HttpReply:
                 return STOP
             if stream.phase is FINISHED:
                 return self._next_deadline(stream)
-            return min(self._deadline_s, clock() + idle_s)
+            next_s = clock() + idle_s
+            return next_s if next_s < self._deadline_s else self._deadline_s
 
         while True:
             if not flush():
@@ -218,7 +237,5 @@ class HttpReply:
         return min(self._deadline_s, now_s + idle_s)
 
 
-def _generation_s(route: Route, ask: Ask) -> float:
-    """How long a non-streaming reply may take to generate: `idle_s` for every 1,024 tokens that it may have."""
-    tokens = min(ask.max_tokens or TOKENS_PER_IDLE, route.max_output_tokens)
-    return route.timeouts.idle_s * math.ceil(tokens / TOKENS_PER_IDLE)
+def _is_stream(response: ClientConnection) -> bool:
+    return b"event-stream" in response.headers.get(b"content-type", b"").lower()

@@ -201,7 +201,8 @@ def _usage(value: object) -> Usage | None:
     prompt, completion = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
     if prompt is None or completion is None:
         return None
-    return Usage(prompt, completion, min(_cached(given), prompt), completion_details=_details(given))
+    cached = _cached(given)
+    return Usage(prompt, completion, cached if cached < prompt else prompt, completion_details=_details(given))
 
 
 def _cached(given: dict[str, Any]) -> int:

@@ -626,7 +626,7 @@ async def test_the_head_has_a_deadline() -> None:
     async with talking(script) as (client, peer), asyncio.timeout(WAIT_S):
         await fetch(client)  # so that the time to connect is not part of the deadline
         with pytest.raises(TimeoutError):
-            await client.send("POST", "/", b"", WAIT_S, asyncio.get_running_loop().time() + 0.1)
+            await client.send(client.head("POST", "/"), b"", WAIT_S, asyncio.get_running_loop().time() + 0.1)
         await client_leaves(peer)
 
 
@@ -635,7 +635,7 @@ async def test_a_deadline_that_passes_while_connecting() -> None:
     with full_listener() as port:
         async with client_of(f"http://{LOCALHOST}:{port}/v1") as client, asyncio.timeout(WAIT_S):
             with pytest.raises(TimeoutError):
-                await client.send("POST", "/", b"", 2 * WAIT_S, asyncio.get_running_loop().time() + 0.05)
+                await client.send(client.head("POST", "/"), b"", 2 * WAIT_S, asyncio.get_running_loop().time() + 0.05)
 
 
 async def test_a_connection_that_was_lost_before_its_first_request() -> None:

@@ -46,6 +46,11 @@ ADVICE = {
 WRITABLE = "Check that its folder can be written by this user and that the disk has space."
 T = TypeVar("T")
 
+# The driver takes numbers and texts as they are. For another type it asks four places how to adapt it, and fails twice
+# inside, which takes 2 µs; but first it looks here.
+sqlite3.register_adapter(bool, int)
+sqlite3.register_adapter(type(None), {None: None}.__getitem__)
+
 
 class SqliteTransaction:
     """Runs statements on one connection."""
@@ -106,7 +111,7 @@ class SqliteStore:
 
     is_shared_by_machines = False
     writes_in_parallel = False
-    write_advice = "free space on its disk, check that its folder can be written"
+    write_advice = "end a process that locks it, free space on its disk, check that its folder can be written"
 
     def __init__(self, path: Path, wait_s: float = WAIT_S) -> None:
         self.path = path

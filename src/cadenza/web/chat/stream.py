@@ -98,7 +98,7 @@ class WebChat:
         found = await gateway.key_cache.find(digest)
         if found is None or keys.state_of(found, now_ms) != "active":
             raise Unauthenticated(NOT_SIGNED_IN)
-        return await count_request(gateway, exchange, found)
+        return await count_request(gateway, found)
 
     def _secret(self, exchange: Exchange) -> str:
         base_url = self._base_url or exchange.scheme + "://"

@@ -94,7 +94,8 @@ class WebEngine:
         """The body of the response, whose content type is JSON."""
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         try:
-            response = await self._http.send(*request, self._timeout_s, deadline_s)
+            method, path, body = request
+            response = await self._http.send(self._http.head(method, path), body, self._timeout_s, deadline_s)
             try:
                 return await self._read(response, deadline_s)
             finally:

@@ -1,0 +1,62 @@
+"""A leak of each kind that is planted in Valkey is found, and its place is named."""
+
+import gzip
+from pathlib import Path
+
+from cadenza.audit.needles import Needles
+from cadenza.audit.servers import VALKEY_FILES, VALKEY_KEYS, VALKEY_REMEMBERED, search_valkey
+from tests.valkey import Valkey, running_valkey
+
+
+async def test_a_clean_valkey_has_no_hits(valkey: Valkey) -> None:
+    """An empty server is searched, and its log is said to be elsewhere."""
+    needles = Needles()
+    needles.make("a user message")
+    results = await search_valkey(needles, valkey.url)
+    assert [searched.hits for searched in results] == [[], [], []]
+    assert [searched.skipped for searched in results] == [[], [], ["its log goes to its standard output"]]
+    assert results[0].size_bytes > 0
+
+
+async def test_leaks_in_valkey_are_found(valkey: Valkey) -> None:
+    """Each type of value, the name of a key, another database, and a command in the slow log are found."""
+    needles = Needles()
+    kinds = ("string", "hash field", "hash value", "list", "set", "zset", "stream", "key name", "slow log", "other")
+    words = {kind: needles.make(kind).word for kind in kinds}
+    valkey.command("SET", "a", words["string"])
+    valkey.command("HSET", "b", words["hash field"], words["hash value"])
+    valkey.command("RPUSH", "c", "first", words["list"])
+    valkey.command("SADD", "d", words["set"])
+    valkey.command("ZADD", "e", "1", words["zset"])
+    valkey.command("XADD", "f", "*", "field", words["stream"])
+    valkey.command("SET", f"key-{words['key name']}", "1")
+    valkey.command("CONFIG", "SET", "slowlog-log-slower-than", "0")
+    valkey.command("ECHO", words["slow log"])
+    valkey.command("CONFIG", "SET", "slowlog-log-slower-than", "10000")
+    valkey.command("SET", "g", words["other"])
+    valkey.command("MOVE", "g", "7")
+    results = await search_valkey(needles, valkey.url)
+    valkey.command("SLOWLOG", "RESET")
+    found = {(hit.needle, hit.place, hit.where) for searched in results for hit in searched.hits}
+    named = {kind: f"database 0, key {key}" for kind, key in zip(kinds, "abbcdef", strict=False)}
+    assert {(kind, VALKEY_KEYS, where) for kind, where in named.items()} <= found
+    assert ("key name", VALKEY_KEYS, "the name of a key of database 0") in found
+    assert ("slow log", VALKEY_REMEMBERED, "the slow log") in found
+    assert ("other", VALKEY_KEYS, "database 7, key g") in found
+
+
+async def test_files_of_valkey_are_searched(tmp_path: Path) -> None:
+    """A snapshot and the log are found in the server's folder; with compression it is said what may be missing."""
+    needles = Needles()
+    word = needles.make("a user message").word
+    settings = ("--dir", str(tmp_path), "--logfile", str(tmp_path / "server.log"), "--rdbcompression", "no")
+    with running_valkey(*settings) as server:
+        server.command("SET", "a", word)
+        server.command("SAVE")
+        (tmp_path / "server.log").write_bytes(gzip.compress(word.encode()))
+        *_, files = await search_valkey(needles, server.url)
+        server.command("CONFIG", "SET", "rdbcompression", "yes")
+        *_, again = await search_valkey(needles, server.url)
+    assert {(hit.place, hit.where) for hit in files.hits} == {(VALKEY_FILES, "dump.rdb"), (VALKEY_FILES, "log")}
+    assert files.skipped == []
+    assert "compressed" in again.skipped[0]
