@@ -50,11 +50,14 @@ class _Sink:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes, /) -> int:
         self._parts.append(bytes(data))
         return len(data)
 
     def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     def take(self) -> bytes:
@@ -80,7 +83,7 @@ def archive_name(account: Account, now_ms: int) -> str:
 async def write_archive(store: Store, account: Account, now_ms: int, turn: asyncio.Lock) -> AsyncIterator[bytes]:
     """The bytes of the archive, some at a time. `turn` is shared by the archives of a process."""
     sink, counts = _Sink(), dict[str, int]()
-    archive = zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED)  # type: ignore[arg-type]  # it only writes
+    archive = zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED)
     archive.writestr(_info(README, now_ms), describe(account, now_ms))
     for exported in EXPORTED:
         with archive.open(_info(exported.file, now_ms), "w", force_zip64=True) as file:
