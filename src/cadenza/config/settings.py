@@ -98,6 +98,19 @@ class SharedStateSettings(msgspec.Struct, frozen=True):
     url: str = "memory://"
 
 
+class ObserveSettings(msgspec.Struct, frozen=True):
+    """The OpenTelemetry collector, and the share of requests that is traced.
+
+    `headers` of its requests come from the variable `headers_env`. `proxy` comes from the environment.
+    """
+
+    otlp_url: str | None = None
+    sample: float = 0.01
+    headers_env: str | None = None
+    headers: str | None = None
+    proxy: str | None = None
+
+
 class LimitSettings(msgspec.Struct, frozen=True):
     """The smoothed request rate of a key, the number of chat requests in flight, and those of revoked keys."""
 
@@ -217,7 +230,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     `fault_point` is only for tests: the step at which the process kills itself. `missing_secrets` has a sentence for
     each secret that should be in the environment and is not, and `missing_models` for each embedded model that is not
-    installed.
+    installed, and `missing_extras` for what an extra of the package would bring.
     """
 
     source: Path | None
@@ -234,10 +247,12 @@ class Settings(msgspec.Struct, frozen=True):
     mail: MailSettings | None = None
     payments: StripeSettings | None = None
     billing: Seller | None = None  # None: no documents are issued
+    observe: ObserveSettings = ObserveSettings()
     retention: RetentionLimits = RetentionLimits()
     fault_point: str | None = None
     missing_secrets: tuple[str, ...] = ()
     missing_models: tuple[str, ...] = ()
+    missing_extras: tuple[str, ...] = ()
 
     def configured_classes(self) -> dict[str, ConfiguredClass]:
         """The classes with routes, as versions that are not recorded yet."""
@@ -255,9 +270,9 @@ class Settings(msgspec.Struct, frozen=True):
             raise ConfigError(list(self.missing_secrets), self.source)
 
     def require_complete(self) -> None:
-        """The same, and ConfigError if a model is not installed: all that a start needs."""
+        """The same, and ConfigError if a model or an extra is not installed: all that a start needs."""
         if self.missing_models and not self.source:
             raise NoModel
         self.require_secrets()
-        if self.missing_models:
-            raise ConfigError(list(self.missing_models), self.source)
+        if missing := [*self.missing_models, *self.missing_extras]:
+            raise ConfigError(missing, self.source)

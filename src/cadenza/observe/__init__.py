@@ -71,7 +71,7 @@ class Observer:
         self.attempts = AttemptCounts(now_ms)  # until they are written
         self.details = DetailBuffer()  # until they are written
         self.watched: dict[str, Callable[[Outcome], None]] = {}  # by class: takes the outcomes of its chats
-        self.at = (at or FaultPoint()).reach  # a method is called in a quarter of the time of an object
+        self.at: Callable[[str], object] = at.reach if at else len  # a builtin does nothing in the shortest time
 
     def record(self, outcome: Outcome, charged_nano: int = 0, cost_nano: int | None = None) -> None:
         """Count a request that ended, and write its log line. `cost_nano` is what the providers charge, if known."""
