@@ -62,11 +62,17 @@ class AuditClient:
 
     async def sign_in(self, email: str, password: str, headers: Mapping[str, str] | None = None) -> AuditReply:
         await self.get("/sign-in")
-        form = urlencode({"csrf": self._csrf, "email": email, "password": password}).encode()
-        given = {"content-type": "application/x-www-form-urlencoded", **(headers or {})}
-        reply = await self.send("POST", "/sign-in", form, given)
+        reply = await self.send_form("/sign-in", {"email": email, "password": password}, headers)
         await self.get("/settings")
         return reply
+
+    async def send_form(
+        self, path: str, fields: Mapping[str, str], headers: Mapping[str, str] | None = None
+    ) -> AuditReply:
+        """Send a form of our own pages."""
+        form = urlencode({"csrf": self._csrf, **fields}).encode()
+        given = {"content-type": "application/x-www-form-urlencoded", **(headers or {})}
+        return await self.send("POST", path, form, given)
 
     async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> AuditReply:
         reply = await self.send_raw(self.encode(method, path, body, headers))

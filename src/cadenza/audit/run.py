@@ -33,7 +33,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.store.address import open_store
-from cadenza.store.migrate import migrate
+from cadenza.store.migrate import migrate, schema_state
 from cadenza.store.store import Store
 
 CREDIT_NANO = 100 * NANO_PER_DOLLAR
@@ -60,6 +60,8 @@ async def audit_own_service(
         for name in config.secrets:
             findings.expect(name, Expectation(frozenset({Kept.ENVIRONMENT}), must_be_found=False))
         async with _opened(own_url) as store:
+            if store_url:
+                findings.notes.append(await _require_empty(store))
             await migrate(store, None)
             accounts = await open_accounts(store, needles, findings, CREDIT_NANO)
         service = AuditedService(folders, os.environ, config.variables)
@@ -67,6 +69,13 @@ async def audit_own_service(
         audit = OwnAudit(needles, findings, folders, service, upstream, config.metrics_token)
         await audit.send(own_url, accounts, has_index=config.has_index)
         await audit.search(places, store.path, began_s)
+
+
+async def _require_empty(store: Store) -> str:
+    """Refuse a database that the user names and that is in use. What to do with it after the audit."""
+    if (await schema_state(store)).revision:
+        raise ControlError("The database of --store is in use: it has the tables of a store. Name one that is empty.")
+    return "the database of --store has the tables of the audit now: drop it"
 
 
 async def end_by_signal(work: Coroutine[None, None, None]) -> None:
