@@ -30,6 +30,8 @@ def test_headers_come_from_the_environment(tmp_path: Path) -> None:
     [
         ("sample = 0.5\n", {}, "line 1: observe: it needs otlp_url"),
         (URL + "sample = 5\n", {}, "line 3: observe.sample: must be a number from 0 to 1, not 5"),
+        ('otlp_url = "http://collector:4318/v1/traces"\n', {}, "line 2: observe.otlp_url: must be the address before"),
+        ('otlp_url = "http://a:abc@collector"\n', {}, "line 2: observe.otlp_url: must not have a user name"),
         ('otlp_url = "collector:4318"\n', {}, "line 2: observe.otlp_url: must be an http or https address"),
         ('otlp_url = "http://collector.example.org"\n', {}, "line 2: observe.otlp_url: http sends headers"),
         (URL + 'headers_env = "OTLP"\n', {}, "observe.headers_env: the environment variable OTLP is unset or empty"),
