@@ -133,7 +133,7 @@ price = exact(parse_price)  # dollars per million tokens -> nano-dollars per tok
 dollars = exact(parse_dollars)
 
 
-def address_like(example: str, secret_key: str = "api_key_env") -> Check:
+def address_like(example: str, key_setting: str = "api_key_env") -> Check:
     def check(value: object) -> str:
         try:
             parts = urlsplit(url := str(text(value)))
@@ -143,7 +143,7 @@ def address_like(example: str, secret_key: str = "api_key_env") -> Check:
         if not is_web or re.search(r"\s", url):
             raise CheckError(f"must be an http or https address, like {_quote(example)}")
         if "@" in parts.netloc or "?" in url or "#" in url:
-            raise CheckError(f"must not have a user name, password, query or fragment; for the key use {secret_key}")
+            raise CheckError(f"must not have a user name, password, query or fragment; for the key use {key_setting}")
         return url.rstrip("/")
 
     return check
