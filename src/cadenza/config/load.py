@@ -198,6 +198,8 @@ def _observe(values: Table, reader: ConfigReader) -> ObserveSettings:
     url, at = values.get("otlp_url"), ("observe", "otlp_url")
     if not url and values:
         reader.problem(("observe",), 'it needs otlp_url, the address of a collector, like "http://127.0.0.1:4318"')
+    if url and url.endswith(("/v1/traces", "/v1/metrics")):
+        reader.problem(at, "must be the address before /v1/traces and /v1/metrics, which are added")
     if url and url.startswith("http://") and not is_private(url):
         reader.problem(at, "http sends headers and traces unencrypted; use https, or a collector on a private network")
     variable = values.get("headers_env")
