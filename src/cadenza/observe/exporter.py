@@ -34,8 +34,17 @@ Post = Callable[[str, bytes], Awaitable[int | None]]  # path and body -> the sta
 class OtlpExporter:
     """The exporter of one process."""
 
-    def __init__(self, post: Post, observer: Observer, resource: Mapping[str, Value]) -> None:
+    def __init__(
+        self,
+        post: Post,
+        observer: Observer,
+        resource: Mapping[str, Value],
+        every_s: float = SPANS_EVERY_S,
+        flush_s: float = FLUSH_S,
+    ) -> None:
         self._post = post
+        self._every_s = every_s
+        self._flush_s = flush_s
         self._observer = observer
         self._resource = make_resource(resource)
         self._started_ns = time.time_ns()
@@ -62,7 +71,7 @@ class OtlpExporter:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_S):
+            async with asyncio.timeout(self._flush_s):
                 while self._queue and await self._send_spans():
                     pass
                 await self._send_metrics()
@@ -70,14 +79,14 @@ class OtlpExporter:
             self._observer.log.warning("spans were not exported", dropped=len(self._queue))
 
     async def _keep_sending_spans(self) -> None:
-        backoff_s = SPANS_EVERY_S
+        backoff_s = self._every_s
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_full.wait(), SPANS_EVERY_S)
+                await asyncio.wait_for(self._is_full.wait(), self._every_s)
             self._is_full.clear()
             while self._queue:
                 if await self._send_spans():
-                    backoff_s = SPANS_EVERY_S
+                    backoff_s = self._every_s
                 else:
                     await asyncio.sleep(backoff_s)
                     backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
