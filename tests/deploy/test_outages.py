@@ -176,11 +176,12 @@ def process_killed(watched: Watched) -> None:
 
 @contextlib.contextmanager
 def told_metrics() -> Iterator[int]:
-    """The port of a process that shows what a watch, a payment and a continued stream would have counted."""
+    """The port of a process that shows what a watch, a payment, a continued stream and a trace would count."""
     metrics = Metrics()
     metrics.watch_score.labels("forte").set(0.9)
     metrics.payment_events.labels("done").inc()
     metrics.continued.labels("other").inc()
+    metrics.spans.add("exported")
 
     class Told(http.server.BaseHTTPRequestHandler):
         """One scrape."""

@@ -118,7 +118,7 @@ class Credit:
             raise InsufficientCredit(say_insufficient(answer, quote.hold.prompt_tokens))
         if isinstance(answer, Repeated):
             raise RequestRepeated(say_repeated(answer))
-        self._record.held(quote.hold.completion_id, quote.hold.class_id, quote.hold.version)
+        self._record.held(quote.hold)
         self.output_limit = answer.allowance_tokens
         self.meter = UsageMeter(self._tokenizer, quote.prompt, self.output_limit)
         self._ledger.track(quote.hold.completion_id, self.meter)

@@ -20,6 +20,7 @@ from cadenza.gateway.answers import Answers, request_id_of
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.exchange import Exchange, Interruption
+from cadenza.ledger.rules import Hold
 from cadenza.process import is_exhausted
 from cadenza.routing.catalogue import Snapshot
 from cadenza.store.store import StoreUnavailable
@@ -31,10 +32,19 @@ INTERRUPTED_CAUSES = {Interruption.SHUTDOWN: "shutdown", Interruption.REVOKED: K
 DISCONNECTED_CAUSE = "disconnected"
 
 
-class RequestRecord:
-    """Each stage reports to it what it found out. Counts and metadata only, never content."""
+At = Callable[[str], object]  # is told the name of a step that a request has reached
 
-    def __init__(self, exchange: Exchange) -> None:
+
+class RequestRecord:
+    """Each stage reports to it what it found out. Counts and metadata only, never content.
+
+    `TracedRecord` (traces.py) keeps more of it.
+    """
+
+    upstream_headers: Callable[[], bytes] | None = None  # further headers for an upstream, of a request that has any
+
+    def __init__(self, exchange: Exchange, at: At = len) -> None:
+        self.at = at
         self.request_id = request_id_of(exchange)
         self.completion_id = ""  # of a chat whose credit is held
         self._exchange = exchange
@@ -75,8 +85,8 @@ class RequestRecord:
         """Whether the service stopped, and interrupted the request for that."""
         return self._exchange.interruption is Interruption.SHUTDOWN
 
-    def held(self, completion_id: str, class_id: str, version: int | None) -> None:
-        self.completion_id, self._class_id, self._version = completion_id, class_id, version
+    def held(self, hold: Hold) -> None:
+        self.completion_id, self._class_id, self._version = hold.completion_id, hold.class_id, hold.version
         self._held_s = time.perf_counter()
 
     def left_to(self, route: Route) -> None:
@@ -102,6 +112,9 @@ class RequestRecord:
         """A route failed after it had begun to answer."""
         self._fault = fault.kind.value
         self.note("broke_off", route, fault.kind.value, fault.status)
+
+    def gathered(self, part: str, began_s: float, result: str) -> None:
+        """A part of grounding ended."""
 
     def outcome(self, status: int | None = None, result: ReplyResult | None = None) -> Outcome:
         """How the request ended: with the status given, or with that of the reply."""

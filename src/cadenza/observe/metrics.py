@@ -163,6 +163,7 @@ class Metrics:
         info = self._gauge("cadenza_build_info", "Always 1. Its labels say what runs.", "version", "python")
         info.labels(version("cadenza"), platform.python_version()).set(1)
         self.tasks = self._gauge("cadenza_tasks", "Tasks of the event loop.")
+        self.spans = LabelledCounter("cadenza_spans", "Spans, exported or dropped.", ("result",), self.registry)
         self.loop_lag = LabelledHistogram(
             "cadenza_loop_lag_seconds", "How late the event loop runs a timer.", "", self.registry, BRIEF_SECONDS
         )
