@@ -34,7 +34,7 @@ ALL_S = 300.0  # for the panels: all that was seen
 PAUSE_S = 0.1  # of a client between two requests
 BUSY_MACHINE = {"CadenzaDown", "CadenzaLoopLags"}  # may fire if the tests have too little CPU
 COSTS = 'cost_input = "0.01"\ncost_output = "0.02"\n'
-SEARCHES = {"messages": [{"role": "user", "content": "Search the web: who won the race yesterday?"}]}
+QUESTION = [{"role": "user", "content": "Search the web: who won the race yesterday?"}]
 WORDS = ["Seven", " four", " five"]
 
 
@@ -233,7 +233,7 @@ def test_every_outage_is_seen_and_every_panel_has_data() -> None:
             disk_full: Watched(),
             no_slots: Watched(limits={"concurrency": 2}),
             valkey_down: Watched(f'[shared_state]\nurl = "{valkey.url}"\n'),
-            search_fails: Watched(engine.toml, **SEARCHES),
+            search_fails: Watched(engine.toml, messages=QUESTION),
             impossible_counts: Watched(),
             process_pauses: Watched(),
             process_killed: Watched(),
