@@ -299,6 +299,8 @@ ROUTE: Keys = {
     "omit": field_names,
     "pass": passed_names,
     "fields": json_fields,
+    "retention": matching("zero", 'must be exactly "zero"'),
+    "by": one_of("contract", "api"),
     "timeouts": dict.fromkeys(Timeouts.__struct_fields__, positive),
     **dict.fromkeys(("cost_input", "cost_output", "cost_cached"), price),
 }

@@ -24,6 +24,7 @@ WORDS = frozenset(
         *("ms", "open_s", "pause_s", "limit_s", "prompt_tokens", "completion_tokens", "score", "share"),
         *("short_nano", "charged_nano", "corrected_nano", "spent_nano"),
         *("accounts", "charged", "credit_notes", "dropped", "moves", "receipts", "requests", "statements", "tries"),
+        *("sessions", "links", "audit_events", "usage"),  # rows that were removed
         *("waiting", "workers", "threads", "is_last", "version", "before", "candidate", "ended_canary"),
         *("pid", "code", "exit_code", "address", "classes", "sections", LEFT_OUT),
     }
