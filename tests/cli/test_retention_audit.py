@@ -130,6 +130,7 @@ def test_an_interrupted_audit_leaves_nothing(tmp_path: Path) -> None:
         (("--log", "a.log"), "belong to --live"),
         (("--live", "--store", "postgresql://a/b"), "--store is not for --live"),
         (("--live",), "add --yes"),
+        (("--store", "sqlite:///a.db"), "an empty Postgres database"),
         (("--report", "cadenza.toml"), "exists already"),
         (("--live", "--yes", "--url", "https://a.invalid"), "like http://127.0.0.1:8080"),
         (("--live", "--yes", "--url", "http://127.0.0.1:1"), "No service answers at 127.0.0.1:1"),
