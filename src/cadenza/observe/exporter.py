@@ -26,6 +26,7 @@ METRICS_EVERY_S = 60.0
 BACKOFF_S_MAX = 60.0
 FLUSH_S = 3.0
 RETRIED = {429, 502, 503, 504}
+RESULTS = ("exported", "full", "refused")  # of a span
 TRACES_PATH, METRICS_PATH = "/v1/traces", "/v1/metrics"
 
 Post = Callable[[str, bytes], Awaitable[int | None]]  # path and body -> the status; None if there was no answer
@@ -63,6 +64,8 @@ class OtlpExporter:
             self._is_full.set()
 
     def start(self) -> None:
+        for result in RESULTS:  # from zero on: Prometheus sees no increase in a series that begins above it
+            self._observer.metrics.spans.add(result, amount=0)
         sending = self._keep_sending_spans(), self._keep_sending_metrics()
         self._tasks = [asyncio.create_task(one) for one in sending]
 

@@ -78,7 +78,7 @@ async def test_a_client_that_leaves_before_the_first_token() -> None:
     record.ended_by(asyncio.CancelledError())
     record.left_to(FIRST)
     record.outcome(499)
-    assert shown(record.spans())[-2:] == [("chat forte", "disconnected"), ("route first/one", "client_left")]
+    assert shown(record.spans())[-2:] == [("chat forte", "disconnected"), ("route first/one", "disconnected")]
 
 
 async def test_a_route_that_is_not_told_the_trace() -> None:
