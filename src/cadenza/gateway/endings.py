@@ -9,8 +9,9 @@ from cadenza.process import is_exhausted
 from cadenza.store.store import StoreUnavailable
 
 SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
+DISCONNECTED_CAUSE = "disconnected"
 INTERRUPTIONS = {
-    Interruption.DISCONNECT: (DISCONNECTED_STATUS, "disconnected"),
+    Interruption.DISCONNECT: (DISCONNECTED_STATUS, DISCONNECTED_CAUSE),
     Interruption.SHUTDOWN: (SHUTDOWN_STATUS, "shutdown"),
     Interruption.REVOKED: (KeyRevoked.status, KeyRevoked.cause),
 }
