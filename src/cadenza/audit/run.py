@@ -180,7 +180,7 @@ class OwnAudit:
         add(Kept.LOG, [search_folder(needles, "log", folders.logs)])
         add(Kept.INDEX, [search_folder(needles, "index of local search", folders.index)])
         add(None, [search_folder(needles, f"{folder.name} folder", folder) for folder in folders.others])
-        add(None, [search_bytes(needles, "traces", self._upstream.spans)])
+        add(Kept.TRACES, [search_bytes(needles, "traces", self._upstream.spans)])
         add(None, search_machine(needles, began_s, folders.working))
 
 

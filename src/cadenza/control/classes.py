@@ -196,6 +196,7 @@ async def promote(
     made = state.version.with_candidate(order.candidate)
     if made.digest == state.version.digest:
         raise ControlError(f"{order.candidate.name} serves '{class_id}' already: there is nothing to promote.")
+    _refuse_weaker_retention(state, order.candidate)
     if order.forced is None:
         record = await _find_verdict(store, state, made, rules, order, now_ms)
         verdict_id, why = record.id, f"verdict {record.id}"
@@ -377,6 +378,15 @@ def _refuse_unfit_providers(version: ClassVersion, rules: ClassRules) -> None:
         raise ControlError(
             f"Version {version.number} demands zero retention by API of the provider '{name}', whose API does not "
             f"enforce it. {ENFORCE}"
+        )
+
+
+def _refuse_weaker_retention(state: ClassState, candidate: Route) -> None:
+    if candidate.retention_by != "api" and any(route.retention_by == "api" for route in state.version.main_routes):
+        class_id = state.version.class_id
+        raise ControlError(
+            f"'{class_id}' is served with zero retention by API, and {candidate.name} does not demand it: write "
+            f'retention = "zero" and by = "api" in [[classes.{class_id}.candidates]] for it.'
         )
 
 

@@ -17,7 +17,7 @@ from cadenza.upstreams.dialects import DIALECTS
 ENFORCED = "zero, enforced by its API: each request demands it (provider.zdr)"
 LOCAL = "zero, enforced: the model runs on this machine"
 PROMISED = "zero by contract only: its API has no switch"
-OWN_SERVER = "zero by contract only: a server in your network, whose logs you configure"
+OWN_SERVER = "zero as configured: a server in your network, and what it logs is up to you"
 STORE_FALSE = (
     "zero by contract only: each request says store: false, so that no completion is kept for retrieval; "
     "logs against abuse, up to 30 days, end only with a contract"
