@@ -154,9 +154,10 @@ class TracedRecord(RequestRecord):
         attributes: dict[str, Value] = {
             "http.request.method": method,
             "url.scheme": exchange.scheme,
-            "cadenza.request_id": self.request_id,
             "cadenza.status": outcome.status,
         }
+        if self.request_id.encode() != exchange.request.headers.get(b"x-request-id"):  # else the client chose it
+            attributes["cadenza.request_id"] = self.request_id
         if route:
             attributes["http.route"] = route
         if exchange.status:
