@@ -37,6 +37,7 @@ KEPT = {
     "credit_lots",
     "entries",
     "usage",
+    "usage_days",
     "holds",
     "marks",
     "reserves",
@@ -57,6 +58,7 @@ OF_NOBODY = OF_CLASSES | {
     "document_counters",
     "upstream_attempts",
     "closed_months",
+    "retention",
 }
 
 

@@ -148,7 +148,7 @@ def request_line(one: RecentRequest, columns: int) -> str:
         tokens = f"{one.prompt_tokens:,}+{one.completion_tokens:,}"
         parts.append(f"first {first:>7} {tokens:>12} ${format_dollars(one.cost_nano):<11} {one.key_prefix}…")
     if columns >= MIDDLE:
-        parts.append(f"{one.email:<20.20}")
+        parts.append(f"{one.email:<20}" if columns >= WIDE else f"{one.email:<20.20}")
     return " ".join([*parts, one.request_id])
 
 

@@ -404,7 +404,7 @@ class RequestFollower:
             after = max(self._after[kind], last - BEHIND_MAX)
             missed += after - self._after[kind]
             # Transactions of Postgres become visible in another order than that of their numbers.
-            overlap = OVERLAP if self._store.writes_in_parallel else 0
+            overlap = OVERLAP if self._store.writes_in_parallel and after == self._after[kind] else 0
             later = await kind.later(self._store, after - overlap, BEHIND_MAX + overlap)
             found += [one for one in later if one.number not in self._seen[kind] and self._wanted.takes(one)]
             self._seen[kind] = {one.number for one in later}
