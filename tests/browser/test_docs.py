@@ -38,6 +38,6 @@ def test_the_console_shows_an_error(open_page: OpenPage) -> None:
 def test_the_docs_are_accessible(open_page: OpenPage) -> None:
     """axe has no serious finding on the reference of the API and of the platform."""
     page = open_page()
-    for path in ("/docs", "/docs/platform", "/docs/platform/operator"):
+    for path in ("/docs", "/docs/platform/operator"):
         page.goto(path)
         assert serious_findings(page) == [], path

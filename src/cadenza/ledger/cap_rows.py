@@ -15,7 +15,7 @@ from cadenza.store.schema import accounts, cap_holds, caps, keys
 from cadenza.store.statements import SelectByIds, Statement, total
 from cadenza.store.store import Row, Store, Transaction, change_row
 from cadenza.store.tables.accounts import lock_account
-from cadenza.store.tables.metered import add_up
+from cadenza.store.tables.metered import DAYS, REQUESTS
 
 _OF_KEY = caps.c.key_id == bindparam("key")
 
@@ -32,13 +32,11 @@ _READ = select(
     _HELD.where(cap_holds.c.process == bindparam("process")).scalar_subquery(),
 )
 READ = SelectByIds(_READ, caps.c.key_id)
-SPENT = Statement(
-    add_up(
-        lambda _: [],
-        lambda rows: [rows.c.cost_nano],
-        lambda rows: (*rows.of_span, rows.c.key_id == bindparam("key")),
-    )
+_REQUESTS, _DAYS = (
+    select(total(rows.c.cost_nano)).where(*rows.of_span, rows.c.key_id == bindparam("key")).scalar_subquery()
+    for rows in (REQUESTS, DAYS)
 )
+SPENT = Statement(select(_REQUESTS + _DAYS))
 HELD = Statement(select(total(cap_holds.c.amount_nano)).where(cap_holds.c.key_id == bindparam("key")))
 WRITE = Statement(
     update(caps)
