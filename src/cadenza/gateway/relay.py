@@ -203,7 +203,7 @@ class StreamRelay:
                 gap_s, self._sent_s = sent_s - self._sent_s, sent_s
                 if gap_s > exchange.gap_s:
                     exchange.gap_s = gap_s
-        return not exchange.is_congested
+        return not exchange.transport.is_congested  # a property would take 0.2 µs of each chunk
 
     async def drain(self) -> None:
         await self._exchange.drain()
