@@ -30,6 +30,7 @@ PACKAGES = {  # a program of each, or where a file of it is
     "npm": "npm",
     "pgbouncer": "pgbouncer",
     "postgresql": "/usr/lib/postgresql/*/bin/initdb",
+    "prometheus": "prometheus",
     "redis-server": "redis-server",
     "systemd": "systemd-analyze",
     "valgrind": "valgrind",

@@ -113,9 +113,9 @@ class Postgres:
 
 
 @contextmanager
-def postgres_folder() -> Iterator[Path]:
+def postgres_folder(*, in_memory: bool = True) -> Iterator[Path]:
     """A folder that belongs to the owner of Postgres, in memory if there is room."""
-    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN
+    has_room = in_memory and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN
     folder = Path(tempfile.mkdtemp(prefix="cadenza-pg-", dir=MEMORY if has_room else "/tmp"))
     try:
         if os.getuid() == 0:
@@ -126,9 +126,9 @@ def postgres_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def running_postgres() -> Iterator[Postgres]:
+def running_postgres(*, in_memory: bool = True) -> Iterator[Postgres]:
     programs = find_programs()
-    with postgres_folder() as folder:
+    with postgres_folder(in_memory=in_memory) as folder:
         server = Postgres(programs, folder)
         run_as_owner([programs / "initdb", "-D", folder / "data", "-U", OWNER, "-A", "trust", "-N", "-E", "UTF8"])
         server.start()

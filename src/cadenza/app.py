@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,6 +25,7 @@ from cadenza.config.classes import class_rules, provider_costs, resolve_classes,
 from cadenza.config.settings import (
     DEFAULT_PRICES,
     MailSettings,
+    ObserveSettings,
     ProviderSettings,
     SearchSettings,
 )
@@ -49,9 +51,12 @@ from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.attempt_log import AttemptLog
+from cadenza.gateway.collector_link import CollectorLink, process_attributes
+from cadenza.gateway.detail_log import DetailLog
 from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import RevocationWatch
+from cadenza.gateway.traces import Tracer
 from cadenza.grounding.gather import Grounder
 from cadenza.grounding.search.records import SearchOptions
 from cadenza.grounding.search.web_search import WebSearch
@@ -78,6 +83,9 @@ from cadenza.web.chat.stream import WebChat
 from cadenza.web.probes import HostNames, Probes
 from cadenza.web.settings import SiteParts, SiteSettings
 
+if TYPE_CHECKING:
+    from cadenza.observe.exporter import OtlpExporter
+
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # names the folder of metrics to worker processes
 GC_THRESHOLDS = (100_000, 20, 20)
 RETRY_S = 0.25
@@ -89,6 +97,7 @@ FIXED_SECTIONS = (
     "mail",
     "payments",
     "billing",
+    "observe",
     "retention",
 )  # a reload does not change them
 
@@ -105,13 +114,14 @@ class App:
 
     gateway: Gateway
     _watching: asyncio.Task[None]
+    _serve_api: Callable[..., Awaitable[None]]
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
         self._settings = settings
         self._log = log
         self._store = open_store(settings.store.url)
         self._write_check = WriteCheck(self._store, log)
-        self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
+        self._observer = observer = Observer(log, FaultPoint(settings.fault_point) if settings.fault_point else None)
         self._states: dict[str, ClassState] = {}  # of the classes that are served
         self._shared = open_shared_state(settings, observer)
         self._presence = Presence(self._store)
@@ -140,9 +150,9 @@ class App:
 
     def serve(self, exchange: Exchange) -> Awaitable[None]:
         if _is_api(exchange):
-            return serve_api(self.gateway, exchange)
+            return self._serve_api(self.gateway, exchange)
         if endpoint := self._chat.endpoints.get(exchange.request.path):
-            return serve_api(self.gateway, exchange, endpoint)
+            return self._serve_api(self.gateway, exchange, endpoint)
         return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
@@ -221,6 +231,11 @@ class App:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
+        self._serve_api = serve_api
+        if exporter := build_exporter(self._settings.observe, self._observer):
+            exporter.start()
+            stack.push_async_callback(exporter.stop)
+            self._serve_api = Tracer(self._settings.observe.sample, exporter.add).serve
         await prepare_store(self._store, self._log_backup)
         epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
         self.gateway = await self._build_gateway()
@@ -232,6 +247,8 @@ class App:
         attempt_log = AttemptLog(self._store, self._observer)
         attempt_log.start()
         stack.push_async_callback(attempt_log.stop)
+        detail_log = DetailLog(self._store, self._observer)
+        stack.push_async_callback(stop_task, asyncio.create_task(detail_log.run()))
         await self.gateway.start(epoch)
         stack.push_async_callback(self.gateway.stop)
         if self._settings.mail and self._outbox:
@@ -488,6 +505,16 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
     from cadenza.fleet.valkey.state import ValkeyState  # noqa: PLC0415 needs hiredis
 
     return ValkeyState(settings.shared_state.url, settings.server.workers, observer)
+
+
+def build_exporter(given: ObserveSettings, observer: Observer) -> "OtlpExporter | None":
+    """What sends traces and metrics to the collector; None without one."""
+    if not given.otlp_url:
+        return None
+    from cadenza.observe.exporter import OtlpExporter  # noqa: PLC0415 needs the extra `otel`
+
+    link = CollectorLink(given.otlp_url, given.headers or "", given.proxy)
+    return OtlpExporter(link.post, observer, process_attributes())
 
 
 async def stop_task(task: asyncio.Task[None]) -> None:

@@ -11,6 +11,7 @@ from tests.web.operators import make_operator
 
 PAGES = [
     "",
+    "/requests",
     "/search",
     "/accounts",
     "/keys",
@@ -48,6 +49,17 @@ def test_the_live_numbers_move(open_page: OpenPage, service: Service, operator: 
     assert RawClient(service.port, service.key).get("/v1/models").status == 200
     page.wait_for_function("before => document.querySelector('[data-live=requests]').innerText !== before", arg=before)
     shoot(page, "operator")
+
+
+def test_a_request_appears_in_the_list(open_page: OpenPage, service: Service, operator: str) -> None:
+    """Without a reload; its link opens what happened to it."""
+    page = open_page()
+    sign_in(page, operator)
+    page.goto("/operator/requests")
+    request_id = RawClient(service.port, service.key).chat(model="nope").headers["x-request-id"]
+    page.locator(f'a[href="/operator/requests/{request_id}"]').click()
+    expect(page.get_by_text("400: The request was invalid")).to_be_visible()
+    shoot(page, "operator-request")
 
 
 def test_a_canary_is_ended_by_its_button(open_page: OpenPage, service: Service, operator: str) -> None:

@@ -1,54 +1,76 @@
-"""The alert rules name metrics and labels that exist."""
+"""The dashboard and the alert rules are what their table gives, and name metrics and labels that exist."""
 
+import json
 import re
 
 import pytest
+from deploy.dashboard import ALERTS, COLUMNS, DASHBOARD, queries_of, read_rows, write_alerts, write_dashboard
 
 from cadenza.observe import Metrics
 from tests.deploy.files import ROOT, alert_rules
 
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
+ROWS = read_rows()
 RULES = {rule["alert"]: rule for rule in alert_rules()}
-NAME = re.compile(r"\b(cadenza_[a-z_]+)(?:\{([^}]*)\})?")
+PANELS = {panel["title"]: panel for row in ROWS for panel in row["panels"]}
+QUERIES = {f"{title}, {legend}": query for title, one in PANELS.items() for legend, query in queries_of(one).items()}
+EXPRESSIONS = {name: rule["expr"] for name, rule in RULES.items()} | QUERIES
+NAME = re.compile(r"\b((?:cadenza|process)_[a-z_]+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"by \(([^)]*)\)")
-ROW = re.compile(r"^\| `(cadenza_\w+)` \|([^|]*)\|", re.MULTILINE)
+ROW = re.compile(r"^\| `((?:cadenza|process)_\w+)` \|([^|]*)\|", re.MULTILINE)
 LABELS = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in ROW.findall(OPERATING)}
+OF_PROMETHEUS = {"le", "instance"}  # labels of buckets and of targets
+NOT_SHOWN = {  # others say the same, or they belong to one person
+    "cadenza_canary_requests_total",
+    "cadenza_route_failing",
+    "cadenza_route_last_fault_timestamp_seconds",
+    "cadenza_route_resting",
+    "process_start_time_seconds",
+    "process_virtual_memory_bytes",
+}
 
 
 def served_types() -> dict[str, str]:
     """The metrics of /metrics, with their types."""
-    return dict(re.findall(r"^# TYPE (\w+) (\w+)", Metrics().render().decode(), re.MULTILINE))
+    found = re.findall(r"^# TYPE (\w+) (\w+)", Metrics().render().decode(), re.MULTILINE)
+    return {name: kind for name, kind in found if not name.endswith("_created")}
 
 
 def metrics_of(expression: str) -> list[tuple[str, set[str]]]:
     """The metrics in an expression, by the names in the docs, each with the labels that it is selected by."""
     return [
-        (name.removesuffix("_bucket"), set(re.findall(r"(\w+)=", selectors or "")))
+        (re.sub("_(bucket|sum|count)$", "", name), set(re.findall(r"(\w+)=", selectors or "")))
         for name, selectors in NAME.findall(expression)
     ]
 
 
-@pytest.mark.parametrize("name", RULES)
+def test_the_files_are_what_the_table_gives() -> None:
+    """If this fails, run deploy/dashboard.py."""
+    assert DASHBOARD.read_text() == write_dashboard(ROWS)
+    assert ALERTS.read_text() == write_alerts(ROWS)
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
 def test_metrics_and_labels_exist(name: str) -> None:
-    """Every metric of a rule is on /metrics, and has the labels that the rule uses."""
-    expression = RULES[name]["expr"]
+    """Every metric of a rule or a panel is on /metrics, and has the labels that it uses."""
+    expression = EXPRESSIONS[name]
     found = metrics_of(expression)
     assert found or expression.startswith("up{")
     for metric, labels in found:
         assert metric in served_types()
         assert labels <= LABELS[metric]
         grouped = {label.strip() for group in GROUPED.findall(expression) for label in group.split(",")}
-        assert grouped - {"le"} <= LABELS[metric]
+        assert grouped - OF_PROMETHEUS <= LABELS[metric]
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", EXPRESSIONS)
 def test_counters_are_used_by_their_rate(name: str) -> None:
-    """A counter is inside rate() or increase(), a gauge is not, and a histogram is used by its buckets."""
-    expression = RULES[name]["expr"]
+    """A counter is inside rate() or increase(), a gauge is not, and a histogram is used by its series."""
+    expression = EXPRESSIONS[name]
     for metric, _ in metrics_of(expression):
         in_rate = bool(re.search(rf"(?:rate|increase)\({metric}", expression))
         assert in_rate == (served_types()[metric] != "gauge")
-        assert (f"{metric}_bucket" in expression) == (served_types()[metric] == "histogram")
+        assert bool(re.search(rf"{metric}_(bucket|sum|count)\b", expression)) == (served_types()[metric] == "histogram")
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -65,3 +87,35 @@ def test_rule_is_complete(name: str) -> None:
 def test_every_alert_is_in_the_docs() -> None:
     """The docs say what to do for each alert, and name no other."""
     assert set(re.findall(r"`(Cadenza[A-Z]\w+)`", OPERATING)) == set(RULES)
+
+
+def test_every_metric_is_in_the_dashboard() -> None:
+    """Each metric is in a panel or in an alert, but for a few that say the same as others."""
+    used = {metric for expression in EXPRESSIONS.values() for metric, _ in metrics_of(expression)}
+    assert set(served_types()) - used == NOT_SHOWN
+
+
+def test_every_panel_says_what_to_do() -> None:
+    """A panel has a title of its own, a unit, and a sentence; a legend names labels that the query keeps."""
+    assert len(PANELS) == sum(len(row["panels"]) for row in ROWS)
+    for panel in PANELS.values():
+        assert panel["text"].endswith(".")
+        assert panel["unit"] in {"short", "s", "bytes", "reqps", "percent", "percentunit", "currencyUSD"}
+        for legend, query in queries_of(panel).items():
+            kept = {label.strip() for group in GROUPED.findall(query) for label in group.split(",")}
+            assert set(re.findall(r"{{(\w+)}}", legend)) <= kept | {"instance"}
+
+
+def test_panels_do_not_overlap() -> None:
+    """Each panel has an id and a place of its own, within the columns of Grafana."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = [panel["gridPos"] for panel in panels]
+    cells = [
+        (x, y)
+        for one in places
+        for x in range(one["x"], one["x"] + one["w"])
+        for y in range(one["y"], one["y"] + one["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < COLUMNS

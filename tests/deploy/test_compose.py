@@ -4,11 +4,12 @@ import re
 from ipaddress import ip_address, ip_network
 
 import pytest
+import yaml
 
 from tests.deploy.dockerfile import read_dockerfile
 from tests.deploy.files import DEPLOY, ROOT, SECRETS, compose, gateways, server_table
 
-TOP_LEVEL = {"name", "services", "networks", "volumes", "x-gateway"}
+TOP_LEVEL = {"name", "services", "networks", "secrets", "volumes", "x-gateway"}
 SERVICE = {
     "build",
     "cap_drop",
@@ -20,8 +21,10 @@ SERVICE = {
     "mem_limit",
     "networks",
     "ports",
+    "profiles",
     "read_only",
     "restart",
+    "secrets",
     "security_opt",
     "shm_size",
     "stop_grace_period",
@@ -31,7 +34,15 @@ SERVICE = {
     "user",
     "volumes",
 }
-IMAGES = {"cadenza", "postgres:17", "valkey/valkey:8", "nginx:stable"}
+OBSERVERS = {"prometheus", "grafana"}  # of the profile `observe`
+IMAGES = {
+    "cadenza",
+    "postgres:17",
+    "valkey/valkey:8",
+    "nginx:stable",
+    "prom/prometheus:v3.5.0",
+    "grafana/grafana:12.1.1",
+}
 SERVICES = sorted(compose()["services"])
 
 
@@ -42,7 +53,7 @@ def test_no_key_is_unknown() -> None:
 
 
 def test_images_are_known() -> None:
-    """The images are ours, Postgres, Valkey and nginx; ours is built from the Dockerfile of this folder."""
+    """The images are ours, and those of the programs around it; ours is built from the Dockerfile of this folder."""
     services = compose()["services"].values()
     assert {service["image"] for service in services} == IMAGES
     for service in services:
@@ -102,9 +113,14 @@ def test_addresses_are_those_of_nginx() -> None:
 
 
 def test_only_nginx_is_reachable() -> None:
-    """One service publishes a port, on loopback: nginx, on the port where it listens."""
+    """One service publishes a port, on loopback: nginx, where it listens. With the profile `observe` two more do."""
     published = {name: one["ports"] for name, one in compose()["services"].items() if "ports" in one}
-    assert published == {"nginx": ["127.0.0.1:8080:8080"]}
+    assert published == {
+        "nginx": ["127.0.0.1:8080:8080"],
+        "prometheus": ["127.0.0.1:9090:9090"],
+        "grafana": ["127.0.0.1:3000:3000"],
+    }
+    assert {name for name, one in compose()["services"].items() if one.get("profiles") == ["observe"]} == OBSERVERS
     assert "listen 8080;" in (DEPLOY / "nginx.conf").read_text()
 
 
@@ -132,13 +148,39 @@ def test_database_is_the_one_in_the_config() -> None:
     assert f'url = "{url}"' in (DEPLOY / "cadenza.toml").read_text()
 
 
+def test_prometheus_scrapes_every_gateway() -> None:
+    """Under the job that the alert rules name, with the token of the gateways, and with the rules of this folder."""
+    config = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())
+    (job,) = config["scrape_configs"]
+    service, port = compose()["services"]["prometheus"], server_table("compose")["port"]
+    assert job["job_name"] == "cadenza"
+    assert job["static_configs"] == [{"targets": [f"{name}:{port}" for name in gateways()]}]
+    assert job["authorization"] == {"credentials_file": f"/run/secrets/{service['secrets'][0]}"}
+    assert compose()["secrets"] == {"metrics_token": {"environment": server_table("compose")["metrics_token_env"]}}
+    mounted = {target.removesuffix(":ro") for _, _, target in (one.partition(":") for one in service["volumes"])}
+    assert set(config["rule_files"]) <= mounted
+
+
+def test_grafana_finds_prometheus_and_the_dashboard() -> None:
+    """Its files name the service and the folder; nobody can sign in, so nobody can change anything."""
+    (source,) = yaml.safe_load((DEPLOY / "grafana" / "datasources.yaml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((DEPLOY / "grafana" / "dashboards.yaml").read_text())["providers"]
+    service = compose()["services"]["grafana"]
+    folder = provider["options"]["path"]
+    assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
+    assert f"./grafana/cadenza.json:{folder}/cadenza.json:ro" in service["volumes"]
+    assert service["environment"]["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert service["environment"]["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+
+
 def test_containers_cannot_do_much() -> None:
-    """What clients reach runs without capabilities, with a read-only file system, and not as root."""
+    """What is reached runs without capabilities, with a read-only file system, and not as root."""
     for name, service in compose()["services"].items():
-        if name in {*gateways(), "nginx"}:
+        if name in {*gateways(), "nginx", *OBSERVERS}:
             assert service["read_only"]
             assert service["cap_drop"] == ["ALL"]
             assert service["security_opt"] == ["no-new-privileges:true"]
+        if name in {*gateways(), "nginx"}:
             assert service["ulimits"]["nofile"] == 65_536
     assert compose()["services"]["nginx"]["user"] == "nginx"
     assert read_dockerfile().setting("USER") == "10001:10001"

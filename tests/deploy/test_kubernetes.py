@@ -35,6 +35,16 @@ def test_fields_and_types_are_those_of_the_api(document: Table) -> None:
     check(document)
 
 
+def test_prometheus_finds_the_gateways() -> None:
+    """The pods are annotated with the port on which the gateways listen."""
+    annotations = manifest("Deployment", "cadenza")["spec"]["template"]["metadata"]["annotations"]
+    assert annotations == {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(server_table("kubernetes")["port"]),
+        "prometheus.io/path": "/metrics",
+    }
+
+
 def test_kinds_are_those_of_the_docs() -> None:
     """There is one manifest of each kind that the docs describe, and a Valkey."""
     assert {one["kind"] for one in manifests()} == KINDS

@@ -16,6 +16,7 @@ TABLES: dict[str, Keys] = {
     "payments": SECTIONS["payments"],
     "stripe": SECTIONS["payments"]["stripe"],
     "billing": SECTIONS["billing"],
+    "observe": SECTIONS["observe"],
     "retention": SECTIONS["retention"],
     "character": CHARACTER,
     "prices": PRICE,

@@ -30,13 +30,14 @@ DIGEST = b"d" * 32
 LATER_MS = NOW_MS + 1000
 
 ERASED_WHOLE = {"sessions", "access_tokens", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency"}
-ERASED_WHOLE |= {"buyers"}
+ERASED_WHOLE |= {"buyers", "request_details"}
 KEPT_WITHOUT_A_NAME = {"accounts", "keys", "acts"}
 KEPT = {
     "closed_balances",
     "credit_lots",
     "entries",
     "usage",
+    "usage_days",
     "holds",
     "marks",
     "reserves",
@@ -57,6 +58,7 @@ OF_NOBODY = OF_CLASSES | {
     "document_counters",
     "upstream_attempts",
     "closed_months",
+    "retention",
 }
 
 
@@ -72,6 +74,9 @@ def personal_rows(account: str, blob: str) -> list[str]:
         f"INSERT INTO passkeys VALUES ({blob}, '{account}', '{SECRET}', {blob}, 1, 1, NULL)",
         f"INSERT INTO idempotency VALUES ('{account}', {blob}, 'c', 'r', 1, NULL)",
         f"INSERT INTO buyers VALUES ('{account}', '{SECRET}', '{SECRET}', '{SECRET}')",
+        f"""INSERT INTO request_details (request_id, account_id, key_id, endpoint, class_id, provider, model, status,
+        cause, fault, is_charged, ended_at, duration_ms, steps)
+        VALUES ('{SECRET}', '{account}', 'k', 'chat', '', '', '', 400, '', '', false, 1, 1, '[]')""",
     ]
 
 

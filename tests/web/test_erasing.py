@@ -1,4 +1,8 @@
-"""An account is erased while the service runs."""
+"""What owners do with all of their data, while the service runs: download it, and erase it."""
+
+import io
+import json
+import zipfile
 
 from tests.cli.program import run_here
 from tests.loopback import LoopbackUpstream
@@ -47,3 +51,30 @@ def test_an_operator_keeps_the_account(service: Service, visitor: Visitor, email
     run_here(service.folder, "account", "operator", email)
     reply = visitor.post("/settings/security/delete", {"confirmed_email": email})
     assert (reply.status, "must take the role away first" in reply.text) == (400, True)
+
+
+def test_owners_download_their_data(service: Service, visitor: Visitor, email: str) -> None:
+    """With a recent proof: a zip file of their own rows, noted in the audit log. The fourth in a row has to wait."""
+    service.create_key(email)
+    assert "Download your data" in visitor.get("/settings/security").words
+    make_old(service, email)
+    assert visitor.post("/settings/security/export").location.startswith("/confirm")
+    visitor.post("/confirm", {"password": PASSWORD, "next": "/settings/security"})
+    visitor.get("/settings/security")
+    seen = [visitor.post("/settings/security/export") for _ in range(4)]
+    assert [one.status for one in seen] == [200, 200, 200, 429]
+    assert seen[0].headers["content-disposition"].startswith('attachment; filename="cadenza-acct_')
+    archive = zipfile.ZipFile(io.BytesIO(seen[2].body))
+    [account] = json.loads(archive.read("account.json"))
+    assert account["email"] == email
+    events = json.loads(archive.read("audit_events.json"))
+    assert [event["actor"] for event in events if event["act"] == "account.export"] == [email] * 3
+    assert "ten minutes" in seen[3].words
+
+
+def test_no_access_token_opens_the_archive(service: Service, visitor: Visitor, email: str) -> None:
+    """It is a form of the pages, like deleting: a token is no session, and a request without our token is refused."""
+    token = run_here(service.folder, "token", "create", "--account", email, "--scopes", "account:read").stdout.strip()
+    stranger = Visitor(service.port, {"authorization": f"Bearer {token}"})
+    assert stranger.post("/settings/security/export").status == 401
+    assert visitor.post("/settings/security/export", {"csrf": "wrong"}).status == 403

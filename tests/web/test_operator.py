@@ -15,8 +15,8 @@ from tests.visitor import Visitor
 from tests.web.operators import account_id_of, audit_events_of, make_operator
 
 OF_MONEY = ("/documents", "/ledger", "/months/2026-10")
-PAGES = ("", "/search", "/accounts", "/keys", "/classes", "/classes/forte", *OF_MONEY, "/audit-log")
-READS = ("/overview", "/classes/forte", "/load", "/accounts", "/documents", "/ledger", "/months/2026-10", "/audit-log")
+PAGES = ("", "/requests", "/search", "/accounts", "/keys", "/classes", "/classes/forte", *OF_MONEY, "/audit-log")
+READS = ("/overview", "/requests", "/classes/forte", "/load", "/accounts", *OF_MONEY, "/audit-log")
 
 
 @pytest.fixture

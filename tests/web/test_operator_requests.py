@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.account import Account
-from tests.service import CREDIT_NANO, Service
+from tests.service import CREDIT_NANO, Service, wait_until
 from tests.visitor import Visitor
 from tests.web.operators import account_id_of, audit_events_of, make_operator
 
@@ -45,8 +45,9 @@ def test_a_charge_explains_itself(service: Service, operator: Visitor, account: 
     words = operator.get(page).words
     found = operator.api("GET", page).json
     prompt, cached, completion = (found[f"{name}_tokens"] for name in ("prompt", "cached", "completion"))
-    said = f"{prompt - cached} tokens in at 1.07, {cached} cached at 1.07, {completion} out at 3.45 dollars per million"
-    assert said in words
+    counted = {"in": (prompt - cached, 1070), "in, cached": (cached, 1070), "out": (completion, 3450)}
+    for kind, (tokens, price_nano) in counted.items():
+        assert f"{kind} {tokens} {price_nano:,} {tokens * price_nano:,}" in words
     assert (found["input_price"], found["output_price"], found["cached_input_price"]) == (
         "0.00000107",
         "0.00000345",
@@ -58,6 +59,25 @@ def test_a_charge_explains_itself(service: Service, operator: Visitor, account: 
         assert found[name] in words
     assert f"forte, version {found['version']}" in words
     assert found["charged"] == found["granted"]
+
+
+def test_a_refused_request_has_a_page(operator: Visitor, account: Account, service: Service) -> None:
+    """The list shows it with its cause, the search finds it by its request id, and its page says what to do."""
+    refused = account.api.chat(model="nope").headers["x-request-id"]
+    row = "SELECT 1 FROM request_details WHERE request_id = ?"
+    wait_until(lambda: bool(service.ledger.query(row, refused)), "its details in the store")
+    listed = operator.get(f"/operator/requests?account={account.email}")
+    assert f'href="/operator/requests/{refused}"' in listed.text
+    assert page_of(account) in listed.text
+    [found] = operator.api("GET", f"/operator/requests?status=4xx&account={account.email}").json["data"]
+    assert (found["request_id"], found["status"], found["cause"]) == (refused, 400, "invalid")
+    searched = operator.post("/operator/search", {"text": refused})
+    assert searched.location == f"/operator/requests/{refused}"
+    words = operator.get(f"/operator/requests/{refused}").words
+    assert "400: The request was invalid" in words
+    assert "This request cost nothing." in words
+    wrong = operator.get("/operator/requests?status=6xx")
+    assert (wrong.status, "is not a status" in wrong.words) == (400, True)
 
 
 def test_a_request_is_refunded(operator: Visitor, email: str, account: Account, service: Service) -> None:

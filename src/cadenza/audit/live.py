@@ -21,7 +21,7 @@ from cadenza.audit.findings import Findings
 from cadenza.audit.needles import Needles
 from cadenza.audit.places import search_bytes, search_file, search_folder, search_sqlite
 from cadenza.audit.processes import search_machine, search_processes
-from cadenza.audit.run import OK, all_senders, open_accounts, send_all
+from cadenza.audit.run import OK, all_senders, open_accounts, search_metrics, send_all
 from cadenza.audit.search import PlaceSearch, Searched
 from cadenza.audit.servers import search_postgres, search_valkey
 from cadenza.audit.stage import AuditAccounts, AuditStage, Kept
@@ -73,6 +73,7 @@ class LiveAudit:
         self._needles = Needles()
         self._began_s = time.time()
         self._pids: list[int] = []
+        self._store_files: list[Path] = []  # of SQLite, with its backups
 
     async def run(self, host: str, port: int) -> None:
         async with self._accounts() as accounts:
@@ -81,17 +82,22 @@ class LiveAudit:
                 live = (sender for sender in all_senders() if sender.is_live)
                 await send_all(stage, live, self._needles, self._findings)
                 self._pids = await local_pids(store)
-            metrics = await AuditClient(port, host=host).get("/metrics")
-            self._findings.add(None, [search_bytes(self._needles, "/metrics", metrics.body)])
-            self._findings.add(Kept.ENVIRONMENT, search_processes(self._needles, self._pids))
-            await self._search_store("")
+            stage.add_secrets(self._needles)
+            metrics = AuditClient(port, self._settings.server.metrics_token or "", host)
+            self._findings.add(None, [await search_metrics(self._needles, metrics)])
+            known = [*self._store_files, *self._options.logs]
+            self._findings.add(Kept.ENVIRONMENT, search_processes(self._needles, self._pids, known))
+            await self._search_store()
             await asyncio.to_thread(self._search_files)
-        self._findings.forget_expectations()
-        await self._search_store(", after the account was erased")
+        self._findings.expect_erased()
+        await self._search_store()
 
     @asynccontextmanager
     async def _accounts(self) -> AsyncIterator[AuditAccounts]:
         async with _opened(self._settings) as store:
+            if path := store.path:
+                beside = path.parent.glob(f"{path.stem}*{path.suffix}*")  # its log and its backups
+                self._store_files = list(dict.fromkeys([path, *beside]))
             accounts = await open_accounts(store, self._needles, self._findings, CREDIT_NANO)
         try:
             yield accounts
@@ -100,29 +106,31 @@ class LiveAudit:
                 await _erase(store, accounts.email)
                 await _erase(store, accounts.poor_email)
 
-    async def _search_store(self, when: str) -> None:
+    async def _search_store(self) -> None:
         settings, needles = self._settings, self._needles
-        path = await _path_of(settings)
-        found = (
-            await asyncio.to_thread(search_sqlite, needles, path)
-            if path
-            else await search_postgres(needles, settings.store.url)
-        )
+        if self._store_files:
+            found = await asyncio.to_thread(search_sqlite, needles, self._store_files[0])
+        else:
+            found = await search_postgres(needles, settings.store.url)
         if not settings.shared_state.url.startswith("memory:"):
             found += await search_valkey(needles, settings.shared_state.url)
-        self._findings.add(Kept.STORE, [msgspec.structs.replace(one, place=one.place + when) for one in found])
+        self._findings.add(Kept.STORE, found)
 
     def _search_files(self) -> None:
         needles, since_s, add = self._needles, self._began_s, self._findings.add
         add(Kept.LOG, self._search_logs())
-        temporary = Path(tempfile.gettempdir())
-        folders = [temporary, Path.home() / ".cache", *dict.fromkeys(map(_working_folder, self._pids))]
-        store = self._settings.store.url.partition(":///")[2]
-        left_out = [Path(store + end) for end in ("", "-wal", "-shm")] if store else []
-        left_out += list(self._options.logs)
-        for folder in filter(None, folders):
-            add(None, [search_folder(needles, f"folder {folder}", folder, since_s, left_out)])
-        add(None, search_machine(needles, since_s, temporary))
+        known = [*self._store_files, *self._options.logs]
+        working = list(filter(None, dict.fromkeys(map(_working_folder, self._pids))))
+        folders = [Path(tempfile.gettempdir()), Path.home() / ".cache", *working]
+        folders += [path.parent for path in self._store_files[:1]]
+        for folder in dict.fromkeys(folders):
+            if folder == folder.parent:
+                self._findings.notes.append(
+                    f"the working folder of the service is {folder}, which is not searched whole"
+                )
+            else:
+                add(None, [search_folder(needles, f"folder {folder}", folder, since_s, known)])
+        add(None, search_machine(needles, since_s, working[0] if working else Path.cwd(), leave_out=known))
 
     def _search_logs(self) -> list[Searched]:
         needles, options = self._needles, self._options
@@ -165,12 +173,6 @@ async def _opened(settings: Settings) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
-
-
-async def _path_of(settings: Settings) -> Path | None:
-    store = open_store(settings.store.url)
-    await store.close()
-    return store.path
 
 
 async def _erase(store: Store, email: str) -> None:

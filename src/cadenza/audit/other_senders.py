@@ -22,6 +22,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 
 IN_STORE = frozenset({Kept.STORE})
+DELETED = frozenset({Kept.REMAINS})
 QUESTION = "Search the web: what is the latest news about {} today?"
 
 
@@ -57,6 +58,11 @@ async def _replace_note(stage: AuditStage, needle: AuditNeedle) -> AuditReply:
 async def _remove_note(stage: AuditStage, needle: AuditNeedle) -> AuditReply:
     added = await _add_note(stage, needle)
     return await stage.browser.api("DELETE", f"/memory/{_id_of(added)}", {})
+
+
+async def _export(stage: AuditStage, needle: AuditNeedle) -> AuditReply:
+    """The archive has the notes, which must stay in no other file."""
+    return await stage.browser.send_form(f"/settings/security/export?q={needle.word}", {})
 
 
 def _id_of(reply: AuditReply) -> str:
@@ -138,11 +144,12 @@ def on_pages() -> Iterator[Sender]:
 def by_design() -> Iterator[Sender]:
     """What the store keeps, and what was deleted from it."""
     yield Sender("a note", _add_note, is_live=True, kept=IN_STORE, tables=frozenset({"notes"}))
-    yield Sender("a note that was replaced", _replace_note, is_live=True)
-    yield Sender("a note that was deleted", _remove_note, is_live=True)
-    yield Sender("a note that a command deleted", _change_notes_by_command, is_live=True)
+    yield Sender("a note that was replaced", _replace_note, is_live=True, kept=DELETED)
+    yield Sender("a note that was deleted", _remove_note, is_live=True, kept=DELETED)
+    yield Sender("a note that a command deleted", _change_notes_by_command, is_live=True, kept=DELETED)
+    yield Sender("the archive of the account", _export, is_live=True)
     yield Sender("the name of a key", _name_key, is_live=True, kept=IN_STORE, tables=frozenset({"keys"}))
-    yield Sender("an account that was erased", _erase_account, is_live=True)
+    yield Sender("an account that was erased", _erase_account, is_live=True, kept=DELETED)
 
 
 def by_search() -> Iterator[Sender]:

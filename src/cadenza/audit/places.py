@@ -17,7 +17,7 @@ from cadenza.store.sqlite.contents import is_sqlite, open_contents
 CLOCKS_S = 10.0  # by how much the clock of a file server may be behind
 FOLDER_FILES_MAX = 500_000
 FOLDER_BYTES_MAX = 8 * 2**30
-OLDER = "not changed since the needles were made"
+OLDER = "files that did not change since the needles were made, which hold none"
 SQLITE_FILES = {
     "": "SQLite database file, with free pages",
     "-wal": "SQLite write-ahead log",
@@ -58,7 +58,8 @@ def search_folder(
             search.skip(OLDER)
             continue
         name = os.path.relpath(path, root)
-        search.add(os.fsencode(name), f"a name in {os.path.dirname(path)}")  # noqa: PTH120 strings
+        if search.add(os.fsencode(name), f"a name in {folder}"):
+            name = "a file with a needle in its name"  # the rest of it may be content
         if stat.S_ISLNK(status.st_mode):
             search.add(os.fsencode(os.readlink(path)), f"the link {name}")  # noqa: PTH115
         elif files >= FOLDER_FILES_MAX or size_bytes + status.st_size > FOLDER_BYTES_MAX:
@@ -70,7 +71,7 @@ def search_folder(
 
 
 def _walk(search: PlaceSearch, folder: str, left_out: set[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything in a folder but folders, with its status."""
+    """Everything under a folder, with its status."""
     try:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: entry.name)

@@ -45,6 +45,7 @@ class PrivateConfig(msgspec.Struct, frozen=True):
     variables: dict[str, str]
     secrets: list[str]  # the names of the needles in them
     has_index: bool  # search is local
+    metrics_token: str  # that opens /metrics; empty if it needs none
     notes: list[str]
 
 
@@ -63,10 +64,17 @@ def make_config(raw: Mapping[str, Any], settings: Settings, places: AuditedPlace
     }
     if "character" in raw:
         tables["character"] = rewrite.character(raw["character"])
-    if "otlp_url" in raw.get("observe", {}):
-        tables["observe"] = {**raw["observe"], "otlp_url": places.upstream_url}
+    if "observe" in raw:
+        tables["observe"] = rewrite.observe()
     rewrite.notes += [f"[{name}] is left out" for name in LEFT_OUT if name in raw]
-    return PrivateConfig(write_toml(tables), rewrite.variables, rewrite.secrets, rewrite.has_index, rewrite.notes)
+    return PrivateConfig(
+        toml=write_toml(tables),
+        variables=rewrite.variables,
+        secrets=rewrite.secrets,
+        has_index=rewrite.has_index,
+        metrics_token=rewrite.variables.get(raw.get("server", {}).get("metrics_token_env", ""), ""),
+        notes=rewrite.notes,
+    )
 
 
 class _Rewrite:
@@ -87,14 +95,25 @@ class _Rewrite:
             self._secret(name, "the token for /metrics")
         return {**given, "host": "127.0.0.1", "port": 0, "drain_s": DRAIN_S}
 
+    def observe(self) -> Table:
+        """Every request is traced."""
+        given: Table = self._raw["observe"]
+        if name := given.get("headers_env"):
+            self._secret(name, "the header for the trace collector", "authorization=")
+        return {**given, "otlp_url": self._places.upstream_url, "sample": 1.0}
+
     def platform(self) -> Table:
         """Without its address: the audit talks to the site on loopback, without TLS."""
         given: Table = self._raw.get("platform", {})
-        self._secret(given.get("secret_key_env", SECRET_KEY_ENV), "the secret key of the site", times=3)
+        self._secret(
+            given.get("secret_key_env", SECRET_KEY_ENV), "the secret key of the site", "of-32-characters-or-more-"
+        )
         kept = ("opening_credit", "opening_credits_per_hour", "secret_key_env")
         return {name: given[name] for name in kept if name in given}
 
     def providers(self) -> Table:
+        if any(one.kind == "embedded" for one in self._settings.providers.values()):
+            self.notes.append("the embedded model is not asked: the built-in upstream answers for it")
         return {PROVIDER: self._provider(PROVIDER, {})} | {
             name: self._provider(name, given) for name, given in self._raw.get("providers", {}).items()
         }
@@ -102,7 +121,6 @@ class _Rewrite:
     def _provider(self, name: str, given: Table) -> Table:
         found = self._settings.providers.get(name)
         if given.get("kind") == "embedded":
-            self.notes.append(f"the embedded model of [providers.{name}] is not asked: the built-in upstream answers")
             given = {}
         if "api_key_file" in given:
             file = self._places.inputs / f"{name}.key"
@@ -151,8 +169,8 @@ class _Rewrite:
             search.pop("index", None)
         return {**given, "search": search}
 
-    def _secret(self, variable: str, name: str, times: int = 1) -> None:
-        self.variables[variable] = self._needles.make(name).word * times
+    def _secret(self, variable: str, name: str, before: str = "") -> None:
+        self.variables[variable] = before + self._needles.make(name).word
         self.secrets.append(name)
 
 

@@ -82,6 +82,9 @@ def _add_open_files(search: PlaceSearch, pid: int, elsewhere: Sequence[Path]) ->
         try:
             target, is_file = os.readlink(path), stat.S_ISREG(path.stat().st_mode)  # noqa: PTH115 keeps what it says
             flags = int((folder.with_name("fdinfo") / number).read_text().partition("flags:")[2].split()[0], 8)
+        except PermissionError:
+            search.skip(PROTECTED, f"process {pid}, file {number}")
+            continue
         except (OSError, IndexError):  # closed meanwhile
             continue
         is_known = any(Path(target).is_relative_to(known) for known in elsewhere)
@@ -89,16 +92,26 @@ def _add_open_files(search: PlaceSearch, pid: int, elsewhere: Sequence[Path]) ->
             add_path(search, path, f"process {pid}, {target}")
 
 
-def search_machine(needles: Needles, since_s: float, working_folder: Path, root: Path = Path("/")) -> list[Searched]:
+def search_machine(
+    needles: Needles,
+    since_s: float,
+    working_folder: Path,
+    root: Path = Path("/"),
+    leave_out: Sequence[Path] = (),
+) -> list[Searched]:
     """Core files where the kernel puts them, shared memory, and swap, which cannot be read.
 
-    Only files that changed after `since_s` (Unix time) are read. `root` is the root of the file system.
+    Only files that changed after `since_s` (Unix time) are read. `root` is the root of the file system. `leave_out`
+    names files that the caller searches as another place.
     """
-    shared = search_folder(needles, SHARED_MEMORY, root / "dev/shm", since_s)
-    return [_search_core_files(needles, since_s, working_folder, root), shared, _name_swap(needles, root)]
+    cores = _search_core_files(needles, since_s, working_folder, root, leave_out)
+    shared = search_folder(needles, SHARED_MEMORY, root / "dev/shm", since_s, leave_out)
+    return [cores, shared, _name_swap(needles, root)]
 
 
-def _search_core_files(needles: Needles, since_s: float, working_folder: Path, root: Path) -> Searched:
+def _search_core_files(
+    needles: Needles, since_s: float, working_folder: Path, root: Path, leave_out: Sequence[Path]
+) -> Searched:
     try:
         pattern = (root / "proc/sys/kernel/core_pattern").read_text().strip()
     except OSError:
@@ -106,7 +119,9 @@ def _search_core_files(needles: Needles, since_s: float, working_folder: Path, r
         search.skip(NO_PROC)
         return search.result()
     if not pattern.startswith("|"):
-        return search_folder(needles, CORE_FILES, (working_folder / pattern).parent, since_s)
+        folder = (working_folder / pattern).parent  # they are in the folder itself
+        below = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+        return search_folder(needles, CORE_FILES, folder, since_s, [*below, *leave_out])
     program = Path(pattern[1:].split()[0]).name
     if program in CORE_FOLDERS:
         return search_folder(needles, CORE_FILES, root / CORE_FOLDERS[program], since_s)

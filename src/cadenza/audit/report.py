@@ -4,17 +4,16 @@ import hashlib
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 import msgspec
 
-from cadenza.audit.findings import AuditVerdict, Findings
+from cadenza.audit.findings import ANSWERED, AuditVerdict, Findings
 from cadenza.config import Settings
 
-ANSWERED = range(200, 400)
 VERDICTS = {
     AuditVerdict.CLEAN: "Nothing that was sent was found where it must not be.",
     AuditVerdict.FOUND: "Content was found where it must not be.",
@@ -37,7 +36,10 @@ def program_facts() -> dict[str, str]:
     try:
         installed = distribution("cadenza")
         record = installed.read_text("RECORD") or ""
-        facts = {"program": f"cadenza {installed.version}", "files": hashlib.sha256(record.encode()).hexdigest()[:16]}
+        facts = {
+            "program": f"cadenza {installed.version}",
+            "installed files": "sha256 " + hashlib.sha256(record.encode()).hexdigest()[:16] + "…",
+        }
     except PackageNotFoundError:
         pass
     machine = f"{platform.system()} {platform.release()} {platform.machine()}"
@@ -72,6 +74,7 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "searched": msgspec.to_builtins(findings.searched),
         "hits": msgspec.to_builtins(findings.hits),
         "kept": {name: sorted(places) for name, places in findings.kept.items()},
+        "remains": {name: sorted(places) for name, places in findings.remains.items()},
         "missing": findings.blind,
     }
 
@@ -88,8 +91,9 @@ def summary(findings: Findings) -> Iterator[str]:
     if findings.notes:
         yield "Not covered"
         yield from (f"           {note}" for note in findings.notes)
-    yield "Stored by design, and found where it belongs"
-    yield from (f"           {name}: {', '.join(sorted(places))}" for name, places in sorted(findings.kept.items()))
+    yield f"By design  These are stored, and were found only where they belong: {_names(findings.kept)}."
+    if findings.remains:
+        yield f"Remains    These were deleted, and stay in files of Postgres for a while: {_names(findings.remains)}."
     if findings.hits:
         yield "FOUND"
         yield from (f"           {line}" for line in _hits(findings))
@@ -135,8 +139,10 @@ def page(findings: Findings) -> str:
         "",
         "## Stored by design",
         "",
-        *_table(("needle", "found in"), ((name, ", ".join(sorted(at))) for name, at in sorted(findings.kept.items()))),
+        *_places(findings.kept),
         *(f"- Not found, although it is stored: {name}" for name in findings.blind),
+        *(["## Deleted, and in files of Postgres until it reuses them", ""] if findings.remains else []),
+        *(_places(findings.remains) if findings.remains else []),
         "## Found where it must not be",
         "",
         *([f"- {line}" for line in _hits(findings)] or ["Nothing."]),
@@ -150,7 +156,7 @@ def moment(began_s: float) -> str:
 
 
 def _status(status: int | None) -> str:
-    return "no request" if status is None else str(status or "no reply")
+    return "not a request" if status is None else str(status or "no reply")
 
 
 def _skipped(findings: Findings) -> Iterator[str]:
@@ -163,6 +169,14 @@ def _hits(findings: Findings) -> Iterator[str]:
     for (needle, form, place, where), count in counts.items():
         times = f", {count} times" if count > 1 else ""
         yield f"{needle} ({form}): {place}{f', {where}' if where else ''}{times}"
+
+
+def _places(found: Mapping[str, set[str]]) -> list[str]:
+    return _table(("needle", "found in"), ((name, "; ".join(sorted(places))) for name, places in sorted(found.items())))
+
+
+def _names(found: Mapping[str, set[str]]) -> str:
+    return ", ".join(sorted(found))
 
 
 def _table(columns: tuple[str, str], rows: Iterable[tuple[str, str]]) -> list[str]:

@@ -56,9 +56,11 @@ class PlaceSearch:
         self._skipped = dict[str, list[str]]()  # what, by reason
         self._unpacked_bytes_max = self._unpacked_left = unpacked_bytes_max
 
-    def add(self, data: bytes, where: str = "") -> None:
-        """Search a whole value."""
+    def add(self, data: bytes, where: str = "") -> bool:
+        """Search a whole value, and return whether something was found that was not known."""
+        before = len(self._hits)
         self.add_pieces((data,), where)
+        return len(self._hits) > before
 
     def add_pieces(self, pieces: Iterable[bytes], where: str = "") -> None:
         """Search a value that comes in pieces."""
@@ -144,7 +146,7 @@ def _listed(reason: str, what: list[str]) -> str:
     """The first few of what was skipped for one reason, and how many there are."""
     named = [one for one in what if one][:NAMED_MAX]
     if not named:
-        return reason if len(what) == 1 else f"{reason} ({len(what)} times)"
+        return reason if len(what) == 1 else f"{reason} ({len(what):,})"
     more = f" and {len(what) - len(named)} more" if len(what) > len(named) else ""
     return f"{', '.join(named)}{more}: {reason}"
 
@@ -182,8 +184,10 @@ class Scanner:
         if not self._is_begun and self._depth == 0:
             self._begin(0, START, data)
         self._is_begun = True
-        buffer = self._tail + data
+        shown = data if data.strip(b"\0") else data[: self._overlap]  # much of a new file is zeros
+        buffer = self._tail + shown
         self._scan(buffer, max(0, len(buffer) - self._overlap))
+        self._at += len(data) - len(shown)
 
     def finish(self) -> None:
         """Decide what the end of the data left open. Compressed data that is cut off was searched as far as it goes."""

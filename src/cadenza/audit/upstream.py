@@ -167,7 +167,7 @@ class AuditUpstream:
     def __init__(self) -> None:
         self.port = 0
         self.counts = {"model": 0, "search engine": 0, "web page": 0, "trace collector": 0}  # of requests
-        self.spans: list[bytes] = []  # what the service sent to its trace collector
+        self.spans: list[bytes] = []  # what its trace collector got
         self._play: PlayReply = GOOD
         self._needle = "nothing in particular"
         self._reached = asyncio.Event()
@@ -199,7 +199,7 @@ class AuditUpstream:
         elif "search" in path:
             self.counts["search engine"] += 1
             exchange.respond(200, JSON, _encode(self._found()))
-        elif path.endswith("/v1/traces"):
+        elif path in {"/v1/traces", "/v1/metrics"}:
             self.counts["trace collector"] += 1
             self.spans.append(body)
             exchange.respond(200, PROTOBUF, b"")
@@ -210,7 +210,7 @@ class AuditUpstream:
         """One result, in the forms of all engines."""
         text = {"content": self._needle, "description": self._needle}
         hits = [{"url": f"{self.url}/page/1", "title": self._needle, **text}]
-        return {"results": hits, "web": {"results": hits}}
+        return {"type": "search", "results": hits, "web": {"results": hits}}
 
 
 @asynccontextmanager

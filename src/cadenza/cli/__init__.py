@@ -28,9 +28,11 @@ from cadenza.cli.model import model
 from cadenza.cli.months import close, report, verify
 from cadenza.cli.operator import audit
 from cadenza.cli.prices import price
+from cadenza.cli.requests import explain, tail
 from cadenza.cli.serve import backup, migrate, serve
 from cadenza.cli.suites import suite
 from cadenza.cli.tokens import tokens
+from cadenza.cli.top.command import top
 from cadenza.cli.vouchers import vouchers
 from cadenza.cli.watch import watch
 
@@ -75,6 +77,9 @@ ledger.add_command(verify)
 app.add_command(ledger)
 app.add_command(documents)
 app.add_command(report)
+app.add_command(top)
+app.add_command(explain)
+app.add_command(tail)
 app.add_command(click.Group("acts", dict(audit.commands), hidden=True))  # the name of `audit` in earlier releases
 audit.add_command(retention)
 app.add_command(audit)

@@ -1,4 +1,4 @@
-"""cadenza account: create, list, credit, correct, what an operator changes, links, and erase."""
+"""cadenza account: create, list, credit, correct, what an operator changes, links, export and erase."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -239,6 +239,38 @@ def remove_second_factor(email: str, config: str | None) -> None:
 
     account = with_store(load_config(config), lambda store: remove_second_factors(store, email, COMMAND_LINE, now_ms()))
     say(f"{account.email} signs in with its password alone now.")
+
+
+@accounts.command()
+@email_argument
+@click.option("--out", metavar="FILE", help="A file that does not exist yet.", show_default="named after the account")
+@config_option
+def export(email: str, out: str | None, config: str | None) -> None:
+    """Write everything that is stored about an account into a zip file: personal data, usage, money and documents.
+
+    Its README.txt explains every field. It has no passwords, keys or hashes, and no message content.
+    """
+    from pathlib import Path  # noqa: PLC0415 import time
+
+    from cadenza.control.account.accounts import get_account  # noqa: PLC0415 import time
+    from cadenza.control.account.export import archive_name, write_to  # noqa: PLC0415 import time
+
+    settings, at_ms = load_config(config), now_ms()
+    account = with_store(settings, lambda store: get_account(store, email))
+    path = Path(out or archive_name(account, at_ms))
+    try:
+        with path.open("xb") as file:
+            path.chmod(0o600)
+            with_store(settings, lambda store: write_to(file, store, account.email, COMMAND_LINE, at_ms))
+    except FileExistsError:
+        raise ValueError(f"{path} exists already: choose another file with --out.") from None
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise ValueError(f"{path} cannot be written: {error.strerror}.") from None
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    say(f"{path} has everything about {account.email}: {path.stat().st_size:,} bytes. Only its owner should see it.")
 
 
 @accounts.command()

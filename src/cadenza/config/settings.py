@@ -13,8 +13,9 @@ import msgspec
 from cadenza.core.classes import ClassVersion, ConfiguredClass, GateLimits
 from cadenza.core.documents import Seller
 from cadenza.core.money import Price
-from cadenza.core.records import Route
+from cadenza.core.records import RetentionBy, Route
 from cadenza.core.retention import RetentionLimits
+from cadenza.upstreams.dialects import DIALECTS
 
 DEFAULT_PRICES = MappingProxyType(
     {
@@ -98,6 +99,19 @@ class SharedStateSettings(msgspec.Struct, frozen=True):
     url: str = "memory://"
 
 
+class ObserveSettings(msgspec.Struct, frozen=True):
+    """The OpenTelemetry collector, and the share of requests that is traced.
+
+    `headers` of its requests come from the variable `headers_env`. `proxy` comes from the environment.
+    """
+
+    otlp_url: str | None = None
+    sample: float = 0.01
+    headers_env: str | None = None
+    headers: str | None = None
+    proxy: str | None = None
+
+
 class LimitSettings(msgspec.Struct, frozen=True):
     """The smoothed request rate of a key, the number of chat requests in flight, and those of revoked keys."""
 
@@ -122,6 +136,11 @@ class ProviderSettings(msgspec.Struct, frozen=True):
     api_version: str | None = None
     insecure: bool = False  # http to a public host is allowed
     proxy: str | None = None  # from the environment
+
+    @property
+    def retention_by(self) -> RetentionBy:
+        """What makes sure of zero retention. The embedded model is on this machine."""
+        return "api" if self.kind == "embedded" or DIALECTS[self.dialect].enforces_retention else "contract"
 
 
 class WatchSettings(msgspec.Struct, frozen=True):
@@ -217,7 +236,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     `fault_point` is only for tests: the step at which the process kills itself. `missing_secrets` has a sentence for
     each secret that should be in the environment and is not, and `missing_models` for each embedded model that is not
-    installed.
+    installed, and `missing_extras` for what an extra of the package would bring.
     """
 
     source: Path | None
@@ -234,10 +253,15 @@ class Settings(msgspec.Struct, frozen=True):
     mail: MailSettings | None = None
     payments: StripeSettings | None = None
     billing: Seller | None = None  # None: no documents are issued
+    observe: ObserveSettings = ObserveSettings()
     retention: RetentionLimits = RetentionLimits()
     fault_point: str | None = None
     missing_secrets: tuple[str, ...] = ()
     missing_models: tuple[str, ...] = ()
+    missing_extras: tuple[str, ...] = ()
+
+    def retention_of_providers(self) -> dict[str, RetentionBy]:
+        return {name: provider.retention_by for name, provider in self.providers.items()}
 
     def configured_classes(self) -> dict[str, ConfiguredClass]:
         """The classes with routes, as versions that are not recorded yet."""
@@ -255,9 +279,9 @@ class Settings(msgspec.Struct, frozen=True):
             raise ConfigError(list(self.missing_secrets), self.source)
 
     def require_complete(self) -> None:
-        """The same, and ConfigError if a model is not installed: all that a start needs."""
+        """The same, and ConfigError if a model or an extra is not installed: all that a start needs."""
         if self.missing_models and not self.source:
             raise NoModel
         self.require_secrets()
-        if self.missing_models:
-            raise ConfigError(list(self.missing_models), self.source)
+        if missing := [*self.missing_models, *self.missing_extras]:
+            raise ConfigError(missing, self.source)

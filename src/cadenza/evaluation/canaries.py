@@ -24,6 +24,7 @@ from cadenza.evaluation.canary import (
     ACCOUNT_BITS,
     GROUPS,
     HOUR_MS,
+    MEASURES,
     Block,
     CanaryState,
     NextStep,
@@ -205,6 +206,8 @@ class Canaries:
             elif before is None or before.step != (candidate.version, served.share):
                 counter = self._counters[class_id] = StepCounter(served, self._rules, now_ms)
                 self._observer.watched[class_id] = counter.take
+                for measure in MEASURES:  # from zero on: Prometheus sees no increase in a series that begins at 1
+                    self._observer.metrics.canary_rollbacks.labels(class_id, measure)
 
     async def _add(self, counter: StepCounter) -> NextStep | None:
         """Add the counts to the stored state. Counts of a step that has ended are dropped."""

@@ -24,7 +24,7 @@ from cadenza.gateway.endpoints import (
     unknown_path,
 )
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.request import ApiRequest, RequestRecord
+from cadenza.gateway.request import ApiRequest, At, RequestRecord
 from cadenza.http.exchange import STREAMING, Exchange, Interruption
 from cadenza.observe import places
 from cadenza.process import is_exhausted
@@ -58,12 +58,17 @@ ENDPOINTS = {
 ONE_MODEL = Endpoint("model", READ, "models", get_model)
 
 
-async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | None = None) -> None:
+async def serve_api(
+    gateway: Gateway,
+    exchange: Exchange,
+    endpoint: Endpoint | None = None,
+    make_record: Callable[[Exchange, At], RequestRecord] = RequestRecord,
+) -> None:
     """Serve one request, by the endpoint of its path under /v1 unless another is given.
 
     It always gets a reply, or its connection is closed.
     """
-    record = RequestRecord(exchange)
+    record = make_record(exchange, gateway.observer.at)
     answers = Answers(exchange, record.request_id, endpoint.headers if endpoint else CORS)
     gateway.in_flight.begin(exchange)
     try:
@@ -84,12 +89,14 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
         record.principal = caller.principal
         answers.headers += rate_headers(caller.ticket)
         authorize(gateway, exchange, caller, endpoint.scope)  # 403 429
+        record.at("identified")
         await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record, gateway.snapshot))
     except CadenzaError as error:
         record.ended_by(error)
         answers.fail(error)
     except StoreUnavailable as error:
         record.ended_by(error)
+        gateway.observer.metrics.refused.labels("store").inc()
         answers.fail(RateLimited("The service cannot reach its store at the moment. Retry shortly.", RETRY_S))
     except asyncio.CancelledError as error:
         record.ended_by(error)

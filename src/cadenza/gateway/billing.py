@@ -108,7 +108,7 @@ class Credit:
     async def __aenter__(self) -> Self:
         hold = self._quote.hold
         held = self._ledger.hold_now(hold) or await self._hold(self._quote)
-        self._record.held(hold.completion_id, hold.class_id, hold.version)
+        self._record.held(hold)
         self.output_limit = held.allowance_tokens
         self.meter = UsageMeter(self._tokenizer, self._quote.prompt, self.output_limit)
         self._ledger.track(hold.completion_id, self.meter)

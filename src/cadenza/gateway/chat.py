@@ -1,8 +1,8 @@
 """One chat request, from its body to its last byte, in one function.
 
 `serve_api` has already checked key, scope and rate. `serve_chat` checks size, JSON and fields, model, slot and credit,
-in this order. Beside each step are the statuses that it can refuse the request with. `at` marks the steps at which a
-test can kill the process.
+in this order. Beside each step are the statuses that it can refuse the request with. `at` marks the steps, for the
+spans of a traced request, and for a test that kills the process.
 """
 
 import asyncio
@@ -49,11 +49,12 @@ MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it 
 
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
-    snapshot, grounder, principal, at = request.snapshot, gateway.grounder, request.principal, gateway.observer.at
-    tokenizer = gateway.dispatcher.tokenizer
+    snapshot, grounder, principal, record = request.snapshot, gateway.grounder, request.principal, request.record
+    tokenizer, at = gateway.dispatcher.tokenizer, record.at
     upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
     chat = read_chat_now(request.exchange, upload)  # 415 400
     chat = chat or await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 413 402 408 429
+    at("read")
     served, media = snapshot.catalogue.find(chat.model, principal), chat.media  # 400
     if chat.needs or chat.files:
         served = with_able_routes(served, chat, grounder, snapshot.catalogue)  # 400
@@ -71,6 +72,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         slot = await wait_for_slot(gateway.slots, key_id, gateway.observer.metrics)  # 429
         request.record.note("slot")
     with slot, heartbeat:
+        at("admitted")
         grounding = NO_GROUNDING
         wanted = find_wanted(chat, principal, request.exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
@@ -79,11 +81,12 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         plan = plan or await fit(served.plan, served.prices, prompt, chat, principal.balance_nano)  # 400 402
         quote = size_hold(request, served, plan, chat, prompt)
         at("quoted")
-        async with Credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
+        async with Credit(gateway.ledger, tokenizer, record, quote) as credit:  # 402 409 429
             at("held")
             ask = compose_now(chat, served.character, prompt, credit, plan, grounding)
             ask = ask or await compose(chat, served.character, prompt, credit, plan, grounding)
-            record = request.record
+            if record.upstream_headers:
+                ask = msgspec.structs.replace(ask, headers=record.upstream_headers)
             dispatch = Dispatch(
                 plan,
                 ask,

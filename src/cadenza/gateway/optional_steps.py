@@ -47,7 +47,9 @@ async def ground(
     decide = ModelDecision(gateway.dispatcher, request.snapshot, served, charges) if served.decides_by_model else None
     terms = grounder.search_terms()
     charge = partial(charge_search, charges, gateway.rates, principal.account_id, terms) if terms else nullcontext
-    to_ground = GroundingRequest(chat, served.plan, prompt, principal, affordable, charge, decide)
+    to_ground = GroundingRequest(
+        chat, served.plan, prompt, principal, affordable, charge, decide, request.record.gathered
+    )
     grounding = await grounder.ground(to_ground, wanted)
     if charges.charged_nano:
         grounding = msgspec.structs.replace(grounding, charged_nano=charges.charged_nano)

@@ -1,12 +1,10 @@
 """One request to the API while it runs: what an endpoint is handed, and the record that its Outcome is made from."""
 
-import asyncio
 import time
 from collections.abc import Callable
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, Internal, KeyRevoked, RateLimited
 from cadenza.core.records import (
     DISCONNECTED_STATUS,
     BilledPart,
@@ -17,24 +15,27 @@ from cadenza.core.records import (
     Route,
 )
 from cadenza.gateway.answers import Answers, request_id_of
+from cadenza.gateway.endings import early_end
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.exchange import Exchange, Interruption
-from cadenza.process import is_exhausted
+from cadenza.ledger.rules import Hold
 from cadenza.routing.catalogue import Snapshot
-from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.base import Fault
 
-SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
-INTERRUPTED_STATUSES = {Interruption.SHUTDOWN: SHUTDOWN_STATUS, Interruption.REVOKED: KeyRevoked.status}
-INTERRUPTED_CAUSES = {Interruption.SHUTDOWN: "shutdown", Interruption.REVOKED: KeyRevoked.cause}
-DISCONNECTED_CAUSE = "disconnected"
+At = Callable[[str], object]  # is told the name of a step that a request has reached
 
 
 class RequestRecord:
-    """Each stage reports to it what it found out. Counts and metadata only, never content."""
+    """Each stage reports to it what it found out. Counts and metadata only, never content.
 
-    def __init__(self, exchange: Exchange) -> None:
+    `TracedRecord` (traces.py) keeps more of it.
+    """
+
+    upstream_headers: Callable[[], bytes] | None = None  # further headers for an upstream, of a request that has any
+
+    def __init__(self, exchange: Exchange, at: At = len) -> None:
+        self.at = at
         self.request_id = request_id_of(exchange)
         self.completion_id = ""  # of a chat whose credit is held
         self._exchange = exchange
@@ -51,19 +52,9 @@ class RequestRecord:
         self._steps: list[RequestStep] = []
 
     def ended_by(self, error: BaseException) -> int:
-        """Note why the request ended early, and return its status. If its task was cancelled, the reason decides."""
-        if isinstance(error, CadenzaError):
-            self._cause = error.cause
-            return error.status
-        if isinstance(error, StoreUnavailable):
-            self._cause = "store"
-            return RateLimited.status
-        if not isinstance(error, asyncio.CancelledError):
-            self._cause = "memory" if is_exhausted(error) else Internal.cause
-            return RateLimited.status if is_exhausted(error) else Internal.status
-        reason = self._exchange.interruption or Interruption.DISCONNECT
-        self._cause = INTERRUPTED_CAUSES.get(reason, DISCONNECTED_CAUSE)
-        return INTERRUPTED_STATUSES.get(reason, DISCONNECTED_STATUS)
+        """Note why the request ended early, and return its status."""
+        status, self._cause = early_end(error, self._exchange.interruption)
+        return status
 
     def note(self, kind: str, route: Route | None = None, cause: str = "", status: int | None = None) -> None:
         """Something unusual happened: `RequestStep` has the kinds."""
@@ -75,8 +66,8 @@ class RequestRecord:
         """Whether the service stopped, and interrupted the request for that."""
         return self._exchange.interruption is Interruption.SHUTDOWN
 
-    def held(self, completion_id: str, class_id: str, version: int | None) -> None:
-        self.completion_id, self._class_id, self._version = completion_id, class_id, version
+    def held(self, hold: Hold) -> None:
+        self.completion_id, self._class_id, self._version = hold.completion_id, hold.class_id, hold.version
         self._held_s = time.perf_counter()
 
     def left_to(self, route: Route) -> None:
@@ -102,6 +93,9 @@ class RequestRecord:
         """A route failed after it had begun to answer."""
         self._fault = fault.kind.value
         self.note("broke_off", route, fault.kind.value, fault.status)
+
+    def gathered(self, part: str, began_s: float, result: str) -> None:
+        """A part of grounding ended."""
 
     def outcome(self, status: int | None = None, result: ReplyResult | None = None) -> Outcome:
         """How the request ended: with the status given, or with that of the reply."""

@@ -8,7 +8,7 @@ out: one that cannot be read is 400 with its name, and one that cannot be read a
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import TypeVar
 
@@ -42,6 +42,7 @@ from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import Store, StoreUnavailable
 
 T = TypeVar("T")
+OnPart = Callable[[str, float, str], None]
 
 FILES_S = 60.0
 MEMORY_S = 1.0
@@ -78,6 +79,7 @@ class GroundingRequest(msgspec.Struct, frozen=True):
     """A chat request, with its budget.
 
     `charge` charges a search. `decide` asks a model whether one is needed; without it, the score of the words decides.
+    `on_part` is told each part that was gathered, when it began, and its result.
     """
 
     chat: ChatRequest
@@ -87,6 +89,7 @@ class GroundingRequest(msgspec.Struct, frozen=True):
     affordable: Affordable
     charge: ChargeSearch = nullcontext
     decide: DecideByModel | None = None
+    on_part: OnPart = lambda _part, _began_s, _result: None
 
 
 class GroundingBudget(msgspec.Struct, frozen=True):
@@ -163,7 +166,7 @@ class Grounder:
         sent = [SentFile(part.name, memoryview(part.data)) for part in request.chat.files]
         asked = AskedOfFiles(question.text, question.texts[-2] if len(question.texts) > 1 else "")
         reading = self._reader.read_files(request.principal.account_id, sent, asked, tokens_max)
-        texts = await self._in_time(reading)
+        texts = await self._in_time(reading, request.on_part)
         for one in texts:
             if one.is_cut and one.tokens < LEAST_TOKENS:
                 raise UnreadableAttachment(one.name, NO_ROOM)
@@ -173,9 +176,9 @@ class Grounder:
         """How large a file is. 400 if it cannot be read, 429 if not now."""
         return await self._in_time(self._reader.measure(account_id, name, data))
 
-    async def _in_time(self, reading: Awaitable[T]) -> T:
+    async def _in_time(self, reading: Awaitable[T], on_part: OnPart | None = None) -> T:
         try:
-            return await self._run("attachments", FILES_S, reading)
+            return await self._run("attachments", FILES_S, reading, on_part)
         except FAILURES as failure:
             self._observer.metrics.refused.labels("files").inc()
             busy = failure if isinstance(failure, ReaderBusy) else ReaderBusy("it took too long", retry_s=5.0)
@@ -189,7 +192,7 @@ class Grounder:
             return ()
         recalling = recall(self.store, request.principal.account_id, question.text, tokens_max)
         try:
-            return await self._run("memory", MEMORY_S, recalling)
+            return await self._run("memory", MEMORY_S, recalling, request.on_part)
         except FAILURES:
             return ()
 
@@ -199,24 +202,30 @@ class Grounder:
         account_id = request.principal.account_id
         wanted = SearchRequest(account_id, question.texts, tokens_max, request.charge, request.decide)
         try:
-            return await self._run("search", self.search.settings.timeout_s, self.search.find(wanted))
+            limit_s = self.search.settings.timeout_s
+            return await self._run("search", limit_s, self.search.find(wanted), request.on_part)
         except FAILURES:
             return SEARCH_FAILED
 
-    async def _run(self, part: str, limit_s: float, gathering: Awaitable[T]) -> T:
+    async def _run(self, part: str, limit_s: float, gathering: Awaitable[T], on_part: OnPart | None = None) -> T:
         """The result of a part. Each outcome is counted, a failure with its reason."""
-        metrics, began_s = self._observer.metrics, time.monotonic()
+        metrics, began_s, result = self._observer.metrics, time.perf_counter(), "failed"
         try:
             async with asyncio.timeout(limit_s):
                 found = await gathering
         except FAILURES as failure:
-            metrics.grounding.labels(part, "late" if isinstance(failure, TimeoutError) else "failed").inc()
+            result = "late" if isinstance(failure, TimeoutError) else "failed"
+            metrics.grounding.labels(part, result).inc()
             metrics.grounding_failures.labels(part, failure_reason(failure)).inc()
             raise
+        else:
+            result = "added" if found else "nothing"
+            metrics.grounding.labels(part, result).inc()
+            return found
         finally:
-            metrics.grounding_time.add(part, time.monotonic() - began_s)
-        metrics.grounding.labels(part, "added" if found else "nothing").inc()
-        return found
+            metrics.grounding_time.add(part, time.perf_counter() - began_s)
+            if on_part:
+                on_part(part, began_s, result)
 
 
 def failure_reason(failure: Exception) -> str:

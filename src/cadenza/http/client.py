@@ -57,9 +57,9 @@ class HttpClient:
             fields |= proxy_authorization(self._proxy)
         self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
 
-    def head(self, method: str, path: str) -> bytes:
-        """The head of any number of requests, up to the length of their bodies."""
-        return f"{method} {self._path}{path} HTTP/1.1\r\n".encode() + self._fields + b"content-length: "
+    def head(self, method: str, path: str, fields: bytes = b"") -> bytes:
+        """The head of any number of requests, up to the length of their bodies. `fields` are further header lines."""
+        return f"{method} {self._path}{path} HTTP/1.1\r\n".encode() + self._fields + fields + b"content-length: "
 
     async def send(
         self,

@@ -294,8 +294,10 @@ class Connection(asyncio.Protocol):
         """Serve an exchange. If the application returns without a complete reply, abort the connection."""
         try:
             await self._serve(exchange)
-        except Exception:  # noqa: BLE001, S110 the application has logged it
-            pass
+        except ConnectionAbortedError:
+            pass  # the application wants the connection closed, and has logged why
+        except Exception as error:  # noqa: BLE001 one exchange must not stop the connections of others
+            self._loop.call_exception_handler({"message": "an exchange failed", "exception": error})
         finally:
             if exchange.state is not COMPLETE and exchange is self._exchange:
                 self.abort()

@@ -43,6 +43,7 @@ REVISIONS = (
     "0016",
     "0017",
     "0018",
+    "0019",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

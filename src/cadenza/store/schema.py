@@ -529,3 +529,21 @@ upstream_attempts = Table(  # requests to providers that no metering row has, or
     Column("prompt_tokens", BigInteger, nullable=False),  # as far as they are known
     Column("completion_tokens", BigInteger, nullable=False),
 )
+
+request_details = Table(  # of requests that were not plain, for a few days: observe/details.py
+    "request_details",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("request_id", Text, nullable=False),
+    Column("completion_id", Text),  # where credit was held
+    *required(Text, "account_id", "key_id", "endpoint", "class_id"),
+    Column("version", Integer),
+    *required(Text, "provider", "model"),
+    Column("status", Integer, nullable=False),
+    *required(Text, "cause", "fault"),
+    Column("is_charged", Boolean, nullable=False),  # it has an entry, though maybe of nothing
+    *required(BigInteger, "ended_at", "duration_ms"),
+    *(Column(f"{name}_ms", BigInteger) for name in ("first_byte", "held", "answered", "settle")),
+    Column("steps", Text, nullable=False),  # JSON: a list of RequestStep
+    *(Index(f"ix_request_details_{name}", name) for name in ("request_id", "completion_id", "account_id", "ended_at")),
+)

@@ -85,6 +85,7 @@ class Ask(Content, msgspec.Struct, frozen=True):
     is_large: bool = False  # it must not be copied as a whole: that would hold up other requests
     counted_bytes: int | None = None  # the most bytes that credit is held for; None if none is held
     on_asked: Callable[[Route | None], None] = lambda _route: None
+    headers: Callable[[], bytes] | None = None  # further ones for each request to an upstream, which name its trace
 
     def messages_for(self, route: Route) -> Sequence[msgspec.Raw]:
         return self.separate if self.separate and route.system == "each" else self.messages

@@ -69,8 +69,9 @@ class OpenAIUpstream:
             body = self._writer.write(route, ask)
             ask.check_counted(len(body))
         head = self._head
-        if self._has_deployments:
-            head = self._http.head("POST", f"/deployments/{quote(route.model, safe='')}{self._path}")
+        if self._has_deployments or ask.headers:
+            path = f"/deployments/{quote(route.model, safe='')}{self._path}" if self._has_deployments else self._path
+            head = self._http.head("POST", path, ask.headers() if ask.headers else b"")
         return HttpReply(self._http, route, ask).open(head, body)
 
     async def probe(self) -> Probe:

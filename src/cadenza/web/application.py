@@ -37,6 +37,7 @@ from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
 from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.store import StoreUnavailable
+from cadenza.web.account.archive_turns import ArchiveTurns
 from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE
 from cadenza.web.docs.openapi import PLATFORM, build_document
 from cadenza.web.docs.reference import Reference
@@ -110,6 +111,7 @@ def build_site(parts: SiteParts) -> Starlette:
         payments=Stripe(stripe) if stripe else None,
         log_eraser=LogEraser(store),
         pdf_queue=PdfQueue(),
+        archive_turns=ArchiveTurns(),
     )
     return _build_application(context)
 

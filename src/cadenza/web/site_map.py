@@ -2,6 +2,7 @@
 
 from cadenza.web import home
 from cadenza.web.account import (
+    archive,
     keys,
     links,
     memory,
@@ -21,7 +22,7 @@ from cadenza.web.operator import documents as operator_documents
 from cadenza.web.operator import keys as operator_keys
 from cadenza.web.routes import Routes
 
-ACCOUNT = (sign_in, sign_up, links, passkeys, keys, preferences, memory, security, second_factor, tokens)
+ACCOUNT = (sign_in, sign_up, links, passkeys, keys, preferences, memory, security, archive, second_factor, tokens)
 MONEY = (usage, activity, credit, payments, statement, documents)
 OPERATOR_MONEY = (operator_documents, ledger, months)
 OPERATOR = (overview, load, search, accounts, requests, operator_keys, classes, *OPERATOR_MONEY, audit_log)

@@ -23,6 +23,7 @@ from cadenza.core.rates import Rate
 from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
+from cadenza.web.account.archive_turns import ArchiveTurns
 from cadenza.web.cookies import CSRF_HEADER, SESSION_COOKIE, Origin, cookie_name, csrf_token, is_own_request
 from cadenza.web.docs.reference import ApiDocument, Reference
 from cadenza.web.errors import BadForm, NotSignedIn, TooMany, WrongOrigin
@@ -56,6 +57,7 @@ class WebContext(SiteParts, frozen=True, kw_only=True):
     payments: PaymentProvider | None  # None: no payment by card
     log_eraser: LogEraser
     pdf_queue: PdfQueue
+    archive_turns: ArchiveTurns
 
     def send_notice(self, to: str, notice: EmailText, detail: str = "") -> None:
         """Notify the owner of an account of a change by e-mail, if e-mail is configured."""

@@ -106,6 +106,14 @@ def test_a_needle_is_found_across_pieces(write: Callable[[str], bytes]) -> None:
     assert search_bytes(needles, PLACE, [data[at : at + 1] for at in range(len(data))]).hits == whole
 
 
+def test_offsets_after_zeros_are_right() -> None:
+    """Pieces of zeros, which are passed over, count in the offset of a needle that begins before or after them."""
+    needles = Needles()
+    word = needles.make("a user message").word.encode()
+    pieces = [b"--" + word[:5], word[5:], bytes(5000), bytes(50), bytes(5000), word]
+    assert [hit.offset for hit in search_bytes(needles, PLACE, pieces).hits] == [2, 2 + len(word) + 10_050]
+
+
 def test_a_needle_that_is_cut_off_is_a_hit() -> None:
     """A log line that ends in the middle of a needle is a leak too."""
     needles = Needles()
@@ -155,4 +163,4 @@ def test_many_hits_are_bounded() -> None:
     needle = needles.make("a user message")
     searched = search_bytes(needles, PLACE, needle.word.encode() * (HITS_MAX + 5))
     assert len(searched.hits) == HITS_MAX
-    assert searched.skipped == [f"more than {HITS_MAX} hits: the others are not listed (5 times)"]
+    assert searched.skipped == [f"more than {HITS_MAX} hits: the others are not listed (5)"]

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import pytest
 
+from cadenza.core.money import Price
 from cadenza.core.records import Outcome, ReplyResult, Usage
 from cadenza.gateway.request import RequestRecord
 from cadenza.http.headers import Headers
+from cadenza.ledger.rules import Hold
 from cadenza.store.schema import usage as usage_table
 from cadenza.store.tables import keys
 from cadenza.store.tables.keys import NewKey
@@ -358,7 +360,7 @@ def test_a_record_knows_what_its_stages_reported() -> None:
     empty = record.outcome()
     record.endpoint = "chat"
     record.principal = PRINCIPAL
-    record.held("chatcmpl-one", "forte", 3)
+    record.held(Hold("chatcmpl-one", "a", "k", "forte", 100, 50, Price(10, 30), stream=True, started_at=1))
     record.routed(ROUTE)
     outcome = record.outcome(502, ReplyResult(USAGE, None, "truncated", is_free=True))
     assert (empty.request_id, empty.endpoint, empty.status, empty.key_id) == (REQUEST_ID, "unknown", 499, "")

@@ -56,6 +56,7 @@ async def check_installation(settings: Settings) -> list[Check]:
         Check("config", "ok", source),
         *(Check("secrets", "fault", missing, "Set it, then start again.") for missing in settings.missing_secrets),
         *(Check("model", "fault", missing) for missing in settings.missing_models),
+        *(Check("extras", "fault", missing) for missing in settings.missing_extras),
         await check_store(settings.store.url),
         await check_shared_state(settings.shared_state.url),
         check_region(settings.store.region),

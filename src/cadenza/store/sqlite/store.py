@@ -111,7 +111,7 @@ class SqliteStore:
 
     is_shared_by_machines = False
     writes_in_parallel = False
-    write_advice = "free space on its disk, check that its folder can be written"
+    write_advice = "end a process that locks it, free space on its disk, check that its folder can be written"
 
     def __init__(self, path: Path, wait_s: float = WAIT_S) -> None:
         self.path = path

@@ -19,6 +19,7 @@ from cadenza.store.schema import (
     notes,
     passkeys,
     recovery_codes,
+    request_details,
     sessions,
     totp,
     usage,
@@ -56,7 +57,18 @@ CLEAR_OTHER_AUDIT_EVENTS = Statement(
 REMOVE_LINKS = Statement(delete(links).where(links.c.email == bindparam("address")))
 REMOVE_OWNED = [
     Statement(delete(table).where(table.c.account_id == bindparam("account")))
-    for table in (sessions, access_tokens, links, totp, recovery_codes, passkeys, notes, idempotency, buyers)
+    for table in (
+        sessions,
+        access_tokens,
+        links,
+        totp,
+        recovery_codes,
+        passkeys,
+        notes,
+        idempotency,
+        buyers,
+        request_details,
+    )
 ]
 FORGET_DIGESTS = Statement(
     update(usage)

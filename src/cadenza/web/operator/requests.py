@@ -1,21 +1,26 @@
-"""One charged request for operators: what it cost and why, and its refund. Unknown ids are 404."""
+"""Requests for operators: the newest of all accounts, and one with all that is known of it, and its refund.
+
+The same as `cadenza tail` and `cadenza explain`. Unknown ids are 404.
+"""
 
 import msgspec
 from starlette.responses import Response
 
 from cadenza.control.email import messages as notices
 from cadenza.control.money.refunds import refund_request
-from cadenza.control.money.statement import find_charge
-from cadenza.core.formats import dollars_or_none
+from cadenza.control.requests import OperatorRequest, RequestFollower, explain_one, parse_filter
+from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
-from cadenza.ledger.statement import ChargeDetails
-from cadenza.web.errors import Missing
+from cadenza.core.records import CLASSES
+from cadenza.web.errors import BadForm, Missing
 from cadenza.web.money.credit import read_dollars
-from cadenza.web.money.statement import view_prices
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
 ONE = "/operator/requests/{completion_id}"
+SHOWN = 50
+FILTERS = ("account", "key", "class", "status", "slow")
+STATUSES = {"": "All", "200": "Served", "4xx,5xx": "Not served", "429": "Refused, 429", "5xx": "Failed, 5xx"}
 
 
 class RequestRefund(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,75 +30,92 @@ class RequestRefund(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     part: str = ""
 
 
-class OperatorRequest(msgspec.Struct, frozen=True):
-    """A charged request. `charged` is negative, and `granted` the part of it that was granted credit.
+class NewestRequest(msgspec.Struct, frozen=True):
+    """A request that has ended. `cause` and `fault` say why, if it was not served; `cost` is what it was charged."""
 
-    Prices are in dollars a token. Older requests lack some of this.
-    """
-
-    completion_id: str
-    request_id: str | None
+    request_id: str
+    completion_id: str | None
+    ended_at: str
     account_id: str
     email: str
-    key_id: str | None
-    created_at: str
-    charged: str
-    granted: str | None
-    refunded: str | None
-    class_id: str | None
-    version: int | None
-    provider: str | None
-    model: str | None
-    prompt_tokens: int | None
-    cached_tokens: int | None
-    completion_tokens: int | None
-    input_price: str | None
-    cached_input_price: str | None
-    output_price: str | None
+    key_id: str
+    key_name: str
+    key_prefix: str
+    class_id: str
+    provider: str
+    model: str
+    status: int
+    cause: str
+    fault: str
+    prompt_tokens: int
+    completion_tokens: int
+    cost: str
+    first_byte_ms: int | None
+    duration_ms: int
+
+
+class NewestRequests(msgspec.Struct, frozen=True):
+    """The newest requests of all accounts, newest first."""
+
+    data: list[NewestRequest]
+    object: str = "list"
+
+
+async def requests_page(visit: Visit) -> Response:
+    found, chosen = await list_requests(visit), _chosen(visit)
+    return visit.page("operator/requests.html", found=found.data, chosen=chosen, classes=CLASSES, statuses=STATUSES)
+
+
+async def list_requests(visit: Visit) -> NewestRequests:
+    chosen = _chosen(visit)
+    try:
+        wanted = parse_filter(*(chosen.get(name, "") for name in FILTERS))
+    except ControlError as error:
+        raise BadForm(error.message) from None
+    found = await RequestFollower(visit.store, wanted).newest(SHOWN)
+    return NewestRequests([to_record(NewestRequest, one) for one in reversed(found)])
 
 
 async def request_page(visit: Visit, error: str = "", typed: RequestRefund | None = None) -> Response:
-    return visit.page("operator/request.html", found=await _find(visit), error=error, typed=typed)
+    return visit.page("operator/request.html", found=await get_request(visit), error=error, typed=typed)
 
 
 async def get_request(visit: Visit) -> OperatorRequest:
-    found = await _find(visit)
-    entry = found.entry
-    return to_record(
-        OperatorRequest,
-        entry,
-        account_id=found.account_id,
-        email=found.email,
-        charged=format_dollars(entry.amount_nano),
-        granted=dollars_or_none(entry.granted_nano),
-        refunded=dollars_or_none(entry.refunded_nano),
-        **view_prices(entry),
-    )
-
-
-async def refund(visit: Visit, given: RequestRefund) -> OperatorRequest:
-    await _find(visit)
-    part_nano = read_dollars(given.part) if given.part.strip() else None
-    completion_id, by = visit.path_param("completion_id"), visit.actor
-    done = await refund_request(visit.store, completion_id, part_nano, given.reason, by, visit.now_ms)
-    visit.context.send_notice(done.email, notices.CREDIT_ADDED, format_dollars(done.amount_nano))
-    return await get_request(visit)
-
-
-async def _find(visit: Visit) -> ChargeDetails:
-    found = await find_charge(visit.store, visit.path_param("completion_id"))
+    found = await explain_one(visit.store, visit.path_param("completion_id"), visit.now_ms)
     if found is None:
         raise Missing
     return found
 
 
+async def refund(visit: Visit, given: RequestRefund) -> OperatorRequest:
+    found = await get_request(visit)
+    part_nano = read_dollars(given.part) if given.part.strip() else None
+    completion_id, by = found.completion_id or visit.path_param("completion_id"), visit.actor
+    done = await refund_request(visit.store, completion_id, part_nano, given.reason, by, visit.now_ms)
+    visit.context.send_notice(done.email, notices.CREDIT_ADDED, format_dollars(done.amount_nano))
+    return await get_request(visit)
+
+
+def _chosen(visit: Visit) -> dict[str, str]:
+    query = visit.request.query_params
+    return {name: query[name].strip() for name in FILTERS if query.get(name, "").strip()}
+
+
 ROUTES: Routes = (
+    get("/operator/requests", requests_page),
     get(ONE, request_page),
     form(f"{ONE}/refund", refund, ONE, "refunded", on_error=request_page, needs_proof=True),
     endpoint(
         "GET",
+        "/operator/requests",
+        "List the newest requests of all accounts: of one account, key or class, with a status, or slow ones",
+        list_requests,
+        scope="operator.accounts:read",
+    ),
+    endpoint(
+        "GET",
         ONE,
-        "Show a charged request, and how its charge comes about",
+        "Show a request: what happened to it, and how its charge comes about",
         get_request,
         scope="operator.accounts:read",
     ),

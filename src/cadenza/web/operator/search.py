@@ -7,6 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.control.operator import find_keys, find_requests, get_account_by_id, search_accounts
+from cadenza.control.requests import explain_one
 from cadenza.core.codes import KEY_PREFIX, display_prefix
 from cadenza.web.render import redirect
 from cadenza.web.routes import Routes, form, get
@@ -34,6 +35,8 @@ async def search(visit: Visit, typed: OperatorSearch) -> Response:
     requests = [] if keys or not text or "@" in text else await find_requests(visit.store, text, visit.now_ms)
     if len(requests) == 1:
         return redirect(f"/operator/requests/{requests[0].completion_id}")
+    if not (keys or requests or "@" in text) and (refused := await explain_one(visit.store, text, visit.now_ms)):
+        return redirect(f"/operator/requests/{refused.completion_id or refused.request_id}")
     is_key = text.startswith(KEY_PREFIX)
     accounts = [] if keys or requests or is_key or not text else (await search_accounts(visit.store, text)).accounts
     if len(accounts) == 1:

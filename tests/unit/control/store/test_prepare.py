@@ -42,7 +42,8 @@ async def test_a_store_of_a_newer_program_is_not_read(store: Store) -> None:
 WAIT_S = 60.0
 
 NO_WRITE = (
-    "the store takes no write: free space on its disk, check that its folder can be written, and run 'cadenza doctor'"
+    "the store takes no write: end a process that locks it, free space on its disk, check that its folder can be "
+    "written, and run 'cadenza doctor'"
 )
 
 

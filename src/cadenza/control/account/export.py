@@ -1,0 +1,221 @@
+"""The archive of an account: a zip file with everything that the store has of it, for its owner.
+
+It is written as it is sent, a page of rows at a time, so an account with a million requests takes no more memory than
+one with ten. Pages are made and compressed in a thread; archives that are made at once take turns for it. The rows are
+read without a transaction: what changes meanwhile may be in one file and not in another.
+"""
+
+import asyncio
+import csv
+import io
+import json
+import zipfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+from typing import IO, Any
+
+import msgspec
+
+from cadenza.control.account.accounts import get_account
+from cadenza.core.formats import escape_formula, rfc3339
+from cadenza.core.money import format_dollars
+from cadenza.core.spans import ALWAYS
+from cadenza.ledger import documents
+from cadenza.ledger.documents import Document
+from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.tables import audit_events
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import AuditEvent
+from cadenza.store.tables.personal_data import EXPORTED, LEFT_OUT, ExportedTable, read_pages
+
+FORMAT = 1
+README = "README.txt"
+MANIFEST = "manifest.json"
+BALANCE = "balance"
+ABOUT = """\
+Everything that this service stores about the account {email}
+as of {made_at}. What was prompted and answered is not here: it is never stored.
+
+Times are RFC 3339 in UTC. Amounts are dollars, with all their digits. A field without a
+value is null, or empty in a CSV file. Text in a CSV file that a spreadsheet would run as
+a formula has a single quote in front. Rows are in the order of their keys.
+
+manifest.json lists the files with the number of their rows, and what is left out.
+"""
+
+
+class _Sink:
+    """Takes what the zip file writes, until it is sent. It cannot seek, so sizes follow the data of each file."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes, /) -> int:
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def take(self) -> bytes:
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+async def begin_export(store: Store, email: str, by: str, now_ms: int) -> Account:
+    """Note in the audit log that the data of an account is handed out, before it is."""
+    account = await get_account(store, email)
+
+    def note(tx: Transaction) -> None:
+        audit_events.add(tx, AuditEvent(now_ms, by, "account.export", account.id))
+
+    await store.transact(note)
+    return account
+
+
+def archive_name(account: Account, now_ms: int) -> str:
+    return f"cadenza-{account.id}-{rfc3339(now_ms)[:10]}.zip"
+
+
+async def write_archive(store: Store, account: Account, now_ms: int, turn: asyncio.Lock) -> AsyncIterator[bytes]:
+    """The bytes of the archive, some at a time. `turn` is shared by the archives of a process."""
+    sink, counts = _Sink(), dict[str, int]()
+    archive = zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED)
+    archive.writestr(_info(README, now_ms), describe(account, now_ms))
+    for exported in EXPORTED:
+        with archive.open(_info(exported.file, now_ms), "w", force_zip64=True) as file:
+            table = _TableFile(file, exported)
+            async for rows in read_pages(store, exported, account.id):
+                async with turn:
+                    await asyncio.to_thread(table.add, rows)
+                yield sink.take()
+            table.end()
+        counts[exported.file] = table.count
+    for document in await documents.list_issued(store, account.id, ALWAYS):
+        name = f"documents/{document.number}.pdf"
+        async with turn:
+            archive.writestr(_info(name, now_ms), await asyncio.to_thread(_render, document))
+        counts[name] = 1
+        yield sink.take()
+    archive.writestr(_info(MANIFEST, now_ms), _manifest(account, now_ms, counts))
+    archive.close()
+    yield sink.take()
+
+
+async def write_to(file: IO[bytes], store: Store, email: str, by: str, now_ms: int) -> None:
+    account = await begin_export(store, email, by, now_ms)
+    async for part in write_archive(store, account, now_ms, asyncio.Lock()):
+        file.write(part)
+
+
+class _TableFile:
+    """The file of one table: a JSON array with a row in each line, or a CSV file with a header."""
+
+    def __init__(self, file: IO[bytes], exported: ExportedTable) -> None:
+        self.count = 0
+        self._file = file
+        self._is_csv = exported.file.endswith(".csv")
+        self._fields = field_names(exported)
+        self._show = [_converter(name, exported) for name in exported.fields]
+        self._amount = [*exported.fields].index("amount_nano") if has_balance(exported) else None
+        self._balance_nano = 0
+        if self._is_csv:
+            self._write_rows([self._fields])
+
+    def add(self, rows: Sequence[Row]) -> None:
+        shown = [self._shown(row) for row in rows]
+        if self._is_csv:
+            self._write_rows([[escape_formula(value) for value in values] for values in shown])
+        else:
+            named = [dict(zip(self._fields, values, strict=True)) for values in shown]
+            lines = ",\n".join([json.dumps(one, ensure_ascii=False) for one in named])
+            self._file.write(((",\n" if self.count else "[\n") + lines).encode())
+        self.count += len(rows)
+
+    def end(self) -> None:
+        if not self._is_csv:
+            self._file.write(b"\n]\n" if self.count else b"[]\n")
+
+    def _write_rows(self, rows: Sequence[Sequence[object]]) -> None:
+        buffer = io.StringIO()
+        csv.writer(buffer).writerows(rows)
+        self._file.write(buffer.getvalue().encode())
+
+    def _shown(self, row: Row) -> list[object]:
+        values = [
+            show(value) if show and value is not None else value for show, value in zip(self._show, row, strict=True)
+        ]
+        if self._amount is not None:
+            self._balance_nano += row[self._amount]
+            values.append(format_dollars(self._balance_nano))
+        return values
+
+
+def _converter(column: str, exported: ExportedTable) -> Callable[[Any], object] | None:
+    """What makes a value readable for other programs; None: it is already."""
+    if column.endswith("_nano"):
+        return format_dollars
+    if column == "at" or column.endswith("_at"):
+        return rfc3339
+    if exported.is_flag(column):
+        return bool  # SQLite has numbers
+    return json.loads if column == "facts" else None
+
+
+def has_balance(exported: ExportedTable) -> bool:
+    """The statement also has the balance after each entry."""
+    return exported.file == "statement.csv"
+
+
+def field_names(exported: ExportedTable) -> list[str]:
+    return [*(_shown_name(name) for name in exported.fields), *([BALANCE] if has_balance(exported) else [])]
+
+
+def _shown_name(column: str) -> str:
+    return column.removesuffix("_nano")
+
+
+def describe(account: Account, now_ms: int) -> str:
+    """The text file of an archive: what each file and each field is."""
+    parts = [ABOUT.format(email=account.email, made_at=rfc3339(now_ms))]
+    for exported in EXPORTED:
+        fields = {_shown_name(name): meaning for name, meaning in exported.fields.items()}
+        if has_balance(exported):
+            fields[BALANCE] = "the balance after it"
+        width = max(map(len, fields)) + 2
+        lines = [f"    {name:<{width}}{meaning}" for name, meaning in fields.items()]
+        parts.append("\n".join([exported.file, f"  {exported.about}", *lines, ""]))
+    return "\n".join(parts)
+
+
+def _manifest(account: Account, now_ms: int, counts: dict[str, int]) -> bytes:
+    left_out = {
+        exported.file: {column: reason for column, reason in exported.left_out.items() if column != exported.owner}
+        for exported in EXPORTED
+    }
+    found = {
+        "format": FORMAT,
+        "account_id": account.id,
+        "made_at": rfc3339(now_ms),
+        "files": [{"name": name, "rows": count} for name, count in counts.items()],
+        "left_out_tables": LEFT_OUT,
+        "left_out_columns": {file: columns for file, columns in left_out.items() if columns},
+    }
+    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+
+
+def _render(document: Document) -> bytes:
+    from cadenza.control.money.document_pdf import render_pdf  # noqa: PLC0415 import time
+
+    return render_pdf(document.read(), document.digest)
+
+
+def _info(name: str, now_ms: int) -> zipfile.ZipInfo:
+    at = datetime.fromtimestamp(now_ms / 1000, UTC)
+    info = zipfile.ZipInfo(name, (at.year, at.month, at.day, at.hour, at.minute, at.second))
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o600 << 16
+    return info

@@ -1,0 +1,301 @@
+"""Details of requests that were not plain, and the newest requests of all accounts, for operators.
+
+A request that was charged is found by its entry, any other one by its details. Both are numbered as they are written,
+so a reader can go on from where it was.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+)
+
+from cadenza.core.records import SEARCH, Outcome, RequestStep
+from cadenza.observe.details import EndedRequest
+from cadenza.store.schema import accounts, entries, keys, marks, request_details, usage
+from cadenza.store.statements import Statement
+from cadenza.store.store import Row, Store, Transaction
+
+KEPT_MS = 3 * 24 * 60 * 60 * 1000
+ROWS_MAX = 50_000
+MS_PER_S = 1000
+SEARCHES_MS = 5 * 60 * MS_PER_S  # a search begins at most this long before the hold of its request
+STEPS = msgspec.json.Decoder(list[RequestStep])
+COLUMNS = tuple(name for name in request_details.c.keys() if name != "id")  # noqa: SIM118 a collection of columns
+ADD = Statement(insert(request_details), *COLUMNS)
+_newest = select(func.max(request_details.c.id)).scalar_subquery()
+REMOVE_OLD = Statement(  # the newest row stays, because SQLite would give its number away again
+    delete(request_details).where(
+        request_details.c.id < _newest,
+        or_(request_details.c.ended_at < bindparam("before"), request_details.c.id <= _newest - ROWS_MAX),
+    )
+)
+_stored = select(*(request_details.c[name] for name in COLUMNS)).order_by(request_details.c.id.desc()).limit(10)
+BY_COMPLETION = Statement(_stored.where(request_details.c.completion_id == bindparam("text")))
+BY_REQUEST = Statement(_stored.where(request_details.c.request_id == bindparam("text")))
+
+
+class StoredDetails(msgspec.Struct, frozen=True):
+    """A row, with its columns in their order."""
+
+    request_id: str
+    completion_id: str | None
+    account_id: str
+    key_id: str
+    endpoint: str
+    class_id: str
+    version: int | None
+    provider: str
+    model: str
+    status: int
+    cause: str
+    fault: str
+    is_charged: bool
+    ended_at: int
+    duration_ms: int
+    first_byte_ms: int | None
+    held_ms: int | None
+    answered_ms: int | None
+    settle_ms: int | None
+    steps: list[RequestStep]
+
+
+class RecentRequest(msgspec.Struct, frozen=True):
+    """A request that has ended: one of the newest. `number` grows in the order in which requests are written."""
+
+    number: int
+    ended_at: int
+    request_id: str
+    completion_id: str | None
+    account_id: str
+    email: str
+    key_id: str
+    key_name: str
+    key_prefix: str
+    class_id: str
+    provider: str
+    model: str
+    status: int
+    cause: str
+    fault: str
+    prompt_tokens: int
+    completion_tokens: int
+    cost_nano: int
+    first_byte_ms: int | None
+    duration_ms: int
+
+
+class MeteredRequest(msgspec.Struct, frozen=True):
+    """The metering row of a request, with the columns in the order of the query; and its entry and its refund."""
+
+    completion_id: str
+    request_id: str
+    account_id: str
+    key_id: str
+    class_id: str
+    version: int | None
+    provider: str
+    model: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost_nano: int
+    estimated: bool
+    status: int
+    stream: bool
+    started_at: int
+    first_byte_ms: int | None
+    duration_ms: int
+    input_nano: int | None
+    output_nano: int | None
+    cached_input_nano: int | None
+    held_nano: int | None
+    short_nano: int | None
+    source: str | None
+    provider_cost_nano: int | None
+    entry_nano: int | None = None  # None: it has no entry
+    granted_nano: int | None = None
+    refunded_nano: int | None = None
+
+
+class RunningRequest(msgspec.Struct, frozen=True):
+    """A stream that has a mark: it runs, or its process died and was not swept yet."""
+
+    request_id: str
+    process: str
+    class_id: str
+    started_at: int
+    delivered_tokens: int
+
+
+assert StoredDetails.__struct_fields__ == COLUMNS
+
+_refund = entries.alias("refund")
+_metered = (
+    select(
+        *(usage.c[name] for name in MeteredRequest.__struct_fields__[:-3]),
+        entries.c.amount_nano,
+        entries.c.granted_nano,
+        _refund.c.amount_nano,
+    )
+    .select_from(usage)
+    .outerjoin(
+        entries, and_(entries.c.completion_id == usage.c.completion_id, entries.c.kind == literal_column("'charge'"))
+    )
+    .outerjoin(_refund, _refund.c.source == literal_column("'refund:'", Text).concat(usage.c.completion_id))
+)
+METERED = Statement(_metered.where(usage.c.completion_id == bindparam("completion")))
+METERED_TOGETHER = Statement(  # of an account, within an hour: those that a request made
+    _metered.where(
+        usage.c.account_id == bindparam("account"),
+        usage.c.started_at >= bindparam("start"),
+        usage.c.started_at <= bindparam("end"),
+        usage.c.request_id == bindparam("request"),
+        usage.c.class_id == literal_column(f"'{SEARCH}'"),
+    )
+)
+RUNNING = Statement(
+    select(*(marks.c[name] for name in RunningRequest.__struct_fields__)).where(
+        or_(marks.c.completion_id == bindparam("text"), marks.c.request_id == bindparam("text"))
+    )
+)
+
+_FIELDS = RecentRequest.__struct_fields__
+_OF_KEY = {"email": accounts.c.email, "key_name": keys.c.name, "key_prefix": keys.c.prefix}
+
+
+def _recent(table: Table, own: Mapping[str, ColumnElement[Any]]) -> Select[Any]:
+    """The fields of a RecentRequest, from this table where `own` does not say otherwise."""
+    found = {**_OF_KEY, **own}
+    return (
+        select(*(found[name] if name in found else table.c[name] for name in _FIELDS))
+        .join_from(table, accounts, accounts.c.id == table.c.account_id)
+        .join(keys, keys.c.id == table.c.key_id)
+    )
+
+
+NO_TEXT: ColumnElement[str] = literal_column("''")
+NOTHING: ColumnElement[int] = literal_column("0")
+_charged = (
+    _recent(
+        usage,
+        {
+            "number": entries.c.id,
+            "ended_at": usage.c.started_at + usage.c.duration_ms,
+            "cause": NO_TEXT,
+            "fault": NO_TEXT,
+        },
+    )
+    .join(entries, entries.c.completion_id == usage.c.completion_id)
+    .where(entries.c.kind == literal_column("'charge'"), usage.c.class_id != literal_column(f"'{SEARCH}'"))
+)
+_uncharged = _recent(
+    request_details,
+    {
+        "number": request_details.c.id,
+        "prompt_tokens": NOTHING,
+        "completion_tokens": NOTHING,
+        "cost_nano": NOTHING,
+    },
+).where(request_details.c.is_charged.is_(False))
+
+
+class NumberedRequests:
+    """Requests of one kind, in the order of their numbers."""
+
+    def __init__(self, query: Select[Any], number: ColumnElement[int]) -> None:
+        later = query.where(number > bindparam("after"))
+        self._later = Statement(later.order_by(number).limit(bindparam("count")))
+        self._newest = Statement(query.order_by(number.desc()).limit(bindparam("count")))
+        self._last = Statement(select(func.coalesce(func.max(number), NOTHING)))
+
+    async def newest(self, store: Store, count: int) -> list[RecentRequest]:
+        """Newest first."""
+        return [RecentRequest(*row) for row in await store.rows(self._newest, {"count": count})]
+
+    async def later(self, store: Store, after: int, count: int) -> list[RecentRequest]:
+        """Those after a number, oldest first."""
+        return [RecentRequest(*row) for row in await store.rows(self._later, {"after": after, "count": count})]
+
+    async def last(self, store: Store) -> int:
+        [row] = await store.rows(self._last, {})
+        return int(row[0])
+
+
+CHARGED = NumberedRequests(_charged, entries.c.id)
+UNCHARGED = NumberedRequests(_uncharged, request_details.c.id)
+
+
+async def add(store: Store, ended: Sequence[EndedRequest]) -> None:
+    rows = [_row(one) for one in ended]
+    if rows:
+        await store.transact(lambda tx: tx.change_each(ADD, rows), is_brief=True)
+
+
+def remove_old(tx: Transaction, now_ms: int) -> None:
+    tx.change(REMOVE_OLD, {"before": now_ms - KEPT_MS})
+
+
+async def find_metered(store: Store, completion_id: str) -> MeteredRequest | None:
+    row = await store.row(METERED, {"completion": completion_id})
+    return None if row is None else _read_metered(row)
+
+
+async def find_searches(store: Store, of: MeteredRequest) -> list[MeteredRequest]:
+    """The web searches that were charged for a request: they have metering rows of their own."""
+    start_ms, end_ms = of.started_at - SEARCHES_MS, of.started_at + of.duration_ms
+    values = {"account": of.account_id, "start": start_ms, "end": end_ms, "request": of.request_id}
+    return [_read_metered(row) for row in await store.rows(METERED_TOGETHER, values)]
+
+
+async def find_running(store: Store, text: str) -> RunningRequest | None:
+    """A stream with this completion id or request id."""
+    row = await store.row(RUNNING, {"text": text})
+    return None if row is None else RunningRequest(*row)
+
+
+async def find(store: Store, text: str) -> list[StoredDetails]:
+    """The details of requests with this completion id or request id, newest first."""
+    statement = BY_COMPLETION if text.startswith("chatcmpl-") else BY_REQUEST
+    return [_read(row) for row in await store.rows(statement, {"text": text})]
+
+
+def _row(ended: EndedRequest) -> dict[str, Any]:
+    outcome = ended.outcome
+    names = set(COLUMNS) & set(Outcome.__struct_fields__)
+    return {
+        **{name: getattr(outcome, name) for name in names},
+        "completion_id": outcome.completion_id or None,
+        "is_charged": outcome.usage is not None,
+        "held_ms": _ms(outcome.held_s),
+        "answered_ms": _ms(outcome.answered_s),
+        "settle_ms": ended.settle_ms,
+        "steps": msgspec.json.encode(outcome.steps).decode(),
+    }
+
+
+def _read_metered(row: Row) -> MeteredRequest:
+    found = MeteredRequest(*row)
+    return msgspec.structs.replace(found, estimated=bool(found.estimated), stream=bool(found.stream))
+
+
+def _ms(time_s: float | None) -> int | None:
+    return None if time_s is None else round(time_s * MS_PER_S)
+
+
+def _read(row: Row) -> StoredDetails:
+    found = StoredDetails(*row)  # steps are JSON yet
+    return msgspec.structs.replace(found, is_charged=bool(found.is_charged), steps=STEPS.decode(row[-1]))

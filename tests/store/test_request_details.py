@@ -1,0 +1,76 @@
+"""Details of requests, and the newest requests of all accounts, over SQLite and Postgres."""
+
+import msgspec
+
+from cadenza.control.requests import BEHIND_MAX, RequestFollower, explain, parse_filter
+from cadenza.core.records import Outcome, RequestStep, Usage
+from cadenza.observe.details import EndedRequest
+from cadenza.store.schema import request_details
+from cadenza.store.store import Store
+from cadenza.store.tables import request_details as details
+from tests.store.moves import finish, fund, make_hold, take
+from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
+
+DAY_MS = 24 * 60 * 60 * 1000
+REFUSED = Outcome(
+    request_id="req_refused",
+    endpoint="chat",
+    status=429,
+    duration_ms=20,
+    ended_at=NOW_MS,
+    key_id="key_a",
+    account_id="acct_a",
+    cause="slots",
+    steps=[RequestStep(1, "grounded", cause="memory=2")],
+)
+
+
+async def add(store: Store, *outcomes: Outcome) -> None:
+    await details.add(store, [EndedRequest(one, None) for one in outcomes])
+
+
+async def test_a_refused_request_is_explained(store: Store) -> None:
+    """By its request id: it has no other."""
+    await fund(store, DOLLAR_NANO)
+    await add(store, REFUSED)
+    [found] = await explain(store, "req_refused", NOW_MS)
+    assert (found.status, found.cause, found.email, found.completion_id) == (429, "slots", "acct_a@example.org", None)
+    assert "slots" in found.end
+    assert "reference material was added: memory=2" in [step.text for step in found.steps]
+
+
+async def test_old_details_are_removed(store: Store) -> None:
+    """After three days; the newest row stays, so that no number is given twice."""
+    await fund(store, DOLLAR_NANO)
+    for age_days in (4, 1, 4):
+        await add(store, msgspec.structs.replace(REFUSED, ended_at=NOW_MS - age_days * DAY_MS))
+    await store.transact(lambda tx: details.remove_old(tx, NOW_MS))
+    assert [row.id for row in await rows_of(store, request_details)] == [2, 3]
+
+
+async def test_a_follower_sees_each_request_once(store: Store) -> None:
+    """Charged ones and refused ones; a filter leaves out the others."""
+    await fund(store, DOLLAR_NANO)
+    every, failed = RequestFollower(store, parse_filter()), RequestFollower(store, parse_filter(status="4xx"))
+    assert (await every.newest(10), await failed.newest(10)) == ([], [])
+    hold = make_hold()
+    await take(store, hold)
+    await finish(store, hold, Usage(10, 5))
+    await add(store, REFUSED)
+    found, missed = await every.more()
+    assert (sorted(one.status for one in found), missed) == ([200, 429], 0)
+    assert [one.request_id for one in (await failed.more())[0]] == ["req_refused"]
+    assert await every.more() == ([], 0)
+    assert [one.status for one in await RequestFollower(store, parse_filter(key="key_a", status="200")).newest(5)] == [
+        200
+    ]
+
+
+async def test_a_follower_that_falls_behind_goes_on_with_the_newest(store: Store) -> None:
+    """It is told how many requests it missed."""
+    await fund(store, DOLLAR_NANO)
+    follower = RequestFollower(store, parse_filter())
+    await follower.newest(1)
+    await add(store, *([REFUSED] * (BEHIND_MAX + 5)))
+    found, missed = await follower.more()
+    assert (len(found), missed) == (BEHIND_MAX, 5)
