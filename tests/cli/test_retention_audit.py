@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.cli.program import PROGRAM, Done
@@ -41,7 +42,9 @@ def found(done: Done) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def audited() -> Iterator[Deployment]:
-    with Deployment(ordinary_spec("https://models.invalid/v1")) as installation:
+    spec = ordinary_spec("https://models.invalid/v1")
+    traced = f'{spec.more_toml}[observe]\notlp_url = "https://traces.invalid"\n'
+    with Deployment(msgspec.structs.replace(spec, more_toml=traced)) as installation:
         yield installation
 
 
@@ -76,6 +79,7 @@ def test_no_content_stays(audited: Deployment) -> None:
     assert {name for name, status in statuses.items() if name.startswith(SERVED) and status != 200} == set()
     assert {200, 303, 400, 401, 402, 403, 404, 409, 413, 415, 429, 502} <= set(statuses.values())
     assert audit["reached"]["model"] > 100
+    assert audit["reached"]["trace collector"]
     assert "models.invalid" not in done.stdout
     assert "| chat, plain, whole: user message | 200 |" in page
     assert "Nothing that was sent was found where it must not be." in page
@@ -130,6 +134,7 @@ def test_an_interrupted_audit_leaves_nothing(tmp_path: Path) -> None:
         (("--log", "a.log"), "belong to --live"),
         (("--live", "--store", "postgresql://a/b"), "--store is not for --live"),
         (("--live",), "add --yes"),
+        (("--store", "sqlite:///a.db"), "an empty Postgres database"),
         (("--report", "cadenza.toml"), "exists already"),
         (("--live", "--yes", "--url", "https://a.invalid"), "like http://127.0.0.1:8080"),
         (("--live", "--yes", "--url", "http://127.0.0.1:1"), "No service answers at 127.0.0.1:1"),

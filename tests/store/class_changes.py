@@ -17,8 +17,8 @@ from cadenza.store.store import Row, Store, Transaction
 NOW_MS = 1_800_000_000_000
 OLD, NEW = Route("acme", "large", 1000, 100), Route("acme", "huge", 2000, 200)
 VERSION = ClassVersion(class_id="forte", routes=(OLD,), character="Be kind.", actor="config", created_at=1)
-RULES = ClassRules(providers=frozenset({"acme"}))
-PINNED = ClassRules(pin="cadenza.toml, line 3", providers=frozenset({"acme"}))
+RULES = ClassRules(providers={"acme": "contract"})
+PINNED = ClassRules(pin="cadenza.toml, line 3", providers={"acme": "contract"})
 T = TypeVar("T")
 
 

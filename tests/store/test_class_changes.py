@@ -28,7 +28,7 @@ from cadenza.evaluation.verdict import Verdict
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import class_versions, epochs, verdicts
 from cadenza.store.tables.verdicts import EvaluationRecord
-from tests.store.class_changes import NEW, NOW_MS, PINNED, RULES, VERSION, PatientStore, forced, main
+from tests.store.class_changes import NEW, NOW_MS, OLD, PINNED, RULES, VERSION, PatientStore, forced, main
 from tests.store.forked import forked
 from tests.unit.evaluation.verdicts import make_side, make_verdict
 
@@ -142,6 +142,17 @@ async def test_a_forced_promotion_needs_a_reason_and_shows_it(seeded: Store) -> 
     assert (await list_history(seeded, "forte"))[0].detail == (
         "version 2 instead of 1: acme/huge; FORCED past the gate: a test"
     )
+
+
+async def test_a_candidate_does_not_weaken_what_a_class_demands(seeded: Store) -> None:
+    """Where zero retention by API serves, a candidate that does not demand it is refused, even by force."""
+    rules = ClassRules(providers={"acme": "api"})
+    await promote(seeded, "forte", rules, forced(msgspec.structs.replace(NEW, retention_by="api")), "ann", NOW_MS)
+    with pytest.raises(ControlError, match="zero retention by API, and acme/large does not demand it"):
+        await promote(seeded, "forte", rules, forced(OLD), "ann", NOW_MS)
+    await roll_back(seeded, "forte", RULES, RollbackOrder(to=1), "ann", NOW_MS)
+    with pytest.raises(ControlError, match="Version 2 demands zero retention by API of the provider 'acme'"):
+        await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), "ann", NOW_MS)
 
 
 async def test_the_incumbent_is_not_promoted(seeded: Store) -> None:

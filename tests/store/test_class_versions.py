@@ -10,7 +10,7 @@ from cadenza.control.class_versions import ServingProcess, read_served, resolve
 from cadenza.control.classes import list_history
 from cadenza.core.classes import ClassState, ClassVersion, ConfiguredClass
 from cadenza.core.errors import ControlError
-from cadenza.core.records import Route
+from cadenza.core.records import RetentionBy, Route
 from cadenza.store.address import open_store
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, class_versions
@@ -18,7 +18,7 @@ from tests.class_switch import die_in_switch, serve_version, switch
 from tests.store.conftest import WAIT_S
 from tests.store.forked import forked
 
-PROVIDERS = ("acme", "other")
+PROVIDERS: dict[str, RetentionBy] = {"acme": "contract", "other": "contract"}
 LARGE, LARGER = Route("acme", "large", 1000, 100), Route("acme", "larger", 1000, 100)
 OTHER = Route("other", "one", 1000, 100)
 
@@ -194,8 +194,19 @@ async def test_a_missing_provider_is_named(store: Store, share: int) -> None:
     mezzo = ClassVersion(class_id="mezzo", routes=(LARGE,), character="")
     given = {**configured(), "mezzo": ConfiguredClass(mezzo, is_pinned=True)}
     with pytest.raises(ControlError, match=r"needs the provider 'other'.*'cadenza classes rollback forte'"):
-        await resolve(store, given, ["acme"], 3)
+        await resolve(store, given, {"acme": "contract"}, 3)
     assert [state.version.class_id for state in await class_versions.read_states(store)] == ["forte"]
+
+
+async def test_a_provider_that_enforces_too_little_is_named(store: Store) -> None:
+    """A version that the store decides about is not served if its route demands what its provider does not enforce."""
+    demanding = msgspec.structs.replace(OTHER, retention_by="api")
+    await resolve_forte(store)
+    await switch(store, route=demanding)
+    with pytest.raises(ControlError, match="demands zero retention by API of the provider 'other', whose API does not"):
+        await resolve(store, configured(), PROVIDERS, 3)
+    served = await resolve(store, configured(), PROVIDERS | {"other": "api"}, 3)
+    assert served["forte"].version.routes[0].retention_by == "api"
 
 
 async def test_processes_that_start_together_agree(store: Store, url: str) -> None:
@@ -232,7 +243,7 @@ async def test_kill_9_in_a_switch_leaves_one_whole_version(store: Store, url: st
     first = await resolve_forte(store)
     async with forked(die_in_switch, url, when) as process:
         assert await process.wait() == -signal.SIGKILL
-    state = await resolve(store, configured(), ("acme", "loopback"), 3)
+    state = await resolve(store, configured(), PROVIDERS | {"loopback": "contract"}, 3)
     assert state["forte"].version.number == number
     assert (state["forte"] == first) == (when == "before")
     assert len(await class_versions.list_newest(store, "forte")) == number

@@ -55,6 +55,7 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "Endpoint": {"headers", "methods", "name", "scope"},
     "EvaluationOrder": {"actor"},
     "Folder": {"path", "url"},  # of the operator's documents
+    "GatheredPart": {"name", "result"},  # words of ours
     "InspectOrder": {"program", "task"},
     "InspectResult": {"digest", "name"},
     "Model": {"id", "owned_by"},
@@ -63,6 +64,7 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "Probe": {"detail", "models", "owner", "windows"},
     "Ready": {"url"},
     "ReportCase": {"outcome"},
+    "RouteTry": {"error", "span_id"},  # the kind of fault
     "StoredFile": {"digest", "error", "path"},  # of the operator's documents
     "Suite": {"digest", "name"},
     "SuiteRun": {"character", "upstreams"},

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cadenza.audit import documents
-from cadenza.audit.client import CHAT, JSON, AuditReply
+from cadenza.audit.client import CHAT, JSON, NO_REPLY, AuditReply
 from cadenza.audit.needles import AuditNeedle
 from cadenza.audit.private_config import CONCURRENCY
 from cadenza.audit.stage import AuditAccounts, AuditStage, Kept, Send, Sender
@@ -257,10 +257,10 @@ async def _fill_slots(stage: AuditStage, needle: AuditNeedle) -> AuditReply:
 def _leave(part: float) -> Send:
     """Disconnect when this part of the request is sent."""
 
-    async def send(stage: AuditStage, needle: AuditNeedle) -> None:
+    async def send(stage: AuditStage, needle: AuditNeedle) -> AuditReply:
         data = stage.client.encode("POST", CHAT, _body(needle), JSON)
         async with stage.client.open(data[: int(len(data) * part)]):
-            await asyncio.sleep(0)
+            return NO_REPLY
 
     return send
 
@@ -268,11 +268,12 @@ def _leave(part: float) -> Send:
 def _leave_waiting(*, is_stream: bool) -> Send:
     """Disconnect while the upstream says nothing."""
 
-    async def send(stage: AuditStage, needle: AuditNeedle) -> None:
+    async def send(stage: AuditStage, needle: AuditNeedle) -> AuditReply:
         stage.play(needle, SILENT)
         body = json.dumps(chat_fields(needle.text, stream=is_stream)).encode()
         async with stage.client.open(stage.client.encode("POST", CHAT, body, JSON)):
             await stage.upstream.until_asked(REACHED_S)
+        return NO_REPLY
 
     return send
 
@@ -288,9 +289,9 @@ async def half_stream(stage: AuditStage, needle: AuditNeedle) -> AsyncIterator[N
         yield
 
 
-async def _leave_stream(stage: AuditStage, needle: AuditNeedle) -> None:
+async def _leave_stream(stage: AuditStage, needle: AuditNeedle) -> AuditReply:
     async with half_stream(stage, needle):
-        pass
+        return NO_REPLY
 
 
 def answered() -> Iterator[Sender]:
@@ -328,7 +329,7 @@ def refused() -> Iterator[Sender]:
     yield Sender(
         "header: X-Request-Id",
         _header(lambda n: {"x-request-id": n.word}),
-        kept=frozenset({Kept.STORE, Kept.LOG}),
+        kept=frozenset({Kept.STORE, Kept.LOG, Kept.TRACES}),
         tables=frozenset({"usage", "entries", "holds", "idempotency"}),
     )
     yield Sender("not HTTP: bytes", _raw(lambda n: f"{n.word}\0{n.text}\r\n\r\n".encode()), is_live=True)

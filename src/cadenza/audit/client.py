@@ -26,6 +26,9 @@ class AuditReply(msgspec.Struct, frozen=True):
     body: bytes
 
 
+NO_REPLY = AuditReply(0, b"", b"")
+
+
 class AuditClient:
     """One client, with a key or without, and the cookies of a browser."""
 
@@ -38,6 +41,11 @@ class AuditClient:
 
     async def get(self, path: str, headers: Mapping[str, str] | None = None) -> AuditReply:
         return await self.send("GET", path, b"", headers)
+
+    @property
+    def cookies(self) -> list[str]:
+        """The values of its cookies."""
+        return list(self._cookies.values())
 
     async def chat(self, body: Mapping[str, Any] | bytes, headers: Mapping[str, str] | None = None) -> AuditReply:
         data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
@@ -54,11 +62,17 @@ class AuditClient:
 
     async def sign_in(self, email: str, password: str, headers: Mapping[str, str] | None = None) -> AuditReply:
         await self.get("/sign-in")
-        form = urlencode({"csrf": self._csrf, "email": email, "password": password}).encode()
-        given = {"content-type": "application/x-www-form-urlencoded", **(headers or {})}
-        reply = await self.send("POST", "/sign-in", form, given)
+        reply = await self.send_form("/sign-in", {"email": email, "password": password}, headers)
         await self.get("/settings")
         return reply
+
+    async def send_form(
+        self, path: str, fields: Mapping[str, str], headers: Mapping[str, str] | None = None
+    ) -> AuditReply:
+        """Send a form of our own pages."""
+        form = urlencode({"csrf": self._csrf, **fields}).encode()
+        given = {"content-type": "application/x-www-form-urlencoded", **(headers or {})}
+        return await self.send("POST", path, form, given)
 
     async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> AuditReply:
         reply = await self.send_raw(self.encode(method, path, body, headers))

@@ -21,7 +21,7 @@ from cadenza.audit.findings import Findings
 from cadenza.audit.needles import Needles
 from cadenza.audit.places import search_bytes, search_file, search_folder, search_sqlite
 from cadenza.audit.processes import search_machine, search_processes
-from cadenza.audit.run import OK, all_senders, open_accounts, send_all
+from cadenza.audit.run import OK, all_senders, open_accounts, search_metrics, send_all
 from cadenza.audit.search import PlaceSearch, Searched
 from cadenza.audit.servers import search_postgres, search_valkey
 from cadenza.audit.stage import AuditAccounts, AuditStage, Kept
@@ -82,8 +82,9 @@ class LiveAudit:
                 live = (sender for sender in all_senders() if sender.is_live)
                 await send_all(stage, live, self._needles, self._findings)
                 self._pids = await local_pids(store)
-            metrics = await AuditClient(port, host=host).get("/metrics")
-            self._findings.add(None, [search_bytes(self._needles, "/metrics", metrics.body)])
+            stage.add_secrets(self._needles)
+            metrics = AuditClient(port, self._settings.server.metrics_token or "", host)
+            self._findings.add(None, [await search_metrics(self._needles, metrics)])
             known = [*self._store_files, *self._options.logs]
             self._findings.add(Kept.ENVIRONMENT, search_processes(self._needles, self._pids, known))
             await self._search_store()

@@ -60,6 +60,11 @@ async def _remove_note(stage: AuditStage, needle: AuditNeedle) -> AuditReply:
     return await stage.browser.api("DELETE", f"/memory/{_id_of(added)}", {})
 
 
+async def _export(stage: AuditStage, needle: AuditNeedle) -> AuditReply:
+    """The archive has the notes, which must stay in no other file."""
+    return await stage.browser.send_form(f"/settings/security/export?q={needle.word}", {})
+
+
 def _id_of(reply: AuditReply) -> str:
     """The id in a reply that may be chunked."""
     start, end = reply.body.find(b"{"), reply.body.rfind(b"}")
@@ -142,6 +147,7 @@ def by_design() -> Iterator[Sender]:
     yield Sender("a note that was replaced", _replace_note, is_live=True, kept=DELETED)
     yield Sender("a note that was deleted", _remove_note, is_live=True, kept=DELETED)
     yield Sender("a note that a command deleted", _change_notes_by_command, is_live=True, kept=DELETED)
+    yield Sender("the archive of the account", _export, is_live=True)
     yield Sender("the name of a key", _name_key, is_live=True, kept=IN_STORE, tables=frozenset({"keys"}))
     yield Sender("an account that was erased", _erase_account, is_live=True, kept=DELETED)
 

@@ -58,7 +58,8 @@ def search_folder(
             search.skip(OLDER)
             continue
         name = os.path.relpath(path, root)
-        search.add(os.fsencode(name), f"a name in {os.path.dirname(path)}")  # noqa: PTH120 strings
+        if search.add(os.fsencode(name), f"a name in {folder}"):
+            name = "a file with a needle in its name"  # the rest of it may be content
         if stat.S_ISLNK(status.st_mode):
             search.add(os.fsencode(os.readlink(path)), f"the link {name}")  # noqa: PTH115
         elif files >= FOLDER_FILES_MAX or size_bytes + status.st_size > FOLDER_BYTES_MAX:
@@ -70,7 +71,7 @@ def search_folder(
 
 
 def _walk(search: PlaceSearch, folder: str, left_out: set[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything in a folder but folders, with its status."""
+    """Everything under a folder, with its status."""
     try:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: entry.name)

@@ -45,6 +45,7 @@ class PrivateConfig(msgspec.Struct, frozen=True):
     variables: dict[str, str]
     secrets: list[str]  # the names of the needles in them
     has_index: bool  # search is local
+    metrics_token: str  # that opens /metrics; empty if it needs none
     notes: list[str]
 
 
@@ -66,7 +67,14 @@ def make_config(raw: Mapping[str, Any], settings: Settings, places: AuditedPlace
     if "observe" in raw:
         tables["observe"] = rewrite.observe()
     rewrite.notes += [f"[{name}] is left out" for name in LEFT_OUT if name in raw]
-    return PrivateConfig(write_toml(tables), rewrite.variables, rewrite.secrets, rewrite.has_index, rewrite.notes)
+    return PrivateConfig(
+        toml=write_toml(tables),
+        variables=rewrite.variables,
+        secrets=rewrite.secrets,
+        has_index=rewrite.has_index,
+        metrics_token=rewrite.variables.get(raw.get("server", {}).get("metrics_token_env", ""), ""),
+        notes=rewrite.notes,
+    )
 
 
 class _Rewrite:

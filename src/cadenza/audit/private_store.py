@@ -43,6 +43,8 @@ NO_EMPTY_DATABASE = (
 async def private_store(url: str, folder: Path, given: str | None = None) -> AsyncIterator[str]:
     """The address of an empty store of the same kind as `url`. `given` is an empty database that the user names."""
     if given:
+        if not given.startswith(POSTGRES):
+            raise ValueError("--store is the address of an empty Postgres database; SQLite needs none.")
         yield given
     elif url.startswith(POSTGRES):
         async with _new_database(url) as made:

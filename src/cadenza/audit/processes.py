@@ -82,6 +82,9 @@ def _add_open_files(search: PlaceSearch, pid: int, elsewhere: Sequence[Path]) ->
         try:
             target, is_file = os.readlink(path), stat.S_ISREG(path.stat().st_mode)  # noqa: PTH115 keeps what it says
             flags = int((folder.with_name("fdinfo") / number).read_text().partition("flags:")[2].split()[0], 8)
+        except PermissionError:
+            search.skip(PROTECTED, f"process {pid}, file {number}")
+            continue
         except (OSError, IndexError):  # closed meanwhile
             continue
         is_known = any(Path(target).is_relative_to(known) for known in elsewhere)

@@ -36,7 +36,10 @@ def program_facts() -> dict[str, str]:
     try:
         installed = distribution("cadenza")
         record = installed.read_text("RECORD") or ""
-        facts = {"program": f"cadenza {installed.version}", "files": hashlib.sha256(record.encode()).hexdigest()[:16]}
+        facts = {
+            "program": f"cadenza {installed.version}",
+            "installed files": "sha256 " + hashlib.sha256(record.encode()).hexdigest()[:16] + "…",
+        }
     except PackageNotFoundError:
         pass
     machine = f"{platform.system()} {platform.release()} {platform.machine()}"
@@ -153,7 +156,7 @@ def moment(began_s: float) -> str:
 
 
 def _status(status: int | None) -> str:
-    return "no request" if status is None else str(status or "no reply")
+    return "not a request" if status is None else str(status or "no reply")
 
 
 def _skipped(findings: Findings) -> Iterator[str]:

@@ -21,6 +21,7 @@ from cadenza.audit.places import search_bytes, search_folder, search_sqlite
 from cadenza.audit.private_config import AuditedPlaces, make_config
 from cadenza.audit.private_store import private_shared_state, private_store
 from cadenza.audit.processes import search_machine, search_processes
+from cadenza.audit.search import PlaceSearch, Searched
 from cadenza.audit.servers import search_postgres, search_valkey
 from cadenza.audit.service import AuditedService, AuditFolders
 from cadenza.audit.stage import DOMAIN, AuditAccounts, AuditStage, Kept, Sender
@@ -32,7 +33,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.store.address import open_store
-from cadenza.store.migrate import migrate
+from cadenza.store.migrate import migrate, schema_state
 from cadenza.store.store import Store
 
 CREDIT_NANO = 100 * NANO_PER_DOLLAR
@@ -59,13 +60,22 @@ async def audit_own_service(
         for name in config.secrets:
             findings.expect(name, Expectation(frozenset({Kept.ENVIRONMENT}), must_be_found=False))
         async with _opened(own_url) as store:
+            if store_url:
+                findings.notes.append(await _require_empty(store))
             await migrate(store, None)
             accounts = await open_accounts(store, needles, findings, CREDIT_NANO)
         service = AuditedService(folders, os.environ, config.variables)
         stack.push_async_callback(service.kill)
-        audit = OwnAudit(needles, findings, folders, service, upstream)
+        audit = OwnAudit(needles, findings, folders, service, upstream, config.metrics_token)
         await audit.send(own_url, accounts, has_index=config.has_index)
         await audit.search(places, store.path, began_s)
+
+
+async def _require_empty(store: Store) -> str:
+    """Refuse a database that the user names and that is in use. What to do with it after the audit."""
+    if (await schema_state(store)).revision:
+        raise ControlError("The database of --store is in use: it has the tables of a store. Name one that is empty.")
+    return "the database of --store has the tables of the audit now: drop it"
 
 
 async def end_by_signal(work: Coroutine[None, None, None]) -> None:
@@ -98,12 +108,14 @@ class OwnAudit:
         folders: AuditFolders,
         service: AuditedService,
         upstream: AuditUpstream,
+        metrics_token: str,
     ) -> None:
         self._needles = needles
         self._findings = findings
         self._folders = folders
         self._service = service
         self._upstream = upstream
+        self._metrics_token = metrics_token
 
     async def send(self, store_url: str, accounts: AuditAccounts, *, has_index: bool) -> None:
         """Use the service in every way. At the end it runs, after it was killed in between."""
@@ -122,6 +134,7 @@ class OwnAudit:
             stage.use_port(self._service.port)
             await self._send(stage, all_senders())
             await self._send(stage, other_senders.by_commands())
+            stage.add_secrets(self._needles)
         await self._search_running()
         await self._kill(stage)
         await self._service.start()
@@ -139,7 +152,7 @@ class OwnAudit:
         needle = self._needles.make(KILLED)
         async with api_senders.half_stream(stage, needle):
             await self._service.kill()
-        self._findings.sent.append(SentNeedle(KILLED, None))
+        self._findings.sent.append(SentNeedle(KILLED, 0))
         left = search_folder(self._needles, "data folder, as the killed service left it", self._folders.store)
         self._findings.add(Kept.STORE, [left])
 
@@ -147,8 +160,8 @@ class OwnAudit:
         """What is only there while the service runs."""
         needles = self._needles
         self._findings.add(Kept.ENVIRONMENT, search_processes(needles, [self._service.pid], [self._folders.kept]))
-        metrics = await AuditClient(self._service.port).get("/metrics")
-        self._findings.add(None, [search_bytes(needles, "/metrics", metrics.body)])
+        client = AuditClient(self._service.port, self._metrics_token)
+        self._findings.add(None, [await search_metrics(needles, client)])
 
     async def search(self, places: AuditedPlaces, path: Path | None, began_s: float) -> None:
         """Search everything, a part of it while the service runs. `path` is that of a SQLite store."""
@@ -167,7 +180,7 @@ class OwnAudit:
         add(Kept.LOG, [search_folder(needles, "log", folders.logs)])
         add(Kept.INDEX, [search_folder(needles, "index of local search", folders.index)])
         add(None, [search_folder(needles, f"{folder.name} folder", folder) for folder in folders.others])
-        add(None, [search_bytes(needles, "traces", self._upstream.spans)])
+        add(Kept.TRACES, [search_bytes(needles, "traces", self._upstream.spans)])
         add(None, search_machine(needles, began_s, folders.working))
 
 
@@ -189,6 +202,17 @@ async def send_all(stage: AuditStage, senders: Iterable[Sender], needles: Needle
             findings.add_sent(sender, 0)
         else:
             findings.add_sent(sender, reply.status if reply else None)
+
+
+async def search_metrics(needles: Needles, client: AuditClient) -> Searched:
+    """The text of /metrics. The key of the client is the token that opens it, if it needs one."""
+    reply = await client.get("/metrics")
+    search = PlaceSearch(needles, "/metrics")
+    if reply.status == OK:
+        search.add(reply.body)
+    else:
+        search.skip(f"the service answered {reply.status}")
+    return search.result()
 
 
 async def open_accounts(store: Store, needles: Needles, findings: Findings, credit_nano: int) -> AuditAccounts:
@@ -215,5 +239,4 @@ async def open_accounts(store: Store, needles: Needles, findings: Findings, cred
         revoked_key=await make(KeyOrder("audit")),
     )
     await revoke_key(store, accounts.revoked_key, now_ms)
-    needles.add_secret("the API key", accounts.key)
     return accounts

@@ -56,9 +56,11 @@ class PlaceSearch:
         self._skipped = dict[str, list[str]]()  # what, by reason
         self._unpacked_bytes_max = self._unpacked_left = unpacked_bytes_max
 
-    def add(self, data: bytes, where: str = "") -> None:
-        """Search a whole value."""
+    def add(self, data: bytes, where: str = "") -> bool:
+        """Search a whole value, and return whether something was found that was not known."""
+        before = len(self._hits)
         self.add_pieces((data,), where)
+        return len(self._hits) > before
 
     def add_pieces(self, pieces: Iterable[bytes], where: str = "") -> None:
         """Search a value that comes in pieces."""

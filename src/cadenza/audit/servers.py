@@ -148,8 +148,10 @@ async def _add_keys(search: PlaceSearch, contents: ValkeyContents) -> None:
 
 
 async def _add_key(search: PlaceSearch, contents: ValkeyContents, database: int, key: bytes) -> None:
-    search.add(key, f"the name of a key of database {database}")
-    where = f"database {database}, key {ascii(key.decode(errors='replace'))[1:-1]}"
+    name = ascii(key.decode(errors="replace"))[1:-1]
+    if search.add(key, f"the name of a key of database {database}"):
+        name = "with a needle in its name"  # the rest of it may be content
+    where = f"database {database}, key {name}"
     try:
         with search.feeding(where) as feed:
             await contents.read(key, feed)

@@ -7,7 +7,7 @@ from enum import Enum
 import msgspec
 
 from cadenza.audit.client import AuditClient, AuditReply
-from cadenza.audit.needles import AuditNeedle
+from cadenza.audit.needles import SECRET_CHARACTERS_MIN, AuditNeedle, Needles
 from cadenza.audit.service import AuditedService, AuditFolders
 from cadenza.audit.upstream import GOOD, AuditUpstream, PlayReply
 from cadenza.store.store import Store
@@ -20,6 +20,7 @@ class Kept(Enum):
 
     STORE = "store"
     LOG = "log"
+    TRACES = "traces"
     INDEX = "index"
     ENVIRONMENT = "environment"
     REMAINS = "remains"  # files of Postgres, which keep deleted rows until they are vacuumed or recycled
@@ -85,6 +86,13 @@ class AuditStage:
     def use_port(self, port: int) -> None:
         """The service listens on another port since it was started."""
         self.client.port = self.browser.port = port
+
+    def add_secrets(self, needles: Needles) -> None:
+        """Have the API key and the cookies of the browser looked for as well: they let others in."""
+        needles.add_secret("the API key", self.accounts.key)
+        for cookie in self.browser.cookies:
+            if len(cookie) >= SECRET_CHARACTERS_MIN:
+                needles.add_secret("a session cookie", cookie)
 
     @staticmethod
     def now_ms() -> int:

@@ -210,7 +210,7 @@ class AuditUpstream:
         """One result, in the forms of all engines."""
         text = {"content": self._needle, "description": self._needle}
         hits = [{"url": f"{self.url}/page/1", "title": self._needle, **text}]
-        return {"results": hits, "web": {"results": hits}}
+        return {"type": "search", "results": hits, "web": {"results": hits}}
 
 
 @asynccontextmanager

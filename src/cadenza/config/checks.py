@@ -133,7 +133,7 @@ price = exact(parse_price)  # dollars per million tokens -> nano-dollars per tok
 dollars = exact(parse_dollars)
 
 
-def address_like(example: str) -> Check:
+def address_like(example: str, key_setting: str = "api_key_env") -> Check:
     def check(value: object) -> str:
         try:
             parts = urlsplit(url := str(text(value)))
@@ -143,7 +143,7 @@ def address_like(example: str) -> Check:
         if not is_web or re.search(r"\s", url):
             raise CheckError(f"must be an http or https address, like {_quote(example)}")
         if "@" in parts.netloc or "?" in url or "#" in url:
-            raise CheckError("must not have a user name, password, query or fragment; for the key use api_key_env")
+            raise CheckError(f"must not have a user name, password, query or fragment; for the key use {key_setting}")
         return url.rstrip("/")
 
     return check
@@ -299,6 +299,8 @@ ROUTE: Keys = {
     "omit": field_names,
     "pass": passed_names,
     "fields": json_fields,
+    "retention": matching("zero", 'must be exactly "zero"'),
+    "by": one_of("contract", "api"),
     "timeouts": dict.fromkeys(Timeouts.__struct_fields__, positive),
     **dict.fromkeys(("cost_input", "cost_output", "cost_cached"), price),
 }
@@ -332,7 +334,7 @@ PROVIDER_OF_KIND: Mapping[str, Keys] = {
 }
 SERVER: Keys = {"host": text, "port": integer(0, 65_535), "workers": integer(1, 64), "drain_s": positive}
 SERVER |= {"trusted_proxies": networks, "metrics_token_env": VARIABLE_NAME, "metrics_token": LITERAL_TOKEN}
-OBSERVE: Keys = {"otlp_url": address_like("http://127.0.0.1:4318"), "headers_env": VARIABLE_NAME}
+OBSERVE: Keys = {"otlp_url": address_like("http://127.0.0.1:4318", "headers_env"), "headers_env": VARIABLE_NAME}
 OBSERVE |= {"sample": must_be("a number from 0 to 1", lambda value: 0 <= value <= 1, int, float)}
 LIMITS: Keys = {"requests_per_second": positive, "burst": integer(1), "concurrency": integer(1)}
 LIMITS |= {"revoked_streams": one_of("end", "finish")}

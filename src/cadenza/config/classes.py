@@ -19,9 +19,10 @@ from cadenza.store.store import Store
 async def resolve_classes(
     store: Store, settings: Settings, process: ServingProcess | None = None
 ) -> dict[str, ClassState]:
-    """Which version of each class is served. ControlError if a provider or the routes of a class are missing."""
-    configured, now_ms = settings.configured_classes(), time.time_ns() // 1_000_000
-    return await resolve(store, configured, settings.providers, now_ms, named=settings.classes, process=process)
+    """Which version of each class is served. ControlError if a class has no routes or unfit providers."""
+    configured, providers = settings.configured_classes(), settings.retention_of_providers()
+    now_ms = time.time_ns() // 1_000_000
+    return await resolve(store, configured, providers, now_ms, named=settings.classes, process=process)
 
 
 def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVersion:
@@ -71,7 +72,7 @@ def class_rules(settings: Settings, class_id: str) -> ClassRules:
     """What the config says about a class; one that only the store has is not pinned."""
     one = _class_settings(settings, class_id)
     pin = f"{settings.source}, line {one.pinned_at}" if one.pinned_at else ""
-    return ClassRules(pin=pin, gate=one.gate, suite=one.suite, providers=frozenset(settings.providers))
+    return ClassRules(pin=pin, gate=one.gate, suite=one.suite, providers=settings.retention_of_providers())
 
 
 def find_candidate(settings: Settings, class_id: str, text: str) -> Route:

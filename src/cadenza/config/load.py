@@ -51,7 +51,7 @@ from cadenza.core.documents import Party, Seller
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
 from cadenza.core.retention import RetentionLimits
-from cadenza.upstreams.dialects import DIALECTS, Dialect, dialect_of
+from cadenza.upstreams.dialects import DIALECTS, ENFORCE, Dialect, dialect_of
 
 CONFIG_VARIABLE = "CADENZA_CONFIG"
 CONFIG_NAME = "cadenza.toml"
@@ -63,6 +63,14 @@ OPENAI_TOKENS = {"context_tokens": 128_000, "max_output_tokens": 16_384}
 EMBEDDED_TOKENS = {"context_tokens": 8_192, "max_output_tokens": 4_096}
 EMBEDDED_TIMEOUTS = {"first_token_s": 300.0}  # a full window takes a minute or more on a busy machine
 COSTS = ("cost_input", "cost_output", "cost_cached")  # keys of a route
+NOT_OF_ROUTE = {
+    *COSTS,
+    "by",
+    "continue",
+    "pass",
+    "retention",
+    "timeouts",
+}  # its record names them otherwise
 IN_SEARCH = ("grounding", "search")
 DEFAULT_INDEX = "./data/index.db"
 OF_WEB_ENGINES = ("url", "api_key_env", "allow_networks", "price", "searches_per_day")
@@ -190,6 +198,8 @@ def _observe(values: Table, reader: ConfigReader) -> ObserveSettings:
     url, at = values.get("otlp_url"), ("observe", "otlp_url")
     if not url and values:
         reader.problem(("observe",), 'it needs otlp_url, the address of a collector, like "http://127.0.0.1:4318"')
+    if url and url.endswith(("/v1/traces", "/v1/metrics")):
+        reader.problem(at, "must be the address before /v1/traces and /v1/metrics, which are added")
     if url and url.startswith("http://") and not is_private(url):
         reader.problem(at, "http sends headers and traces unencrypted; use https, or a collector on a private network")
     variable = values.get("headers_env")
@@ -347,6 +357,10 @@ def _route(values: Table, at: KeyPath, providers: Mapping[str, ProviderSettings]
         reader.problem((*at, "model"), "missing; it must be the name of a model at that provider")
     if values.get("continue") and not _dialect(provider).continues:
         reader.problem((*at, "continue"), f"a provider of the dialect {provider.dialect} cannot continue an answer")
+    if "by" in values and "retention" not in values:
+        reader.problem((*at, "by"), 'it belongs to retention = "zero": give both or none')
+    if values.get("by") == "api" and provider.retention_by != "api":
+        reader.problem((*at, "by"), f"the API of the provider {name} does not enforce zero retention. {ENFORCE}")
     return make_route(provider, values)
 
 
@@ -357,7 +371,8 @@ def make_route(provider: ProviderSettings, values: Table) -> Route:
     defaults |= OPENAI_TOKENS if provider.kind == "openai" else EMBEDDED_TOKENS
     defaults["custom_tools"] = dialect.custom_tools
     defaults["passes"] = values.get("pass", ())
-    own = {name: value for name, value in values.items() if name not in ("continue", "pass", "timeouts", *COSTS)}
+    defaults["retention_by"] = values.get("by", "contract")
+    own = {name: value for name, value in values.items() if name not in NOT_OF_ROUTE}
     own["drops"] = (*dialect.omits, *values.get("omit", ()))
     usual = EMBEDDED_TIMEOUTS if provider.kind == "embedded" else {}
     timeouts = Timeouts(**usual | values.get("timeouts", {}))

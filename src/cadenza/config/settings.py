@@ -13,8 +13,9 @@ import msgspec
 from cadenza.core.classes import ClassVersion, ConfiguredClass, GateLimits
 from cadenza.core.documents import Seller
 from cadenza.core.money import Price
-from cadenza.core.records import Route
+from cadenza.core.records import RetentionBy, Route
 from cadenza.core.retention import RetentionLimits
+from cadenza.upstreams.dialects import DIALECTS
 
 DEFAULT_PRICES = MappingProxyType(
     {
@@ -136,6 +137,11 @@ class ProviderSettings(msgspec.Struct, frozen=True):
     insecure: bool = False  # http to a public host is allowed
     proxy: str | None = None  # from the environment
 
+    @property
+    def retention_by(self) -> RetentionBy:
+        """What makes sure of zero retention. The embedded model is on this machine."""
+        return "api" if self.kind == "embedded" or DIALECTS[self.dialect].enforces_retention else "contract"
+
 
 class WatchSettings(msgspec.Struct, frozen=True):
     """How often the cheap cases of the suite run against the version that is served; None: never."""
@@ -253,6 +259,9 @@ class Settings(msgspec.Struct, frozen=True):
     missing_secrets: tuple[str, ...] = ()
     missing_models: tuple[str, ...] = ()
     missing_extras: tuple[str, ...] = ()
+
+    def retention_of_providers(self) -> dict[str, RetentionBy]:
+        return {name: provider.retention_by for name, provider in self.providers.items()}
 
     def configured_classes(self) -> dict[str, ConfiguredClass]:
         """The classes with routes, as versions that are not recorded yet."""

@@ -14,12 +14,13 @@ from contextlib import suppress
 
 import msgspec
 
-from cadenza.core.classes import ClassState, ConfiguredClass
+from cadenza.core.classes import ClassState, ClassVersion, ConfiguredClass
 from cadenza.core.errors import ControlError
-from cadenza.core.records import CLASSES
+from cadenza.core.records import CLASSES, RetentionBy
 from cadenza.store.store import Store, StoreBusy, StoreRefused, Transaction
 from cadenza.store.tables import audit_events, class_versions
 from cadenza.store.tables.audit_events import AuditEvent
+from cadenza.upstreams.dialects import ENFORCE
 
 CONFIG = "config"  # the actor of a version that the config names
 TRIES = 5  # processes that start together wait for each other
@@ -38,7 +39,7 @@ STARTING = ServingProcess()
 async def resolve(
     store: Store,
     configured: Mapping[str, ConfiguredClass],
-    providers: Collection[str],
+    providers: Mapping[str, RetentionBy],
     now_ms: int,
     *,
     named: Collection[str] = (),
@@ -46,9 +47,10 @@ async def resolve(
 ) -> dict[str, ClassState]:
     """The state of each class that is served, once it is recorded.
 
-    ControlError, and nothing is recorded, if a version names a provider that is not among `providers`, or if one of the
-    classes that the config has `named` has no routes. A command that does not serve (`process` is None) records
-    versions, and leaves the state to the processes that do: its config may be another one than theirs.
+    ControlError, and nothing is recorded, if a version names a provider that is not among `providers`, or demands more
+    of it than it enforces, or if one of the classes that the config has `named` has no routes. A command that does not
+    serve (`process` is None) records versions, and leaves the state to the processes that do: its config may be another
+    one than theirs.
     """
     replaced = dict[str, tuple[ClassState, ClassState]]()
 
@@ -161,8 +163,11 @@ def require_routes(class_id: str, served: Collection[str]) -> None:
         )
 
 
-def require_providers(state: ClassState, providers: Collection[str]) -> None:
-    """ControlError if the version that is served, or the candidate, names a provider that is not among these."""
+def require_providers(state: ClassState, providers: Mapping[str, RetentionBy]) -> None:
+    """ControlError if a provider of the version that is served, or of the candidate, is missing or enforces too little.
+
+    `providers` says of each what makes sure of zero retention.
+    """
     for version in state.versions:
         if missing := {route.provider for route in version.routes}.difference(providers):
             class_id, name = version.class_id, min(missing)
@@ -170,3 +175,14 @@ def require_providers(state: ClassState, providers: Collection[str]) -> None:
                 f"Version {version.number} of the class '{class_id}' needs the provider '{name}', which the config "
                 f"does not have. Define [providers.{name}], or run 'cadenza classes rollback {class_id}'."
             )
+        if promising := unenforced(version, providers):
+            raise ControlError(
+                f"Version {version.number} of the class '{version.class_id}' demands zero retention by API of the "
+                f"provider '{promising}', whose API does not enforce it. {ENFORCE}"
+            )
+
+
+def unenforced(version: ClassVersion, providers: Mapping[str, RetentionBy]) -> str | None:
+    """The first provider of which the version demands zero retention by API, and which promises it only."""
+    demanding = (route.provider for route in version.routes if route.retention_by == "api")
+    return next((name for name in demanding if providers[name] != "api"), None)

@@ -6,15 +6,16 @@ serve it are one transaction. What the config pins stays pinned until the class 
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
 
+from cadenza.control.class_versions import unenforced
 from cadenza.core.classes import WHOLE, ClassState, ClassVersion, GateLimits
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
-from cadenza.core.records import CLASSES, Route
+from cadenza.core.records import CLASSES, RetentionBy, Route
 from cadenza.core.spans import DAY_MS
 from cadenza.evaluation import canary
 from cadenza.evaluation.gate import find_shortfalls
@@ -25,6 +26,7 @@ from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, class_versions, epochs, verdicts
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.verdicts import EvaluationRecord
+from cadenza.upstreams.dialects import ENFORCE
 
 REASON_CHARS_MAX = 500
 HISTORY_SHOWN = 50
@@ -44,7 +46,7 @@ class ClassRules(msgspec.Struct, frozen=True, kw_only=True):
     pin: str = ""  # where it names the routes, like "cadenza.toml, line 12"; empty: it does not
     gate: GateLimits = GateLimits()
     suite: Path | None = None  # of the gate; None: the starter suite
-    providers: frozenset[str] = frozenset()  # all that a route can name
+    providers: Mapping[str, RetentionBy] = {}  # all that a route can name, and what makes sure of zero retention
 
 
 class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +196,7 @@ async def promote(
     made = state.version.with_candidate(order.candidate)
     if made.digest == state.version.digest:
         raise ControlError(f"{order.candidate.name} serves '{class_id}' already: there is nothing to promote.")
+    _refuse_weaker_retention(state, order.candidate)
     if order.forced is None:
         record = await _find_verdict(store, state, made, rules, order, now_ms)
         verdict_id, why = record.id, f"verdict {record.id}"
@@ -234,7 +237,7 @@ async def roll_back(
     else:
         version = await _read_version(store, class_id, _rollback_target(state, order.to))
         _refuse_never_served(state, version, await list_served(store, class_id))
-        _refuse_unknown_providers(version, rules)
+        _refuse_unfit_providers(version, rules)
         new = state.serving(version)
         detail = f"version {version.number} instead of {served}{reason}"
     event = AuditEvent(now_ms, by, "class.rollback", subject=class_id, detail=detail)
@@ -365,11 +368,25 @@ def _refuse_pinned(state: ClassState, rules: ClassRules) -> None:
         )
 
 
-def _refuse_unknown_providers(version: ClassVersion, rules: ClassRules) -> None:
-    if missing := {route.provider for route in version.routes} - rules.providers:
+def _refuse_unfit_providers(version: ClassVersion, rules: ClassRules) -> None:
+    if missing := {route.provider for route in version.routes} - rules.providers.keys():
         names = ", ".join(f"'{name}'" for name in sorted(missing))
         raise ControlError(
             f"Version {version.number} needs the provider {names}, which the config does not have: add it there first."
+        )
+    if name := unenforced(version, rules.providers):
+        raise ControlError(
+            f"Version {version.number} demands zero retention by API of the provider '{name}', whose API does not "
+            f"enforce it. {ENFORCE}"
+        )
+
+
+def _refuse_weaker_retention(state: ClassState, candidate: Route) -> None:
+    if candidate.retention_by != "api" and any(route.retention_by == "api" for route in state.version.main_routes):
+        class_id = state.version.class_id
+        raise ControlError(
+            f"'{class_id}' is served with zero retention by API, and {candidate.name} does not demand it: write "
+            f'retention = "zero" and by = "api" in [[classes.{class_id}.candidates]] for it.'
         )
 
 

@@ -51,6 +51,9 @@ class Timeouts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     total_s: float = 3600.0
 
 
+RetentionBy = Literal["contract", "api"]  # what makes a provider keep nothing: its promise, or its API
+
+
 class Route(msgspec.Struct, frozen=True, omit_defaults=True):
     """One way to serve a class: a provider's model, its limits and its place in line."""
 
@@ -74,6 +77,7 @@ class Route(msgspec.Struct, frozen=True, omit_defaults=True):
     vision: bool = False  # and parts of a message: `image_url`
     audio: bool = False  # `input_audio`
     files: bool = False  # `file`, on the tool path; on the plain path files are read here
+    retention_by: RetentionBy = "contract"  # what it demands of its provider
 
     @property
     def name(self) -> str:

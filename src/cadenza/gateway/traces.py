@@ -4,7 +4,7 @@
       rate, read, slot, hold, settle    its steps, and `grounding` with its parts, if it had any
       chat CLASS                        the answer, with all attempts (client, GenAI conventions)
         route PROVIDER/MODEL            each route that was tried (client); an upstream is told this span
-          first token, relay            of the route that answered
+          first token, relay            of a route that answered by a stream
 
 A request that is not traced pays nothing for it: the steps report to its record anyway (`RequestRecord`), and only the
 record of a traced request notes the time. Of a client's text, nothing is noted.
@@ -20,6 +20,7 @@ import msgspec
 
 from cadenza.core.records import Outcome, ReplyResult, Route
 from cadenza.gateway.api import ENDPOINTS, Endpoint, serve_api
+from cadenza.gateway.endings import DISCONNECTED_CAUSE
 from cadenza.gateway.endpoints import MODELS_PATH
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.request import At, RequestRecord
@@ -134,7 +135,8 @@ class TracedRecord(RequestRecord):
     def left_to(self, route: Route) -> None:
         super().left_to(route)
         running = self._running_try()
-        running.route, running.ended_s, running.error = route, time.perf_counter(), "client_left"
+        running.route, running.ended_s = route, time.perf_counter()
+        running.error = self._cause or DISCONNECTED_CAUSE
 
     def gathered(self, part: str, began_s: float, result: str) -> None:
         self._parts.append(GatheredPart(part, began_s, time.perf_counter(), result))
@@ -152,9 +154,10 @@ class TracedRecord(RequestRecord):
         attributes: dict[str, Value] = {
             "http.request.method": method,
             "url.scheme": exchange.scheme,
-            "cadenza.request_id": self.request_id,
             "cadenza.status": outcome.status,
         }
+        if self.request_id.encode() != exchange.request.headers.get(b"x-request-id"):  # else the client chose it
+            attributes["cadenza.request_id"] = self.request_id
         if route:
             attributes["http.route"] = route
         if exchange.status:
@@ -175,7 +178,8 @@ class TracedRecord(RequestRecord):
         )
         spans = [whole, *self._step_spans(span_id, ended_s, failure)]
         if "held" in self._marks:
-            spans += self._chat_spans(span_id, self._marks.get("relayed", ended_s), outcome)
+            last_s = self._tries[-1].ended_s if self._tries else None
+            spans += self._chat_spans(span_id, self._marks.get("relayed", last_s or ended_s), outcome)
         return spans
 
     def _step_spans(self, parent_id: bytes, ended_s: float, failure: str) -> list[EndedSpan]:
@@ -262,7 +266,7 @@ class TracedRecord(RequestRecord):
                 error=one.error,
             )
         ]
-        if one.answered_s is not None:
+        if one.answered_s is not None and self._hold and self._hold.stream:
             spans.append(self._step("first token", one.span_id, one.began_s, one.answered_s))
             spans.append(self._step("relay", one.span_id, one.answered_s, ended_s, error=one.error))
         return spans

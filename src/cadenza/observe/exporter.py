@@ -26,6 +26,7 @@ METRICS_EVERY_S = 60.0
 BACKOFF_S_MAX = 60.0
 FLUSH_S = 3.0
 RETRIED = {429, 502, 503, 504}
+RESULTS = ("exported", "full", "refused")  # of a span
 TRACES_PATH, METRICS_PATH = "/v1/traces", "/v1/metrics"
 
 Post = Callable[[str, bytes], Awaitable[int | None]]  # path and body -> the status; None if there was no answer
@@ -34,8 +35,17 @@ Post = Callable[[str, bytes], Awaitable[int | None]]  # path and body -> the sta
 class OtlpExporter:
     """The exporter of one process."""
 
-    def __init__(self, post: Post, observer: Observer, resource: Mapping[str, Value]) -> None:
+    def __init__(
+        self,
+        post: Post,
+        observer: Observer,
+        resource: Mapping[str, Value],
+        every_s: float = SPANS_EVERY_S,
+        flush_s: float = FLUSH_S,
+    ) -> None:
         self._post = post
+        self._every_s = every_s
+        self._flush_s = flush_s
         self._observer = observer
         self._resource = make_resource(resource)
         self._started_ns = time.time_ns()
@@ -54,6 +64,8 @@ class OtlpExporter:
             self._is_full.set()
 
     def start(self) -> None:
+        for result in RESULTS:  # from zero on: Prometheus sees no increase in a series that begins above it
+            self._observer.metrics.spans.add(result, amount=0)
         sending = self._keep_sending_spans(), self._keep_sending_metrics()
         self._tasks = [asyncio.create_task(one) for one in sending]
 
@@ -62,7 +74,7 @@ class OtlpExporter:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_S):
+            async with asyncio.timeout(self._flush_s):
                 while self._queue and await self._send_spans():
                     pass
                 await self._send_metrics()
@@ -70,14 +82,14 @@ class OtlpExporter:
             self._observer.log.warning("spans were not exported", dropped=len(self._queue))
 
     async def _keep_sending_spans(self) -> None:
-        backoff_s = SPANS_EVERY_S
+        backoff_s = self._every_s
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_full.wait(), SPANS_EVERY_S)
+                await asyncio.wait_for(self._is_full.wait(), self._every_s)
             self._is_full.clear()
             while self._queue:
                 if await self._send_spans():
-                    backoff_s = SPANS_EVERY_S
+                    backoff_s = self._every_s
                 else:
                     await asyncio.sleep(backoff_s)
                     backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)

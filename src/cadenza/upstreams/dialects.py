@@ -16,6 +16,7 @@ SHORT_ID = ".{1,40}"
 INCLUDE_USAGE = MappingProxyType({"include_usage": True})
 # A last message of the assistant is continued with these fields; llama.cpp does so without them.
 CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
+ENFORCE = "Use a provider that does, such as the embedded model or OpenRouter, or leave out `by` in the route."
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +29,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     renames: Mapping[str, str] = {}  # fields of a request that it knows by another name
     has_full_top_p: bool = True  # whether it accepts a `top_p` of 1
     has_single_stop: bool = True  # whether it accepts a string as `stop`
-    adds: Mapping[str, Any] = {}  # fields of every request: they ask for zero retention, if the provider has a switch
+    adds: Mapping[str, Any] = {}  # fields of every request: the switch for less or no retention, if there is one
+    enforces_retention: bool = False  # whether that switch alone makes sure that nothing is retained
 
     message_fields: frozenset[str] | None = None  # the only ones that it accepts, in calls too; None: ignores others
     has_nulls: bool = True  # whether it accepts null in fields of messages and tools
@@ -68,7 +70,7 @@ DIALECTS: Mapping[str, Dialect] = {
         hosts=("api.openai.com", ".api.openai.com"),
         limit_field="max_completion_tokens",
         stream_options=INCLUDE_USAGE | {"include_obfuscation": False},
-        adds={"store": False},
+        adds={"store": False},  # no stored completion; its logs against abuse are a matter of the contract
         reasoning="drop",
         call_ids=SHORT_ID,
         custom_tools=True,
@@ -87,6 +89,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "openrouter": Dialect(
         hosts=("openrouter.ai", ".openrouter.ai"),
         adds={"provider": {"zdr": True, "data_collection": "deny"}},
+        enforces_retention=True,  # it refuses a request for which it has no endpoint with zero retention
         reasoning="reasoning",
         custom_tools=True,
     ),

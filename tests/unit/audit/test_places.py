@@ -168,7 +168,7 @@ def test_folders_are_searched_with_names_and_links(needles: Needles, needle: Aud
     word = needle.word
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "er" / "x.tmp").write_bytes(needle.text.encode("utf-16"))
-    (tmp_path / f"{word}.pdf").write_bytes(b"")
+    (tmp_path / f"{word}.pdf").write_text(word)
     (tmp_path / "link").symlink_to(word)
     (tmp_path / "loop").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "pipe")
@@ -180,6 +180,7 @@ def test_folders_are_searched_with_names_and_links(needles: Needles, needle: Aud
     assert found_in([searched]) == {
         ("temp", "deep/er/x.tmp", "UTF-16"),
         ("temp", f"a name in {tmp_path}", "plain"),
+        ("temp", "a file with a needle in its name", "plain"),
         ("temp", "the link link", "plain"),
         ("temp", "a.docx", "plain in ZIP"),
     }

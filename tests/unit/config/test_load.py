@@ -105,6 +105,8 @@ max_tokens_field = "max_completion_tokens"
 omit = ["seed", "temperature"]
 pass = ["top_k", "min_p"]
 fields = { thinking = { type = "disabled" } }
+retention = "zero"
+by = "api"
 timeouts = { connect_s = 1, first_token_s = 2, idle_s = 3.5, total_s = 4 }
 
 [[classes.forte.routes]]
@@ -198,6 +200,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
             drops=("seed", "temperature"),
             passes=("top_k", "min_p"),
             fields='{"thinking": {"type": "disabled"}}',
+            retention_by="api",
         ),
     )
 
@@ -603,6 +606,30 @@ def test_wrong_route(tmp_path: Path, line: str, sentence: str) -> None:
     """A value of a route must be in its range, and the problem counts routes from 0."""
     text = LOCAL.strip() + LOCAL_ROUTE + line
     assert problems(tmp_path, text) == [f"line 6: classes.forte.routes[0].{sentence}"]
+
+
+BY_API = '\nretention = "zero"\nby = "api"\n'
+
+
+@pytest.mark.parametrize("host", ["api.openai.com", "api.anthropic.com", "10.0.0.5:8000"])
+def test_a_provider_that_does_not_enforce_zero_retention(tmp_path: Path, host: str) -> None:
+    """`by = "api"` is refused on a route whose provider only promises zero retention, even with `store: false`."""
+    provider = ACME.replace("acme.example", host)
+    (problem,) = problems(tmp_path, provider + ROUTE + BY_API)
+    assert "routes[0].by: the API of the provider acme does not enforce zero retention. Use a provider that" in problem
+    assert load(tmp_path, provider + ROUTE + BY_API.replace("api", "contract")).classes["forte"].routes
+
+
+def test_providers_that_enforce_zero_retention(tmp_path: Path) -> None:
+    """OpenRouter does by its API, and the embedded model by being local: their routes may demand it."""
+    text = ACME.replace("acme.example", "openrouter.ai") + LOCAL + ROUTE + BY_API + LOCAL_ROUTE + BY_API
+    assert [route.retention_by for route in load(tmp_path, text).classes["forte"].routes] == ["api", "api"]
+
+
+def test_a_demand_names_what_it_is_about(tmp_path: Path) -> None:
+    """`by` alone is refused: it belongs to `retention`."""
+    (problem,) = problems(tmp_path, ACME + ROUTE + '\nby = "contract"\n')
+    assert "routes[0].by: it belongs to retention" in problem
 
 
 def test_a_provider_that_cannot_continue_an_answer(tmp_path: Path) -> None:

@@ -4,12 +4,24 @@ import time
 
 from cadenza.cli.doctor.installation import Check
 from cadenza.config import Settings
+from cadenza.config.checks import is_private
+from cadenza.config.settings import ProviderSettings
 from cadenza.control.retention import KeptRow, read_kept
 from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
 from cadenza.store.address import open_store
 from cadenza.store.migrate import schema_state
 from cadenza.store.store import StoreUnavailable
+from cadenza.upstreams.dialects import DIALECTS
+
+ENFORCED = "zero, enforced by its API: each request demands it (provider.zdr)"
+LOCAL = "zero, enforced: the model runs on this machine"
+PROMISED = "zero by contract only: its API has no switch"
+OWN_SERVER = "zero as configured: a server in your network, and what it logs is up to you"
+STORE_FALSE = (
+    "zero by contract only: each request says store: false, so that no completion is kept for retrieval; "
+    "logs against abuse, up to 30 days, end only with a contract"
+)
 
 HOUR_MS = 60 * 60 * 1000
 LATE_MS = 2 * DAY_MS  # the service looks every few minutes, and a day is rolled up when it is over
@@ -47,3 +59,12 @@ def _describe(row: KeptRow, now_ms: int) -> str:
     age_ms = max(0, now_ms - row.oldest_at)
     age = f"{age_ms // DAY_MS} days" if age_ms >= 2 * DAY_MS else f"{age_ms // HOUR_MS} hours"
     return f"the oldest of the {row.name}: {age}"
+
+
+def describe_retention(provider: ProviderSettings) -> str:
+    """What makes sure that the provider keeps nothing."""
+    if provider.retention_by == "api":
+        return LOCAL if provider.kind == "embedded" else ENFORCED
+    if DIALECTS[provider.dialect].adds:
+        return STORE_FALSE
+    return OWN_SERVER if is_private(provider.base_url or "") else PROMISED

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cadenza.app import build_upstreams
 from cadenza.cli.doctor.installation import Check, check_installation
-from cadenza.cli.doctor.retention import check_retention
+from cadenza.cli.doctor.retention import check_retention, describe_retention
 from cadenza.config import Settings
 from cadenza.config.checks import suggest
 from cadenza.config.settings import ServerSettings
@@ -49,7 +49,6 @@ FAILING = "cadenza_route_failing"
 LAST_FAULT = "cadenza_route_last_fault_timestamp_seconds"
 
 Place = tuple[str, str]  # provider and model
-RETENTION_SWITCHES = {"openai": "; each request says store: false", "openrouter": "; each request says zdr and deny"}
 MODELS_NAMED_MAX = 5
 
 
@@ -87,8 +86,7 @@ async def examine(settings: Settings) -> list[Check]:
     """All checks that send no chat."""
     checks = [*await check_installation(settings), await check_retention(settings)]
     for name, provider in settings.providers.items():
-        switch = RETENTION_SWITCHES.get(provider.dialect, "")
-        checks.append(Check("retention", "ok", f"{name}: zero, as configured{switch}"))
+        checks.append(Check("retention", "ok", f"{name}: {describe_retention(provider)}"))
     service, faults = await ask_service(settings.server)
     checks.append(service)
     classes, problems = await read_classes(settings)
@@ -131,7 +129,7 @@ async def read_classes(settings: Settings) -> tuple[dict[str, ClassState], list[
     for class_id, state in list(classes.items()):
         given = configured.get(class_id)
         try:
-            require_providers(state, settings.providers)
+            require_providers(state, settings.retention_of_providers())
         except ControlError as error:
             checks.append(Check("class", "fault", error.message))
             del classes[class_id]

@@ -78,8 +78,9 @@ class PostgresContents:
 
     async def read_file(self, path: str, feed: Callable[[bytes], None]) -> None:
         """Hand all bytes of a file to `feed`. A file that is gone has none."""
-        offset = 0
-        while piece := await self._connection.fetchval(READ, path, offset, PIECE_BYTES):
+        offset, piece = 0, bytes(PIECE_BYTES)
+        while len(piece) == PIECE_BYTES:
+            piece = await self._connection.fetchval(READ, path, offset, PIECE_BYTES) or b""
             feed(piece)
             offset += len(piece)
 
@@ -101,7 +102,7 @@ class PostgresContents:
 async def open_postgres_contents(url: str) -> AsyncIterator[PostgresContents]:
     bounds = PostgresBounds()
     wide = msgspec.structs.replace(bounds, connect_s=bounds.first_connect_s)
-    connection = await connect(PostgresAddress(url), wide, keeps_statements=False)
+    connection = await connect(PostgresAddress(url), wide)
     try:
         yield PostgresContents(connection)
     finally:
