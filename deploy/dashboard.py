@@ -64,12 +64,13 @@ def write_dashboard(rows: list[Table]) -> str:
 
 def queries_of(panel: Table) -> dict[str, str]:
     """The queries of a panel by their legend."""
+    given: dict[str, str] = panel.get("queries", {})
     if "quantiles" not in panel:
-        return dict(panel["queries"])
+        return given
     label = panel.get("by")
     by, legend = (f"le, {label}", f"{{{{{label}}}}} ") if label else ("le", "")
     buckets = f"sum by ({by}) (rate({panel['quantiles']}_bucket[$__rate_interval]))"
-    return {f"{legend}p{percent}": f"histogram_quantile({percent / 100:g}, {buckets})" for percent in (50, 99)}
+    return given | {f"{legend}p{percent}": f"histogram_quantile({percent / 100:g}, {buckets})" for percent in (50, 99)}
 
 
 def _place_panels(rows: list[Table]) -> list[Table]:

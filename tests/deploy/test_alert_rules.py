@@ -52,6 +52,7 @@ HEALTHY: Series = {
     of("cadenza_route_state", f'{ROUTE},state="closed"'): gauge(1),
     of("cadenza_doubtful_usage_total", 'provider="acme"'): counter(0),
     of("cadenza_ledger_retries_total"): counter(0),
+    of("cadenza_ledger_longest_wait_seconds"): gauge(0.25),
     of("cadenza_ledger_refused_total"): counter(0),
     of("cadenza_ledger_lost_total"): counter(0),
     of("cadenza_refused_total", 'reason="rate"'): counter(600),
@@ -85,7 +86,7 @@ OUTAGES: dict[str, Series] = {
         of("cadenza_route_state", f'{ROUTE},state="open"'): " ".join(["1 0"] * STEPS_MAX)
     },
     "CadenzaCountsAreDoubtful": {of("cadenza_doubtful_usage_total", 'provider="acme"'): f"0x{MINUTES - 5} 1x{MINUTES}"},
-    "CadenzaStoreFails": {of("cadenza_ledger_retries_total"): counter(60)},
+    "CadenzaStoreFails": {of("cadenza_ledger_longest_wait_seconds"): gauge(30)},
     "CadenzaCommitsAreSlow": buckets(
         "cadenza_ledger_commit_seconds", "", {"0.01": 500, "1.0": 590, "2.5": 600, "+Inf": 600}
     ),

@@ -8,6 +8,7 @@ are set aside, in a queue of their own.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import chain
 
 import msgspec
 
@@ -132,12 +133,19 @@ class Backlog:
         Calls are counted instead of seconds: after a pause of this process, answers may have arrived unread.
         """
         found = []
-        lists = (*self._ready.values(), *self._aside.values(), *self._in_flight.values())
-        for move in {id(one): one for moves in lists for one in moves}.values():  # one put back may still be in flight
+        for move in {id(one): one for one in self._moves()}.values():  # one put back may still be in flight
             move.looks += 1
             if move.looks > looks and not move.answer.done():
                 found.append(move)
         return found
+
+    @property
+    def looks_most(self) -> int:
+        """How often `late` has looked at the move that waits longest; 0 if none waits."""
+        return max((move.looks for move in self._moves()), default=0)
+
+    def _moves(self) -> Iterable[Move]:
+        return chain(*self._ready.values(), *self._aside.values(), *self._in_flight.values())
 
     @property
     def is_empty(self) -> bool:

@@ -75,6 +75,7 @@ class Committer:
         self._is_stopping = False
         self.has_failed = False  # the store did not take the last batch
         observer.metrics.ledger_waiting.set_function(lambda: len(self._backlog))
+        observer.metrics.ledger_longest_wait.set_function(lambda: self._backlog.looks_most * LOOK_EVERY_S)
 
     def hold_in_memory(self, hold: Hold) -> Held | None:
         """Hold credit inside the reserve, if it covers the hold.

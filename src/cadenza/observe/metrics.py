@@ -249,6 +249,9 @@ class Metrics:
             "cadenza_ledger_batch_moves", "Holds and ends in one transaction.", "", self.registry, MOVES
         )
         self.ledger_waiting = gauge("cadenza_ledger_waiting_moves", "Holds and ends that wait for a transaction.")
+        self.ledger_longest_wait = gauge(
+            "cadenza_ledger_longest_wait_seconds", "How long one of them has waited, or is being written."
+        )
         self.ledger_retries = count("cadenza_ledger_retries", "Batches of the ledger that the store did not accept.")
         self.ledger_refused = count("cadenza_ledger_refused", "Ledger entries refused by a rule: see the log.")
         self.ledger_short = count("cadenza_ledger_short_nano", "Nano-dollars due that the accounts did not have.")

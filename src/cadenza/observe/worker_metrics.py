@@ -27,6 +27,7 @@ SOCKET_PATH_MAX = 100  # the kernel allows 107 bytes
 HIGHEST = {  # gauges of a state, 1 if any process is in it, or of a time: the latest
     "cadenza_build_info",
     "cadenza_canary_share",
+    "cadenza_ledger_longest_wait_seconds",
     "cadenza_route_resting",
     "cadenza_route_failing",
     "cadenza_route_last_fault_timestamp_seconds",
