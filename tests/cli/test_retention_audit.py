@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.cli.program import PROGRAM, Done
@@ -41,7 +42,9 @@ def found(done: Done) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def audited() -> Iterator[Deployment]:
-    with Deployment(ordinary_spec("https://models.invalid/v1")) as installation:
+    spec = ordinary_spec("https://models.invalid/v1")
+    traced = f'{spec.more_toml}[observe]\notlp_url = "https://traces.invalid"\n'
+    with Deployment(msgspec.structs.replace(spec, more_toml=traced)) as installation:
         yield installation
 
 
@@ -76,6 +79,7 @@ def test_no_content_stays(audited: Deployment) -> None:
     assert {name for name, status in statuses.items() if name.startswith(SERVED) and status != 200} == set()
     assert {200, 303, 400, 401, 402, 403, 404, 409, 413, 415, 429, 502} <= set(statuses.values())
     assert audit["reached"]["model"] > 100
+    assert audit["reached"]["trace collector"]
     assert "models.invalid" not in done.stdout
     assert "| chat, plain, whole: user message | 200 |" in page
     assert "Nothing that was sent was found where it must not be." in page

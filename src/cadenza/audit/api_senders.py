@@ -329,7 +329,7 @@ def refused() -> Iterator[Sender]:
     yield Sender(
         "header: X-Request-Id",
         _header(lambda n: {"x-request-id": n.word}),
-        kept=frozenset({Kept.STORE, Kept.LOG}),
+        kept=frozenset({Kept.STORE, Kept.LOG, Kept.TRACES}),
         tables=frozenset({"usage", "entries", "holds", "idempotency"}),
     )
     yield Sender("not HTTP: bytes", _raw(lambda n: f"{n.word}\0{n.text}\r\n\r\n".encode()), is_live=True)

@@ -20,6 +20,7 @@ class Kept(Enum):
 
     STORE = "store"
     LOG = "log"
+    TRACES = "traces"
     INDEX = "index"
     ENVIRONMENT = "environment"
     REMAINS = "remains"  # files of Postgres, which keep deleted rows until they are vacuumed or recycled

@@ -20,9 +20,10 @@ import msgspec
 
 from cadenza.core.records import Outcome, ReplyResult, Route
 from cadenza.gateway.api import ENDPOINTS, Endpoint, serve_api
+from cadenza.gateway.endings import DISCONNECTED_CAUSE
 from cadenza.gateway.endpoints import MODELS_PATH
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.request import DISCONNECTED_CAUSE, At, RequestRecord
+from cadenza.gateway.request import At, RequestRecord
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.rules import Hold
 from cadenza.observe.spans import EndedSpan, SpanKind, Value
@@ -153,9 +154,10 @@ class TracedRecord(RequestRecord):
         attributes: dict[str, Value] = {
             "http.request.method": method,
             "url.scheme": exchange.scheme,
-            "cadenza.request_id": self.request_id,
             "cadenza.status": outcome.status,
         }
+        if self.request_id.encode() != exchange.request.headers.get(b"x-request-id"):  # else the client chose it
+            attributes["cadenza.request_id"] = self.request_id
         if route:
             attributes["http.route"] = route
         if exchange.status:

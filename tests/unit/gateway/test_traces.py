@@ -127,12 +127,12 @@ async def test_clients_cannot_have_everything_traced(funded: FundedStore) -> Non
 
 
 async def test_names_have_no_text_of_clients(funded: FundedStore) -> None:
-    """A path that is not served is neither a name nor an attribute; a model has its place in the path."""
+    """A path that is not served, a model in a path and an id that the client chose are not in a trace."""
     exported = list[Sequence[EndedSpan]]()
     tracer = Tracer(1, exported.append)
     async with running_api(funded, ScriptedUpstream()) as api:
         for path in ("/v1/n33dle", "/v1/models/n33dle"):
-            await tracer.serve(api.gateway, Client().open(method="GET", path=path))
+            await tracer.serve(api.gateway, Client().open([(b"x-request-id", b"n33dle")], method="GET", path=path))
     assert [spans[0].name for spans in exported] == ["GET", "GET /v1/models/{model}"]
     assert "n33dle" not in repr(exported)
 
