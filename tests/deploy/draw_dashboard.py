@@ -16,7 +16,7 @@ from bench.svg import scheme_style
 from deploy.dashboard import STATES, queries_of, read_rows
 
 from tests.deploy.test_outages import Watched
-from tests.loopback import Status, Wait, Whole, usage_of
+from tests.loopback import Reply, Status, Wait, Whole, usage_of
 from tests.prometheus import Prometheus
 
 SHOWN = (
@@ -54,7 +54,11 @@ WORDS = ["Seven", " four", " five"]
 def main() -> None:
     with Watched(limits={"concurrency": 20}) as watched:
         good = Whole(WORDS, usage_of(90, 30), Wait(0.05))
-        replies = {"works": (good, good), "one fails": (Status(500), good), "both fail": (Status(500), Status(500))}
+        replies: dict[str, tuple[Reply, Reply]] = {
+            "works": (good, good),
+            "one fails": (Status(500), good),
+            "both fail": (Status(500), Status(500)),
+        }
         watched.add_clients(CLIENTS - 1)
         marks = []
         for phase, lasts_s in PHASES:
