@@ -1,12 +1,10 @@
 """One request to the API while it runs: what an endpoint is handed, and the record that its Outcome is made from."""
 
-import asyncio
 import time
 from collections.abc import Callable
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, Internal, KeyRevoked, RateLimited
 from cadenza.core.records import (
     DISCONNECTED_STATUS,
     BilledPart,
@@ -17,20 +15,13 @@ from cadenza.core.records import (
     Route,
 )
 from cadenza.gateway.answers import Answers, request_id_of
+from cadenza.gateway.endings import early_end
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.exchange import Exchange, Interruption
 from cadenza.ledger.rules import Hold
-from cadenza.process import is_exhausted
 from cadenza.routing.catalogue import Snapshot
-from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.base import Fault
-
-SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
-INTERRUPTED_STATUSES = {Interruption.SHUTDOWN: SHUTDOWN_STATUS, Interruption.REVOKED: KeyRevoked.status}
-INTERRUPTED_CAUSES = {Interruption.SHUTDOWN: "shutdown", Interruption.REVOKED: KeyRevoked.cause}
-DISCONNECTED_CAUSE = "disconnected"
-
 
 At = Callable[[str], object]  # is told the name of a step that a request has reached
 
@@ -61,19 +52,9 @@ class RequestRecord:
         self._steps: list[RequestStep] = []
 
     def ended_by(self, error: BaseException) -> int:
-        """Note why the request ended early, and return its status. If its task was cancelled, the reason decides."""
-        if isinstance(error, CadenzaError):
-            self._cause = error.cause
-            return error.status
-        if isinstance(error, StoreUnavailable):
-            self._cause = "store"
-            return RateLimited.status
-        if not isinstance(error, asyncio.CancelledError):
-            self._cause = "memory" if is_exhausted(error) else Internal.cause
-            return RateLimited.status if is_exhausted(error) else Internal.status
-        reason = self._exchange.interruption or Interruption.DISCONNECT
-        self._cause = INTERRUPTED_CAUSES.get(reason, DISCONNECTED_CAUSE)
-        return INTERRUPTED_STATUSES.get(reason, DISCONNECTED_STATUS)
+        """Note why the request ended early, and return its status."""
+        status, self._cause = early_end(error, self._exchange.interruption)
+        return status
 
     def note(self, kind: str, route: Route | None = None, cause: str = "", status: int | None = None) -> None:
         """Something unusual happened: `RequestStep` has the kinds."""

@@ -20,9 +20,10 @@ import msgspec
 
 from cadenza.core.records import Outcome, ReplyResult, Route
 from cadenza.gateway.api import ENDPOINTS, Endpoint, serve_api
+from cadenza.gateway.endings import DISCONNECTED_CAUSE
 from cadenza.gateway.endpoints import MODELS_PATH
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.request import DISCONNECTED_CAUSE, At, RequestRecord
+from cadenza.gateway.request import At, RequestRecord
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.rules import Hold
 from cadenza.observe.spans import EndedSpan, SpanKind, Value

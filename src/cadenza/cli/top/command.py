@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from cadenza.cli.top.numbers import Readings
 
+FIRST_S = 1.0
 EVERY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 they are compared with
 
 
@@ -91,12 +92,13 @@ def _show(readings: "Readings", urls: "Sequence[str]", token: str | None, interv
     from cadenza.cli.top.screen import open_screen  # noqa: PLC0415 import time
     from cadenza.cli.top.view import KEYS, SORTS, draw  # noqa: PLC0415 import time
 
-    sort = 0
+    sort, wait_s = 0, min(FIRST_S, interval_s)  # rates need a second reading
     try:
         with open_screen() as screen:
             while True:
                 readings.add(scrape(urls, token))
-                numbers, due_s = readings.numbers(len(urls)), time.monotonic() + interval_s
+                numbers, due_s = readings.numbers(len(urls)), time.monotonic() + wait_s
+                wait_s = interval_s
                 while (left_s := due_s - time.monotonic()) > 0:
                     screen.draw(draw(numbers, *screen.size, SORTS[sort], KEYS))
                     key = screen.wait(left_s)

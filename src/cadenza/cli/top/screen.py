@@ -14,7 +14,7 @@ from cadenza.cli.top.view import COLUMNS, LINES
 
 OPEN = "\x1b[?1049h\x1b[?25l"  # the other screen, without a cursor
 CLOSE = "\x1b[?25h\x1b[?1049l"
-HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+HOME, CLEAR_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[2K", "\x1b[J"
 KEY_BYTES = 16
 
 
@@ -31,7 +31,8 @@ class Screen:
         return found.columns, found.lines
 
     def draw(self, lines: Sequence[str]) -> None:
-        sys.stdout.write(HOME + "\r\n".join(line + REST_OF_LINE for line in lines) + REST_OF_SCREEN)
+        cleared = [CLEAR_LINE + line for line in lines]  # first: after a full line, the cursor stands on its last cell
+        sys.stdout.write(HOME + "\r\n".join(cleared) + REST_OF_SCREEN)
         sys.stdout.flush()
 
     def wait(self, time_s: float) -> str:
