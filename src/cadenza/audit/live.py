@@ -54,13 +54,13 @@ class LiveOptions(msgspec.Struct, frozen=True):
 
 async def audit_running_service(settings: Settings, options: LiveOptions, findings: Findings) -> None:
     host, port = _address(settings, options.url)
-    client = AuditClient(port, host=host)
-    with contextlib.suppress(OSError, TimeoutError):
-        if (await client.get("/readyz")).status != OK:
-            raise ControlError(f"The service at {host}:{port} is not ready. See its log, and /readyz.")
-        await LiveAudit(settings, options, findings).run(host, port)
-        return
-    raise ControlError(f"No service answers at {host}:{port}. Start it, or name its address with --url.")
+    try:
+        ready = await AuditClient(port, host=host).get("/readyz")
+    except (OSError, TimeoutError):
+        raise ControlError(f"No service answers at {host}:{port}. Start it, or name its address with --url.") from None
+    if ready.status != OK:
+        raise ControlError(f"The service at {host}:{port} is not ready. See its log, and /readyz.")
+    await LiveAudit(settings, options, findings).run(host, port)
 
 
 class LiveAudit:
@@ -86,7 +86,7 @@ class LiveAudit:
             metrics = AuditClient(port, self._settings.server.metrics_token or "", host)
             self._findings.add(None, [await search_metrics(self._needles, metrics)])
             known = [*self._store_files, *self._options.logs]
-            self._findings.add(Kept.ENVIRONMENT, search_processes(self._needles, self._pids, known))
+            self._findings.add(None, search_processes(self._needles, self._pids, known))
             await self._search_store()
             await asyncio.to_thread(self._search_files)
         self._findings.expect_erased()
@@ -112,9 +112,9 @@ class LiveAudit:
             found = await asyncio.to_thread(search_sqlite, needles, self._store_files[0])
         else:
             found = await search_postgres(needles, settings.store.url)
-        if not settings.shared_state.url.startswith("memory:"):
-            found += await search_valkey(needles, settings.shared_state.url)
         self._findings.add(Kept.STORE, found)
+        if not settings.shared_state.url.startswith("memory:"):
+            self._findings.add(None, await search_valkey(needles, settings.shared_state.url))
 
     def _search_files(self) -> None:
         needles, since_s, add = self._needles, self._began_s, self._findings.add

@@ -158,17 +158,17 @@ class OwnAudit:
 
     async def _search_running(self) -> None:
         """What is only there while the service runs."""
-        needles = self._needles
-        self._findings.add(Kept.ENVIRONMENT, search_processes(needles, [self._service.pid], [self._folders.kept]))
         client = AuditClient(self._service.port, self._metrics_token)
-        self._findings.add(None, [await search_metrics(needles, client)])
+        environment, *others = search_processes(self._needles, [self._service.pid], [self._folders.kept])
+        self._findings.add(Kept.ENVIRONMENT, [environment])
+        self._findings.add(None, [*others, await search_metrics(self._needles, client)])
 
     async def search(self, places: AuditedPlaces, path: Path | None, began_s: float) -> None:
         """Search everything, a part of it while the service runs. `path` is that of a SQLite store."""
         needles, folders, add = self._needles, self._folders, self._findings.add
         await self._search_running()
-        if path:
-            await self._service.run("backup", "backup")
+        if path and (await self._service.run("backup", "backup")).code:
+            raise ControlError("'cadenza backup' failed in the audit.")
         if not places.shared_state_url.startswith("memory:"):
             add(None, await search_valkey(needles, places.shared_state_url))
         await self._service.stop()

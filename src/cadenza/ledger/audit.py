@@ -241,7 +241,8 @@ def _fill_in(query: str, words: Mapping[str, str]) -> str:
 CHECK = Statement(_check("sqlite", ALL), postgres=_check("postgres", ALL))
 CHECK_OPEN = Statement(_check("sqlite", OPEN), postgres=_check("postgres", OPEN))
 _COUNTS = """
-    SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM CHARGES e), (SELECT COUNT(*) FROM METERED u),
+    SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM CHARGES e),
+    (SELECT COUNT(*) FROM METERED u) + (SELECT COALESCE(SUM(d.requests), 0) FROM usage_days d WHERE IS_OPEN_DAY),
     (SELECT COUNT(*) FROM reserves) + (SELECT COUNT(*) FROM holds WHERE state = 'open'),
     (SELECT COUNT(*) FROM METERED u WHERE u.input_nano IS NULL)"""
 COUNTS = Statement(text(_fill_in(_COUNTS, ALL)))
@@ -290,7 +291,7 @@ async def check(store: Store, closed: ClosedMonth | None = None) -> list[Violati
 async def count(store: Store, closed: ClosedMonth | None = None) -> AuditCounts:
     """How much such a check reads."""
     [counts] = await store.rows(*((COUNTS_OPEN, _since(closed)) if closed else (COUNTS, {})), is_long=True)
-    return AuditCounts(*counts)
+    return AuditCounts(*map(int, counts))
 
 
 def _since(closed: ClosedMonth) -> dict[str, Any]:

@@ -20,8 +20,8 @@ SLICE_ROWS = 500
 ACCOUNTS = 100  # at once
 _NAMED = "account_id, key_id, class_id, version, provider, model, input_nano, output_nano, cached_input_nano, status"
 _SUMMED = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_nano", "short_nano", "provider_cost_nano")
-_SLICE = """u.account_id = :account AND u.started_at < :before
-    AND (u.started_at < :last_at OR (u.started_at = :last_at AND u.completion_id <= :last_id))"""
+_SLICE = """u.account_id = :account AND u.started_at <= :last_at
+    AND (u.started_at < :last_at OR u.completion_id <= :last_id)"""  # one bound: SQLite searches the index by one only
 _DAY = f"u.started_at - u.started_at % {DAY_MS}"
 _CHARGED = f"e.created_at - e.created_at % {DAY_MS}"
 NEXT = Statement(
@@ -75,7 +75,7 @@ def roll_up(tx: Transaction, account_id: str, before_ms: int, count: int = SLICE
     if not found:
         return 0
     last_at, last_id = found[-1]
-    slice_ = {"account": account_id, "before": before_ms, "last_at": last_at, "last_id": last_id}
+    slice_ = {"account": account_id, "last_at": last_at, "last_id": last_id}
     tx.change(ADD_DAYS, slice_)
     tx.change(REMOVE_HOLDS, slice_)
     if tx.change(REMOVE_REQUESTS, slice_) != len(found):

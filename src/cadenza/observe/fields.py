@@ -23,6 +23,7 @@ WORDS = frozenset(
         *("status", "fault", "cause", "kind", "measure", "move", "signal", "parser", "error", "logger"),
         *("ms", "open_s", "pause_s", "limit_s", "prompt_tokens", "completion_tokens", "score", "share"),
         *("short_nano", "charged_nano", "corrected_nano", "spent_nano"),
+        *("audit_events", "links", "sessions", "usage"),  # that were removed or rolled up
         *("accounts", "charged", "credit_notes", "dropped", "moves", "receipts", "requests", "statements", "tries"),
         *("sessions", "links", "audit_events", "usage"),  # rows that were removed
         *("waiting", "workers", "threads", "is_last", "version", "before", "candidate", "ended_canary"),
