@@ -31,7 +31,7 @@ from cadenza.store import schema
 from cadenza.store.postgres.session import DIALECT
 from cadenza.store.statements import SelectByIds, Statement, compile_for
 from cadenza.store.store import CHANGE_NOTHING
-from cadenza.store.tables import accounts, audit_events, epochs, keys, usage
+from cadenza.store.tables import accounts, audit_events, epochs, keys
 
 Pick = Callable[[Random], Any]
 Chosen = tuple[Statement, Mapping[str, Any]]
@@ -127,7 +127,6 @@ HOLD: dict[str, Pick] = {
     "request_id": one_of("x"),
 }
 EPOCH: dict[str, Pick] = {"of": one_of("changes", "classes")}
-SPAN: dict[str, Pick] = {"start": one_of(0, 2), "end": one_of(2, 5000)}
 BATCHES, LOCKING, CHANGING = 0.15, 0.35, 0.85  # how often each kind is chosen
 
 
@@ -300,6 +299,7 @@ READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (cap_rows.READ.one, IN_KEYS),
     (cap_rows.READ.many, IN_KEYS),
     (cap_rows.SPENT, {}),
+    (cap_rows.SPENT_ON_DAYS, {}),
     (cap_rows.HELD, {}),
     (cap_rows.HELD_BY_PROCESS, {}),
     (cap_rows.HOLDS_OF_PROCESS, {}),
@@ -351,9 +351,6 @@ READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (accounts.OLDEST_FIRST, {}),
     (accounts.COUNT, {}),
     (epochs.CURRENT, EPOCH),
-    (usage.REPORTS["day"], SPAN),
-    (usage.REPORTS["model"], SPAN),
-    (usage.REPORTS["key"], SPAN),
     (audit_events.LIST, {"before": one_of(2, 100)}),
     (audit_events.LIST_OF_ACCOUNT, {"before": one_of(2, 100)}),
 ]
@@ -371,7 +368,7 @@ _LEDGER = (
     payments,
     presence,
 )
-MODULES = (*_LEDGER, changes, accounts, audit_events, epochs, keys, usage)
+MODULES = (*_LEDGER, changes, accounts, audit_events, epochs, keys)
 NAMES: dict[Statement, str] = {}  # for messages
 for _module in MODULES:
     for _name, _found in vars(_module).items():
