@@ -5,12 +5,14 @@ Costs span four decades, so the scales are logarithmic and the marks are dots; a
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, DateFormatter
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -81,6 +83,29 @@ def draw_plots(results: Results, folder: Path) -> list[Path]:
         if growing:
             drawn.append(_save(_draw_growth(growing), folder / "growth.svg"))
     return drawn
+
+
+def draw_history(points: Sequence[tuple[int, Mapping[str, int]]], folder: Path) -> Path:
+    """Instructions of each kind of request over time, in Unix seconds; the last value is written beside each line."""
+    names = list(points[-1][1])
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH_IN, 2.2 * -(-len(names) // 2)), layout="constrained")
+        panels = list(figure.subplots(-(-len(names) // 2), 2, squeeze=False).flat)
+        for panel in panels[len(names) :]:
+            panel.remove()
+        for panel, name in zip(panels, names, strict=False):
+            known = [(datetime.fromtimestamp(at, UTC), counts[name]) for at, counts in points if name in counts]
+            times, counts = zip(*known, strict=True)
+            panel.plot(times, counts, color=OWN, marker="o", markersize=3, linewidth=1.5)
+            panel.set_ylim(0, max(counts) * 1.25)
+            panel.yaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
+            panel.yaxis.set_major_formatter(SHORT_NUMBERS)
+            panel.xaxis.set_major_locator(AutoDateLocator(maxticks=6))
+            panel.xaxis.set_major_formatter(DateFormatter("%d %b, %H:%M"))
+            panel.grid(axis="y")
+            panel.tick_params(axis="y", labelsize=9)
+            panel.set_title(f"{name}: {counts[-1]:,} instructions")
+        return _save(figure, folder / "history.svg")
 
 
 def _draw_costs(gateways: Sequence[GatewayFigures]) -> Figure:

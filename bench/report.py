@@ -33,6 +33,7 @@ ALT_TEXTS = {
     "costs": "CPU time of each gateway per plain request and per stream, on a log scale",
     "first-token": "Time each gateway adds to the first token with 64 concurrent streams",
     "growth": "CPU time of Cadenza per request by prompt length, stream length, number of keys and ledger length",
+    "history": "Instructions of each kind of request, by the date of the commit",
 }
 METHOD = """\
 Each gateway runs one worker on core 0; load and upstream run on core 1. µs are user and system time of the gateway's

@@ -35,7 +35,7 @@ LONGEST = (  # of the slow ones, which begin first
 )
 
 # How long an example takes says nothing on a busy machine.
-settings.register_profile("busy machine", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("busy machine", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
 
 # Each test process imports all tests, and tests start hundreds of processes: they share their bytecode.

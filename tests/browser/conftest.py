@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.debian import find_or_install, installed
@@ -77,6 +78,13 @@ def stop_clock(page: Page) -> None:
     """Stop the time of the page's scripts, so that what they show for some seconds stays."""
     page.clock.install()
     page.clock.pause_at(datetime.now(UTC) + timedelta(days=1))
+
+
+def serious_findings(page: Page) -> list[str]:
+    """What axe-core says would stop somebody from using the page, with the elements."""
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    serious = (one for one in found if one["impact"] in {"serious", "critical"})
+    return [f"{one['id']}: {node['html']}" for one in serious for node in one["nodes"]]
 
 
 def shoot(page: Page, name: str) -> None:

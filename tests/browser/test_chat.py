@@ -5,11 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Dialog, expect
 
 from tests.browser.chat_page import PHONE, ask, open_chat, replies, whole
-from tests.browser.conftest import OpenPage, shoot, stop_clock
+from tests.browser.conftest import OpenPage, serious_findings, shoot, stop_clock
 from tests.loopback import ROLE, STOP, Good, LoopbackUpstream, Pause, Sse, Status, said, usage_chunk
 from tests.service import CREDIT_NANO, Service
 from tests.unit.web.hostile import HOSTILE
@@ -68,8 +67,7 @@ def test_a_reply_is_streamed_rendered_and_kept(open_page: OpenPage, upstream: Lo
         page.reload()
         page.wait_for_selector("#chat[data-ready]")
     shoot(page, "chat")
-    found = Axe().run(page).response["violations"]
-    assert [one["id"] for one in found if one["impact"] in {"serious", "critical"}] == []
+    assert serious_findings(page) == []
     page.get_by_label("Search conversations").fill("chlorophyll")
     expect(page.get_by_role("button", name="How do plants grow?")).to_be_visible()
     page.get_by_label("Search conversations").fill("animals")

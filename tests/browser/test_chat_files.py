@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from tests.browser.chat_page import PHONE, ask, expect_replies, open_chat, reload_chat, replies, whole
-from tests.browser.conftest import OpenPage, shoot
+from tests.browser.conftest import OpenPage, serious_findings, shoot
 from tests.loopback import LoopbackUpstream
 from tests.service import CREDIT_NANO, Service
 from tests.service_config import RouteSpec, ServiceSpec
@@ -51,7 +50,6 @@ COUNT_STORED = """async () => {
 }"""
 INSIDE = """parts => parts.length && parts.map(part => part.getBoundingClientRect())
     .every(box => box.left >= 0 && box.right <= innerWidth)"""
-SERIOUS = {"serious", "critical"}
 pytestmark = pytest.mark.slow(reason="a browser sends files")
 
 
@@ -289,6 +287,5 @@ def test_files_look_well(open_page: OpenPage, upstream: LoopbackUpstream, email:
         page.set_viewport_size(viewport)  # type: ignore[arg-type]
         assert page.evaluate("document.getElementById('main').scrollWidth <= innerWidth")
         assert page.locator(".files li").evaluate_all(INSIDE)
-        found = Axe().run(page).response["violations"]
-        assert [one["id"] for one in found if one["impact"] in SERIOUS] == []
+        assert serious_findings(page) == []
         shoot(page, f"chat-files-{name}-{scheme}")

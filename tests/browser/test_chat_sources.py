@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.chat_page import PHONE, ask, open_chat, reload_chat, replies, whole
-from tests.browser.conftest import OpenPage, shoot, stop_clock
+from tests.browser.conftest import OpenPage, serious_findings, shoot, stop_clock
 from tests.loopback import LoopbackUpstream
 from tests.service import CREDIT_NANO, Service
 
@@ -203,6 +202,5 @@ def test_sources_look_well(open_page: OpenPage, email: str, scheme: str) -> None
     for name, viewport in (("phone", PHONE), ("screen", {"width": 1280, "height": 800})):
         page.set_viewport_size(viewport)  # type: ignore[arg-type]
         assert page.evaluate("document.getElementById('main').scrollWidth <= innerWidth")
-        found = Axe().run(page).response["violations"]
-        assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+        assert serious_findings(page) == []
         shoot(page, f"chat-sources-{name}-{scheme}")

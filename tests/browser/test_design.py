@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Dialog, Page, Route, expect
 
 from cadenza.core.records import Cap
 from tests.account import Account
-from tests.browser.conftest import TIMEOUT_MS, OpenPage, shoot, sign_in, stop_clock
+from tests.browser.conftest import TIMEOUT_MS, OpenPage, serious_findings, shoot, sign_in, stop_clock
 from tests.loopback import Good, LoopbackUpstream
 from tests.service import CREDIT_NANO, Service
 from tests.web.operators import account_id_of, make_operator
@@ -50,12 +49,6 @@ def show_parts(page: Page) -> None:
 
     for name in ("gallery", "conversation"):
         page.route(f"**/{name}", answer)
-
-
-def serious_findings(page: Page) -> list[str]:
-    found = Axe().run(page).response["violations"]
-    serious = (one for one in found if one["impact"] in ("serious", "critical"))
-    return [f"{one['id']}: {node['html']}" for one in serious for node in one["nodes"]]
 
 
 @pytest.mark.parametrize("look", LOOKS)

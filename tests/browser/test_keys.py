@@ -5,10 +5,9 @@ from typing import Any
 
 import openai
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OpenPage, shoot, sign_in
+from tests.browser.conftest import OpenPage, serious_findings, shoot, sign_in
 from tests.service import CREDIT_NANO, Service
 
 MESSAGES = [{"role": "user", "content": "Say hello."}]
@@ -46,8 +45,7 @@ def tab_to(page: Page, name: str) -> None:
 def check_page(page: Page, name: str) -> None:
     """Keep a picture of the page, and look for what would stop somebody from using it."""
     shoot(page, name)
-    found = Axe().run(page).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in {"serious", "critical"}] == []
+    assert serious_findings(page) == []
 
 
 def test_a_key_lives_and_ends_by_keyboard_alone(open_page: OpenPage, service: Service, email: str) -> None:

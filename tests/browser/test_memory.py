@@ -3,10 +3,9 @@
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OpenPage, shoot, sign_in
+from tests.browser.conftest import OpenPage, serious_findings, shoot, sign_in
 from tests.service import CREDIT_NANO, Service
 
 LOOKS: dict[str, dict[str, Any]] = {
@@ -63,8 +62,7 @@ def test_the_page_is_accessible_and_fits(open_page: OpenPage, email: str, look: 
     expect(page.get_by_text("1,001 of 1,000 characters: shorten the note.")).to_be_visible()
     assert note.evaluate("field => [field.value.length, field.validity.customError]") == [1001, True]
     shoot(page, f"memory-{look}")
-    found = Axe().run(page).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in {"serious", "critical"}] == []
+    assert serious_findings(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     page.get_by_role("button", name="Delete the note").first.click()  # the question is dismissed
     expect(page.get_by_role("region", name="Your notes").get_by_role("listitem")).to_have_count(2)

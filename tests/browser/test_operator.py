@@ -1,10 +1,9 @@
 """The operator's pages in a real browser: the live numbers move, and the pages are accessible."""
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from tests.browser.conftest import OpenPage, shoot, sign_in
+from tests.browser.conftest import OpenPage, serious_findings, shoot, sign_in
 from tests.raw_client import RawClient
 from tests.service import CREDIT_NANO, Service
 from tests.web.operators import make_operator
@@ -22,7 +21,6 @@ PAGES = [
     "/months/2026-10",
     "/audit-log",
 ]
-SERIOUS = ("serious", "critical")
 pytestmark = pytest.mark.slow(reason="a browser looks at the operator's pages")
 
 
@@ -32,11 +30,6 @@ def operator(service: Service) -> str:
     email = service.create_account(CREDIT_NANO)
     make_operator(service, email)
     return email
-
-
-def serious_findings(page: Page) -> list[str]:
-    found = Axe().run(page).response["violations"]
-    return [f"{one['id']}: {one['nodes'][0]['html']}" for one in found if one["impact"] in SERIOUS]
 
 
 def test_the_live_numbers_move(open_page: OpenPage, service: Service, operator: str) -> None:

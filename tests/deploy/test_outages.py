@@ -33,7 +33,7 @@ FIRES_S = 90.0
 ALL_S = 300.0  # for the panels: all that was seen
 PAUSE_S = 0.1  # of a client between two requests
 BUSY_MACHINE = {"CadenzaDown", "CadenzaLoopLags"}  # may fire if the tests have too little CPU
-COSTS = 'cost_input = "0.01"\ncost_output = "0.02"\n'
+COSTS = 'cost_input = "0.20"\ncost_output = "0.60"\n'
 QUESTION = [{"role": "user", "content": "Search the web: who won the race yesterday?"}]
 WORDS = ["Seven", " four", " five"]
 

@@ -41,7 +41,19 @@ MONEY = itemgetter(*(ACCOUNTS.index(name) for name in ("balance_nano", "held_nan
 COST_PLACE = schema.usage.c.keys().index("cost_nano")
 RESERVE_PLACE = RESERVES.index("amount_nano")
 CLOSED = ("closed_months", "closed_balances")
-AUDITED = ("accounts", "keys", "entries", "usage", "reserves", "holds", "caps", "cap_holds", "debts", *CLOSED)
+AUDITED = (
+    "accounts",
+    "keys",
+    "entries",
+    "usage",
+    "usage_days",
+    "reserves",
+    "holds",
+    "caps",
+    "cap_holds",
+    "debts",
+    *CLOSED,
+)
 
 
 class BrokenRule(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import msgspec
 
 from cadenza.core.errors import CadenzaError
 from cadenza.core.money import Price
-from cadenza.core.records import Outcome, Principal, ReplyResult, Route, Usage
+from cadenza.core.records import Outcome, Principal, ReplyResult, RequestStep, Route, Usage
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.billing import Credit, Quote, allowance
 from cadenza.gateway.request import RequestRecord
@@ -86,11 +86,15 @@ class SimulatedRecord(RequestRecord):
         self.endpoint = "chat"
         self.principal = principal
         self._route: Route | None = None
+        self._steps: list[RequestStep] = []
         self._chat = chat
         self._class_id, self._version = "forte", 1
 
-    def status_after(self, error: BaseException) -> int:
+    def ended_by(self, error: BaseException) -> int:
         return error.status if isinstance(error, CadenzaError) else 499
+
+    def note(self, kind: str, route: Route | None = None, cause: str = "", status: int | None = None) -> None:
+        """Its steps are in the history of the simulation."""
 
     @property
     def was_shut_down(self) -> bool:

@@ -127,6 +127,7 @@ HOLD: dict[str, Pick] = {
     "request_id": one_of("x"),
 }
 EPOCH: dict[str, Pick] = {"of": one_of("changes", "classes")}
+SPAN: dict[str, Pick] = {"start": one_of(0, 2), "end": one_of(2, 5000)}
 BATCHES, LOCKING, CHANGING = 0.15, 0.35, 0.85  # how often each kind is chosen
 
 
@@ -298,8 +299,7 @@ LOCKS: list[tuple[Statement, Mapping[str, Pick]]] = [
 READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (cap_rows.READ.one, IN_KEYS),
     (cap_rows.READ.many, IN_KEYS),
-    (cap_rows.SPENT, {}),
-    (cap_rows.SPENT_ON_DAYS, {}),
+    (cap_rows.SPENT, SPAN),
     (cap_rows.HELD, {}),
     (cap_rows.HELD_BY_PROCESS, {}),
     (cap_rows.HOLDS_OF_PROCESS, {}),

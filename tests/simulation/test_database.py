@@ -21,8 +21,8 @@ from tests.simulation.histories import DIGESTS, first_rows, names_of
 from tests.simulation.sides import Did, ModelSide, PostgresSide, SqliteSide
 
 SESSIONS = 3
-POSTGRES_SEEDS = 16
-SQLITE_SEEDS = 30
+POSTGRES_SEEDS = 6
+SQLITE_SEEDS = 12
 REWRITE = Statement(update(schema.entries).values(note="x"))
 ERASE = Statement(delete(schema.entries))
 LOCK_A = (transaction.LOCK_ACCOUNTS.one, {"process": "proc_1", "id": "acct_a"})

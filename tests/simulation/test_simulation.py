@@ -7,7 +7,7 @@ from tests.simulation.plan import DOLLAR_NANO, PlannedFault, make_plan
 from tests.simulation.run import run_plan, shrink
 from tests.simulation.themes import Database, Theme
 
-SEEDS = range(8)
+SEEDS = range(4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
 
-from cadenza.audit import documents
+from cadenza.audit import sample_files
 from cadenza.audit.client import CHAT, JSON, NO_REPLY, AuditReply
 from cadenza.audit.needles import AuditNeedle
 from cadenza.audit.private_config import CONCURRENCY
@@ -301,8 +301,8 @@ def answered() -> Iterator[Sender]:
             for mode in ("whole", "stream"):
                 send = _chat(make, is_stream=mode == "stream", reply=TOOL_CALL if path == "tools" else None)
                 yield Sender(f"chat, {path}, {mode}: {name}", send, is_live=name in LIVE)
-    for name, make_document in documents.READ.items():
-        yield Sender(f"chat, file: .{name}", _chat(_file_maker(name, make_document), is_stream=False))
+    for name, make_file in sample_files.READ.items():
+        yield Sender(f"chat, file: .{name}", _chat(_file_maker(name, make_file), is_stream=False))
     yield Sender(
         "chat, file: its name",
         _chat(lambda n: _file(f"{n.word}.txt", b"Nothing."), is_stream=False),
@@ -318,8 +318,8 @@ def refused() -> Iterator[Sender]:
     """Requests that are refused, each for another reason."""
     for name, make in DOUBTFUL.items():
         yield Sender(f"chat, unusual: {name}", _chat(make, is_stream=False), is_live=True)
-    for name, make_document in documents.REFUSED.items():
-        yield Sender(f"refused: file .{name}", _chat(_file_maker(name, make_document), is_stream=False), is_live=True)
+    for name, make_file in sample_files.REFUSED.items():
+        yield Sender(f"refused: file .{name}", _chat(_file_maker(name, make_file), is_stream=False), is_live=True)
     for name, make_body in BODIES.items():
         yield Sender(f"refused: {name}", _bytes(make_body), is_live=True)
     for name, make_header in HEADERS.items():
@@ -357,5 +357,5 @@ def broken() -> Iterator[Sender]:
             yield Sender(f"upstream, {mode}: {name}", send)
 
 
-def _file_maker(name: str, make: documents.MakeDocument) -> MakeFields:
+def _file_maker(name: str, make: sample_files.MakeFile) -> MakeFields:
     return lambda needle: _file(f"a.{name}", make(needle.word))

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from cadenza.audit import documents
+from cadenza.audit import sample_files
 from cadenza.audit.api_senders import chat_fields
 from cadenza.audit.client import AuditReply
 from cadenza.audit.needles import AuditNeedle
@@ -23,6 +23,7 @@ from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 
 IN_STORE = frozenset({Kept.STORE})
 DELETED = frozenset({Kept.REMAINS})
+DAMAGED = sample_files.REFUSED["damaged.pdf"]
 QUESTION = "Search the web: what is the latest news about {} today?"
 
 
@@ -95,7 +96,7 @@ async def _erase_account(stage: AuditStage, needle: AuditNeedle) -> None:
 async def _index(stage: AuditStage, needle: AuditNeedle) -> None:
     folder = stage.folders.inputs / "documents"
     folder.mkdir()
-    (folder / "page.html").write_bytes(documents.READ["html"](needle.word))
+    (folder / "page.html").write_bytes(sample_files.READ["html"](needle.word))
     ended = await stage.service.run("index", "index", str(folder))
     if ended.code:
         raise ControlError("'cadenza index' failed in the audit.")
@@ -133,7 +134,9 @@ def on_pages() -> Iterator[Sender]:
     )
     yield Sender(
         "web chat: file that is refused",
-        lambda s, n: s.browser.upload(f"/chat/file?name={quote(n.text)}.pdf", documents.REFUSED["damaged.pdf"](n.word)),
+        lambda s, n: s.browser.upload(
+            f"/chat/file?name={quote(n.text)}.pdf", sample_files.REFUSED["damaged.pdf"](n.word)
+        ),
         is_live=True,
     )
     yield Sender(

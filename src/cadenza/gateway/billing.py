@@ -20,7 +20,7 @@ from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.credit_errors import check_least_credit, idempotency_digest, say_insufficient, say_repeated
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.request import ApiRequest, RequestRecord
-from cadenza.ledger.rules import Ended, Hold, Insufficient, Repeated
+from cadenza.ledger.rules import Ended, Held, Hold, Insufficient, Repeated
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.prompt import PromptSize
@@ -106,7 +106,16 @@ class Credit:
         self._asked: Route | None = None  # the route that works on the request
 
     async def __aenter__(self) -> Self:
-        quote = self._quote
+        hold = self._quote.hold
+        held = self._ledger.hold_now(hold) or await self._hold(self._quote)
+        self._record.held(hold)
+        self.output_limit = held.allowance_tokens
+        self.meter = UsageMeter(self._tokenizer, self._quote.prompt, self.output_limit)
+        self._ledger.track(hold.completion_id, self.meter)
+        return self
+
+    async def _hold(self, quote: Quote) -> Held:
+        """Hold credit in the store. If it may not pay for the bound of an uncounted prompt, the prompt is counted."""
         answer = await self._ledger.hold(quote.hold)
         if isinstance(answer, Insufficient) and not quote.hold.is_counted and not answer.debt_nano:
             if not quote.prompt.is_quick:
@@ -118,11 +127,7 @@ class Credit:
             raise InsufficientCredit(say_insufficient(answer, quote.hold.prompt_tokens))
         if isinstance(answer, Repeated):
             raise RequestRepeated(say_repeated(answer))
-        self._record.held(quote.hold)
-        self.output_limit = answer.allowance_tokens
-        self.meter = UsageMeter(self._tokenizer, quote.prompt, self.output_limit)
-        self._ledger.track(quote.hold.completion_id, self.meter)
-        return self
+        return answer
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None and not self._is_ended:

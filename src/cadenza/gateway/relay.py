@@ -26,7 +26,7 @@ from cadenza.grounding.material import ShownFile
 from cadenza.grounding.search.records import Source
 from cadenza.http.events import DONE
 from cadenza.http.exchange import Exchange
-from cadenza.upstreams.base import Fault, OpenReply, Piece
+from cadenza.upstreams.base import NO_EXTRAS, Fault, OpenReply, Piece
 
 
 class ReplyHead(Content, msgspec.Struct, frozen=True):
@@ -166,15 +166,15 @@ class StreamRelay:
     def take(self, piece: Piece) -> None:
         if piece.usage or piece.finish_reason or piece.has_bad_usage:
             self._meter.take(piece)
-        if piece.extras:
+        if piece.extras is not NO_EXTRAS and piece.extras:
             self._unsent.append(self._events.extras(piece.extras))
             self._unsent_texts.append(text_of_extras(piece.extras))
-        if piece.content:
+        if content := piece.content:
             if self._grounded:
-                self._take_answer(self._grounded.take(piece.content))
+                self._take_answer(self._grounded.take(content))
             else:
-                self._unsent.append(self._events.content(piece.content))
-                self._unsent_texts.append(piece.content)
+                self._unsent.append(self._events.content(content))
+                self._unsent_texts.append(content)
         if piece.calls and self._calls:
             self._take_calls(self._calls.take(piece.calls))
 
@@ -191,16 +191,19 @@ class StreamRelay:
 
     def flush(self) -> bool:
         """Send everything that arrived together in one write. False if the client is congested."""
-        exchange, unsent, texts = self._exchange, self._unsent, self._unsent_texts
+        exchange, unsent = self._exchange, self._unsent
         if unsent:
-            self._unsent, self._unsent_texts = [], []
-            is_single = len(unsent) == 1
-            if exchange.write(unsent[0] if is_single else b"".join(unsent)):
-                self._meter.deliver(texts[0] if is_single else "".join(texts))
-                gap_s, self._sent_s = exchange.last_write_s - self._sent_s, exchange.last_write_s
+            texts = self._unsent_texts
+            data, text = (unsent[0], texts[0]) if len(unsent) == 1 else (b"".join(unsent), "".join(texts))
+            unsent.clear()
+            texts.clear()
+            if exchange.write(data):
+                self._meter.deliver(text)
+                sent_s = exchange.last_write_s
+                gap_s, self._sent_s = sent_s - self._sent_s, sent_s
                 if gap_s > exchange.gap_s:
                     exchange.gap_s = gap_s
-        return not exchange.is_congested
+        return not exchange.transport.is_congested  # a property would take 0.2 µs of each chunk
 
     async def drain(self) -> None:
         await self._exchange.drain()

@@ -111,7 +111,7 @@ BODY_ENDS = {AWAITING_CONTINUE: COMPLETE, RECEIVING: COMPLETE}
 class RequestBody:
     """One body: filled by the connection, read once by the application."""
 
-    __slots__ = ("_arrival", "_budget", "_limits", "_parts", "_unread_bytes", "size_bytes", "state")
+    __slots__ = ("_arrival", "_budget", "_limits", "_parts", "is_complete", "size_bytes", "state", "unread_bytes")
 
     def __init__(self, limits: BodyLimits, *, expects_continue: bool = False, whole: bytes = b"") -> None:
         """A body that is complete if the `whole` of it is given."""
@@ -119,18 +119,10 @@ class RequestBody:
         self.size_bytes = 0  # read by the application, and taken from the budget
         self._limits = limits
         self._parts = [whole] if whole else []
-        self._unread_bytes = len(whole)
+        self.unread_bytes = len(whole)  # that have arrived, and that the application has not read
+        self.is_complete = self.state is COMPLETE
         self._arrival: asyncio.Future[None] | None = None
         self._budget: BodyBudget | None = None
-
-    @property
-    def unread_bytes(self) -> int:
-        """How many bytes have arrived that the application has not read."""
-        return self._unread_bytes
-
-    @property
-    def is_complete(self) -> bool:
-        return self.state is COMPLETE
 
     @property
     def is_awaiting_continue(self) -> bool:
@@ -139,13 +131,13 @@ class RequestBody:
     @property
     def is_full(self) -> bool:
         """Whether the connection should stop reading until the application catches up."""
-        return self.state is not COMPLETE and self._unread_bytes > self._limits.unread_bytes_max
+        return self.state is not COMPLETE and self.unread_bytes > self._limits.unread_bytes_max
 
     def has_large_rest(self, content_length: bytes) -> bool:
         """Whether too much is left to read it only to keep the connection. False if the length is unknown."""
         if not content_length.isdigit():
             return False
-        received_bytes = self.size_bytes + self._unread_bytes
+        received_bytes = self.size_bytes + self.unread_bytes
         return int(content_length) - received_bytes > self._limits.rest_bytes_max
 
     def note_continue(self) -> None:
@@ -156,12 +148,13 @@ class RequestBody:
         """Take bytes from the connection."""
         self.state = BYTES_ARRIVE[self.state]
         self._parts.append(data)
-        self._unread_bytes += len(data)
+        self.unread_bytes += len(data)
         if self._arrival:
             self._wake_reader(self._arrival)
 
     def end(self) -> None:
         self.state = BODY_ENDS[self.state]
+        self.is_complete = True
         if self._arrival:
             self._wake_reader(self._arrival)
 
@@ -174,7 +167,7 @@ class RequestBody:
         self._budget = budget
         self.size_bytes += len(arrived)
         self._parts.clear()
-        self._unread_bytes = 0
+        self.unread_bytes = 0
         return arrived
 
     def release(self) -> None:

@@ -193,9 +193,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _hand_over(self, receiver: Receiver) -> None:
         """Give the receiver what one read brought of the body."""
-        parts, self._buffer = self._buffer, []
+        parts = self._buffer
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
         try:
-            deadline_s = receiver(parts[0] if len(parts) == 1 else b"".join(parts))
+            deadline_s = receiver(data)
         except Exception as error:  # noqa: BLE001 it is raised again in the task that receives
             self._receiver = None
             self._wake(error)
@@ -224,19 +226,20 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         state = self._state
-        if state is AWAITING_BYTE:
-            self._state = FIRST_BYTE[state]
-        elif state is not READING_BODY and state is not READING_HEAD:  # bytes that no request asked for
-            self._close()
-            return
+        if state is not READING_BODY:
+            if state is AWAITING_BYTE:
+                self._state = FIRST_BYTE[state]
+            elif state is not READING_HEAD:  # bytes that no request asked for
+                self._close()
+                return
         self._overhead_bytes += len(data)
         try:
             self._parser.feed_data(data)
             is_http = self._overhead_bytes <= HEAD_BYTES_MAX
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             is_http = False
-        if self._buffer and self._receiver:
-            self._hand_over(self._receiver)
+        if self._buffer and (receiver := self._receiver):
+            self._hand_over(receiver)
         if not is_http:
             self._break()
         if self._state is COMPLETE:

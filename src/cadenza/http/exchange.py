@@ -108,7 +108,6 @@ class Exchange:
     """A request and its reply."""
 
     __slots__ = (
-        "_transport",
         "body",
         "first_byte_s",
         "gap_s",
@@ -120,6 +119,7 @@ class Exchange:
         "started_s",
         "state",
         "status",
+        "transport",
     )
 
     def __init__(self, transport: Transport, request: Request, body: RequestBody, *, keep_alive: bool = True) -> None:
@@ -134,31 +134,31 @@ class Exchange:
         self.last_write_s = 0.0  # by the monotonic clock
         self.gap_s = 0.0  # the longest between two chunks of a stream, as its relay noted it
         self.pause_s = 0.0  # before the next request of the connection is read
-        self._transport = transport
+        self.transport = transport
 
     @property
     def peer(self) -> str:
-        return self._transport.peer
+        return self.transport.peer
 
     @property
     def client_address(self) -> str:
         """The peer's address or, behind trusted proxies, the one that they name."""
-        return self._transport.proxies.client_address(self._transport.peer, self.request.fields)
+        return self.transport.proxies.client_address(self.transport.peer, self.request.fields)
 
     @property
     def scheme(self) -> str:
         """The scheme that the client uses. The service itself speaks plain HTTP."""
         forwarded = self.request.headers.get(b"x-forwarded-proto")
-        return self._transport.proxies.scheme(self._transport.peer, "http", forwarded)
+        return self.transport.proxies.scheme(self.transport.peer, "http", forwarded)
 
     @property
     def is_forwarded(self) -> bool:
         """Whether the request came through a trusted proxy."""
-        return self._transport.proxies.has_forwarded(self._transport.peer, self.request.fields)
+        return self.transport.proxies.has_forwarded(self.transport.peer, self.request.fields)
 
     @property
     def is_congested(self) -> bool:
-        return self._transport.is_congested
+        return self.transport.is_congested
 
     async def read_body(self, budget: BodyBudget) -> bytes | bytearray:
         """The whole body; BodyTooLarge, BodyTimeout or BodyMemoryFull where a limit is passed."""
@@ -174,8 +174,8 @@ class Exchange:
     def _receive_more(self) -> None:
         if self.body.is_awaiting_continue and self.state is PENDING:
             self.body.note_continue()
-            self._transport.write(CONTINUE)
-        self._transport.receive_more(self)
+            self.transport.write(CONTINUE)
+        self.transport.receive_more(self)
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Send a whole reply. HEAD gets its head alone, and a 204 or a 304 has no body."""
@@ -226,21 +226,21 @@ class Exchange:
         """
         if WRITE[self.state] is ABANDONED:
             return False
-        self._transport.write(data if self.request.is_http_1_0 or not data else b"%x\r\n%b\r\n" % (len(data), data))
+        self.transport.write(data if self.request.is_http_1_0 or not data else b"%x\r\n%b\r\n" % (len(data), data))
         self.last_write_s = time.monotonic()
         return True
 
     async def drain(self) -> None:
         """Return once the client reads again. This is where backpressure begins."""
-        if self._transport.is_congested:
-            await self._transport.drain()
+        if self.transport.is_congested:
+            await self.transport.drain()
 
     def finish_stream(self, data: bytes) -> None:
         after = FINISH_STREAM[self.state]
         if after is ABANDONED:
             return
         last = b"" if self.request.is_http_1_0 else LAST_CHUNK
-        self._transport.write(self._chunk(data) + last)
+        self.transport.write(self._chunk(data) + last)
         self._complete(after)
 
     def abort_stream(self, data: bytes) -> None:
@@ -254,7 +254,7 @@ class Exchange:
 
     def claim(self, owner: str) -> bool:
         """The connection belongs to this owner from now on. False if the owner has too many."""
-        return self._transport.claim(owner)
+        return self.transport.claim(owner)
 
     def hold_back(self, pause_s: float) -> None:
         """Do not read the next request before `pause_s` have passed: the client should have backed off.
@@ -272,7 +272,7 @@ class Exchange:
             self.state = DISCONNECT[self.state]
         if self.interruption is None:
             self.interruption = reason
-            self._transport.cancel(self)
+            self.transport.cancel(self)
 
     def absorb_cancellation(self) -> Interruption | None:
         """For an `except CancelledError`: why the exchange was interrupted, so that its task may go on.
@@ -296,7 +296,7 @@ class Exchange:
             self._reply_early()
         connection = b"" if self.keep_alive else b"connection: close\r\n"
         date = _date_line(int(time.time()))
-        self._transport.write(b"".join((STATUS_LINES[status], date, headers, connection, b"\r\n", body)))
+        self.transport.write(b"".join((STATUS_LINES[status], date, headers, connection, b"\r\n", body)))
 
     def _reply_early(self) -> None:
         """The reply comes before the whole body. Decide whether to read the rest, to keep the connection."""
@@ -306,7 +306,7 @@ class Exchange:
 
     def _complete(self, after: ReplyState) -> None:
         self.state = after
-        self._transport.reply_complete(self)
+        self.transport.reply_complete(self)
 
 
 @lru_cache(maxsize=2)

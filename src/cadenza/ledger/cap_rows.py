@@ -11,10 +11,11 @@ from sqlalchemy import bindparam, delete, exists, insert, select, text, update
 from cadenza.core.records import Cap
 from cadenza.ledger.caps import CapState, CapStatus, month_of, span_of
 from cadenza.ledger.rules import Hold
-from cadenza.store.schema import accounts, cap_holds, caps, keys, usage, usage_days
+from cadenza.store.schema import accounts, cap_holds, caps, keys
 from cadenza.store.statements import SelectByIds, Statement, total
 from cadenza.store.store import Row, Store, Transaction, change_row
 from cadenza.store.tables.accounts import lock_account
+from cadenza.store.tables.metered import DAYS, REQUESTS
 
 _OF_KEY = caps.c.key_id == bindparam("key")
 
@@ -31,17 +32,11 @@ _READ = select(
     _HELD.where(cap_holds.c.process == bindparam("process")).scalar_subquery(),
 )
 READ = SelectByIds(_READ, caps.c.key_id)
-SPENT, SPENT_ON_DAYS = (
-    Statement(
-        select(total(table.c.cost_nano)).where(
-            table.c.account_id == bindparam("account"),
-            table.c.key_id == bindparam("key"),
-            table.c.started_at >= bindparam("first"),
-            table.c.started_at < bindparam("next"),
-        )
-    )
-    for table in (usage, usage_days)  # days are rolled up in the lock of the account too
+_REQUESTS, _DAYS = (
+    select(total(rows.c.cost_nano)).where(*rows.of_span, rows.c.key_id == bindparam("key")).scalar_subquery()
+    for rows in (REQUESTS, DAYS)
 )
+SPENT = Statement(select(_REQUESTS + _DAYS))
 HELD = Statement(select(total(cap_holds.c.amount_nano)).where(cap_holds.c.key_id == bindparam("key")))
 WRITE = Statement(
     update(caps)
@@ -146,8 +141,7 @@ async def find_cap(store: Store, key_id: str, now_ms: int) -> CapStatus | None:
 def _spent(tx: Transaction, account_id: str, key_id: str, month: int) -> int:
     """What the requests of a key that started in this month have cost, or all of its requests."""
     first_ms, next_ms = span_of(month)
-    values = {"account": account_id, "key": key_id, "first": first_ms, "next": next_ms}
-    return _number(tx.row(SPENT, values)) + _number(tx.row(SPENT_ON_DAYS, values))
+    return _number(tx.row(SPENT, {"account": account_id, "key": key_id, "start": first_ms, "end": next_ms}))
 
 
 def _number(row: Row | None) -> int:

@@ -161,10 +161,10 @@ class Reserves:
         reserve = self._reserves.get(hold.account_id)
         if reserve is None:
             return None
-        usual_nano, extra_nano = hold.amount_nano, hold.extra_nano
+        usual_nano, extra_nano = hold.amount_nano, hold.extra_nano if hold.extra_tokens else 0
         amount_nano = usual_nano + extra_nano
         assert amount_nano >= 0
-        if amount_nano > reserve.spare_nano:
+        if amount_nano > reserve.amount_nano - reserve.in_use_nano:
             return None
         reserve.hold(amount_nano, usual_nano, extra_nano, self._clock_s())
         return Held(amount_nano, hold.allowance_tokens + hold.extra_tokens)

@@ -79,15 +79,22 @@ class LedgerWriter:
         await self._committer.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def hold_now(self, hold: Hold) -> Held | None:
+        """Take a hold without waiting, if a reserve covers it."""
+        assert hold.completion_id not in self._open
+        held = self._committer.hold_in_memory(hold)
+        if held is not None:
+            self._open[hold.completion_id] = hold, held, self._presence.name
+        return held
+
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
-        assert hold.completion_id not in self._open
+        if held := self.hold_now(hold):
+            return held
         process = self._presence.name  # before the store is asked: the name may have changed afterwards
-        answer: Taken | None = self._committer.hold_in_memory(hold)
-        if answer is None:
-            began_s = self._elapsed_s()
-            answer = await self._take(hold)
-            self._observer.metrics.waits.add("hold", self._elapsed_s() - began_s)
+        began_s = self._elapsed_s()
+        answer = await self._take(hold)
+        self._observer.metrics.waits.add("hold", self._elapsed_s() - began_s)
         if isinstance(answer, Held):
             assert answer.allowance_tokens <= hold.allowance_tokens + hold.extra_tokens
             self._open[hold.completion_id] = hold, answer, process

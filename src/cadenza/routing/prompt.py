@@ -52,6 +52,7 @@ class PromptSize:
         fields_bytes: int = 0,
     ) -> None:
         self.size_bytes = character.size_bytes + fields_bytes + body_bytes - media.size_bytes + media.tokens_max
+        self.at_most = self.size_bytes  # the best known upper bound: the exact count if it was made, else the bytes
         self.believable_tokens = self.size_bytes + media.doubtful_tokens * (MEDIA_DOUBT - 1)
         self._tokenizer = tokenizer
         self._character = character
@@ -71,6 +72,7 @@ class PromptSize:
         What was counted before need not be counted again.
         """
         self.size_bytes += size_bytes
+        self.at_most = self.size_bytes
         self.believable_tokens += size_bytes
         self._added += texts
         self._added_chars += sum(map(len, texts))
@@ -85,11 +87,6 @@ class PromptSize:
     def is_quick(self) -> bool:
         """Whether it can be counted on the event loop."""
         return self.size_bytes <= INLINE_BYTES
-
-    @property
-    def at_most(self) -> int:
-        """The best known upper bound: the exact count if it was made, else the bytes."""
-        return self.size_bytes if self._exact is None else self._exact
 
     def to_hold(self, window_tokens: int) -> int:
         """How many tokens credit is held for, if the largest window is this: no model takes more."""
@@ -121,7 +118,7 @@ class PromptSize:
             if self._sent_tokens is None:
                 self._sent_tokens = await self._count_sent(is_urgent=is_urgent)
             added_tokens = await self._count(lambda: [*self._added], self._added_chars) if self._added else 0
-            self._exact = self._sent_tokens + added_tokens + self._media.tokens
+            self.at_most = self._exact = self._sent_tokens + added_tokens + self._media.tokens
         return self._exact
 
     @property

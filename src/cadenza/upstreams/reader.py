@@ -83,7 +83,10 @@ def read_chunk(data: bytes, extras: Sequence[str] = EXTRAS) -> Piece | None:
 def read_whole(body: bytes, extras: Sequence[str] = EXTRAS) -> Piece:
     """The piece of a non-streaming reply. It must have a message; without a finish reason it counts as `stop`."""
     document = _decode(body)
-    if not any(choice.message for choice in document.choices or ()):
+    for choice in document.choices or ():
+        if choice.message:
+            break
+    else:
         raise Fault(FaultKind.MALFORMED)
     piece = _piece(document, extras)
     return piece if piece.finish_reason else msgspec.structs.replace(piece, finish_reason="stop")

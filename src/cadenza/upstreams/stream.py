@@ -59,10 +59,10 @@ class ReplyStream:
         if self._bytes_left < 0:
             self.end(FaultKind.OVERLONG)
             return
-        if self.phase is ANSWERING and self._events.is_between:
-            texts = self._chunks.recognise(data)
-            if texts and len(texts) <= self._events_left:
-                self._events_left -= len(texts)
+        if self.phase is ANSWERING and self._events.is_between and (texts := self._chunks.recognise(data)):
+            events_left = self._events_left - len(texts)
+            if events_left >= 0:
+                self._events_left = events_left
                 for text in texts:
                     take(Piece(text, None, None, False, True))  # keywords would cost 0.2 µs more
                 return

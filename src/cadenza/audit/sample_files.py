@@ -1,4 +1,4 @@
-"""Small documents with a needle in their text: one of each format that the service reads, and some that it refuses."""
+"""Small files with a needle in their text: one of each format that the service reads, and some that it refuses."""
 
 import io
 import zipfile
@@ -13,7 +13,7 @@ SLIDE = "http://schemas.openxmlformats.org/presentationml/2006/main"
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 OPEN_DOCUMENT = "urn:oasis:names:tc:opendocument:xmlns"
 
-MakeDocument = Callable[[str], bytes]
+MakeFile = Callable[[str], bytes]
 
 
 def _archive(parts: Mapping[str, str]) -> bytes:
@@ -119,7 +119,7 @@ def _mail(needle: str) -> bytes:
     return f"From: a@example.org\r\nTo: b@example.org\r\nSubject: {needle}\r\n\r\n{needle}\r\n".encode()
 
 
-READ: Mapping[str, MakeDocument] = MappingProxyType(
+READ: Mapping[str, MakeFile] = MappingProxyType(
     {
         "txt": str.encode,
         "md": lambda needle: f"# {needle}\n\n{needle}\n".encode(),
@@ -136,7 +136,7 @@ READ: Mapping[str, MakeDocument] = MappingProxyType(
         "epub": _epub,
     }
 )
-REFUSED: Mapping[str, MakeDocument] = MappingProxyType(
+REFUSED: Mapping[str, MakeFile] = MappingProxyType(
     {
         "damaged.pdf": lambda needle: b"%PDF-1.4\n" + needle.encode(),
         "damaged.docx": lambda needle: _office("word/document.xml", f"<w:document>{needle}"),
