@@ -10,7 +10,7 @@ SOURCE = ROOT / "src" / "cadenza"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PATH = re.compile(r"`((?:[a-z0-9_]+/)+(?:[a-z0-9_]+\.[a-z]+)?|[a-z_]+\.py)`")
 STEP = re.compile(r"^\| \d+ \| `([a-z0-9_/.]+)`", re.MULTILINE)
-CHAT_FILES_MAX, CHAT_LINES_MAX = 25, 4500
+CHAT_FILES_MAX, CHAT_LINES_MAX = 25, 4700
 ATTACHMENT_FILES_MAX = 12
 
 
