@@ -53,7 +53,7 @@ def test_what_is_not_plain_is_noted_once(outcome: Outcome) -> None:
 
 
 def test_a_client_that_is_refused_again_and_again_leaves_few() -> None:
-    """With any number of keys. Another account and another status have rows of their own; a minute later it begins again."""
+    """With any number of keys. Each account and each status has its own count, and it begins again after a minute."""
     now_s = [0.0]
     buffer = DetailBuffer(lambda: now_s[0])
 
