@@ -1,10 +1,12 @@
 """The operator's page of one request: how its charge comes about, and its refund."""
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 
 from tests.account import Account
+from tests.raw_client import MESSAGES
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.visitor import Visitor
 from tests.web.operators import account_id_of, audit_events_of, make_operator
@@ -79,6 +81,28 @@ def test_a_refused_request_has_a_page(operator: Visitor, account: Account, servi
     for query, said in (("status=6xx", "is not a status"), ("account=nobody@example.org", "There is no account")):
         wrong = operator.get(f"/operator/requests?{query}")
         assert (wrong.status, said in wrong.words, "Took at least" in wrong.words) == (400, True, True)
+
+
+def test_a_request_id_leads_nowhere_else(operator: Visitor, account: Account, service: Service) -> None:
+    """Clients choose request ids. One that looks like a path has a page of its own, by list and by search."""
+    chosen = f"../../settings/{account.email}"
+    assert account.api.post({"model": "nope"}, {"x-request-id": chosen}).status == 400
+    row = "SELECT 1 FROM request_details WHERE request_id = ?"
+    wait_until(lambda: bool(service.ledger.query(row, chosen)), "its details in the store")
+    page = f"/operator/requests/{quote(chosen, safe='')}"
+    assert f'href="{page}"' in operator.get(f"/operator/requests?account={account.email}").text
+    assert chosen in operator.get(page).words
+    assert operator.get(page.replace("%", "%25")).status == 404  # paths are decoded once
+
+
+def test_a_refund_needs_the_completion_id(operator: Visitor, account: Account) -> None:
+    """By its request id a request is found and not refunded: its client may have used it again for another one."""
+    assert account.api.post({"messages": MESSAGES}, {"x-request-id": "chosen"}).status == 200
+    before_nano = account.balance_nano
+    assert operator.get("/operator/requests/chosen").status == 200
+    for refund in (operator.post, lambda *given: operator.api("POST", *given)):
+        assert refund("/operator/requests/chosen/refund", {"reason": "an outage"}).status == 400
+    assert account.balance_nano == before_nano
 
 
 def test_a_request_is_refunded(operator: Visitor, email: str, account: Account, service: Service) -> None:

@@ -1,6 +1,7 @@
 """Writes the details of requests that were not plain (observe/details.py), each second and at the stop.
 
-Stance on failure: a store that does not answer delays them. What does not fit into memory until then is lost.
+Stance on failure: a store that does not answer delays them. What does not fit into memory until then is lost, and what
+the store refuses.
 """
 
 import asyncio
@@ -36,9 +37,11 @@ class DetailLog:
         taken = self._observer.details.take()
         try:
             await request_details.add(self._store, taken)
-        except (StoreUnavailable, StoreRefused):
+        except StoreUnavailable:
             self._observer.details.put_back(taken)
             return
+        except StoreRefused as error:  # it would refuse them again, and all later ones with them
+            self._observer.log.warning("details of requests were not written", reason=str(error))
         if time.monotonic() >= self._remove_at_s:
             self._remove_at_s = time.monotonic() + REMOVE_EVERY_S
             with suppress(StoreUnavailable, StoreRefused):

@@ -298,7 +298,7 @@ class TracedRecord(RequestRecord):
 class Tracer:
     """Serves requests, and traces some: a share of them by chance, and those whose clients trace them, up to a rate.
 
-    A client cannot have more traced: its trace id has no part in the chance.
+    A client cannot have more traced: its trace id has no part in the chance. One without a live key has none traced.
     """
 
     def __init__(
@@ -316,23 +316,34 @@ class Tracer:
         parent = read_parent(request.fields) if b"traceparent" in request.headers else None
         is_chosen = random.random() < self._sample  # noqa: S311 no secret
         if is_chosen or (parent and parent.is_sampled and self._may_follow()):
-            return self._serve_traced(gateway, exchange, endpoint, parent)
+            return self._serve_traced(gateway, exchange, endpoint, parent, is_followed=not is_chosen)
         if parent:
             return serve_api(gateway, exchange, endpoint, partial(PassingRecord, parent))
         return serve_api(gateway, exchange, endpoint)
 
     async def _serve_traced(
-        self, gateway: Gateway, exchange: Exchange, endpoint: Endpoint | None, parent: TraceParent | None
+        self,
+        gateway: Gateway,
+        exchange: Exchange,
+        endpoint: Endpoint | None,
+        parent: TraceParent | None,
+        *,
+        is_followed: bool,
     ) -> None:
-        record = TracedRecord(exchange, gateway.observer.at, parent)
+        record, second = TracedRecord(exchange, gateway.observer.at, parent), self._second
         try:
             await serve_api(gateway, exchange, endpoint, lambda *_: record)
         finally:
-            self._export(record.spans())
+            if record.principal or not is_followed:
+                self._export(record.spans())
+            elif second == self._second:  # a stranger: the next client may be followed instead
+                self._followed -= 1
 
     def _may_follow(self) -> bool:
         second = int(self._now_s())
         if second != self._second:
             self._second, self._followed = second, 0
+        if self._followed >= FOLLOWED_PER_S:
+            return False
         self._followed += 1
-        return self._followed <= FOLLOWED_PER_S
+        return True

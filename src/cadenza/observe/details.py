@@ -1,10 +1,12 @@
 """The requests whose details are worth a row in the store: refused, failed, retried, slow or grounded.
 
 A plain request has its metering row, and costs a few comparisons here. What waits to be written is bounded, and so is
-what one key can add: a client that is refused again and again leaves a few rows a second.
+what one account can add, with all its keys: the table has a largest size, and nobody may push the rows of others out of
+it at no cost. An account that is refused again and again leaves a few rows a minute.
 """
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from cadenza.core.records import Outcome
@@ -13,7 +15,8 @@ ERROR_STATUS = 400  # and above
 SLOW_FIRST_BYTE_MS = 5_000
 SLOW_SETTLE_MS = 1_000
 WAITING_MAX = 1_000
-ALIKE_MAX = 20  # of one key with one status, between two writes
+ALIKE_MAX = 20  # of one account with one status: charged ones between two writes, all others in UNCHARGED_S
+UNCHARGED_S = 60.0
 
 
 class EndedRequest(NamedTuple):
@@ -26,9 +29,12 @@ class EndedRequest(NamedTuple):
 class DetailBuffer:
     """What was noted since the last write."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._waiting: list[EndedRequest] = []
-        self._alike: dict[tuple[str, int], int] = {}
+        self._charged: dict[tuple[str, int], int] = {}  # how many, by account and status
+        self._uncharged: dict[tuple[str, int], int] = {}
+        self._now_s = now_s
+        self._forget_s = now_s() + UNCHARGED_S
 
     def note(self, outcome: Outcome) -> None:
         """Keep the details of a request that is not plain, if its key is known."""
@@ -40,15 +46,18 @@ class DetailBuffer:
             and (outcome.first_byte_ms or 0) < SLOW_FIRST_BYTE_MS
         ) or not outcome.account_id:
             return
-        alike = outcome.key_id, outcome.status
-        self._alike[alike] = count = self._alike.get(alike, 0) + 1
+        counts, alike = self._charged if outcome.usage else self._uncharged, (outcome.account_id, outcome.status)
+        counts[alike] = count = counts.get(alike, 0) + 1
         if count <= ALIKE_MAX and len(self._waiting) < WAITING_MAX:
             self._waiting.append(EndedRequest(outcome, max(0, settle_ms) if outcome.completion_id else None))
 
     def take(self) -> list[EndedRequest]:
         """All that wait, oldest first."""
         taken, self._waiting = self._waiting, []
-        self._alike.clear()
+        self._charged.clear()
+        if self._now_s() >= self._forget_s:
+            self._forget_s = self._now_s() + UNCHARGED_S
+            self._uncharged.clear()
         return taken
 
     def put_back(self, taken: list[EndedRequest]) -> None:

@@ -8,7 +8,6 @@ application that fails gives a 500, and the log gets the places in the code, nev
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import unquote
 
 from cadenza.core.networks import network_of
 from cadenza.http.body import BodyMemory, BodyMemoryFull, BodyTimeout, BodyTooLarge
@@ -167,7 +166,7 @@ def _scope(exchange: Exchange) -> Message:
         "http_version": "1.0" if request.is_http_1_0 else "1.1",
         "method": request.method,
         "scheme": exchange.scheme,
-        "path": unquote(request.path),
+        "path": request.path,
         "raw_path": request.path.encode("latin-1", "replace"),
         "query_string": request.query,
         "root_path": "",

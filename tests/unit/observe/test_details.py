@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from cadenza.core.records import Outcome, RequestStep, Usage
-from cadenza.observe.details import ALIKE_MAX, WAITING_MAX, DetailBuffer
+from cadenza.observe.details import ALIKE_MAX, UNCHARGED_S, WAITING_MAX, DetailBuffer
 
 SERVED = Outcome(
     request_id="req_1",
@@ -53,21 +53,38 @@ def test_what_is_not_plain_is_noted_once(outcome: Outcome) -> None:
 
 
 def test_a_client_that_is_refused_again_and_again_leaves_few() -> None:
-    """Another key, and another status, have rows of their own; after each write it begins again."""
+    """With any number of keys. Each account and each status has its own count, and it begins again after a minute."""
+    now_s = [0.0]
+    buffer = DetailBuffer(lambda: now_s[0])
+
+    def refuse() -> int:
+        for number in range(ALIKE_MAX * 3):
+            buffer.note(replace(REFUSED, key_id=f"key_{number}"))
+        return len(buffer.take())
+
+    assert refuse() == ALIKE_MAX
+    assert refuse() == 0
+    buffer.note(replace(REFUSED, account_id="acct_b"))
+    buffer.note(replace(REFUSED, status=402))
+    assert len(buffer.take()) == 2
+    now_s[0] = UNCHARGED_S
+    assert (refuse(), refuse()) == (0, ALIKE_MAX)
+
+
+def test_charged_requests_leave_more() -> None:
+    """After each write it begins again: these are paid for."""
     buffer = DetailBuffer()
     for _ in range(2):
         for _ in range(ALIKE_MAX * 3):
-            buffer.note(REFUSED)
-        buffer.note(replace(REFUSED, key_id="key_b"))
-        buffer.note(replace(REFUSED, status=402))
-        assert len(buffer.take()) == ALIKE_MAX + 2
+            buffer.note(replace(SERVED, first_byte_ms=5_000))
+        assert len(buffer.take()) == ALIKE_MAX
 
 
 def test_what_waits_for_the_store_is_bounded() -> None:
     """While the store is away the oldest are kept: they show how it began."""
     buffer = DetailBuffer()
     for number in range(WAITING_MAX):
-        buffer.note(replace(REFUSED, key_id=f"key_{number}"))
+        buffer.note(replace(REFUSED, account_id=f"acct_{number}"))
     taken = buffer.take()
     buffer.note(REFUSED)
     buffer.put_back(taken)

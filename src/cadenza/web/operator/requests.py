@@ -18,6 +18,7 @@ from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
 ONE = "/operator/requests/{completion_id}"
+ANY = "/operator/requests/{completion_id:path}"  # a request id may have slashes
 SHOWN = 50
 FILTERS = ("account", "key", "class", "status", "slow")
 STATUSES = {"": "All", "200": "Served", "4xx,5xx": "Not served", "429": "Refused, 429", "5xx": "Failed, 5xx"}
@@ -97,9 +98,10 @@ async def get_request(visit: Visit) -> OperatorRequest:
 
 
 async def refund(visit: Visit, given: RequestRefund) -> OperatorRequest:
-    found = await get_request(visit)
+    """By completion id only: clients choose request ids, so another request may have the same one by now."""
+    await get_request(visit)
     part_nano = read_dollars(given.part) if given.part.strip() else None
-    completion_id, by = found.completion_id or visit.path_param("completion_id"), visit.actor
+    completion_id, by = visit.path_param("completion_id"), visit.actor
     done = await refund_request(visit.store, completion_id, part_nano, given.reason, by, visit.now_ms)
     visit.context.send_notice(done.email, notices.CREDIT_ADDED, format_dollars(done.amount_nano))
     return await get_request(visit)
@@ -112,7 +114,7 @@ def _chosen(visit: Visit) -> dict[str, str]:
 
 ROUTES: Routes = (
     get("/operator/requests", requests_page),
-    get(ONE, request_page),
+    get(ANY, request_page),
     form(f"{ONE}/refund", refund, ONE, "refunded", on_error=request_page, needs_proof=True),
     endpoint(
         "GET",

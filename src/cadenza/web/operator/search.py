@@ -3,6 +3,8 @@
 It is a POST, because an operator may paste a leaked key, and a URL must not contain a secret.
 """
 
+from urllib.parse import quote
+
 import msgspec
 from starlette.responses import Response
 
@@ -36,7 +38,7 @@ async def search(visit: Visit, typed: OperatorSearch) -> Response:
     if len(requests) == 1:
         return redirect(f"/operator/requests/{requests[0].completion_id}")
     if not (keys or requests or "@" in text) and (refused := await explain_one(visit.store, text, visit.now_ms)):
-        return redirect(f"/operator/requests/{refused.completion_id or refused.request_id}")
+        return redirect(f"/operator/requests/{quote(refused.completion_id or refused.request_id or '', safe='')}")
     is_key = text.startswith(KEY_PREFIX)
     accounts = [] if keys or requests or is_key or not text else (await search_accounts(visit.store, text)).accounts
     if len(accounts) == 1:
