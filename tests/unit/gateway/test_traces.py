@@ -123,7 +123,7 @@ async def test_clients_cannot_have_everything_traced(funded: FundedStore) -> Non
         assert await send(5, []) == 0
         now_s[0] = 2.0
         assert await send(1, followed) == 1
-        assert shown(exported[0]) == [("GET /v1/models", "")]
+        assert shown(exported[0]) == [("GET /v1/models", ""), ("rate", "")]
         tracer = Tracer(1, exported.append)
         assert await send(3, []) == 3
 
