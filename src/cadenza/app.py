@@ -244,11 +244,9 @@ class App:
         stack.push_async_callback(self._chat.markdown.stop)
         await self._presence.start()
         stack.push_async_callback(self._presence.stop)
-        attempt_log = AttemptLog(self._store, self._observer)
-        attempt_log.start()
-        stack.push_async_callback(attempt_log.stop)
-        detail_log = DetailLog(self._store, self._observer)
-        stack.push_async_callback(stop_task, asyncio.create_task(detail_log.run()))
+        for writer in (AttemptLog(self._store, self._observer), DetailLog(self._store, self._observer)):
+            writer.start()
+            stack.push_async_callback(writer.stop)
         await self.gateway.start(epoch)
         stack.push_async_callback(self.gateway.stop)
         if self._settings.mail and self._outbox:

@@ -4,36 +4,28 @@ Stance on failure: a store that does not answer delays them. What does not fit i
 the store refuses.
 """
 
-import asyncio
 import time
 from contextlib import suppress
 
+from cadenza.gateway.periodic import PeriodicWriter
 from cadenza.observe import Observer
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable
 from cadenza.store.tables import request_details
 
-WRITE_EVERY_S = 1.0
 REMOVE_EVERY_S = 60.0
 
 
-class DetailLog:
-    """The task that writes them, and removes old ones."""
+class DetailLog(PeriodicWriter):
+    """Writes them, and removes old ones."""
+
+    every_s = 1.0
 
     def __init__(self, store: Store, observer: Observer) -> None:
         self._store = store
         self._observer = observer
         self._remove_at_s = time.monotonic()
 
-    async def run(self) -> None:
-        """Until it is cancelled; then what waits is written."""
-        try:
-            while True:
-                await asyncio.sleep(WRITE_EVERY_S)
-                await self._write()
-        finally:
-            await self._write()
-
-    async def _write(self) -> None:
+    async def write(self) -> None:
         taken = self._observer.details.take()
         try:
             await request_details.add(self._store, taken)

@@ -84,7 +84,7 @@ class Gateway:
     async def start(self, classes_epoch: int) -> None:
         self.reloader.epoch = classes_epoch
         await self.ledger.start()
-        await self.key_use.start()
+        self.key_use.start()
 
     async def stop(self) -> None:
         await self.key_use.stop()

@@ -14,7 +14,7 @@ async def last_used_ms(funded: FundedStore) -> int | None:
 async def test_a_use_is_written_at_the_latest_by_the_stop(funded: FundedStore) -> None:
     """The time is that of the last use."""
     key_use = KeyUse(funded.store, funded.observer.log)
-    await key_use.start()
+    key_use.start()
     key_use.note(KEY_ID)
     before_ms = now_ms()
     key_use.note(KEY_ID)
