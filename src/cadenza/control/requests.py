@@ -83,6 +83,7 @@ FAULTS = {
     "truncated": "its reply ended too early",
     "overlong": "its reply was too long",
 }
+BEFORE_HOLD = ("slot", "grounded")  # steps that a request reaches before its credit is held
 PASSED_OVER = {"full": "it has as many requests as it takes", "circuit_open": "its circuit is open"}
 
 
@@ -269,13 +270,14 @@ def _charge_parts(metered: MeteredRequest) -> list[ChargePart]:
 def _list_steps(
     one: MeteredRequest | StoredDetails, metered: MeteredRequest | None, details: StoredDetails | None
 ) -> list[ExplainedStep]:
-    """In order. A plain request has its first byte and its end."""
+    """In order: those of one millisecond too. A plain request has its first byte and its end."""
     steps = list[ExplainedStep]()
     if details:
-        steps += [ExplainedStep(step.at_ms, say_step(step)) for step in details.steps]
-        has_answered = any(step.kind == "answered" for step in details.steps)
+        steps += [ExplainedStep(step.at_ms, say_step(step)) for step in details.steps if step.kind in BEFORE_HOLD]
         if details.held_ms is not None:
             steps.append(ExplainedStep(details.held_ms, "credit was held"))
+        steps += [ExplainedStep(step.at_ms, say_step(step)) for step in details.steps if step.kind not in BEFORE_HOLD]
+        has_answered = any(step.kind == "answered" for step in details.steps)
         if details.answered_ms is not None and not has_answered:
             steps.append(ExplainedStep(details.answered_ms, f"{details.provider}/{details.model} began to answer"))
     if one.first_byte_ms is not None:
