@@ -101,11 +101,18 @@ def test_tail_shows_what_is_wanted(service: Service, account: Account) -> None:
     assert line.rstrip().endswith(request_id)
     [found] = service.cli("tail", "--once", "--json", "--last", "1", "--status", "4xx").stdout.splitlines()
     assert json.loads(found)["request_id"] == request_id
+    assert service.cli("tail", "--once", "--key", account.create_key()).stdout == ""  # a key that was not used
     assert service.cli("tail", "--once", "--class", "mezzo").stdout == ""
     assert service.cli("tail", "--once", "--slow", "1m").stdout == ""
-    for wrong in (("--status", "6xx"), ("--slow", "soon")):
-        done = service.cli("tail", *wrong)
-        assert (done.returncode, done.stderr.startswith(f"cadenza: '{wrong[1]}' is not a")) == (1, True)
+    for option, wrong, said in (
+        ("--status", "6xx", "'6xx' is not a status."),
+        ("--slow", "soon", "'soon' is not a length of time."),
+        ("--class", "auto", "'auto' is not a class."),
+        ("--account", "nobody@example.org", "There is no account for 'nobody@example.org'."),
+        ("--key", "sk-cdz-00000", "No key matches 'sk-cdz-00000'."),
+    ):
+        done = service.cli("tail", option, wrong)
+        assert (done.returncode, done.stderr.startswith(f"cadenza: {said}")) == (1, True), done.stderr
 
 
 def test_tail_follows_until_ctrl_c(service: Service, account: Account) -> None:

@@ -78,8 +78,9 @@ def test_a_refused_request_has_a_page(operator: Visitor, account: Account, servi
     words = operator.get(f"/operator/requests/{refused}").words
     assert "400: The request was invalid" in words
     assert "This request cost nothing." in words
-    wrong = operator.get("/operator/requests?status=6xx")
-    assert (wrong.status, "is not a status" in wrong.words) == (400, True)
+    for query, said in (("status=6xx", "is not a status"), ("account=nobody@example.org", "There is no account")):
+        wrong = operator.get(f"/operator/requests?{query}")
+        assert (wrong.status, said in wrong.words, "Took at least" in wrong.words) == (400, True, True)
 
 
 def test_a_request_id_leads_nowhere_else(operator: Visitor, account: Account, service: Service) -> None:
@@ -142,7 +143,8 @@ def test_bad_parts_are_refused(operator: Visitor, account: Account, part: str) -
 
 
 def test_unknown_requests_are_not_found(operator: Visitor) -> None:
-    """Page, form and endpoints are 404."""
+    """Page, form and endpoints are 404, and the page says why it may be missing."""
+    assert "It may still run" in operator.get(f"/operator/requests/{UNKNOWN[0]}").words
     for name in UNKNOWN:
         assert operator.get(f"/operator/requests/{name}").status == 404
         assert operator.api("GET", f"/operator/requests/{name}").status == 404

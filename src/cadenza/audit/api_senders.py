@@ -243,7 +243,7 @@ async def _exceed_size(stage: AuditStage, needle: AuditNeedle) -> AuditReply:
 
 
 async def _fill_slots(stage: AuditStage, needle: AuditNeedle) -> AuditReply:
-    """Take all slots with replies that do not come, and ask once more."""
+    """Fill all slots with requests that get no reply, then send one more."""
     async with contextlib.AsyncExitStack() as waiting:
         for _ in range(CONCURRENCY):
             stage.play(needle, SILENT)

@@ -15,7 +15,7 @@ ANSWERED = range(200, 400)
 
 
 class AuditVerdict(Enum):
-    """What an audit came to. It is inconclusive if the search missed what is known to be there."""
+    """The result of an audit. It is inconclusive if the search missed a needle that is stored by design."""
 
     CLEAN = "clean"
     FOUND = "found"
@@ -51,7 +51,7 @@ class Findings:
     def __init__(self) -> None:
         self.notes: list[str] = []  # what of the installation the audit does not cover
         self.facts: dict[str, str] = {}  # about the program, the machine and the config
-        self.reached: dict[str, int] = {}  # how many requests reached what is built in, by its name
+        self.reached: dict[str, int] = {}  # how many requests each built-in server got, by its name
         self.sent: list[SentNeedle] = []
         self.searched: list[SearchedPlace] = []
         self.hits: list[NeedleHit] = []  # where they must not be

@@ -106,8 +106,8 @@ def describe_sent(findings: Findings) -> str:
     answered = sum(one.status in ANSWERED for one in findings.sent if one.status is not None)
     without = sum(not one.status for one in findings.sent)
     refused = len(findings.sent) - answered - without
-    reached = ", ".join(f"{count} the {name}" for name, count in findings.reached.items() if count)
-    tail = f" Requests that reached what is built in: {reached}." if reached else ""
+    reached = ", ".join(f"the {name} {count}" for name, count in findings.reached.items() if count)
+    tail = f" Requests that the built-in servers got: {reached}." if reached else ""
     return (
         f"{len(findings.sent)} needles: {answered} in requests that were answered, {refused} refused or failed, "
         f"{without} without a reply.{tail}"

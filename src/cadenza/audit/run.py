@@ -198,7 +198,7 @@ async def send_all(stage: AuditStage, senders: Iterable[Sender], needles: Needle
     for sender in senders:
         try:
             reply = await sender.send(stage, needles.make(sender.name))
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):  # no reply is a way to be treated, too
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):  # it is counted as no reply
             findings.add_sent(sender, 0)
         else:
             findings.add_sent(sender, reply.status if reply else None)

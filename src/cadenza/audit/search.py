@@ -70,7 +70,7 @@ class PlaceSearch:
 
     @contextmanager
     def feeding(self, where: str = "") -> Iterator[Callable[[bytes], None]]:
-        """Search a value of which the block hands over the pieces. If it fails, what came before was searched."""
+        """Search a value that the block feeds in pieces. If the block fails, the pieces before were searched."""
         scanner = self._scanner(where)
 
         def feed(piece: bytes) -> None:
@@ -152,7 +152,7 @@ def _listed(reason: str, what: list[str]) -> str:
 
 
 class Scanner:
-    """Looks for all forms of all needles in what it is fed with.
+    """Looks for all forms of all needles in the data that it is fed.
 
     `found` gets the name of a needle, its form and its offset; `skip` what cannot be searched; `take` is asked whether
     this many more bytes may be decompressed.

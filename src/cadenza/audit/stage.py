@@ -76,7 +76,7 @@ class AuditStage:
         return self._folders
 
     def play(self, needle: AuditNeedle, reply: PlayReply = GOOD) -> None:
-        """Have the upstream answer like this from now on; a real one answers as it likes."""
+        """Have the upstream answer like this from now on. A real one cannot be scripted."""
         if self._upstream:
             self._upstream.play(reply, needle.text)
 
@@ -88,7 +88,7 @@ class AuditStage:
         self.client.port = self.browser.port = port
 
     def add_secrets(self, needles: Needles) -> None:
-        """Have the API key and the cookies of the browser looked for as well: they let others in."""
+        """Search for the API key and the cookies of the browser too: they are credentials."""
         needles.add_secret("the API key", self.accounts.key)
         for cookie in self.browser.cookies:
             if len(cookie) >= SECRET_CHARACTERS_MIN:

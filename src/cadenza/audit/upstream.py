@@ -46,7 +46,7 @@ def _chunk(needle: str, delta: Mapping[str, Any], finish: str | None = None) -> 
 
 
 def _names(needle: str) -> dict[str, Any]:
-    """What an upstream calls a reply and its model, which is nobody's business either."""
+    """The upstream's own id of a reply and name of its model, which must not be stored either."""
     return {"id": needle, "model": needle, "system_fingerprint": needle, "created": 1, "usage": USAGE}
 
 

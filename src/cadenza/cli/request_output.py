@@ -11,9 +11,9 @@ import time
 import click
 import msgspec
 
-from cadenza.cli.console import read_store, say
+from cadenza.cli.console import now_ms, read_store, say
 from cadenza.config import Settings
-from cadenza.control.requests import OperatorRequest, RequestFilter, RequestFollower
+from cadenza.control.requests import OperatorRequest, RequestFilter, RequestFollower, check_filter
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.store.store import Store, StoreUnavailable
@@ -84,6 +84,7 @@ def follow_requests(settings: Settings, wanted: RequestFilter, last: int, *, fol
     """Print the last requests and, if it follows, those that end from now on. Ctrl-C and a closed pipe end it."""
 
     async def run(store: Store) -> None:
+        await check_filter(store, wanted, now_ms())
         follower = RequestFollower(store, wanted)
         for one in await follower.newest(last):
             print_line(one, as_json=as_json)
@@ -96,7 +97,7 @@ def follow_requests(settings: Settings, wanted: RequestFilter, last: int, *, fol
         read_store(settings, run)
     except KeyboardInterrupt:
         pass
-    except BrokenPipeError:  # nobody reads on; what is left in the buffer must not fail at the exit
+    except BrokenPipeError:  # the reader closed the pipe; flushing the buffer at the exit must not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -114,7 +115,7 @@ async def _print_more(follower: RequestFollower, *, as_json: bool) -> None:
 
 
 def _is_closed() -> bool:
-    """Whether nobody reads the pipe that standard output is."""
+    """Whether standard output is a pipe whose reader has closed it."""
     with contextlib.suppress(OSError, ValueError):
         poll = select.poll()
         poll.register(sys.stdout.fileno(), select.POLLERR)

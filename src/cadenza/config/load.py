@@ -70,7 +70,7 @@ NOT_OF_ROUTE = {
     "pass",
     "retention",
     "timeouts",
-}  # its record names them otherwise
+}  # they have other names in the record
 IN_SEARCH = ("grounding", "search")
 DEFAULT_INDEX = "./data/index.db"
 OF_WEB_ENGINES = ("url", "api_key_env", "allow_networks", "price", "searches_per_day")

@@ -183,6 +183,6 @@ def require_providers(state: ClassState, providers: Mapping[str, RetentionBy]) -
 
 
 def unenforced(version: ClassVersion, providers: Mapping[str, RetentionBy]) -> str | None:
-    """The first provider of which the version demands zero retention by API, and which promises it only."""
+    """The first provider that must enforce zero retention by its API, as the version demands, and does not."""
     demanding = (route.provider for route in version.routes if route.retention_by == "api")
     return next((name for name in demanding if providers[name] != "api"), None)

@@ -8,11 +8,14 @@ import re
 
 import msgspec
 
-from cadenza.control.operator import find_requests
+from cadenza.control.account.accounts import get_account
+from cadenza.control.keys import UnknownKey
+from cadenza.control.operator import find_keys, find_requests
+from cadenza.core.codes import KEY_PREFIX, display_prefix
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import dollars_or_none, rfc3339, rfc3339_or_none
 from cadenza.core.money import format_dollars
-from cadenza.core.records import DISCONNECTED_STATUS, RequestStep
+from cadenza.core.records import CLASSES, DISCONNECTED_STATUS, SEARCH, RequestStep
 from cadenza.ledger import statement
 from cadenza.ledger.statement import ChargeDetails
 from cadenza.store.store import Store
@@ -29,6 +32,7 @@ from cadenza.store.tables.request_details import (
 
 TEXT_MAX = 200
 FOUND_MAX = 10
+SHOWN_CLASSES = (*CLASSES, SEARCH)
 STATUS = re.compile(r"[1-5]([0-9]{2}|xx)")
 TIME = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(ms|s|m)?")
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000}
@@ -329,8 +333,8 @@ def _say_unknown(text: str) -> str:
         return "This is an API key, not a request. Give the id of a request: x-request-id, or the id of a completion."
     kinds = (
         "It may still run, be older (a completion id is found at any age, a request id for a day, and a refused request"
-        " for three), be in another store (check --config), be one of many alike that were refused, or have been refused"
-        " before its key was known. The log has a line for every request, with its request_id."
+        " for three days), be in the store of another config, be one of many alike that were refused, or have been"
+        " refused before its key was known. The log has a line for every request, with its request_id."
     )
     return f"No request with the id {text[:TEXT_MAX]!r} is known. {kinds}"
 
@@ -359,12 +363,25 @@ ALL = RequestFilter()
 
 
 def parse_filter(email: str = "", key: str = "", class_id: str = "", status: str = "", slow: str = "") -> RequestFilter:
-    """From what was typed. ControlError if a status or a time cannot be read."""
+    """From what was typed: a key may be given whole. ControlError if a status, a time or a class is not one."""
     statuses = tuple(dict.fromkeys(one.strip().lower() for one in status.split(",") if one.strip()))
     for one in statuses:
         if not STATUS.fullmatch(one):
             raise ControlError(f"{one[:TEXT_MAX]!r} is not a status. Write one like 429 or 5xx, or several: 429,5xx.")
-    return RequestFilter(email.strip().lower(), key.strip(), class_id.strip(), statuses, _parse_ms(slow))
+    email, key, class_id = email.strip().lower(), key.strip(), class_id.strip()
+    if key.startswith(KEY_PREFIX):
+        key = display_prefix(key)
+    if class_id and class_id not in SHOWN_CLASSES:
+        raise ControlError(f"{class_id[:TEXT_MAX]!r} is not a class. Use one of: {', '.join(SHOWN_CLASSES)}.")
+    return RequestFilter(email, key, class_id, statuses, _parse_ms(slow))
+
+
+async def check_filter(store: Store, wanted: RequestFilter, now_ms: int) -> None:
+    """ControlError if there is no such account or key: a mistyped one would let nothing through, silently."""
+    if wanted.email:
+        await get_account(store, wanted.email)
+    if wanted.key and not await find_keys(store, wanted.key, now_ms):
+        raise UnknownKey(f"No key matches {wanted.key[:TEXT_MAX]!r}. Give its first 12 characters, or its id.")
 
 
 def _parse_ms(text: str) -> int:

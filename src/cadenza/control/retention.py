@@ -1,5 +1,5 @@
-"""Applies the limits of [retention], in every process of the service, in small slices: one process at a time works on a
-kind of rows, and the others find that it was done.
+"""Applies the limits of [retention], in small batches. Every process tries; the one that claims a kind of rows works on
+it, and the others skip it.
 
 Old requests are rolled up by day (ledger/roll_up.py); sessions, links and audit events are removed. Search results and
 pages are in memory only and have their own timers. A store that fails is logged, and asked again later.
@@ -21,13 +21,13 @@ from cadenza.store.tables import retention
 from cadenza.store.tables.retention import Kept
 
 LOOK_EVERY_S = 600.0
-TURN_MS = 30 * 60 * 1000  # a process that has worked on something in this time keeps its turn
+TURN_MS = 30 * 60 * 1000  # a kind of rows that was worked on in this time is claimed: others skip it
 SLICE_ROWS = 500
-PAUSE_S = 0.05  # between slices: requests go first
+PAUSE_S = 0.05  # between batches: requests go first
 
 
 class Removed(msgspec.Struct):
-    """How many rows a look removed, or rolled up."""
+    """How many rows one pass removed, or rolled up."""
 
     sessions: int = 0
     links: int = 0
@@ -39,7 +39,7 @@ class Removed(msgspec.Struct):
 
 
 class RetentionKeeper:
-    """Removes what is older than the limits. `pause_s` is how long it waits between two slices."""
+    """Removes what is older than the limits. `pause_s` is how long it waits between two batches."""
 
     def __init__(self, store: Store, limits: RetentionLimits, log: Log, pause_s: float = PAUSE_S) -> None:
         self._store = store
@@ -48,7 +48,7 @@ class RetentionKeeper:
         self._pause_s = pause_s
 
     async def run(self) -> None:
-        """Look every few minutes, until cancelled."""
+        """Make a pass every few minutes, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
@@ -81,7 +81,7 @@ class RetentionKeeper:
         return await self._remove("audit_events", now_ms, remove)
 
     async def _remove(self, name: Kept, now_ms: int, remove: Callable[[Transaction], int]) -> int:
-        """All slices of one kind of rows."""
+        """All batches of one kind of rows."""
         removed = 0
         if await self._claim(name, now_ms):
             while count := await self._store.transact(remove):
@@ -107,7 +107,7 @@ class RetentionKeeper:
         return await self._store.transact(lambda tx: retention.claim(tx, name, now_ms, TURN_MS))
 
     async def _rest(self, name: Kept) -> None:
-        """Let requests go first, and keep the turn."""
+        """Let requests go first, and keep the claim."""
         await asyncio.sleep(self._pause_s)
         now_ms = time.time_ns() // 1_000_000
         await self._store.transact(lambda tx: retention.keep_turn(tx, name, now_ms), is_single=True)

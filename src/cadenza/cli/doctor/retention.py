@@ -57,8 +57,9 @@ def describe_limits(limits: RetentionLimits) -> str:
 def _describe(row: KeptRow, now_ms: int) -> str:
     assert row.oldest_at is not None
     age_ms = max(0, now_ms - row.oldest_at)
-    age = f"{age_ms // DAY_MS} days" if age_ms >= 2 * DAY_MS else f"{age_ms // HOUR_MS} hours"
-    return f"the oldest of the {row.name}: {age}"
+    hours = f"{age_ms // HOUR_MS} hours" if age_ms >= 2 * HOUR_MS else "less than 2 hours"
+    age = f"{age_ms // DAY_MS} days" if age_ms >= 2 * DAY_MS else hours
+    return f"oldest of the {row.name}: {age}"
 
 
 def describe_retention(provider: ProviderSettings) -> str:

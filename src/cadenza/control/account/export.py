@@ -34,7 +34,7 @@ MANIFEST = "manifest.json"
 BALANCE = "balance"
 ABOUT = """\
 Everything that this service stores about the account {email}
-as of {made_at}. What was prompted and answered is not here: it is never stored.
+as of {made_at}. Prompts and replies are not here: they are never stored.
 
 Times are RFC 3339 in UTC. Amounts are dollars, with all their digits. A field without a
 value is null, or empty in a CSV file. Text in a CSV file that a spreadsheet would run as

@@ -18,8 +18,8 @@ PAGE = 1000
 
 SECRET = "a secret, or a hash of one"  # noqa: S105 a reason
 OWN_ID = "the account itself"
-PROVIDERS = "which provider answers is a matter of the service"
-INTERNAL = "how the service keeps its accounts"
+PROVIDERS = "which provider and model answered is known to operators only"
+INTERNAL = "internal bookkeeping of the service"
 
 
 class ExportedTable(msgspec.Struct, frozen=True):
@@ -299,8 +299,8 @@ EXPORTED = (
             "digest": SECRET,
             "redeemed_by": OWN_ID,
             "note": "a note of the operator",
-            "created_at": "before it was redeemed, it was nobody's",
-            "expires_at": "it was redeemed before",
+            "created_at": "from before it was redeemed, when it belonged to no account",
+            "expires_at": "it no longer applies: the voucher was redeemed in time",
         },
         owner="redeemed_by",
     ),

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from cadenza.control.email import messages as notices
 from cadenza.control.money.refunds import refund_request
-from cadenza.control.requests import OperatorRequest, RequestFollower, explain_one, parse_filter
+from cadenza.control.requests import OperatorRequest, RequestFollower, check_filter, explain, parse_filter
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES
@@ -63,14 +63,23 @@ class NewestRequests(msgspec.Struct, frozen=True):
 
 
 async def requests_page(visit: Visit) -> Response:
-    found, chosen = await list_requests(visit), _chosen(visit)
-    return visit.page("operator/requests.html", found=found.data, chosen=chosen, classes=CLASSES, statuses=STATUSES)
+    """With a mistake in a filter, the page says so above the form, which keeps what was typed."""
+    found, error = list[NewestRequest](), ""
+    try:
+        found = (await list_requests(visit)).data
+    except BadForm as bad:
+        error = bad.message
+    values = {"chosen": _chosen(visit), "classes": CLASSES, "statuses": STATUSES}
+    response = visit.page("operator/requests.html", found=found, error=error, **values)
+    response.status_code = 400 if error else 200
+    return response
 
 
 async def list_requests(visit: Visit) -> NewestRequests:
     chosen = _chosen(visit)
     try:
         wanted = parse_filter(*(chosen.get(name, "") for name in FILTERS))
+        await check_filter(visit.store, wanted, visit.now_ms)
     except ControlError as error:
         raise BadForm(error.message) from None
     found = await RequestFollower(visit.store, wanted).newest(SHOWN)
@@ -82,10 +91,10 @@ async def request_page(visit: Visit, error: str = "", typed: RequestRefund | Non
 
 
 async def get_request(visit: Visit) -> OperatorRequest:
-    found = await explain_one(visit.store, visit.path_param("completion_id"), visit.now_ms)
-    if found is None:
-        raise Missing
-    return found
+    try:
+        return (await explain(visit.store, visit.path_param("completion_id"), visit.now_ms))[0]
+    except ControlError as error:
+        raise Missing(error.message) from None
 
 
 async def refund(visit: Visit, given: RequestRefund) -> OperatorRequest:
