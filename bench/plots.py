@@ -12,7 +12,6 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, DateFormatter
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -32,6 +31,8 @@ DIAMOND_POINTS = 6.5  # looks as large as the dot
 LABEL_POINTS = 9
 FLAT_RATIO = 4
 SHORT_NUMBERS = FuncFormatter(lambda value, _: _short(value))
+DATES = FuncFormatter(lambda at_s, _: f"{datetime.fromtimestamp(at_s, UTC):%d %b, %H:%M}")
+HALF_DAY_S = 12 * 60 * 60
 PANELS: tuple[tuple[str, Callable[[GatewayFigures], Cost | None]], ...] = (
     ("Plain request", lambda one: one.plain),
     ("Stream of 100 chunks", lambda one: one.burst),
@@ -88,20 +89,21 @@ def draw_plots(results: Results, folder: Path) -> list[Path]:
 def draw_history(points: Sequence[tuple[int, Mapping[str, int]]], folder: Path) -> Path:
     """Instructions of each kind of request over time, in Unix seconds; the last value is written beside each line."""
     names = list(points[-1][1])
+    every_s = HALF_DAY_S * max(1, round((points[-1][0] - points[0][0]) / 4 / HALF_DAY_S))
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_IN, 2.2 * -(-len(names) // 2)), layout="constrained")
         panels = list(figure.subplots(-(-len(names) // 2), 2, squeeze=False).flat)
         for panel in panels[len(names) :]:
             panel.remove()
         for panel, name in zip(panels, names, strict=False):
-            known = [(datetime.fromtimestamp(at, UTC), counts[name]) for at, counts in points if name in counts]
+            known = [(at, counts[name]) for at, counts in points if name in counts]
             times, counts = zip(*known, strict=True)
             panel.plot(times, counts, color=OWN, marker="o", markersize=3, linewidth=1.5)
             panel.set_ylim(0, max(counts) * 1.25)
             panel.yaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
             panel.yaxis.set_major_formatter(SHORT_NUMBERS)
-            panel.xaxis.set_major_locator(AutoDateLocator(maxticks=6))
-            panel.xaxis.set_major_formatter(DateFormatter("%d %b, %H:%M"))
+            panel.xaxis.set_major_locator(mpl.ticker.MultipleLocator(every_s))
+            panel.xaxis.set_major_formatter(DATES)
             panel.grid(axis="y")
             panel.tick_params(axis="y", labelsize=9)
             panel.set_title(f"{name}: {counts[-1]:,} instructions")

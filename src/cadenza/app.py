@@ -588,4 +588,9 @@ def build_from_environment() -> App:
     """For worker processes, which are given nothing but the environment."""
     folder, log = os.environ.get(WORKERS_FOLDER), make_log()
     catch_strays(log)
-    return App(load_settings(None, os.environ, Path.cwd()), log, Path(folder) if folder else None)
+    try:
+        settings = load_settings(None, os.environ, Path.cwd())
+    except ConfigError as error:
+        log.critical("a worker did not start: the config has mistakes", problems=error.problems)
+        raise SystemExit(1) from None
+    return App(settings, log, Path(folder) if folder else None)

@@ -39,6 +39,12 @@ class WatchedLedger(LedgerWriter):
     watch: "HoldWatch | None" = None
     process: "Process"
 
+    def hold_now(self, hold: Hold) -> Held | None:
+        held = super().hold_now(hold)
+        if held and self.watch and not self.watch.is_waiting(hold):
+            self.watch.answered(self.watch.asked(self.process, hold), held)
+        return held
+
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         if self.watch is None:
             return await super().hold(hold)
@@ -95,6 +101,9 @@ class HoldWatch:
         self._change(claim, claim.amount_nano)
         self._look(claim)
         return claim
+
+    def is_waiting(self, hold: Hold) -> bool:
+        return hold.completion_id in self._waiting[hold.account_id]
 
     def answered(self, claim: Claim, answer: Held | Insufficient | Repeated) -> None:
         del self._waiting[claim.hold.account_id][claim.hold.completion_id]

@@ -223,7 +223,8 @@ def test_a_key_is_found_and_revoked(
     assert other in seen.words
     assert key not in seen.text
     [found] = operator.api("POST", "/operator/keys/find", {"text": key[:12]}).json["data"]
-    assert operator.api("POST", "/operator/keys/find", {"text": found["id"]}).json["data"] == [found]
+    [again] = operator.api("POST", "/operator/keys/find", {"text": found["id"]}).json["data"]
+    assert again | {"last_used_at": None} == found | {"last_used_at": None}  # it is written within a second
     assert (found["email"], found["state"]) == (other, "active")
     assert operator.post(f"/operator/keys/{found['id']}/revoke").location == "/operator/keys?note=key-revoked"
     assert api.chat().status == 401

@@ -335,8 +335,8 @@ def _say_unknown(text: str) -> str:
         return "This is an API key, not a request. Give the id of a request: x-request-id, or the id of a completion."
     kinds = (
         "It may still run, be older (a completion id is found at any age, a request id for a day, and a refused request"
-        " for three days), be in the store of another config, or have been refused before its key was known. The log"
-        " has a line for every request, with its request_id."
+        " for three days), be in the store of another config, be one of many alike that were refused, or have been"
+        " refused before its key was known. The log has a line for every request, with its request_id."
     )
     return f"No request with the id {text[:TEXT_MAX]!r} is known. {kinds}"
 
@@ -366,7 +366,7 @@ ALL = RequestFilter()
 
 def parse_filter(email: str = "", key: str = "", class_id: str = "", status: str = "", slow: str = "") -> RequestFilter:
     """From what was typed: a key may be given whole. ControlError if a status, a time or a class is not one."""
-    statuses = tuple(one.strip().lower() for one in status.split(",") if one.strip())
+    statuses = tuple(dict.fromkeys(one.strip().lower() for one in status.split(",") if one.strip()))
     for one in statuses:
         if not STATUS.fullmatch(one):
             raise ControlError(f"{one[:TEXT_MAX]!r} is not a status. Write one like 429 or 5xx, or several: 429,5xx.")

@@ -25,7 +25,6 @@ WORDS = frozenset(
         *("short_nano", "charged_nano", "corrected_nano", "spent_nano"),
         *("audit_events", "links", "sessions", "usage"),  # that were removed or rolled up
         *("accounts", "charged", "credit_notes", "dropped", "moves", "receipts", "requests", "statements", "tries"),
-        *("sessions", "links", "audit_events", "usage"),  # rows that were removed
         *("waiting", "workers", "threads", "is_last", "version", "before", "candidate", "ended_canary"),
         *("pid", "code", "exit_code", "address", "classes", "sections", LEFT_OUT),
     }
