@@ -8,6 +8,7 @@ import pytest
 from cadenza.control.account.accounts import NewAccount, add_account, get_account, resume_account
 from cadenza.control.account.erasure import Erased, erase_account
 from cadenza.control.account.memory import add_note
+from cadenza.control.operator import get_overview
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Usage
 from cadenza.ledger import credit
@@ -151,6 +152,14 @@ async def test_nothing_personal_remains(filled: Store) -> None:
     [account] = [row for row in await rows_of(filled, accounts) if row.id == OWNER]
     assert (account.email, account.password_hash, account.theme) == ("erased-acct_a", "", "system")
     assert (bool(account.is_operator), account.erased_at, account.note_count) == (False, LATER_MS, 0)
+
+
+async def test_an_erased_account_is_not_counted(filled: Store) -> None:
+    """The operator's overview has it neither among the accounts nor among those that are suspended."""
+    before = (await get_overview(filled, NOW_MS)).totals
+    await erase(filled)
+    after = (await get_overview(filled, NOW_MS)).totals
+    assert (after.accounts, after.suspended) == (before.accounts - 1, before.suspended)
 
 
 async def test_metering_rows_keep_no_digest_of_an_idempotency_key(filled: Store) -> None:

@@ -39,6 +39,15 @@ async def test_a_refused_request_is_explained(store: Store) -> None:
     assert "reference material was added: memory=2" in [step.text for step in found.steps]
 
 
+async def test_steps_of_one_millisecond_are_in_order(store: Store) -> None:
+    """Grounding comes before the hold, and the hold before the routes."""
+    await fund(store, DOLLAR_NANO)
+    failed = RequestStep(1, "failed", "acme/large", cause="unreachable")
+    await add(store, msgspec.structs.replace(REFUSED, held_s=0.001, steps=[*REFUSED.steps, failed]))
+    [found] = await explain(store, "req_refused", NOW_MS)
+    assert [step.text.split()[0] for step in found.steps] == ["reference", "credit", "acme/large", "it"]
+
+
 async def test_old_details_are_removed(store: Store) -> None:
     """After three days; the newest row stays, so that no number is given twice."""
     await fund(store, DOLLAR_NANO)

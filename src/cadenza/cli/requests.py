@@ -61,8 +61,8 @@ def tail(  # noqa: PLR0913, PLR0917 one command
 ) -> None:
     """Follow the requests of all processes on the store as they end, until Ctrl-C.
 
-    A request is shown once the store has it: a served one with its charge, any other one within a second. Requests
-    without a valid key are in the log only.
+    A request is shown once the store has it: a served one with its charge, any other one within a second. Of many
+    alike that were refused, a few are shown. Requests without a valid key are in the log only.
     """
     from cadenza.cli.request_output import follow_requests  # noqa: PLC0415 import time
     from cadenza.control.requests import parse_filter  # noqa: PLC0415 import time

@@ -358,7 +358,7 @@ def _route(values: Table, at: KeyPath, providers: Mapping[str, ProviderSettings]
     if values.get("continue") and not _dialect(provider).continues:
         reader.problem((*at, "continue"), f"a provider of the dialect {provider.dialect} cannot continue an answer")
     if "by" in values and "retention" not in values:
-        reader.problem((*at, "by"), 'it belongs to retention = "zero": give both or none')
+        reader.problem((*at, "by"), 'it needs retention = "zero" in the same route')
     if values.get("by") == "api" and provider.retention_by != "api":
         reader.problem((*at, "by"), f"the API of the provider {name} does not enforce zero retention. {ENFORCE}")
     return make_route(provider, values)

@@ -83,6 +83,7 @@ FAULTS = {
     "truncated": "its reply ended too early",
     "overlong": "its reply was too long",
 }
+BEFORE_HOLD = ("slot", "grounded")  # steps that a request reaches before its credit is held
 PASSED_OVER = {"full": "it has as many requests as it takes", "circuit_open": "its circuit is open"}
 
 
@@ -269,13 +270,14 @@ def _charge_parts(metered: MeteredRequest) -> list[ChargePart]:
 def _list_steps(
     one: MeteredRequest | StoredDetails, metered: MeteredRequest | None, details: StoredDetails | None
 ) -> list[ExplainedStep]:
-    """In order. A plain request has its first byte and its end."""
+    """In order: those of one millisecond too. A plain request has its first byte and its end."""
     steps = list[ExplainedStep]()
     if details:
-        steps += [ExplainedStep(step.at_ms, say_step(step)) for step in details.steps]
-        has_answered = any(step.kind == "answered" for step in details.steps)
+        steps += [ExplainedStep(step.at_ms, say_step(step)) for step in details.steps if step.kind in BEFORE_HOLD]
         if details.held_ms is not None:
             steps.append(ExplainedStep(details.held_ms, "credit was held"))
+        steps += [ExplainedStep(step.at_ms, say_step(step)) for step in details.steps if step.kind not in BEFORE_HOLD]
+        has_answered = any(step.kind == "answered" for step in details.steps)
         if details.answered_ms is not None and not has_answered:
             steps.append(ExplainedStep(details.answered_ms, f"{details.provider}/{details.model} began to answer"))
     if one.first_byte_ms is not None:
@@ -333,8 +335,8 @@ def _say_unknown(text: str) -> str:
         return "This is an API key, not a request. Give the id of a request: x-request-id, or the id of a completion."
     kinds = (
         "It may still run, be older (a completion id is found at any age, a request id for a day, and a refused request"
-        " for three days), be in the store of another config, or have been refused before its key was known. The log"
-        " has a line for every request, with its request_id."
+        " for three days), be in the store of another config, be one of many alike that were refused, or have been"
+        " refused before its key was known. The log has a line for every request, with its request_id."
     )
     return f"No request with the id {text[:TEXT_MAX]!r} is known. {kinds}"
 
@@ -364,7 +366,7 @@ ALL = RequestFilter()
 
 def parse_filter(email: str = "", key: str = "", class_id: str = "", status: str = "", slow: str = "") -> RequestFilter:
     """From what was typed: a key may be given whole. ControlError if a status, a time or a class is not one."""
-    statuses = tuple(one.strip().lower() for one in status.split(",") if one.strip())
+    statuses = tuple(dict.fromkeys(one.strip().lower() for one in status.split(",") if one.strip()))
     for one in statuses:
         if not STATUS.fullmatch(one):
             raise ControlError(f"{one[:TEXT_MAX]!r} is not a status. Write one like 429 or 5xx, or several: 429,5xx.")

@@ -32,7 +32,7 @@ from cadenza.upstreams.base import Fault
 
 FOLLOWED_PER_S = 10  # requests that are traced because their clients ask for it, in each process
 CHATS = ("chat", "web_chat")  # endpoints with the steps below
-STEPS = {  # the marks of a chat in their order, and the span that ends with each; the routes have spans of their own
+STEPS = {  # the steps of a chat in their order, and the span that ends with each; the routes have spans of their own
     "identified": "rate",
     "read": "read",
     "admitted": "slot",
@@ -336,7 +336,7 @@ class Tracer:
         finally:
             if record.principal or not is_followed:
                 self._export(record.spans())
-            elif second == self._second:  # a stranger: the next client may be followed instead
+            elif second == self._second:  # without a valid key: the next client may be traced instead
                 self._followed -= 1
 
     def _may_follow(self) -> bool:

@@ -629,7 +629,7 @@ def test_providers_that_enforce_zero_retention(tmp_path: Path) -> None:
 def test_a_demand_names_what_it_is_about(tmp_path: Path) -> None:
     """`by` alone is refused: it belongs to `retention`."""
     (problem,) = problems(tmp_path, ACME + ROUTE + '\nby = "contract"\n')
-    assert "routes[0].by: it belongs to retention" in problem
+    assert "routes[0].by: it needs retention" in problem
 
 
 def test_a_provider_that_cannot_continue_an_answer(tmp_path: Path) -> None:

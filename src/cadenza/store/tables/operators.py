@@ -21,7 +21,7 @@ FAULT_STATUS = 500  # and above: the service or the upstream failed
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """All accounts together."""
+    """All accounts together. Erased ones are not counted; a balance that one has is."""
 
     accounts: int
     operators: int
@@ -106,9 +106,9 @@ SEARCH = Statement(
 )
 TOTALS = Statement(
     select(
-        func.count(),
+        _count_if(accounts.c.erased_at.is_(None)),
         _count_if(accounts.c.is_operator),
-        _count_if(accounts.c.suspended_at.is_not(None)),
+        _count_if(accounts.c.suspended_at.is_not(None) & accounts.c.erased_at.is_(None)),
         total(accounts.c.balance_nano),
         total(
             case(

@@ -158,7 +158,7 @@ _metered = (
     .outerjoin(_refund, _refund.c.source == literal_column("'refund:'", Text).concat(usage.c.completion_id))
 )
 METERED = Statement(_metered.where(usage.c.completion_id == bindparam("completion")))
-METERED_TOGETHER = Statement(  # of an account, within an hour: those that a request made
+METERED_TOGETHER = Statement(  # the web searches of one request, which began in this span of time
     _metered.where(
         usage.c.account_id == bindparam("account"),
         usage.c.started_at >= bindparam("start"),
