@@ -1,7 +1,5 @@
 """What becomes of the details of requests that the store does not take."""
 
-import asyncio
-
 from sqlalchemy import text
 
 from cadenza.core.records import Outcome
@@ -16,19 +14,11 @@ REFUSE_ROWS = """
     CREATE TRIGGER refuse_details BEFORE INSERT ON request_details BEGIN SELECT RAISE(ABORT, 'refused'); END"""
 
 
-async def write(funded: FundedStore) -> None:
-    """Begin to write, and stop: then what waits is written."""
-    writing = asyncio.create_task(DetailLog(funded.store, funded.observer).run())
-    await asyncio.sleep(0)
-    writing.cancel()
-    await asyncio.gather(writing, return_exceptions=True)
-
-
 async def test_details_wait_for_a_store_that_is_down(funded: FundedStore) -> None:
     """They are kept, and written once it is back."""
     funded.observer.details.note(REFUSED)
     funded.store.is_down = True
-    await write(funded)
+    await DetailLog(funded.store, funded.observer).write()
     [waiting] = funded.observer.details.take()
     assert waiting.outcome is REFUSED
 
@@ -37,5 +27,5 @@ async def test_details_that_the_store_refuses_are_dropped(funded: FundedStore) -
     """It would refuse them again, with all that follow."""
     await funded.store.transact(lambda tx: tx.change(Statement(text(REFUSE_ROWS)), {}))
     funded.observer.details.note(REFUSED)
-    await write(funded)
+    await DetailLog(funded.store, funded.observer).write()
     assert funded.observer.details.take() == []
