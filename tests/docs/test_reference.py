@@ -1,5 +1,6 @@
 """The pages and the program name the same commands, options and settings."""
 
+import re
 from itertools import groupby
 
 import click
@@ -62,6 +63,14 @@ def test_every_section_is_known_here() -> None:
 def test_every_setting_is_documented() -> None:
     """Every setting is named, in code, on a page of docs/."""
     words = _words_of_docs()
+    assert [setting for setting in SETTINGS if not set(setting.split(".")) <= words] == []
+
+
+def test_the_example_shows_every_setting() -> None:
+    """The file in docs/operating.md that says so has every section and every setting, in a comment at least."""
+    [operating] = [page for page in DOCS if page.name == "operating.md"]
+    example = operating.read_text().partition("This file shows every setting:")[2].split("```")[1]
+    words = set(re.findall(r"\w+", example))
     assert [setting for setting in SETTINGS if not set(setting.split(".")) <= words] == []
 
 
