@@ -3,7 +3,6 @@
 import contextlib
 import os
 import select
-import shutil
 import signal
 import sys
 import termios
@@ -26,9 +25,9 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
-        found = shutil.get_terminal_size((COLUMNS, LINES))
-        return found.columns, found.lines
+        """Columns and lines of the terminal, whatever COLUMNS and LINES were when the command began."""
+        found = os.get_terminal_size(sys.stdout.fileno())
+        return found.columns or COLUMNS, found.lines or LINES
 
     def draw(self, lines: Sequence[str]) -> None:
         cleared = [CLEAR_LINE + line for line in lines]  # first: after a full line, the cursor stands on its last cell
