@@ -150,8 +150,11 @@ class OwnAudit:
     async def _kill(self, stage: AuditStage) -> None:
         """End the service in the middle of a stream. What it leaves is searched before it is settled."""
         needle = self._needles.make(KILLED)
-        async with api_senders.half_stream(stage, needle):
-            await self._service.kill()
+        try:
+            async with api_senders.half_stream(stage, needle):
+                await self._service.kill()
+        except (TimeoutError, asyncio.IncompleteReadError):
+            raise ControlError("The audited service began no stream, so it was not killed in one.") from None
         self._findings.sent.append(SentNeedle(KILLED, 0))
         left = search_folder(self._needles, "data folder, as the killed service left it", self._folders.store)
         self._findings.add(Kept.STORE, [left])
