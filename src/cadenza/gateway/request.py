@@ -21,12 +21,13 @@ from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.exchange import Exchange, Interruption
 from cadenza.ledger.rules import Hold
 from cadenza.routing.catalogue import Snapshot
+from cadenza.routing.dispatch import RouteRecord
 from cadenza.upstreams.base import Fault
 
 At = Callable[[str], object]  # is told the name of a step that a request has reached
 
 
-class RequestRecord:
+class RequestRecord(RouteRecord):
     """Each stage reports to it what it found out. Counts and metadata only, never content.
 
     `TracedRecord` (traces.py) keeps more of it.
