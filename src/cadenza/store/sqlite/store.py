@@ -126,6 +126,9 @@ class SqliteStore:
         self._waiting: deque[Write] = deque()
         self._writing: Write | None = None
         self._is_announced = False  # the write in progress wakes our own watchers
+        self._changes = 0  # commits that may have changed a key: those of others, and our own but for brief ones
+        self._others: Row | None = None  # the last version that the write connection had
+        self._begun: Row | None = None  # the version that the reader had when the write in progress began
         self._watchers: list[Callable[[], None]] = []
 
     async def row(self, statement: Statement, values: Values) -> Row | None:
@@ -138,15 +141,14 @@ class SqliteStore:
         return found
 
     def change_mark(self) -> object:
-        """The number of SQLite that changes with commits of other connections, and the reader whose number it is.
+        """How many commits were seen that may have changed a key; None in the instant in which this is not known.
 
-        The index of the write-ahead log has it too, in shared memory, but that file must not be opened here: closing it
-        would drop SQLite's own locks.
+        The version of the write connection changes with commits of other connections only. While a write is in
+        progress, the reader tells whether anything was committed since it began.
         """
-        try:
-            return self._reader and (self._reader, _data_version(self._reader))
-        except sqlite3.Error:  # the look-up that follows reports it
-            return None
+        if self._writing:
+            return self._changes if self._begun and self._begun == _version(self._reader) else None
+        return self._changes if self._find_changes() else None
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:  # noqa: ARG002 for Postgres
         return await self._read(lambda tx: tx.rows(statement, values))
@@ -200,7 +202,7 @@ class SqliteStore:
         for connection in (self._reader, *self._idle_readers):
             if connection:
                 connection.close()
-        self._reader = None
+        self._reader = self._begun = None
         self._idle_readers.clear()
 
     async def upgrade(self, revision: str = "head") -> Path | None:
@@ -240,7 +242,10 @@ class SqliteStore:
         while self._waiting and self._writing is None:
             write = self._writing = self._waiting.popleft()
             run = write.run
-            if write.work and self._begin_now():
+            is_begun = write.work is not None and self._begin_now()
+            self._begun = _version(self._reader)
+            self._find_changes()  # for the last time before a thread uses the write connection
+            if write.work and is_begun:
                 try:
                     run = partial(self._commit, self._work(write.work))
                 except Exception as error:  # noqa: BLE001 it is raised where the answer is awaited
@@ -254,6 +259,8 @@ class SqliteStore:
         write, self._writing = self._writing, None
         assert write
         write.done(result, error)
+        if self._is_announced or not write.work:
+            self._changes += 1
         if self._is_announced:
             self._is_announced = False
             for wake in self._watchers:
@@ -300,6 +307,14 @@ class SqliteStore:
             _roll_back(self._writer)
             raise
         return done
+
+    def _find_changes(self) -> bool:
+        """Count the commits of other connections. False if the write connection cannot tell."""
+        found = _version(self._writer)
+        if found != self._others:
+            self._others = found
+            self._changes += 1
+        return found is not None
 
     def _commits_of_others(self) -> Row | None:
         """A number that changes when another connection has committed; None if the writer is in use or not open."""
@@ -366,6 +381,14 @@ def _data_version(connection: sqlite3.Connection) -> Row:
     """A number that changes when a connection other than this one has committed."""
     found: Row = connection.execute("PRAGMA data_version").fetchone()
     return found
+
+
+def _version(connection: sqlite3.Connection | None) -> Row | None:
+    """The same; None if the connection is not open, or the file is locked."""
+    try:
+        return connection and _data_version(connection)
+    except sqlite3.Error:  # the next statement reports it
+        return None
 
 
 @contextlib.contextmanager
