@@ -87,18 +87,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             ask = ask or await compose(chat, served.character, prompt, credit, plan, grounding)
             if record.upstream_headers:
                 ask = msgspec.structs.replace(ask, headers=record.upstream_headers)
-            dispatch = Dispatch(
-                plan,
-                ask,
-                prompt,
-                snapshot.upstreams,
-                key_id,
-                record.request_id,
-                record.failed,
-                record.also_billed,
-                record.broke_off,
-                record.passed_over,
-            )
+            dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, record.request_id, record)
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
                 if chat.extra or reply.route.drops:

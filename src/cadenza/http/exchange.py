@@ -83,15 +83,35 @@ class Request:
     The application keeps in `memo` what it derives from the head: requests of a connection with the same head share it.
     """
 
-    __slots__ = ("expects_continue", "fields", "headers", "is_http_1_0", "memo", "method", "path", "query")
+    __slots__ = (
+        "expects_continue",
+        "fields",
+        "headers",
+        "is_http_1_0",
+        "keep_alive",
+        "memo",
+        "method",
+        "path",
+        "query",
+    )
 
-    def __init__(self, method: str, path: str, query: bytes, fields: Headers, *, is_http_1_0: bool = False) -> None:
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: bytes,
+        fields: Headers,
+        *,
+        is_http_1_0: bool = False,
+        keep_alive: bool = True,
+    ) -> None:
         self.method = method
         self.path = path
         self.query = query
         self.fields = fields
         self.headers = dict(reversed(fields))  # the first of a repeated header counts
         self.is_http_1_0 = is_http_1_0
+        self.keep_alive = keep_alive and not is_http_1_0  # the connection, after the reply
         # The client waits for "100 Continue" before it sends its body.
         self.expects_continue = not is_http_1_0 and self.headers.get(b"expect", b"").lower() == b"100-continue"
         self.memo: dict[str, Any] = {}
@@ -122,10 +142,10 @@ class Exchange:
         "transport",
     )
 
-    def __init__(self, transport: Transport, request: Request, body: RequestBody, *, keep_alive: bool = True) -> None:
+    def __init__(self, transport: Transport, request: Request, body: RequestBody) -> None:
         self.request = request
         self.body = body
-        self.keep_alive = keep_alive and not request.is_http_1_0
+        self.keep_alive = request.keep_alive
         self.state = PENDING
         self.status: int | None = None  # of the reply, once it has begun
         self.interruption: Interruption | None = None

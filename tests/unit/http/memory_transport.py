@@ -31,9 +31,9 @@ class MemoryTransport:
         self.parts: deque[bytes] = deque()  # of the body that is still to come; an empty one ends it
         self.pause_s = 0.0  # before each part
         self.drained = asyncio.Event()
-        request = Request(method, "/path", b"", fields or [], is_http_1_0=is_http_1_0)
+        request = Request(method, "/path", b"", fields or [], is_http_1_0=is_http_1_0, keep_alive=keep_alive)
         body = RequestBody(limits or BodyLimits(), expects_continue=request.expects_continue)
-        self.exchange = Exchange(self, request, body, keep_alive=keep_alive)
+        self.exchange = Exchange(self, request, body)
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
