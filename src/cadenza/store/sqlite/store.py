@@ -386,7 +386,7 @@ def _data_version(connection: sqlite3.Connection) -> Row:
 def _version(connection: sqlite3.Connection | None) -> Row | None:
     """The same; None if the connection is not open, or the file is locked."""
     try:
-        return connection and _data_version(connection)
+        return None if connection is None else _data_version(connection)
     except sqlite3.Error:  # the next statement reports it
         return None
 
