@@ -20,6 +20,7 @@ from sqlalchemy import text
 
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.sqlite import files, write_ahead_log
+from cadenza.store.sqlite.change_mark import ChangeMark, data_version
 from cadenza.store.sqlite.write_thread import WriteThread
 from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import (
@@ -126,9 +127,7 @@ class SqliteStore:
         self._waiting: deque[Write] = deque()
         self._writing: Write | None = None
         self._is_announced = False  # the write in progress wakes our own watchers
-        self._changes = 0  # commits that may have changed a key: those of others, and our own but for brief ones
-        self._others: Row | None = None  # the last version that the write connection had
-        self._begun: Row | None = None  # the version that the reader had when the write in progress began
+        self._change_mark = ChangeMark()
         self._watchers: list[Callable[[], None]] = []
         self._checkpoints = write_ahead_log.Checkpoints(path, self._copy_rest)
 
@@ -142,14 +141,8 @@ class SqliteStore:
         return found
 
     def change_mark(self) -> object:
-        """How many commits were seen that may have changed a key; None in the instant in which this is not known.
-
-        The version of the write connection changes with commits of other connections only. While a write is in
-        progress, the reader tells whether anything was committed since it began.
-        """
-        if self._writing:
-            return self._changes if self._begun and self._begun == _version(self._reader) else None
-        return self._changes if self._find_changes() else None
+        mark = self._change_mark
+        return mark.while_writing(self._reader) if self._writing else mark.while_idle(self._writer)
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:  # noqa: ARG002 for Postgres
         return await self._read(lambda tx: tx.rows(statement, values))
@@ -204,7 +197,8 @@ class SqliteStore:
         for connection in (self._reader, *self._idle_readers):
             if connection:
                 connection.close()
-        self._reader = self._begun = None
+        self._reader = None
+        self._change_mark.end(is_harmless=False)  # the next reader has versions of its own
         self._idle_readers.clear()
 
     async def upgrade(self, revision: str = "head") -> Path | None:
@@ -245,8 +239,7 @@ class SqliteStore:
             write = self._writing = self._waiting.popleft()
             run = write.run
             is_begun = write.work is not None and self._begin_now()
-            self._begun = _version(self._reader)
-            self._find_changes()  # for the last time before a thread uses the write connection
+            self._change_mark.begin(self._reader, self._writer)
             if write.work and is_begun:
                 try:
                     run = partial(self._commit, self._work(write.work))
@@ -261,8 +254,7 @@ class SqliteStore:
         write, self._writing = self._writing, None
         assert write
         write.done(result, error)
-        if self._is_announced or not write.work:
-            self._changes += 1
+        self._change_mark.end(is_harmless=write.work is not None and not self._is_announced)
         if self._is_announced:
             self._is_announced = False
             for wake in self._watchers:
@@ -312,19 +304,11 @@ class SqliteStore:
             raise
         return done
 
-    def _find_changes(self) -> bool:
-        """Count the commits of other connections. False if the write connection cannot tell."""
-        found = _version(self._writer)
-        if found != self._others:
-            self._others = found
-            self._changes += 1
-        return found is not None
-
     def _commits_of_others(self) -> Row | None:
         """A number that changes when another connection has committed; None if the writer is in use or not open."""
         if self._writer is None or self._writing:
             return None
-        return _data_version(self._writer)
+        return data_version(self._writer)
 
     async def _copy_rest(self) -> None:
         with contextlib.suppress(sqlite3.Error):
@@ -385,20 +369,6 @@ def _roll_back(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-def _data_version(connection: sqlite3.Connection) -> Row:
-    """A number that changes when a connection other than this one has committed."""
-    found: Row = connection.execute("PRAGMA data_version").fetchone()
-    return found
-
-
-def _version(connection: sqlite3.Connection | None) -> Row | None:
-    """The same; None if the connection is not open, or the file is locked."""
-    try:
-        return None if connection is None else _data_version(connection)
-    except sqlite3.Error:  # the next statement reports it
-        return None
-
-
 @contextlib.contextmanager
 def _watching(
     connection: sqlite3.Connection, commits_of_others: Callable[[], Row | None], wake: Callable[[], None]
@@ -409,14 +379,14 @@ def _watching(
     own, `commits_of_others` tells, but not always.
     """
     loop = asyncio.get_running_loop()
-    last, last_of_others = _data_version(connection), commits_of_others()
+    last, last_of_others = data_version(connection), commits_of_others()
     timer: asyncio.TimerHandle
 
     def look() -> None:
         nonlocal last, last_of_others, timer
         timer = loop.call_later(LOOK_EVERY_S, look)
         with contextlib.suppress(sqlite3.OperationalError):  # the file is locked: the next look sees the change
-            found = _data_version(connection)
+            found = data_version(connection)
             if found != last:
                 of_others = commits_of_others()
                 last = found
