@@ -154,7 +154,7 @@ class RequestStep(msgspec.Struct, frozen=True, omit_defaults=True):
     status: int | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True):
     """How a request ended: counts and metadata, never content.
 
     Made once for each request, however it ended. The ledger, the metrics and the log line are all written from it.

@@ -71,12 +71,12 @@ class ClientConnection(asyncio.Protocol):
         self.headers: dict[bytes, bytes] = {}
         self._state = IDLE
         self._loop = asyncio.get_running_loop()
-        self._parser = httptools.HttpResponseParser(self)
         self._deadline = Deadline(self._loop, self._expire)
         self._waiter: asyncio.Future[None] | None = None
         self._receiver: Receiver | None = None
-        self._buffer: list[bytes] = []
-        self._buffered_bytes = 0
+        self._buffer: list[bytes] = []  # parts of the body
+        self._buffered_bytes = 0  # of those that wait for a receiver
+        self._parser = httptools.HttpResponseParser(self)
         self._fields: list[tuple[bytes, bytes]] = []  # header names and values, as they were sent
         self._overhead_bytes = 0  # everything since the last byte of a body: heads, trailers, chunk sizes
         self._keeps_alive = False
@@ -190,11 +190,8 @@ class ClientConnection(asyncio.Protocol):
             else:
                 waiter.set_result(None)
 
-    def _hand_over(self, receiver: Receiver) -> None:
-        """Give the receiver what one read brought of the body."""
-        parts = self._buffer
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        parts.clear()
+    def _hand_over(self, receiver: Receiver, data: bytes) -> None:
+        """Give the receiver a part of the body, and note its deadline for the next part."""
         try:
             deadline_s = receiver(data)
         except Exception as error:  # noqa: BLE001 it is raised again in the task that receives
@@ -202,13 +199,20 @@ class ClientConnection(asyncio.Protocol):
             self._wake(error)
             return
         deadline = self._deadline
-        if deadline_s == STOP:
+        if deadline_s >= deadline.at_s:  # the usual case
+            deadline.at_s = deadline_s
+        elif deadline_s == STOP:
             self._receiver = None
             self._wake()
-        elif deadline_s >= deadline.at_s:
-            deadline.at_s = deadline_s
         else:
             deadline.set(deadline_s)
+
+    def _note_buffered(self, size_bytes: int) -> None:
+        """Parts of the body wait for a receiver. If they are many, stop reading."""
+        was_full = self._buffered_bytes > BUFFER_BYTES_MAX
+        self._buffered_bytes += size_bytes
+        if self._buffered_bytes > BUFFER_BYTES_MAX and not was_full:
+            self._transport.pause_reading()
 
     def _break(self) -> None:
         """Close the connection and fail the exchange, unless its response is already complete."""
@@ -231,14 +235,22 @@ class ClientConnection(asyncio.Protocol):
             elif state is not READING_HEAD:  # bytes that no request asked for
                 self._close()
                 return
-        self._overhead_bytes += len(data)
+        parts = self._buffer
+        kept = len(parts)
+        is_http = True
         try:
             self._parser.feed_data(data)
-            is_http = self._overhead_bytes <= HEAD_BYTES_MAX
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             is_http = False
-        if self._buffer and (receiver := self._receiver):
-            self._hand_over(receiver)
+        if len(parts) == kept:  # no byte of the body
+            self._overhead_bytes += len(data)
+            is_http = is_http and self._overhead_bytes <= HEAD_BYTES_MAX
+        else:
+            self._overhead_bytes = 0
+            if receiver := self._receiver:
+                self._hand_over(receiver, parts.pop() if len(parts) == 1 else self.take_arrived())
+            else:
+                self._note_buffered(sum(map(len, parts[kept:])))
         if self._state is COMPLETE or (self.status and state is not READING_BODY):
             self._wake()
         if not is_http:
@@ -277,14 +289,10 @@ class ClientConnection(asyncio.Protocol):
             self.status = status
             self._state = HEAD_COMPLETE[self._state]
 
-    def on_body(self, data: bytes) -> None:
-        self._overhead_bytes = 0
-        self._buffer.append(data)
-        if not self._receiver:
-            was_full = self._buffered_bytes > BUFFER_BYTES_MAX
-            self._buffered_bytes += len(data)
-            if self._buffered_bytes > BUFFER_BYTES_MAX and not was_full:
-                self._transport.pause_reading()
+    @property
+    def on_body(self) -> Callable[[bytes], None]:
+        """The parser reads it once: a part of a body costs no call of Python's."""
+        return self._buffer.append
 
     def on_message_complete(self) -> None:
         if self.status:
@@ -310,7 +318,7 @@ class GuardedConnection(ClientConnection):
         self._spare_bytes += len(data) - PART_BYTES
         if self._spare_bytes < 0:
             raise Broken
-        super().on_body(data)
+        self._buffer.append(data)
 
 
 def _is_framed_twice(fields: list[tuple[bytes, bytes]]) -> bool:

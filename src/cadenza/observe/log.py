@@ -15,11 +15,12 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import partial
 from typing import Any, TextIO
 
 import msgspec
 import structlog
+from msgspec import UNSET, UnsetType
 
 from cadenza.observe.fields import keep_known
 
@@ -33,16 +34,38 @@ FLUSH_SLICES = 20
 RenderDropped = Callable[[int], str]
 
 
+class RequestLine(msgspec.Struct, frozen=True):
+    """The line that every request writes. Fields that are not set are left out."""
+
+    request_id: str
+    endpoint: str
+    status: int
+    ms: int
+    key_id: str | UnsetType = UNSET
+    completion_id: str | UnsetType = UNSET  # and the next three: of a request whose credit was held
+    class_id: str | UnsetType = UNSET
+    version: int | UnsetType = UNSET
+    provider: str | UnsetType = UNSET
+    prompt_tokens: int | UnsetType = UNSET
+    completion_tokens: int | UnsetType = UNSET
+    fault: str | UnsetType = UNSET
+    cause: str | UnsetType = UNSET
+    event: str = "request"
+    level: str = "info"
+    timestamp: datetime = msgspec.field(default_factory=partial(datetime.now, UTC))
+
+
 class Log(structlog.make_filtering_bound_logger(logging.INFO)):  # type: ignore[misc]  # a class made at run time
     """The log, with a fast path for the line that every request writes."""
 
-    def request(self, facts: dict[str, str | float]) -> None:
-        """The same line as `info("request", …)`; for JSON it takes 3 µs instead of 11."""
+    def request(self, line: RequestLine) -> None:
+        """Write it. For JSON it takes 2 µs; `info("request", …)` takes 11."""
         if self._logger.is_json:
-            facts["event"], facts["level"], facts["timestamp"] = "request", "info", format_time(time.time_ns())
-            self._logger.write(msgspec.json.encode(facts).decode())
+            self._logger.write(msgspec.json.encode(line).decode())
         else:
-            self.info("request", **facts)
+            facts = msgspec.to_builtins(line)
+            del facts["level"], facts["timestamp"]  # the processors add them
+            self.info(**facts)
 
     @property
     def dropped(self) -> int:
@@ -72,17 +95,6 @@ def make_log(stream: TextIO | None = None) -> Log:
 
 def _encode(line: dict[str, Any], **_: object) -> str:
     return msgspec.json.encode(line).decode()
-
-
-@lru_cache(maxsize=2)
-def _second(now_s: int) -> str:
-    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def format_time(now_ns: int) -> str:
-    """ISO 8601 in UTC, to the microsecond. It takes 1.2 µs; datetime takes 2.9."""
-    now_s, rest_ns = divmod(now_ns, 1_000_000_000)
-    return f"{_second(now_s)}.{rest_ns // 1000:06d}Z"
 
 
 class LogWriter:
@@ -220,9 +232,9 @@ class Lines:
         self._writer.flush(FLUSH_S)
 
     def _render_dropped(self, count: int) -> str:
-        now = format_time(time.time_ns())
+        now = datetime.now(UTC)
         if not self.is_json:
-            return f"{now} [warning  ] {DROPPED} dropped={count}"
+            return f"{now:%Y-%m-%dT%H:%M:%S.%fZ} [warning  ] {DROPPED} dropped={count}"
         return _encode({"dropped": count, "event": DROPPED, "level": "warning", "timestamp": now})
 
 
