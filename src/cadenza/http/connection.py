@@ -84,6 +84,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, serve: Serve, settings: ConnectionSettings, connections: Connections) -> None:
         self.peer = ""
         self.is_congested = False
+        self.write: Callable[[bytes], object] = _discard
         self._serve = serve
         self._settings = settings
         self._connections = connections
@@ -116,18 +117,21 @@ class Connection(asyncio.Protocol):
         """Close it now, without sending the rest."""
         if self._state is not LOST:
             self._state = ABORT[self._state]
+            self.write = _discard
             self._transport.abort()
 
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.write = self._transport.write  # until the connection is closed
         self._connections.add(self)
         self.peer = plain_address((transport.get_extra_info("peername") or ("",))[0])
         self._deadline.set_after(self._settings.limits.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
         self._state = CONNECTION_LOST[self._state]
+        self.write = _discard
         self._connections.remove(self)
         self._deadline.close()
         self._pause.close()
@@ -242,11 +246,6 @@ class Connection(asyncio.Protocol):
 
     # the transport of an exchange
 
-    def write(self, data: bytes) -> None:
-        state = self._state
-        if state is not CLOSING and state is not LOST:
-            self._transport.write(data)
-
     async def drain(self) -> None:
         await self._write_flow.drain()
 
@@ -317,6 +316,7 @@ class Connection(asyncio.Protocol):
 
     def _close(self) -> None:
         self._state = CLOSE[self._state]
+        self.write = _discard
         self._deadline.clear()
         self._transport.close()
 
@@ -344,3 +344,7 @@ class Connection(asyncio.Protocol):
             self._close()
         else:
             self._deadline.set(min(self._loop.time() + limits.linger_silence_s, self._linger_end_s))
+
+
+def _discard(data: bytes) -> None:
+    """For what is written after the connection was closed."""
