@@ -15,7 +15,8 @@ from typing import cast
 
 import msgspec
 
-from cadenza.http.body import MIB, BodyLimits, RequestBody
+from cadenza.http.body import AWAITING_CONTINUE, MIB, RECEIVING, BodyLimits, RequestBody
+from cadenza.http.body import COMPLETE as BODY_COMPLETE
 from cadenza.http.connections import Connections
 from cadenza.http.exchange import COMPLETE, PENDING, STATUS_LINES, Exchange, Interruption, Request
 from cadenza.http.flow import Deadline, Pause, WriteFlow
@@ -222,8 +223,12 @@ class Connection(asyncio.Protocol):
         self._deadline.at_s = math.inf
         connections = self._connections
         connections.quiet.pop(self, None)
-        body = RequestBody(self._settings.body_limits, expects_continue=request.expects_continue, whole=whole)
-        self._exchange = exchange = Exchange(self, request, body)
+        limits = self._settings.body_limits
+        if whole:
+            body = RequestBody(limits, BODY_COMPLETE, [whole], len(whole), is_complete=True)
+        else:
+            body = RequestBody(limits, AWAITING_CONTINUE if request.expects_continue else RECEIVING)
+        self._exchange = exchange = Exchange(self, request, body, request.keep_alive)
         if connections.turnstile.pass_now():
             self._task = self._loop.create_task(self._run(exchange))
         else:
@@ -253,10 +258,12 @@ class Connection(asyncio.Protocol):
         assert exchange is self._exchange or self._state in CLOSED
         self._read_on()
 
-    def reply_complete(self, exchange: Exchange) -> None:
-        if self._state in CLOSED:
+    def finish(self, exchange: Exchange, data: bytes) -> None:
+        state = self._state
+        if state is not SERVING and state is not SERVING_LAST:
             return
         assert exchange is self._exchange
+        self._transport.write(data)
         self._exchange = self._task = None
         if not exchange.keep_alive:
             if exchange.body.is_complete and not self._parser.input.data:
@@ -264,11 +271,14 @@ class Connection(asyncio.Protocol):
             else:
                 self._linger()
             return
-        self._state = REPLY_COMPLETE[self._state]
+        self._state = REPLY_COMPLETE[state]
         now_s = self._loop.time()
         self._deadline.set(now_s + self._settings.limits.keep_alive_s)
         self._connections.quiet[self] = now_s
-        self._pause.begin(exchange.pause_s)
+        if exchange.pause_s:
+            self._pause.begin(exchange.pause_s)
+        else:
+            self._pause.ignored = 0
         if self._parser.input.data or not self._is_reading:
             self._parse_if_allowed()
 

@@ -50,29 +50,29 @@ class LabelledHistogram(Collector):
     ) -> None:
         self._family = (name, description, [label] if label else [])
         self._bounds = bounds
-        self._cells: dict[str, list[float]] = {}  # by label: the counts of the buckets, and then the sum
+        self._cells: dict[str, list[float]] = {}  # by label: the sum, and then the counts of the buckets
         registry.register(self)
         if not label:
             self._begin("")  # shown before the first value, as the library does
 
     def add(self, label: str, value: float) -> None:
         cell = self._cells.get(label) or self._begin(label)
-        cell[bisect_left(self._bounds, value)] += 1
-        cell[-1] += value
+        cell[0] += value
+        cell[1 + bisect_left(self._bounds, value)] += 1
 
     def count(self, label: str = "") -> int:
         """How many values were added."""
-        return int(sum(self._cells.get(label, ())[:-1]))
+        return int(sum(self._cells.get(label, ())[1:]))
 
     def _begin(self, label: str) -> list[float]:
-        cell = self._cells[label] = [0] * (len(self._bounds) + 1) + [0.0]
+        cell = self._cells[label] = [0.0] + [0] * (len(self._bounds) + 1)
         return cell
 
     def collect(self) -> Iterator[Metric]:
         name, description, labels = self._family
         family = HistogramMetricFamily(name, description, labels=labels)
         bounds = [*map(str, map(float, self._bounds)), "+Inf"]
-        for value, (*counts, total) in self._cells.items():
+        for value, (total, *counts) in self._cells.items():
             buckets = list(zip(bounds, accumulate(counts), strict=True))
             family.add_metric([value] if labels else [], buckets, total)
         yield family

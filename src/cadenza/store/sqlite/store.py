@@ -35,7 +35,7 @@ LOOK_EVERY_S = 0.02  # for commits of other connections: 0.6% of a core
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
 STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
-BUSY = ("cache_size=-8192", "wal_autocheckpoint=4000")  # 8 MB of cache; checkpoints every 16 MB save 3%
+BUSY = ("cache_size=-8192", f"wal_autocheckpoint={write_ahead_log.LOG_PAGES_MAX}")  # 8 MB of cache
 PING = Statement(text("PRAGMA schema_version"))
 QUICK_CHECK = Statement(text("PRAGMA quick_check(1)"))
 ADVICE = {
@@ -127,6 +127,7 @@ class SqliteStore:
         self._writing: Write | None = None
         self._is_announced = False  # the write in progress wakes our own watchers
         self._watchers: list[Callable[[], None]] = []
+        self._checkpoints = write_ahead_log.Checkpoints(path, self._copy_rest)
 
     async def row(self, statement: Statement, values: Values) -> Row | None:
         try:
@@ -191,6 +192,7 @@ class SqliteStore:
     async def close(self) -> None:
         """Wait for running statements, and close all connections. The next use opens the store again."""
         await self._in_turn(self._close_writer)
+        await self._checkpoints.stop()
         write_thread, self._write_thread = self._write_thread, None
         read_threads, self._read_threads = self._read_threads, None
         if write_thread:
@@ -258,6 +260,8 @@ class SqliteStore:
             self._is_announced = False
             for wake in self._watchers:
                 wake()
+        if self._writer:
+            self._checkpoints.committed(self._writer.total_changes)
         self._write_next()
 
     def _begin_now(self) -> bool:
@@ -306,6 +310,10 @@ class SqliteStore:
         if self._writer is None or self._writing:
             return None
         return _data_version(self._writer)
+
+    async def _copy_rest(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            await self._in_turn(lambda: self._writer and self._writer.execute(write_ahead_log.COPY_LOG).fetchone())
 
     def _close_writer(self) -> None:
         if self._writer:
