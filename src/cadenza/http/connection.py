@@ -82,10 +82,11 @@ CONNECTION_LOST = dict.fromkeys(ConnectionState, LOST)  # a running exchange is 
 class Connection(asyncio.Protocol):
     """The transport of each of its exchanges, and the receiver of what its parser reads."""
 
+    write: Callable[[bytes], object]  # the transport's own, until the connection is closed
+
     def __init__(self, serve: Serve, settings: ConnectionSettings, connections: Connections) -> None:
         self.peer = ""
         self.is_congested = False
-        self.write: Callable[[bytes], object] = _discard
         self._serve = serve
         self._settings = settings
         self._connections = connections
@@ -125,7 +126,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self.write = self._transport.write  # until the connection is closed
+        self.write = self._transport.write
         self._connections.add(self)
         self.peer = plain_address((transport.get_extra_info("peername") or ("",))[0])
         self._deadline.set_after(self._settings.limits.head_s)
