@@ -39,7 +39,7 @@ class open_reply:  # noqa: N801 it is used like a function
         return self._dispatcher.open_first(self._wanted, self._wanted.plan.routes, self._run_on)
 
     def __aexit__(self, _: object, error: BaseException | None, __: object) -> Coroutine[None, None, None]:
-        return self._close(error)
+        return self.close(error)
 
     def _run_on(self, route: Route, reply: OpenReply, attempt: Attempt) -> Self:
         self.route, self._reply, self._attempt = route, reply, attempt
@@ -68,7 +68,7 @@ class open_reply:  # noqa: N801 it is used like a function
                 self._attempt.note_finish()
                 return
 
-    async def _close(self, error: BaseException | None = None) -> None:
+    async def close(self, error: BaseException | None = None) -> None:
         reply, self._reply = self._reply, None
         if reply:
             try:
@@ -93,7 +93,7 @@ class open_reply:  # noqa: N801 it is used like a function
         fitting = [route for route in routes if output_room(route, ask.prompt_tokens) >= OUTPUT_TOKENS_MIN]
         if not fitting or (ask.max_tokens is not None and ask.max_tokens < 1) or not self._dispatcher.may_retry():
             raise fault
-        await self._close()
+        await self.close()
         try:
             wanted = msgspec.structs.replace(self._wanted, ask=ask)
             await self._dispatcher.open_first(wanted, fitting, self._run_on)
