@@ -129,6 +129,10 @@ class ContinuedSink:
             piece = msgspec.structs.replace(piece, usage=self._usage_of_all(piece.usage))
         self._sink.take(piece)
 
+    def take_texts(self, texts: list[str]) -> bool:
+        self._texts += texts
+        return self._sink.take_texts(texts)
+
     def _usage_of_all(self, last: Usage) -> Usage | None:
         """The last route counts the text before it as prompt; the client is not charged for it twice."""
         if not self._is_finished:  # the route broke off: its counts are of a part only

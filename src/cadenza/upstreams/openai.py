@@ -15,7 +15,7 @@ from cadenza.core.errors import RateLimited
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import STOP, Broken, ClientConnection, Unanswered, read_body
-from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
+from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
 from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
 from cadenza.upstreams.reader import EXTRAS, read_models, read_whole
@@ -146,7 +146,8 @@ class HttpReply:
 
     async def close(self) -> None:
         try:
-            if self._stream and self._stream.has_terminator and self._stream.is_whole:
+            stream = self._stream
+            if stream and stream.has_terminator and stream.is_whole and self._response.take_whole() is None:
                 # Read the few bytes after [DONE], so that the connection can be reused. No client waits for this.
                 deadline_s = self._clock() + READ_TO_END_S
                 with suppress(TimeoutError, Broken):
@@ -165,17 +166,19 @@ class HttpReply:
     async def _begin_stream(self, deadline_s: float) -> None:
         """Read until the model has begun to answer; TimeoutError at the deadline."""
         self._stream = stream = ReplyStream(self._bounds, self._extras)
+        early = Collector()
 
         def keep(data: bytes) -> float:
-            stream.feed(data, self._early.append)
+            stream.feed(data, early)
             if stream.phase is not BEGINNING:
                 return STOP
-            self._early = [piece for piece in self._early if piece.usage or piece.has_bad_usage][-1:]
+            early.pieces = [piece for piece in early.pieces if piece.usage or piece.has_bad_usage][-1:]
             return deadline_s
 
         while stream.phase is BEGINNING:
             if not await self._response.receive(keep, deadline_s):
-                stream.end_of_body(self._early.append)
+                stream.end_of_body(early.take)
+        self._early = early.pieces
         if stream.fault and not any(piece.has_begun for piece in self._early):
             raise stream.fault
 
@@ -197,12 +200,11 @@ class HttpReply:
             await sink.drain()
 
     async def _deliver_stream(self, stream: ReplyStream, sink: Sink) -> None:
-        clock, idle_s, take, flush = self._clock, self._route.timeouts.idle_s, sink.take, sink.flush
+        clock, idle_s = self._clock, self._route.timeouts.idle_s
 
         def receive(data: bytes) -> float:
             """Feed a part of the body to the sink; return the deadline for the next part, or STOP."""
-            stream.feed(data, take)
-            if not flush() or stream.phase is ENDED:
+            if not stream.feed(data, sink) or stream.phase is ENDED:
                 return STOP
             if stream.phase is FINISHED:
                 return self._next_deadline(stream)
@@ -210,13 +212,13 @@ class HttpReply:
             return next_s if next_s < self._deadline_s else self._deadline_s
 
         while True:
-            if not flush():
+            if not sink.flush():
                 await sink.drain()
             if stream.phase is ENDED:
                 break
             try:
                 if not await self._response.receive(receive, self._next_deadline(stream)):
-                    stream.end_of_body(take)
+                    stream.end_of_body(sink.take)
             except TimeoutError:
                 stream.end(FaultKind.OVERLONG if clock() >= self._deadline_s else FaultKind.TIMED_OUT)
             except Broken:

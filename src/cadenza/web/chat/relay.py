@@ -115,6 +115,9 @@ class ChatRelay(StreamRelay):
         await self._render(is_end=True)
         return result
 
+    def take_texts(self, texts: list[str]) -> bool:
+        return super().take_texts(texts) and not self._markdown.is_due
+
     def flush(self) -> bool:
         return super().flush() and not self._markdown.is_due
 
