@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from cadenza.core.chat import FinishReason, call_object, usage_object
-from cadenza.core.records import Usage
+from cadenza.core.chat import call_object, usage_object
+from cadenza.core.records import FinishReason, Usage
 from cadenza.core.tool_calls import ToolCallDelta
 
 _ENCODE = msgspec.json.Encoder().encode

@@ -77,23 +77,26 @@ class WholeRelay:
         return self._meter.result()
 
     def finish(self, result: ReplyResult) -> None:
-        reason, content = self._meter.finish_reason, "".join(self._texts)
-        assert reason
-        has_other = bool(self._deltas or "refusal" in self._extras)
-        message = ReplyMessage(content=None if has_other and not content else content)
+        head, content = self._head, "".join(self._texts)
+        message = ReplyMessage(content=content)
         if self._extras or self._deltas:
-            calls = assemble_calls(self._deltas) if self._deltas else UNSET
-            message = msgspec.structs.replace(message, **self._joined_extras(), tool_calls=calls)
-        if self._head.sources:
+            has_other = self._deltas or "refusal" in self._extras
+            message = ReplyMessage(
+                content=None if has_other and not content else content,
+                tool_calls=assemble_calls(self._deltas) if self._deltas else UNSET,
+                **self._joined_extras(),
+            )
+        if head.sources:
             message = msgspec.structs.replace(message, annotations=self._annotations)
+        assert result.finish_reason
         completion = Completion(
-            id=self._head.completion_id,
-            created=self._head.created,
-            model=self._head.class_id,
-            choices=(Choice(message=message, finish_reason=reason),),
-            usage=usage_object(result.usage, self._head.shown_cost_nano(result.usage)),
+            id=head.completion_id,
+            created=head.created,
+            model=head.class_id,
+            choices=(Choice(message=message, finish_reason=result.finish_reason),),
+            usage=usage_object(result.usage, head.shown_cost_nano(result.usage)),
         )
-        self._answers.send_json(msgspec.json.encode(completion), self._head.headers)
+        self._answers.send_json(msgspec.json.encode(completion), head.headers)
 
     def take(self, piece: Piece) -> None:
         self._meter.take(piece)
@@ -160,7 +163,7 @@ class StreamRelay:
         if result.fault:
             self._exchange.abort_stream(error_event("The model's answer broke off before its end. Retry."))
             return
-        reason, events = self._meter.finish_reason, self._events
+        reason, events = result.finish_reason, self._events
         assert reason
         if self._grounded and self._head.sources:
             self._exchange.write(events.annotations(self._grounded.annotations()))
