@@ -76,7 +76,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         wanted = find_wanted(chat, principal, request.exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
-        if not prompt.is_quick or 2 * prompt.size_bytes > plan.spare_tokens:  # it may be too long for a window
+        if 2 * prompt.size_bytes > plan.spare_tokens:  # it may be too long for a window
             plan = await fit(plan, served.prices, prompt, chat, principal.balance_nano)  # 400 402
         quote = size_hold(request, served, plan, chat, prompt)
         at("quoted")
@@ -131,7 +131,7 @@ async def read_body(exchange: Exchange, budget: BodyBudget) -> bytes | bytearray
 
 def _check_headers(request: Request) -> None:
     headers = request.headers
-    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+    if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
         raise UnsupportedEncoding
     if SWITCH in headers:
         is_turned_off(request)  # refuses an unknown value, with tools too

@@ -46,6 +46,7 @@ class PromptSize:
     _added_chars = 0
     _sent_tokens: int | None = None  # of what the client sent, and the character
     _exact: int | None = None
+    is_exact = False  # whether the tokens have been counted
     _character_tokens: int | None = None
 
     def __init__(
@@ -80,12 +81,7 @@ class PromptSize:
         self.believable_tokens += size_bytes
         self._added += texts
         self._added_chars += sum(map(len, texts))
-        self._exact = None
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the tokens have been counted."""
-        return self._exact is not None
+        self._exact, self.is_exact = None, False
 
     @property
     def is_quick(self) -> bool:
@@ -123,6 +119,7 @@ class PromptSize:
                 self._sent_tokens = await self._count_sent(is_urgent=is_urgent)
             added_tokens = await self._count(lambda: [*self._added], self._added_chars) if self._added else 0
             self.at_most = self._exact = self._sent_tokens + added_tokens + self._media.tokens
+            self.is_exact = True
         return self._exact
 
     @property
