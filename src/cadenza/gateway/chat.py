@@ -78,9 +78,9 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
         if 2 * prompt.size_bytes > plan.spare_tokens:  # it may be too long for a window
             plan = await fit(plan, served.prices, prompt, chat, principal.balance_nano)  # 400 402
-        quote = size_hold(request, served, plan, chat, prompt)
+        hold = size_hold(request, served, plan, chat, prompt)
         at("quoted")
-        async with Credit(gateway.ledger, tokenizer, record, quote) as credit:  # 402 409 429
+        async with Credit(gateway.ledger, record, hold, prompt, plan.context_tokens) as credit:  # 402 409 429
             at("held")
             ask = compose(chat, served.character, prompt, credit, plan, grounding)
             if chat.leading_system or grounding.edits:
@@ -92,7 +92,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
                 at("opened")
                 if chat.extra or reply.route.drops:
                     request.answers.headers += ignored_header(chat.extra, chat.sampling, reply.route)
-                relay = start_relay(request, chat, quote.hold, credit, ask, grounding)
+                relay = start_relay(request, chat, hold, credit, ask, grounding)
                 result = await relay.run(reply)
                 at("relayed")
                 await credit.settle(result)

@@ -65,7 +65,7 @@ class PromptSize:
         self.size_bytes = size_bytes
         self.at_most = size_bytes  # the best known upper bound: the exact count if it was made, else the bytes
         self.believable_tokens = believable_tokens
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._character = character
         self._texts = texts
         self._media = media
@@ -151,6 +151,6 @@ class PromptSize:
 
     async def _count(self, texts: Texts, size: int) -> int:
         """Their tokens. The size, in bytes or in characters, decides where they are counted."""
-        if self._tokenizer.is_loaded and size <= INLINE_BYTES:
-            return self._tokenizer.count_prompt(texts())
-        return await asyncio.to_thread(lambda: self._tokenizer.count_prompt(texts()))
+        if self.tokenizer.is_loaded and size <= INLINE_BYTES:
+            return self.tokenizer.count_prompt(texts())
+        return await asyncio.to_thread(lambda: self.tokenizer.count_prompt(texts()))
