@@ -75,7 +75,7 @@ def count_now(gateway: Gateway, found: FoundKey) -> Caller | None:
     rate = rate_of(principal, gateway.snapshot.limits)
     gateway.key_use.note(principal.key_id)
     ticket = gateway.rates.take_now(principal.key_id, rate)
-    return ticket and Caller(principal, rate, ticket)
+    return None if ticket is None else Caller(principal, rate, ticket)
 
 
 async def count_request(gateway: Gateway, found: FoundKey) -> Caller:
