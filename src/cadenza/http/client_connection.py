@@ -251,7 +251,7 @@ class ClientConnection(asyncio.Protocol):
                 self._hand_over(receiver, parts.pop() if len(parts) == 1 else self.take_arrived())
             else:
                 self._note_buffered(sum(map(len, parts[kept:])))
-        if self._state is COMPLETE or (self.status and state is not READING_BODY):
+        if self._state is not state and self.status:  # the head or the body is complete
             self._wake()
         if not is_http:
             self._break()
