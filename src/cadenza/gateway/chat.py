@@ -76,11 +76,11 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         wanted = find_wanted(chat, principal, request.exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
-        if not prompt.is_quick or 2 * prompt.size_bytes > plan.spare_tokens:  # it may be too long for a window
+        if 2 * prompt.size_bytes > plan.spare_tokens:  # it may be too long for a window
             plan = await fit(plan, served.prices, prompt, chat, principal.balance_nano)  # 400 402
-        quote = size_hold(request, served, plan, chat, prompt)
+        hold = size_hold(request, served, plan, chat, prompt)
         at("quoted")
-        async with Credit(gateway.ledger, tokenizer, record, quote) as credit:  # 402 409 429
+        async with Credit(gateway.ledger, record, hold, prompt, plan.context_tokens) as credit:  # 402 409 429
             at("held")
             ask = compose(chat, served.character, prompt, credit, plan, grounding)
             if chat.leading_system or grounding.edits:
@@ -92,7 +92,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
                 at("opened")
                 if chat.extra or reply.route.drops:
                     request.answers.headers += ignored_header(chat.extra, chat.sampling, reply.route)
-                relay = start_relay(request, chat, quote.hold, credit, ask, grounding)
+                relay = start_relay(request, chat, hold, credit, ask, grounding)
                 result = await relay.run(reply)
                 at("relayed")
                 await credit.settle(result)
@@ -131,7 +131,7 @@ async def read_body(exchange: Exchange, budget: BodyBudget) -> bytes | bytearray
 
 def _check_headers(request: Request) -> None:
     headers = request.headers
-    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+    if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
         raise UnsupportedEncoding
     if SWITCH in headers:
         is_turned_off(request)  # refuses an unknown value, with tools too
