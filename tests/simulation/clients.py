@@ -143,7 +143,7 @@ async def serve(world: "World", process: Process, chat: Chat, digest: bytes) -> 
 
 async def _serve_admitted(world: "World", chat: Chat, found: FoundKey) -> None:
     request, process, now_ms = chat.request, chat.process, chat.started_ms
-    principal = Principal(found.id, found.account_id, frozenset(), "forte", is_capped=bool(found.is_capped))
+    principal = found.principal
     record = SimulatedRecord(chat, principal)
     text = "x" * request.prompt_chars
     prompt = PromptSize(TOKENIZER, CHARACTER, lambda: [text], request.prompt_chars)
