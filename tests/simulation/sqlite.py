@@ -98,7 +98,7 @@ class SimulatedTransaction:
     def change(self, statement: Statement, values: Values) -> int:
         return self._run(statement, values).count
 
-    def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
+    def change_each(self, statement: Statement, values: Sequence[Values | Row]) -> None:
         for one in values:
             self._run(statement, one)
 

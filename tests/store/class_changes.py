@@ -49,7 +49,7 @@ class DyingTransaction:
         self._step()
         return self._tx.change(statement, values)
 
-    def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
+    def change_each(self, statement: Statement, values: Sequence[Values | Row]) -> None:
         self._tx.change_each(statement, values)
 
     def announce(self) -> None:

@@ -63,8 +63,8 @@ class Transaction(Protocol):
     def change(self, statement: Statement, values: Values) -> int:
         """Return how many rows were changed."""
 
-    def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
-        """Run the statement once for each set of values."""
+    def change_each(self, statement: Statement, values: Sequence[Values | Row]) -> None:
+        """Run the statement once for each set of values, or for each row of an InsertRows."""
 
     def announce(self) -> None:
         """Wake the watchers of all processes, this one's too, once the transaction is committed."""
