@@ -98,9 +98,12 @@ class SimulatedTransaction:
     def change(self, statement: Statement, values: Values) -> int:
         return self._run(statement, values).count
 
-    def change_each(self, statement: Statement, values: Sequence[Values | Row]) -> None:
+    def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
         for one in values:
             self._run(statement, one)
+
+    def insert_rows(self, statement: Statement, rows: Sequence[Row]) -> None:
+        self.change_each(statement, [dict(zip(statement.columns or (), row, strict=True)) for row in rows])
 
     def announce(self) -> None:
         """Other processes see every commit, so this is for the watchers of the same store."""

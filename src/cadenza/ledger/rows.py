@@ -18,7 +18,7 @@ from cadenza.core.records import Usage
 from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.rules import Charge, LockedAccount
 from cadenza.store.schema import accounts, entries, reserves, usage
-from cadenza.store.statements import InsertRows, Statement, Values
+from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, StoreRefused, Transaction
 
 NO_USAGE = Usage(0, 0)
@@ -28,9 +28,9 @@ USAGE_COLUMNS = tuple(usage.c.keys())
 RESERVE_COLUMNS = ("account_id", "process", "amount_nano", "has_spare")
 _IDENTITY = {"completion_id", "request_id", "account_id", "key_id", "class_id", "version", "stream", "started_at"}
 CORRECTED_COLUMNS = [name for name in USAGE_COLUMNS if name not in {*_IDENTITY, "idempotency_digest"}]
-ADD_ENTRY = InsertRows(entries, *ENTRY_COLUMNS)
+ADD_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS)
 ADD_SOURCED_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS, "origin", "source")
-ADD_USAGE = InsertRows(usage, *USAGE_COLUMNS)
+ADD_USAGE = Statement(insert(usage), *USAGE_COLUMNS)
 CORRECT_USAGE = Statement(
     update(usage)
     .where(usage.c.completion_id == bindparam("completion"))
@@ -108,8 +108,9 @@ class BatchRows(msgspec.Struct):
         change_each(tx, ADD_RESERVE, self.new_reserves)
 
     def _write_each(self, tx: Transaction) -> tuple[int, bool]:
-        change_each(tx, ADD_ENTRY, self.entries)
-        change_each(tx, ADD_USAGE, self.usage)
+        if self.usage:
+            tx.insert_rows(ADD_ENTRY, self.entries)
+            tx.insert_rows(ADD_USAGE, self.usage)
         change_each(tx, MOVE, self.accounts)
         changed = sum([tx.change(CHANGE_RESERVE, row) for row in self.changed_reserves])
         return changed + sum([tx.change(DROP_RESERVE, row) for row in self.dropped_reserves]), True
@@ -128,7 +129,7 @@ class BatchRows(msgspec.Struct):
         return int(row[0]), bool(row[1])
 
 
-def change_each(tx: Transaction, statement: Statement, rows: Sequence[Values | Row]) -> None:
+def change_each(tx: Transaction, statement: Statement, rows: Sequence[Values]) -> None:
     """Run the statement once for each row. Without rows, a round trip is saved."""
     if rows:
         tx.change_each(statement, rows)

@@ -9,14 +9,14 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import ARRAY, ColumnElement, Executable, Select, Table, bindparam, func, insert
+from sqlalchemy import ARRAY, ColumnElement, Executable, Select, bindparam, func
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.expression import ClauseElement
 
 Values = Mapping[str, Any]
-PickValues = Callable[[Any], tuple[Any, ...]]
+PickValues = Callable[[Values], tuple[Any, ...]]
 
 SQLITE = sqlite.dialect(paramstyle="qmark")  # positional: the driver is slower with named values
 
@@ -39,25 +39,11 @@ class Statement:
     @cached_property
     def sqlite_values(self) -> PickValues:
         """A function that orders named values by the placeholders of `sqlite_text`."""
-        return self.values_for(self._compiled)
-
-    def values_for(self, compiled: SQLCompiler) -> PickValues:
-        return pick_values(compiled)
+        return pick_values(self._compiled)
 
     @cached_property
     def _compiled(self) -> SQLCompiler:
         return compile_for(SQLITE, self.core, self.columns)
-
-
-class InsertRows(Statement):
-    """Adds rows, each a tuple of the values of these columns. They are in the order of the table's columns."""
-
-    def __init__(self, table: Table, *columns: str) -> None:
-        super().__init__(insert(table), *columns)
-
-    def values_for(self, compiled: SQLCompiler) -> PickValues:
-        assert compiled.positiontup == [*(self.columns or ())], "columns are in the order of their table"
-        return tuple
 
 
 class SelectByIds:

@@ -63,8 +63,11 @@ class Transaction(Protocol):
     def change(self, statement: Statement, values: Values) -> int:
         """Return how many rows were changed."""
 
-    def change_each(self, statement: Statement, values: Sequence[Values | Row]) -> None:
-        """Run the statement once for each set of values, or for each row of an InsertRows."""
+    def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
+        """Run the statement once for each set of values."""
+
+    def insert_rows(self, statement: Statement, rows: Sequence[Row]) -> None:
+        """Insert rows, each with the values of the statement's columns. These are in the order of the table."""
 
     def announce(self) -> None:
         """Wake the watchers of all processes, this one's too, once the transaction is committed."""

@@ -26,7 +26,7 @@ from cadenza.store.postgres.errors import (
     is_outdated,
     sqlstate,
 )
-from cadenza.store.statements import PickValues, SelectByIds, Statement, Values, compile_for
+from cadenza.store.statements import PickValues, SelectByIds, Statement, Values, compile_for, pick_values
 from cadenza.store.store import Row
 
 DIALECT = dialects.dialect()  # type: ignore[no-untyped-call]
@@ -50,7 +50,7 @@ class PostgresStatement(NamedTuple):
 @functools.lru_cache(STATEMENTS_MAX)
 def for_postgres(statement: Statement) -> PostgresStatement:
     compiled = compile_for(DIALECT, statement.postgres_core, statement.columns)
-    return PostgresStatement(str(compiled), statement.values_for(compiled))
+    return PostgresStatement(str(compiled), pick_values(compiled))
 
 
 class PostgresSession:
@@ -95,7 +95,7 @@ class PostgresSession:
         count = (await self.run(text, *pick(values), timeout_s=timeout_s)).rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
-    async def change_each(self, statement: Statement, values: Sequence[Values | Row], timeout_s: float) -> None:
+    async def change_each(self, statement: Statement, values: Sequence[Values], timeout_s: float) -> None:
         """One round trip: asyncpg sends all values before it waits for an answer."""
         text, pick = for_postgres(statement)
         self._deadline_s = self._now_s() + timeout_s
@@ -172,9 +172,12 @@ class PostgresTransaction:
         self.statements += 1
         return await_(self._session.change(statement, values, self._statement_s))
 
-    def change_each(self, statement: Statement, values: Sequence[Values | Row]) -> None:
+    def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
         self.statements += 1
         await_(self._session.change_each(statement, values, self._statement_s))
+
+    def insert_rows(self, statement: Statement, rows: Sequence[Row]) -> None:
+        self.change_each(statement, [dict(zip(statement.columns or (), row, strict=True)) for row in rows])
 
     def announce(self) -> None:
         self.statements += 1

@@ -75,8 +75,11 @@ class SqliteTransaction:
     def change(self, statement: Statement, values: Values) -> int:
         return self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
 
-    def change_each(self, statement: Statement, values: Sequence[Values | Row]) -> None:
+    def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
         self._cursor.executemany(statement.sqlite_text, map(statement.sqlite_values, values))
+
+    def insert_rows(self, statement: Statement, rows: Sequence[Row]) -> None:
+        self._cursor.executemany(statement.sqlite_text, rows)
 
     def announce(self) -> None:
         """Other processes see every commit, so this is for our own watchers."""
