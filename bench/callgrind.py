@@ -20,6 +20,8 @@ COMMAND_S = 20.0
 READY_S = 100.0
 POLL_S = 0.1
 STOPPING_S = 0.0005
+LOOK_S = 0.002
+IDLE_LOOKS = 5
 STEADY = {"PYTHONHASHSEED": "0"}  # dicts and sets have the same order in every run
 
 
@@ -30,13 +32,18 @@ class Counter:
         self._tree = tree
         self._profile = profile
         self._dumps = itertools.count(1)
+        self._is_on = False
 
     async def begin(self) -> None:
         """Begin to count. Until then the program runs ten times as fast."""
         await self._tell("instrumentation", "on")
+        self._is_on = True
 
     async def read(self) -> int:
-        """What was counted since the last time."""
+        """What was counted since the last time, once the service has nothing left to do. 0 before `begin`."""
+        if not self._is_on:
+            return 0
+        await self._wait_until_idle()
         await self._tell("dump")
         dump = self._profile.with_name(f"{self._profile.name}.{next(self._dumps)}")
         found = TOTAL.search(dump.read_text())
@@ -53,6 +60,13 @@ class Counter:
             yield
         finally:
             os.kill(self._tree.pid, signal.SIGCONT)
+
+    async def _wait_until_idle(self) -> None:
+        """Wait until no thread has run for IDLE_LOOKS looks. One that waits for a core counts as running."""
+        quiet = 0
+        while quiet < IDLE_LOOKS:
+            await asyncio.sleep(LOOK_S)
+            quiet = quiet + 1 if self._tree.is_sleeping else 0
 
     async def _tell(self, *command: str) -> None:
         vgdb = await asyncio.create_subprocess_exec(
@@ -74,10 +88,10 @@ class Counter:
 
 @contextlib.asynccontextmanager
 async def counted(launch: Launch, folder: Path, source: Path) -> AsyncIterator[Counter]:
-    """Run the service of the source folder, with slow timers."""
+    """Run the service of the source folder, for which time stands still."""
     profile = folder / "callgrind"
     valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--fair-sched=yes", "--quiet"]
-    command = [*valgrind, f"--callgrind-out-file={profile}", sys.executable, "-m", "bench.slow_timers"]
+    command = [*valgrind, f"--callgrind-out-file={profile}", sys.executable, "-m", "bench.still_clock"]
     env = STEADY | {"PYTHONPATH": os.pathsep.join([str(source), str(ROOT)])}
     with ProcessTree([*command, *launch.command[1:]], None, folder / "process.log", env) as tree:
         await _wait_until_ready(tree, launch.target.port)

@@ -3,7 +3,8 @@
 Instructions do not depend on how busy the machine is. They do depend on the interpreter: if the baseline does not have
 this one, the commit that wrote the baseline is measured too, and compared with. Client and upstream are this process.
 They send in rounds, so that every run does the same work: requests that are not streamed arrive together and share a
-commit, and streams end one after another, each with a commit of its own. The garbage collector is off.
+commit, and streams end one after another, each with a commit of its own. Time stands still for the service, and the
+garbage collector is off.
 """
 
 import argparse
@@ -36,7 +37,7 @@ AT_ONCE = 8
 WARM = 1  # rounds before the count
 ROUNDS = 4
 REQUESTS = AT_ONCE * (WARM + ROUNDS)
-SHORT, LONG = Shape(chunks=10), Shape(chunks=40)
+STREAM = Shape(chunks=10)
 REPLY_S = 120.0
 OK = 200
 MEMORY = Path("/dev/shm")  # noqa: S108 a slow disk would gather more charges in a commit
@@ -86,22 +87,29 @@ class Rounds:
         self._port = port
         self._upstream = upstream
         self._counter = counter
+        self._parts: list[int] = []  # what was counted during a round
 
     async def warm_up(self, case: Case) -> None:
         """A round that is not counted: callgrind would take ten times as long for imports and first times."""
         _close(await self._run_round(case, 0, []))
 
-    async def count(self, case: Case) -> float:
-        """Instructions per request. The first round does not count: it prepares what the others reuse.
+    async def count(self, case: Case) -> Counts:
+        """Instructions per request; of a stream also per chunk after the first, and of its end with its commit.
 
-        Of the others, it is the one with as many commits as it should have: one for each stream, and otherwise one.
+        The first round does not count: it prepares what the others reuse. Of the others, the least counts.
         """
-        streams, counts = Streams(), list[int]()
+        streams, rounds = Streams(), list[list[int]]()
         for number in range(WARM, WARM + ROUNDS):
+            self._parts = []
             streams = await self._run_round(case, number, streams)
-            counts.append(await self._counter.read())
+            rounds.append([*self._parts, await self._counter.read()])
         _close(streams)
-        return (max if case.shape.chunks else min)(counts[1:]) / AT_ONCE
+        counts = [min(part) / AT_ONCE for part in zip(*rounds[1:], strict=True)]
+        found = {case.name: round(sum(counts))}
+        if case.shape.chunks:
+            _, chunks, end = counts
+            found |= {"one more chunk": round(chunks / (case.shape.chunks - 1)), "end of a stream": round(end)}
+        return found
 
     async def _run_round(self, case: Case, number: int, streams: Streams) -> Streams:
         """Returns the connections. A connection pauses after a refusal, so each refusal comes on a new one."""
@@ -132,13 +140,16 @@ class Rounds:
                 raise CannotRun(f"{case.name}: status {head[9:12].decode()} instead of {case.status}")
 
     async def _stream(self, upstreams: list[asyncio.StreamWriter], streams: Streams, chunks: int) -> None:
-        """Every stream gets its next chunk when all clients have the last one, and ends when the one before has."""
-        self._send(upstreams, BEGIN + CONTENT)
-        for number in range(chunks):
-            if number:
-                self._send(upstreams, CONTENT)
-            for reader, _ in streams:
-                await reader.readuntil(MARK)
+        """Every stream gets its next chunk when all clients have the last one, and ends when the one before has.
+
+        The first chunk, the others and the ends are counted each by themselves.
+        """
+        for data, times in ((BEGIN + CONTENT, 1), (CONTENT, chunks - 1)):
+            for _ in range(times):
+                self._send(upstreams, data)
+                for reader, _ in streams:
+                    await reader.readuntil(MARK)
+            self._parts.append(await self._counter.read())
         ends = {asyncio.create_task(reader.readuntil(b"\r\n0\r\n\r\n")) for reader, _ in streams}
         for writer in upstreams:
             self._send([writer], ending(chunks))
@@ -190,9 +201,10 @@ async def count_all(folder: Path, revision: str) -> Counts:
         for case in chosen:
             await rounds.warm_up(case)
         await counter.begin()
-        counts = {case.name: round(await rounds.count(case)) for case in chosen}
-    more = counts.pop(_stream(LONG)) - counts[_stream(SHORT)]
-    return counts | {"one more chunk": round(more / (LONG.chunks - SHORT.chunks))}
+        counts: Counts = {}
+        for case in chosen:
+            counts |= await rounds.count(case)
+    return counts
 
 
 def cases(gateway: Cadenza, folder: Path, target: Target) -> Iterator[Case]:
@@ -202,8 +214,7 @@ def cases(gateway: Cadenza, folder: Path, target: Target) -> Iterator[Case]:
     poor = gateway.cli(folder, "key", "create", "--account", POOR, "--expires", "never").strip()
     yield Case("plain request", [target.request(PLAIN)] * REQUESTS)
     yield Case("first request of a key", [_with_key(target, key) for key in store.secrets])
-    yield Case(_stream(SHORT), [target.request(SHORT)] * REQUESTS, SHORT)
-    yield Case(_stream(LONG), [target.request(LONG)] * REQUESTS, LONG)
+    yield Case(f"stream of {STREAM.chunks} chunks", [target.request(STREAM)] * REQUESTS, STREAM)
     yield Case("unknown key", [_with_key(target, make_key()) for _ in range(REQUESTS)], status=401)
     yield Case("no credit", [_with_key(target, poor)] * REQUESTS, status=402)
 
@@ -211,11 +222,12 @@ def cases(gateway: Cadenza, folder: Path, target: Target) -> Iterator[Case]:
 def judge(before: Counts, after: Counts) -> int:
     rows = [
         (name, f"{before[name]:,}", f"{count:,}", f"{100 * (count / before[name] - 1):+.1f}%")
-        for name, count in after.items()
         if name in before
+        else (name, "–", f"{count:,}", "new")
+        for name, count in after.items()
     ]
     sys.stdout.write(table(("instructions", "baseline", "now", "difference"), rows) + "\n")
-    over = [name for name, count in after.items() if name not in before or count > LIMIT * before[name]]
+    over = [name for name, count in after.items() if count > LIMIT * before.get(name, count)]
     if not over:
         return 0
     sys.stdout.write(
@@ -249,10 +261,6 @@ async def _read_message(reader: asyncio.StreamReader) -> bytes:
 
 def _read_baseline() -> dict[str, Counts]:
     return msgspec.json.decode(BASELINE.read_bytes(), type=dict[str, Counts]) if BASELINE.exists() else {}
-
-
-def _stream(shape: Shape) -> str:
-    return f"stream of {shape.chunks} chunks"
 
 
 def _with_key(target: Target, key: str) -> bytes:

@@ -78,6 +78,12 @@ class ProcessTree:
         return self._process.poll() is None
 
     @property
+    def is_sleeping(self) -> bool:
+        """Whether all threads of the process wait for something other than a core."""
+        threads = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return all(thread.read_text().rpartition(")")[2].split()[0] == "S" for thread in threads)
+
+    @property
     def pids(self) -> list[int]:
         return [stat.pid for stat in self._stats()]
 

@@ -1,6 +1,8 @@
 """Look-ups of keys, on both databases: they find the newest state, and on Postgres those that wait share a query."""
 
 import asyncio
+import contextlib
+import sqlite3
 import time
 from collections.abc import AsyncIterator
 
@@ -72,6 +74,38 @@ async def test_a_request_that_arrives_after_a_revocation_is_refused(sqlite_store
     again = await key_cache.find(digest)
     assert (again and again.revoked_at) == NOW_MS
     assert key_cache.find_now(digest, before_s) is None
+
+
+async def test_a_revocation_between_our_commit_and_its_end_is_seen(sqlite_store: SqliteStore) -> None:
+    """A charge of ours leaves a cached key alone; a revocation by another process in the same instant does not."""
+    await add_account(sqlite_store)
+    digest = await add_key(sqlite_store)
+    key_cache = KeyCache(sqlite_store, Presence(sqlite_store))
+    await key_cache.find(digest)  # opens the store
+    found = await key_cache.find(digest)
+    await keys.touch(sqlite_store, {"key_a": 1})
+    assert key_cache.find_now(digest, time.perf_counter()) is found is not None
+    with contextlib.closing(sqlite3.connect(sqlite_store.path, timeout=PATIENCE_S, isolation_level=None)) as other:
+        charging = asyncio.create_task(keys.touch(sqlite_store, {"key_a": 2}))
+        await asyncio.sleep(0)
+        other.execute("UPDATE keys SET revoked_at = 1")  # waits for our commit; the event loop has not heard of it yet
+        assert other.execute("SELECT last_used_at FROM keys").fetchone() == (2,)
+        assert key_cache.find_now(digest, time.perf_counter()) is None
+        during = await key_cache.find(digest)
+        await charging
+    assert (during and during.revoked_at) == 1
+    assert key_cache.find_now(digest, time.perf_counter()) is None
+
+
+async def test_a_key_whose_account_could_not_pay_is_read_again(store: Store) -> None:
+    """So its balance is not from before the charges that used it up."""
+    await add_account(store)
+    digest = await add_key(store)
+    key_cache = KeyCache(store, Presence(store))
+    await key_cache.find(digest)
+    await key_cache.find(digest)
+    key_cache.forget(digest)
+    assert key_cache.find_now(digest) is None
 
 
 async def test_look_ups_at_the_same_time_share_a_query(watched: WatchedPostgres) -> None:

@@ -20,6 +20,7 @@ OPEN_S_MIN = 1.0
 OPEN_S_MAX = 30.0
 TRIAL_S = 5.0  # after this long without an answer, another trial may begin
 DOUBLINGS_MAX = 10
+NEVER_S = -math.inf
 
 
 class BreakerState(Enum):
@@ -48,7 +49,7 @@ class Breaker:
     def __init__(self, now_s: float, limits: BreakerLimits | None = None) -> None:
         self.is_busy = False  # the upstream has no capacity; it did not fail
         self._limits = limits or BreakerLimits()
-        self._trial_until_s = -math.inf  # a trial runs until then
+        self._trial_until_s = NEVER_S  # a trial runs until then
         self.reset(now_s)
 
     def reset(self, now_s: float) -> None:
@@ -57,16 +58,16 @@ class Breaker:
         self._faults_after_token = 0
         self._times_opened = 0  # in a row
         self._opened_s = now_s
-        self._open_until_s = -math.inf
+        self.open_until_s = NEVER_S  # while it is closed
 
     def state(self, now_s: float) -> BreakerState:
-        if self._open_until_s == -math.inf:
+        if self.open_until_s == NEVER_S:
             return CLOSED
-        return OPEN if self._open_until_s > now_s else HALF_OPEN
+        return OPEN if self.open_until_s > now_s else HALF_OPEN
 
     def open_s(self, now_s: float) -> float:
         """How much longer it stays open."""
-        return max(0.0, self._open_until_s - now_s)
+        return max(0.0, self.open_until_s - now_s)
 
     def begin_trial(self, now_s: float) -> bool:
         """Whether this request may be the trial."""
@@ -76,13 +77,13 @@ class Breaker:
         return True
 
     def end_trial(self) -> None:
-        self._trial_until_s = -math.inf
+        self._trial_until_s = NEVER_S
 
     def note_answer(self, started_s: float) -> None:
         """A request that was sent before the breaker opened does not close it."""
         if started_s >= self._opened_s:
             self._faults_before_token = self._times_opened = 0
-            self._open_until_s = -math.inf
+            self.open_until_s = NEVER_S
 
     def note_finish(self) -> None:
         self._faults_after_token = 0
@@ -107,4 +108,4 @@ class Breaker:
         is_down = self.state(now_s) is OPEN and not self.is_busy
         self.is_busy = is_busy and not is_down
         self._opened_s = now_s
-        self._open_until_s = max(self._open_until_s, now_s + open_s)
+        self.open_until_s = max(self.open_until_s, now_s + open_s)

@@ -92,6 +92,7 @@ class Plan(msgspec.Struct, frozen=True):
     routes: tuple[Route, ...]
     max_output_tokens: int  # the most that any of its routes can generate
     context_tokens: int  # the largest window of its routes
+    spare_tokens: int  # the least that a window of its routes has besides its route's longest answer
     fields_bytes: int = 0  # the most that one of its routes adds to a request by its configuration
 
     @classmethod
@@ -101,6 +102,7 @@ class Plan(msgspec.Struct, frozen=True):
             routes,
             max(route.max_output_tokens for route in routes),
             max(route.context_tokens for route in routes),
+            min(route.context_tokens - route.max_output_tokens for route in routes),
             max(len(route.fields.encode()) for route in routes),
         )
 
@@ -154,7 +156,7 @@ class RequestStep(msgspec.Struct, frozen=True, omit_defaults=True):
     status: int | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True):
     """How a request ended: counts and metadata, never content.
 
     Made once for each request, however it ended. The ledger, the metrics and the log line are all written from it.

@@ -10,7 +10,15 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, Ending, Internal, KeyRevoked, MethodNotAllowed, RateLimited
+from cadenza.core.errors import (
+    CadenzaError,
+    Ending,
+    InsufficientCredit,
+    Internal,
+    KeyRevoked,
+    MethodNotAllowed,
+    RateLimited,
+)
 from cadenza.gateway.answers import CORS, Answers
 from cadenza.gateway.auth import Caller, authorize, identify, rate_headers
 from cadenza.gateway.chat import serve_chat
@@ -93,7 +101,7 @@ async def serve_api(
         await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record, gateway.snapshot))
     except CadenzaError as error:
         record.ended_by(error)
-        answers.fail(error)
+        refuse(gateway, exchange, answers, error)
     except StoreUnavailable as error:
         record.ended_by(error)
         gateway.observer.metrics.refused.labels("store").inc()
@@ -116,6 +124,13 @@ async def serve_api(
         exchange.body.release()
         if not record.completion_id:  # no credit was held; otherwise the ledger records it, with its charge
             gateway.observer.record(record.outcome())
+
+
+def refuse(gateway: Gateway, exchange: Exchange, answers: Answers, error: CadenzaError) -> None:
+    """Send the error. A key that could not pay is read again by the next request: its cached balance is too high."""
+    answers.fail(error)
+    if isinstance(error, InsufficientCredit):
+        gateway.key_cache.forget(gateway.in_flight.key_of(exchange))
 
 
 def find_endpoint(path: str) -> Endpoint:

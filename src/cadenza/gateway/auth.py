@@ -105,7 +105,7 @@ def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) 
     if not caller.ticket.is_granted:
         gateway.observer.metrics.refused.labels("rate").inc()
         raise rate_exceeded(caller.ticket, caller.rate)
-    if not exchange.claim(caller.principal.key_id):
+    if not exchange.transport.claim(caller.principal.key_id):
         exchange.close_after_reply()
         gateway.observer.metrics.refused.labels("connections").inc()
         raise RateLimited("This key has too many connections open. Close some, or reuse them.", 1.0, "connections")

@@ -21,12 +21,13 @@ from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.exchange import Exchange, Interruption
 from cadenza.ledger.rules import Hold
 from cadenza.routing.catalogue import Snapshot
+from cadenza.routing.dispatch import RouteRecord
 from cadenza.upstreams.base import Fault
 
 At = Callable[[str], object]  # is told the name of a step that a request has reached
 
 
-class RequestRecord:
+class RequestRecord(RouteRecord):
     """Each stage reports to it what it found out. Counts and metadata only, never content.
 
     `TracedRecord` (traces.py) keeps more of it.
@@ -102,25 +103,29 @@ class RequestRecord:
         exchange, principal, route = self._exchange, self.principal, self._route
         now_s, first_s, started_s = time.perf_counter(), exchange.first_byte_s, exchange.started_s
         held_s, answered_s, gap_s = self._held_s, self._answered_s, exchange.gap_s
-        return Outcome(
-            request_id=self.request_id,
-            endpoint=self.endpoint,
-            status=status or exchange.status or DISCONNECTED_STATUS,
-            duration_ms=round((now_s - started_s) * 1000),
-            ended_at=time.time_ns() // 1_000_000,
-            key_id=principal.key_id if principal else "",
-            account_id=principal.account_id if principal else "",
-            completion_id=self.completion_id,
-            class_id=self._class_id,
-            version=self._version,
-            provider=route.provider if route else "",
-            model=route.model if route else "",
-            usage=result.usage if result and not result.is_free else None,
-            first_byte_ms=None if first_s is None else round((first_s - started_s) * 1000),
-            gap_ms=round(gap_s * 1000) if gap_s else None,
-            fault=(result.fault or "") if result else self._fault,
-            has_doubtful_usage=result.is_doubtful if result else False,
-            finish_reason=(result.finish_reason or "") if result else "",
+        usage, fault, is_doubtful, finish_reason = None, self._fault, False, ""
+        if result:
+            usage = None if result.is_free else result.usage
+            fault, is_doubtful, finish_reason = result.fault or "", result.is_doubtful, result.finish_reason or ""
+        return Outcome(  # more than 15 arguments by name would cost a dict
+            self.request_id,
+            self.endpoint,
+            status or exchange.status or DISCONNECTED_STATUS,
+            round((now_s - started_s) * 1000),
+            time.time_ns() // 1_000_000,
+            principal.key_id if principal else "",
+            principal.account_id if principal else "",
+            self.completion_id,
+            self._class_id,
+            self._version,
+            route.provider if route else "",
+            route.model if route else "",
+            usage,
+            None if first_s is None else round((first_s - started_s) * 1000),
+            round(gap_s * 1000) if gap_s else None,
+            fault,
+            has_doubtful_usage=is_doubtful,
+            finish_reason=finish_reason,
             also_billed=self.also_billed,
             cause=self._cause,
             held_s=None if held_s is None else held_s - started_s,

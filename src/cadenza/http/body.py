@@ -108,21 +108,19 @@ CONTINUE_SENT = {AWAITING_CONTINUE: RECEIVING}
 BODY_ENDS = {AWAITING_CONTINUE: COMPLETE, RECEIVING: COMPLETE}
 
 
-class RequestBody:
+class RequestBody(msgspec.Struct, eq=False):
     """One body: filled by the connection, read once by the application."""
 
-    __slots__ = ("_arrival", "_budget", "_limits", "_parts", "is_complete", "size_bytes", "state", "unread_bytes")
+    limits: BodyLimits
+    state: BodyState = RECEIVING
+    parts: list[bytes] = msgspec.field(default_factory=list)  # that have arrived, and the application has not read
+    unread_bytes: int = 0  # of these parts
+    is_complete: bool = False
+    size_bytes: int = 0  # read by the application, and taken from the budget
+    budget: BodyBudget | None = None
+    arrival: asyncio.Future[None] | None = None
 
-    def __init__(self, limits: BodyLimits, *, expects_continue: bool = False, whole: bytes = b"") -> None:
-        """A body that is complete if the `whole` of it is given."""
-        self.state = COMPLETE if whole else AWAITING_CONTINUE if expects_continue else RECEIVING
-        self.size_bytes = 0  # read by the application, and taken from the budget
-        self._limits = limits
-        self._parts = [whole] if whole else []
-        self.unread_bytes = len(whole)  # that have arrived, and that the application has not read
-        self.is_complete = self.state is COMPLETE
-        self._arrival: asyncio.Future[None] | None = None
-        self._budget: BodyBudget | None = None
+    __repr__ = object.__repr__  # shows no content
 
     @property
     def is_awaiting_continue(self) -> bool:
@@ -131,14 +129,14 @@ class RequestBody:
     @property
     def is_full(self) -> bool:
         """Whether the connection should stop reading until the application catches up."""
-        return self.state is not COMPLETE and self.unread_bytes > self._limits.unread_bytes_max
+        return self.state is not COMPLETE and self.unread_bytes > self.limits.unread_bytes_max
 
     def has_large_rest(self, content_length: bytes) -> bool:
         """Whether too much is left to read it only to keep the connection. False if the length is unknown."""
         if not content_length.isdigit():
             return False
         received_bytes = self.size_bytes + self.unread_bytes
-        return int(content_length) - received_bytes > self._limits.rest_bytes_max
+        return int(content_length) - received_bytes > self.limits.rest_bytes_max
 
     def note_continue(self) -> None:
         """The client was told that it may send the body."""
@@ -147,39 +145,38 @@ class RequestBody:
     def feed(self, data: bytes) -> None:
         """Take bytes from the connection."""
         self.state = BYTES_ARRIVE[self.state]
-        self._parts.append(data)
+        self.parts.append(data)
         self.unread_bytes += len(data)
-        if self._arrival:
-            self._wake_reader(self._arrival)
+        if self.arrival:
+            self._wake_reader(self.arrival)
 
     def end(self) -> None:
         self.state = BODY_ENDS[self.state]
         self.is_complete = True
-        if self._arrival:
-            self._wake_reader(self._arrival)
+        if self.arrival:
+            self._wake_reader(self.arrival)
 
     def take(self, budget: BodyBudget) -> bytes:
         """The bytes that have arrived; BodyTooLarge or BodyMemoryFull where a limit is passed."""
-        arrived = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        if self.size_bytes + len(arrived) > self._limits.bytes_max:
+        size_bytes = self.size_bytes + self.unread_bytes
+        if size_bytes > self.limits.bytes_max:
             raise BodyTooLarge
-        budget.take(len(arrived))
-        self._budget = budget
-        self.size_bytes += len(arrived)
-        self._parts.clear()
-        self.unread_bytes = 0
+        budget.take(self.unread_bytes)
+        arrived = b"".join(self.parts)
+        self.parts.clear()
+        self.budget, self.size_bytes, self.unread_bytes = budget, size_bytes, 0
         return arrived
 
     def release(self) -> None:
         """Give the memory of the body back to its budget."""
-        if self._budget is not None:
-            self._budget.give_back(self.size_bytes)
-            self._budget = None
+        if self.budget is not None:
+            self.budget.give_back(self.size_bytes)
+            self.budget = None
 
     async def read(self, budget: BodyBudget, content_length: bytes, ask_for_more: Callable[[], None]) -> bytearray:
         """The whole body; BodyTooLarge, BodyTimeout or BodyMemoryFull where a limit is passed."""
         if content_length.isdigit():
-            if len(content_length) > 20 or int(content_length) > self._limits.bytes_max:
+            if len(content_length) > 20 or int(content_length) > self.limits.bytes_max:
                 raise BodyTooLarge
             budget.expect(int(content_length))
         try:
@@ -189,14 +186,14 @@ class RequestBody:
 
     async def _receive(self, budget: BodyBudget, ask_for_more: Callable[[], None]) -> bytearray:
         loop = asyncio.get_running_loop()
-        rate = MinimumRate(self._limits, loop.time())
+        rate = MinimumRate(self.limits, loop.time())
         async with asyncio.timeout(None) as timeout:
             body = bytearray(self.take(budget))  # joining many parts at the end would hold the loop for 30 ms
             while not self.is_complete:
                 timeout.reschedule(rate.deadline_s(loop.time(), self.size_bytes))
-                self._arrival = loop.create_future()
+                self.arrival = loop.create_future()
                 ask_for_more()
-                await self._arrival
+                await self.arrival
                 body += self.take(budget)
             return body
 

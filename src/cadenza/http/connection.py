@@ -7,6 +7,7 @@ large body.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from enum import IntEnum, auto
 from functools import partial
@@ -14,7 +15,8 @@ from typing import cast
 
 import msgspec
 
-from cadenza.http.body import MIB, BodyLimits, RequestBody
+from cadenza.http.body import AWAITING_CONTINUE, MIB, RECEIVING, BodyLimits, RequestBody
+from cadenza.http.body import COMPLETE as BODY_COMPLETE
 from cadenza.http.connections import Connections
 from cadenza.http.exchange import COMPLETE, PENDING, STATUS_LINES, Exchange, Interruption, Request
 from cadenza.http.flow import Deadline, Pause, WriteFlow
@@ -138,16 +140,15 @@ class Connection(asyncio.Protocol):
             self._exchange = self._task = None
 
     def data_received(self, data: bytes) -> None:
-        if self._state in DISCARDING:
-            if self._state is LINGERING:
-                self._linger_on(len(data))
-            return
-        self._parser.input.add(data)
-        if self._exchange is None and not (self.is_congested or self._pause.timer):  # the usual case
-            self._parse()
-        else:
+        state = self._state
+        if (state is IDLE or state is AWAITING_HEAD) and not (self.is_congested or self._pause.timer):  # the usual case
+            self._parse(data)
+        elif state not in DISCARDING:
+            self._parser.input.add(data)
             self._pause.note_input()
             self._parse_if_allowed()
+        elif state is LINGERING:
+            self._linger_on(len(data))
 
     def pause_writing(self) -> None:
         self.is_congested = True
@@ -161,17 +162,17 @@ class Connection(asyncio.Protocol):
     # the input
 
     def _parse_if_allowed(self) -> None:
-        if self._parser.input and not self._must_wait():
+        if self._parser.input.data and not self._must_wait():
             self._parse()
         else:
             self._read_on()
 
-    def _parse(self) -> None:
-        """Parse what has arrived, up to the end of a request that is served now."""
+    def _parse(self, data: bytes = b"") -> None:
+        """Parse what has arrived, and `data` behind it, up to the end of a request that is served now."""
         parser = self._parser
         while True:
             try:
-                progress = parser.read()
+                progress = parser.read(data)
             except Malformed as fault:
                 self._refuse(fault.status)
                 return
@@ -181,10 +182,10 @@ class Connection(asyncio.Protocol):
                 self._pause_reading()
                 self._loop.call_soon(self._parse_if_allowed)
                 return
-            has_input = len(parser.input) > 0
-            if not has_input or self._must_wait():
+            if not parser.input.data or self._must_wait():
                 break
-        if progress is NEEDS_INPUT or has_input or not self._is_reading:
+            data = b""
+        if progress is NEEDS_INPUT or parser.input.data or not self._is_reading:
             self._read_on()
 
     def _must_wait(self) -> bool:
@@ -213,12 +214,21 @@ class Connection(asyncio.Protocol):
 
     # the parser's receiver
 
-    def receive_head(self, request: Request, *, keep_alive: bool, whole: bytes = b"") -> None:
-        body = RequestBody(self._settings.body_limits, expects_continue=request.expects_continue, whole=whole)
+    def receive_head(self, request: Request, whole: bytes = b"") -> None:
         self._state = HEAD_READ[self._state]
-        self._deadline.clear()
-        self._connections.note_busy(self)
-        self._begin(Exchange(self, request, body, keep_alive=keep_alive))
+        self._deadline.at_s = math.inf
+        connections = self._connections
+        connections.quiet.pop(self, None)
+        limits = self._settings.body_limits
+        if whole:
+            body = RequestBody(limits, BODY_COMPLETE, [whole], len(whole), is_complete=True)
+        else:
+            body = RequestBody(limits, AWAITING_CONTINUE if request.expects_continue else RECEIVING)
+        self._exchange = exchange = Exchange(self, request, body, request.keep_alive)
+        if connections.turnstile.pass_now():
+            self._task = self._loop.create_task(self._run(exchange))
+        else:
+            connections.turnstile.wait(partial(self._start, exchange))
 
     def receive_body(self, data: bytes) -> None:
         if self._exchange:
@@ -249,23 +259,28 @@ class Connection(asyncio.Protocol):
         assert exchange is self._exchange or self._state in CLOSED
         self._read_on()
 
-    def reply_complete(self, exchange: Exchange) -> None:
-        if self._state in CLOSED:
+    def finish(self, exchange: Exchange, data: bytes) -> None:
+        state = self._state
+        if state is not SERVING and state is not SERVING_LAST:
             return
         assert exchange is self._exchange
+        self._transport.write(data)
         self._exchange = self._task = None
         if not exchange.keep_alive:
-            if exchange.body.is_complete and not self._parser.input:
+            if exchange.body.is_complete and not self._parser.input.data:
                 self._close()
             else:
                 self._linger()
             return
-        self._state = REPLY_COMPLETE[self._state]
+        self._state = REPLY_COMPLETE[state]
         now_s = self._loop.time()
         self._deadline.set(now_s + self._settings.limits.keep_alive_s)
-        self._connections.note_quiet(self, now_s)
-        self._pause.begin(exchange.pause_s)
-        if self._parser.input or not self._is_reading:
+        self._connections.quiet[self] = now_s
+        if exchange.pause_s:
+            self._pause.begin(exchange.pause_s)
+        else:
+            self._pause.ignored = 0
+        if self._parser.input.data or not self._is_reading:
             self._parse_if_allowed()
 
     def cancel(self, exchange: Exchange) -> None:
@@ -277,14 +292,6 @@ class Connection(asyncio.Protocol):
         return self._connections.claim(self, owner)
 
     # serving
-
-    def _begin(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        turnstile = self._connections.turnstile
-        if turnstile.pass_now():
-            self._task = self._loop.create_task(self._run(exchange))
-        else:
-            turnstile.wait(partial(self._start, exchange))
 
     def _start(self, exchange: Exchange) -> None:
         if exchange is self._exchange and exchange.interruption is None:

@@ -57,7 +57,7 @@ class Connections:
         self._by_address: Counter[str] = Counter()
         self._owners: dict[Closable, str] = {}
         self._by_owner: Counter[str] = Counter()
-        self._quiet: dict[Closable, float] = {}  # since when, by the loop's clock; the longest first
+        self.quiet: dict[Closable, float] = {}  # since when, by the loop's clock; the longest first
         self._lingering: set[Closable] = set()
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class Connections:
     def add(self, connection: Closable) -> None:
         self._open.add(connection)
         self._by_address[connection.peer] += 1
-        self.note_quiet(connection, self._loop.time())
+        self.quiet[connection] = self._loop.time()
 
     def remove(self, connection: Closable) -> None:
         if connection not in self._open:
@@ -78,7 +78,7 @@ class Connections:
         _count_down(self._by_address, connection.peer)
         if owner := self._owners.pop(connection, None):
             _count_down(self._by_owner, owner)
-        self._quiet.pop(connection, None)
+        self.quiet.pop(connection, None)
         self._lingering.discard(connection)
 
     def is_crowded(self, address: str) -> bool:
@@ -95,20 +95,12 @@ class Connections:
             self._by_owner[owner] += 1
         return self._by_owner[owner] <= self._limits.by_owner_max
 
-    def note_busy(self, connection: Closable) -> None:
-        """A request of this connection is in flight."""
-        self._quiet.pop(connection, None)
-
-    def note_quiet(self, connection: Closable, now_s: float) -> None:
-        """No request of this connection is in flight."""
-        self._quiet[connection] = now_s
-
     def may_linger(self, connection: Closable) -> bool:
         """Take a place among those that linger; False if all are taken."""
         if len(self._lingering) >= self._limits.lingering_max:
             return False
         self._lingering.add(connection)
-        self.note_quiet(connection, self._loop.time())
+        self.quiet[connection] = self._loop.time()
         return True
 
     def has_free_place(self, arriving: int) -> bool:
@@ -125,11 +117,11 @@ class Connections:
             excess -= 1
         if excess < 0:
             return Room.SERVE
-        return Room.NONE if self._quiet or arriving or excess >= self._limits.refused_max else Room.REFUSE
+        return Room.NONE if self.quiet or arriving or excess >= self._limits.refused_max else Room.REFUSE
 
     def close_quietest(self) -> bool:
         """Close the connection that has been quiet for longest; False if none has been for long enough."""
-        quietest = next(iter(self._quiet.items()), None)
+        quietest = next(iter(self.quiet.items()), None)
         if quietest is None or self._loop.time() - quietest[1] < self._limits.quiet_s_min:
             return False
         self.remove(quietest[0])

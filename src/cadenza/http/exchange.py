@@ -12,6 +12,8 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Protocol
 
+import msgspec
+
 from cadenza.http.body import BodyBudget, BodyTimeout, RequestBody
 from cadenza.http.headers import Headers, TrustedProxies
 
@@ -67,8 +69,8 @@ class Transport(Protocol):
     def receive_more(self, exchange: "Exchange", /) -> None:
         """The application wants more of the request's body."""
 
-    def reply_complete(self, exchange: "Exchange", /) -> None:
-        """The last byte was handed over: serve the next request, or close."""
+    def finish(self, exchange: "Exchange", data: bytes, /) -> None:
+        """Write the last bytes of the reply. Then serve the next request, or close."""
 
     def cancel(self, exchange: "Exchange", /) -> None:
         """Cancel the task that serves the exchange."""
@@ -83,15 +85,35 @@ class Request:
     The application keeps in `memo` what it derives from the head: requests of a connection with the same head share it.
     """
 
-    __slots__ = ("expects_continue", "fields", "headers", "is_http_1_0", "memo", "method", "path", "query")
+    __slots__ = (
+        "expects_continue",
+        "fields",
+        "headers",
+        "is_http_1_0",
+        "keep_alive",
+        "memo",
+        "method",
+        "path",
+        "query",
+    )
 
-    def __init__(self, method: str, path: str, query: bytes, fields: Headers, *, is_http_1_0: bool = False) -> None:
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: bytes,
+        fields: Headers,
+        *,
+        is_http_1_0: bool = False,
+        keep_alive: bool = True,
+    ) -> None:
         self.method = method
         self.path = path
         self.query = query
         self.fields = fields
         self.headers = dict(reversed(fields))  # the first of a repeated header counts
         self.is_http_1_0 = is_http_1_0
+        self.keep_alive = keep_alive and not is_http_1_0  # the connection, after the reply
         # The client waits for "100 Continue" before it sends its body.
         self.expects_continue = not is_http_1_0 and self.headers.get(b"expect", b"").lower() == b"100-continue"
         self.memo: dict[str, Any] = {}
@@ -104,37 +126,23 @@ class Request:
         return request
 
 
-class Exchange:
+class Exchange(msgspec.Struct, eq=False):
     """A request and its reply."""
 
-    __slots__ = (
-        "body",
-        "first_byte_s",
-        "gap_s",
-        "interruption",
-        "keep_alive",
-        "last_write_s",
-        "pause_s",
-        "request",
-        "started_s",
-        "state",
-        "status",
-        "transport",
-    )
+    transport: Transport
+    request: Request
+    body: RequestBody
+    keep_alive: bool  # the connection, after the reply
+    state: ReplyState = PENDING
+    status: int | None = None  # of the reply, once it has begun
+    interruption: Interruption | None = None
+    started_s: float = msgspec.field(default_factory=time.perf_counter)
+    first_byte_s: float | None = None
+    last_write_s: float = 0.0  # by the monotonic clock
+    gap_s: float = 0.0  # the longest between two chunks of a stream, as its relay noted it
+    pause_s: float = 0.0  # before the next request of the connection is read
 
-    def __init__(self, transport: Transport, request: Request, body: RequestBody, *, keep_alive: bool = True) -> None:
-        self.request = request
-        self.body = body
-        self.keep_alive = keep_alive and not request.is_http_1_0
-        self.state = PENDING
-        self.status: int | None = None  # of the reply, once it has begun
-        self.interruption: Interruption | None = None
-        self.started_s = time.perf_counter()
-        self.first_byte_s: float | None = None
-        self.last_write_s = 0.0  # by the monotonic clock
-        self.gap_s = 0.0  # the longest between two chunks of a stream, as its relay noted it
-        self.pause_s = 0.0  # before the next request of the connection is read
-        self.transport = transport
+    __repr__ = object.__repr__  # shows no content
 
     @property
     def peer(self) -> str:
@@ -183,11 +191,12 @@ class Exchange:
         if after is ABANDONED:
             return
         if status in BODILESS:
-            body = length = b""
+            body = b""
         else:
-            length = b"content-length: %d\r\n" % len(body)
-        self._send_head(status, headers + length, b"" if self.request.method == "HEAD" else body)
-        self._complete(after)
+            headers += b"content-length: %d\r\n" % len(body)
+        data = self._begin(status, headers, b"" if self.request.method == "HEAD" else body)
+        self.state = after
+        self.transport.finish(self, data)
 
     def respond_to_head(self, status: int, headers: bytes) -> None:
         """Send the head of a reply whose length the service does not know or has put into `headers`."""
@@ -195,8 +204,9 @@ class Exchange:
         if after is ABANDONED:
             return
         assert self.request.method == "HEAD"
-        self._send_head(status, headers, b"")
-        self._complete(after)
+        data = self._begin(status, headers, b"")
+        self.state = after
+        self.transport.finish(self, data)
 
     def start_stream(self, headers: bytes, status: int = 200, first: bytes = b"", *, is_early: bool = False) -> None:
         """Send the head of a stream, and its first bytes in the same write.
@@ -208,7 +218,8 @@ class Exchange:
             return
         assert status not in BODILESS
         assert self.request.method != "HEAD"
-        self._send_head(status, headers if self.request.is_http_1_0 else headers + CHUNKED, self._chunk(first))
+        headers = headers if self.request.is_http_1_0 else headers + CHUNKED
+        self.transport.write(self._begin(status, headers, self._chunk(first)))
         self.state = after
         if first:
             self.last_write_s = time.monotonic()
@@ -240,8 +251,8 @@ class Exchange:
         if after is ABANDONED:
             return
         last = b"" if self.request.is_http_1_0 else LAST_CHUNK
-        self.transport.write(self._chunk(data) + last)
-        self._complete(after)
+        self.state = after
+        self.transport.finish(self, self._chunk(data) + last)
 
     def abort_stream(self, data: bytes) -> None:
         """End a stream that broke off. `data` tells the client; then the connection is closed."""
@@ -251,10 +262,6 @@ class Exchange:
     def close_after_reply(self) -> None:
         """Serve no further request on this connection."""
         self.keep_alive = False
-
-    def claim(self, owner: str) -> bool:
-        """The connection belongs to this owner from now on. False if the owner has too many."""
-        return self.transport.claim(owner)
 
     def hold_back(self, pause_s: float) -> None:
         """Do not read the next request before `pause_s` have passed: the client should have backed off.
@@ -288,25 +295,21 @@ class Exchange:
         """The bytes of a stream on the wire. No data is no chunk: an empty one would end the body."""
         return data if self.request.is_http_1_0 or not data else b"%x\r\n%b\r\n" % (len(data), data)
 
-    def _send_head(self, status: int, headers: bytes, body: bytes) -> None:
-        """The head of the reply, with as much of the body as there is."""
+    def _begin(self, status: int, headers: bytes, body: bytes) -> bytes:
+        """The reply begins: the bytes of its head, and of as much of the body as there is."""
         self.status = status
         self.first_byte_s = time.perf_counter()
         if not self.body.is_complete:
             self._reply_early()
         connection = b"" if self.keep_alive else b"connection: close\r\n"
         date = _date_line(int(time.time()))
-        self.transport.write(b"".join((STATUS_LINES[status], date, headers, connection, b"\r\n", body)))
+        return b"".join((STATUS_LINES[status], date, headers, connection, b"\r\n", body))
 
     def _reply_early(self) -> None:
         """The reply comes before the whole body. Decide whether to read the rest, to keep the connection."""
         is_undecided = self.body.is_awaiting_continue  # the next bytes may be the body or another request
         if is_undecided or self.body.has_large_rest(self.request.headers.get(b"content-length", b"")):
             self.close_after_reply()
-
-    def _complete(self, after: ReplyState) -> None:
-        self.state = after
-        self.transport.reply_complete(self)
 
 
 @lru_cache(maxsize=2)

@@ -99,16 +99,13 @@ class Pause:
         self._loop = loop
         self._longest_s = longest_s
         self._on_end = on_end
-        self._ignored = 0  # pauses in a row that the client did not wait for
+        self.ignored = 0  # pauses in a row that the client did not wait for
         self._was_ignored = False
         self.timer: asyncio.TimerHandle | None = None  # while it pauses
 
     def begin(self, pause_s: float) -> None:
-        """Pause for `pause_s`, or longer if the client ignored the last pauses; 0 resets them."""
-        if not pause_s:
-            self._ignored = 0
-            return
-        pause_s *= PAUSE_FACTOR ** min(self._ignored, PAUSE_GROWTH_MAX)
+        """Pause for `pause_s`, or longer if the client ignored the last pauses."""
+        pause_s *= PAUSE_FACTOR ** min(self.ignored, PAUSE_GROWTH_MAX)
         self._was_ignored = False
         self.timer = self._loop.call_later(min(pause_s, self._longest_s), self._end)
 
@@ -116,7 +113,7 @@ class Pause:
         """The client sent more input. During a pause this means that it did not wait."""
         if self.timer and not self._was_ignored:
             self._was_ignored = True
-            self._ignored += 1
+            self.ignored += 1
 
     def close(self) -> None:
         """End it without a call."""
@@ -128,7 +125,7 @@ class Pause:
     def _end(self) -> None:
         self.timer = None
         if not self._was_ignored:
-            self._ignored = 0
+            self.ignored = 0
         self._on_end()
 
 

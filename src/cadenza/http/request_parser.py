@@ -47,7 +47,7 @@ class Malformed(Exception):
 class RequestReceiver(Protocol):
     """Takes what the parser has read."""
 
-    def receive_head(self, request: Request, /, *, keep_alive: bool, whole: bytes = b"") -> None:
+    def receive_head(self, request: Request, whole: bytes = b"", /) -> None:
         """A request begins; it is complete if the whole body is given."""
 
     def receive_body(self, data: bytes, /) -> None: ...
@@ -78,63 +78,51 @@ NEEDS_INPUT, REQUEST_ENDED, TURN_ENDED = Progress
 class RequestInput:
     """What has arrived and is not parsed yet. A piece never reaches beyond the end of a head or of a body."""
 
-    __slots__ = ("_at", "_data", "_end")
+    __slots__ = ("_at", "_end", "data")
 
     def __init__(self) -> None:
-        self._data = b""
+        self.data = b""  # nothing once everything was taken
         self._at = 0  # before it everything was taken
         self._end = b""  # the last bytes that were taken, where a blank line may have begun in them
 
     def __len__(self) -> int:
-        return len(self._data) - self._at
+        return len(self.data) - self._at
 
     def add(self, data: bytes) -> None:
-        self._data = data if self._at == len(self._data) else self._data[self._at :] + data
+        self.data = self.data[self._at :] + data
         self._at = 0
-
-    def take_whole_head(self) -> bytes:
-        """The head at the front, if all of it has arrived and it is small; else nothing. This is the usual case."""
-        data, begin = self._data, self._at
-        found = data.find(BLANK_LINE, begin, begin + PIECE_BYTES_MAX)
-        if found <= begin or data[begin] in LINE_ENDS:
-            return b""
-        self._at = end = found + len(BLANK_LINE)
-        return data[begin:end] if begin or end < len(data) else data
-
-    def skip_line_ends(self) -> int:
-        """Drop the line ends at the front; how many bytes they were."""
-        begin, data = self._at, self._data
-        while self._at < len(data) and data[self._at] in LINE_ENDS:
-            self._at += 1
-        return self._at - begin
-
-    def take_whole(self, size_bytes: int) -> bytes:
-        """Take `size_bytes`, if all of them have arrived; else nothing."""
-        begin = self._at
-        end = begin + size_bytes
-        if end > len(self._data):
-            return b""
-        self._at = end
-        return self._data[begin:end]
 
     def take(self, size_bytes: int) -> bytes:
         """Take at most `size_bytes`."""
-        data, begin = self._data, self._at
-        taken = data[begin : begin + size_bytes]
-        self._at = begin + len(taken)
+        taken = self.data[self._at : self._at + size_bytes]
+        self._at += len(taken)
+        if self._at == len(self.data):
+            self.data, self._at = b"", 0
         return taken
+
+    def take_whole_head(self) -> bytes:
+        """The head at the front, if all of it has arrived and it is small; else nothing. This is the usual case."""
+        begin = self._at
+        found = self.data.find(BLANK_LINE, begin, begin + PIECE_BYTES_MAX)
+        if found <= begin or self.data[begin] in LINE_ENDS:
+            return b""
+        return self.take(found + len(BLANK_LINE) - begin)
+
+    def skip_line_ends(self) -> int:
+        """Drop the line ends at the front; how many bytes they were."""
+        rest = self.data[self._at :]
+        return len(self.take(len(rest) - len(rest.lstrip(LINE_ENDS))))
 
     def take_to_blank_line(self) -> bytes:
         """The next piece, which ends at the first blank line if there is one in it."""
-        data, begin = self._data, self._at
+        begin = self._at
         end = self._end_of_split_blank_line() if self._end else 0
         if not end:
-            end = min(begin + PIECE_BYTES_MAX, len(data))
-            found = data.find(BLANK_LINE, begin, end)
+            end = begin + PIECE_BYTES_MAX
+            found = self.data.find(BLANK_LINE, begin, end)
             if found >= 0:
                 end = found + len(BLANK_LINE)
-        taken = data if end - begin == len(data) else data[begin:end]
-        self._at = end
+        taken = self.take(end - begin)
         self._end = b"" if taken.endswith(BLANK_LINE) else (self._end + taken)[-3:]
         return taken
 
@@ -144,7 +132,7 @@ class RequestInput:
 
     def _end_of_split_blank_line(self) -> int:
         """Where a blank line ends that began in what was taken before; 0 if there is none."""
-        found = (self._end + self._data[self._at : self._at + 3]).find(BLANK_LINE)
+        found = (self._end + self.data[self._at : self._at + 3]).find(BLANK_LINE)
         return self._at + found + len(BLANK_LINE) - len(self._end) if found >= 0 else 0
 
 
@@ -157,15 +145,6 @@ class KnownHead:
         self.before = before
         self.after = after
         self.request = request
-
-    def length_in(self, head: bytes) -> bytes:
-        """The length of the body in a head that is otherwise the same; nothing if it is another head."""
-        before, after = self.before, self.after
-        if head.startswith(before) and head.endswith(after):
-            length = head[len(before) : len(head) - len(after)]
-            if length.isdigit() and len(length) <= LENGTH_DIGITS_MAX:
-                return length
-        return b""
 
 
 class RequestParser:
@@ -193,15 +172,37 @@ class RequestParser:
     def is_in_body(self) -> bool:
         return self._phase is not HEAD
 
-    def read(self) -> Progress:
-        """Parse the input up to the end of one request; Malformed where it is not HTTP."""
+    def read(self, data: bytes = b"") -> Progress:
+        """Parse the input, and `data` behind it, up to the end of one request; Malformed where it is not HTTP.
+
+        A head that differs from the last one only in the length of the body is recognised, if no input waits before it.
+        """
+        known = self._known
+        if known and data.startswith(known.before) and self._phase is HEAD and not (self._line or self.input.data):
+            begin = len(known.before)
+            end = data.find(known.after, begin, begin + LENGTH_DIGITS_MAX + len(known.after))
+            length = data[begin:end]
+            if end > 0 and length.isdigit() and (size_bytes := int(length)):
+                request = known.request
+                if request.headers[b"content-length"] != length:
+                    request = request.with_length(length)
+                begin = end + len(known.after)
+                end = begin + size_bytes
+                if end > len(data):
+                    return self._begin_sized(request, size_bytes, data[begin:])
+                self.input.data = data[end:]
+                self._receiver.receive_head(request, data[begin:end])
+                return REQUEST_ENDED
+        self.input.add(data)
+        return self._read_input()
+
+    def _read_input(self) -> Progress:
         self._has_ended = False
         if self._phase is HEAD and not self._line and (head := self.input.take_whole_head()):
-            if not self._recognise(head):
-                self._line = head[: head.find(b"\r") + 1]
-                self._head = head
-                self._feed(head)
-                self._head = b""
+            self._line = head[: head.find(b"\r") + 1]
+            self._head = head
+            self._feed(head)
+            self._head = b""
             if self._has_ended:
                 return REQUEST_ENDED
         for number in range(PIECES_PER_TURN):
@@ -217,23 +218,12 @@ class RequestParser:
                 return REQUEST_ENDED
         return TURN_ENDED if self.input else NEEDS_INPUT
 
-    def _recognise(self, head: bytes) -> bool:
-        """Receive the head, if it is like the last one, and the body, if it is here. Another one is parsed."""
-        known = self._known
-        if known is None or not (length := known.length_in(head)):
-            return False
-        size_bytes, request = int(length), known.request
-        if not size_bytes:
-            return False
-        if request.headers[b"content-length"] != length:
-            request = request.with_length(length)
-        if whole := self.input.take_whole(size_bytes):
-            self._has_ended = True
-        else:
-            self._body_left_bytes = size_bytes
-            self._phase = SIZED
-        self._receiver.receive_head(request, keep_alive=True, whole=whole)
-        return True
+    def _begin_sized(self, request: Request, size_bytes: int, arrived: bytes) -> Progress:
+        self._body_left_bytes = size_bytes
+        self._phase = SIZED
+        self.input.data = arrived
+        self._receiver.receive_head(request)
+        return self._read_sized()
 
     def _read_sized(self) -> Progress:
         piece = self.input.take(self._body_left_bytes)
@@ -311,7 +301,9 @@ class RequestParser:
         if len(fields) > FIELDS_MAX:
             raise Malformed
         path, query = _split_target(self._target)
-        request = Request(method.decode(), path, query, fields, is_http_1_0=line.endswith(b"0\r"))
+        keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
+        is_http_1_0 = line.endswith(b"0\r")
+        request = Request(method.decode(), path, query, fields, is_http_1_0=is_http_1_0, keep_alive=keep_alive)
         headers = request.headers
         if headers.get(b"host") != self._host or self._host is None or len(headers) != len(fields):
             self._check_host(request)
@@ -322,10 +314,9 @@ class RequestParser:
         elif length := headers.get(b"content-length"):  # httptools has refused one that is beside a transfer coding
             self._body_left_bytes = int(length)
             self._phase = SIZED if self._body_left_bytes else HEAD
-        keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
-        if self._phase is SIZED and keep_alive and self._head:
+        if self._phase is SIZED and request.keep_alive and self._head:
             self._learn(self._head, request)
-        self._receiver.receive_head(request, keep_alive=keep_alive)
+        self._receiver.receive_head(request)
 
     def on_body(self, data: bytes) -> None:
         self._has_progressed = True

@@ -6,10 +6,12 @@ import signal
 import time
 from collections.abc import Callable
 
+from msgspec import UNSET
+
 from cadenza.core.attempts import AttemptCounts
 from cadenza.core.records import Outcome
 from cadenza.observe.details import DetailBuffer
-from cadenza.observe.log import Log, loop_errors, make_log, places
+from cadenza.observe.log import Log, RequestLine, loop_errors, make_log, places
 from cadenza.observe.metrics import Metrics
 from cadenza.observe.strays import catch_strays
 
@@ -75,32 +77,18 @@ class Observer:
 
     def record(self, outcome: Outcome, charged_nano: int = 0, cost_nano: int | None = None) -> None:
         """Count a request that ended, and write its log line. `cost_nano` is what the providers charge, if known."""
-        metrics = self.metrics
-        seconds = outcome.duration_ms / 1000
-        metrics.requests.add(outcome.endpoint, str(outcome.status))
-        metrics.duration.add(outcome.endpoint, seconds)
-        line: dict[str, str | float] = {
-            "request_id": outcome.request_id,
-            "endpoint": outcome.endpoint,
-            "status": outcome.status,
-            "ms": outcome.duration_ms,
-        }
-        if outcome.key_id:
-            line["key_id"] = outcome.key_id
-        if outcome.completion_id:
-            line["completion_id"] = outcome.completion_id
-            line["class_id"] = outcome.class_id
-            if outcome.version is not None:
-                line["version"] = outcome.version
-            line["provider"] = outcome.provider
+        metrics, class_id, provider, usage = self.metrics, outcome.class_id, outcome.provider, outcome.usage
+        metrics.requests.add(outcome.endpoint, outcome.status)
+        metrics.duration.add(outcome.endpoint, outcome.duration_ms / 1000)
+        if is_held := bool(outcome.completion_id):
             if outcome.first_byte_ms is not None:
-                metrics.first_byte.add(outcome.class_id, outcome.first_byte_ms / 1000)
+                metrics.first_byte.add(class_id, outcome.first_byte_ms / 1000)
             if outcome.gap_ms is not None:
-                metrics.stream_gap.add(outcome.class_id, outcome.gap_ms / 1000)
-            if outcome.class_id in self.watched:
-                self.watched[outcome.class_id](outcome)
-        if usage := outcome.usage:
-            counts = metrics.served.counts[outcome.class_id, outcome.provider]
+                metrics.stream_gap.add(class_id, outcome.gap_ms / 1000)
+            if class_id in self.watched:
+                self.watched[class_id](outcome)
+        if usage:
+            counts = metrics.served.counts[class_id, provider]
             counts.prompt += usage.prompt_tokens
             counts.cached += usage.cached_tokens
             counts.completion += usage.completion_tokens
@@ -109,16 +97,23 @@ class Observer:
             else:
                 counts.charged_nano += charged_nano
                 counts.cost_nano += cost_nano
-            line["prompt_tokens"] = usage.prompt_tokens
-            line["completion_tokens"] = usage.completion_tokens
-        if outcome.fault:
-            line["fault"] = outcome.fault
         self.details.note(outcome)
-        if outcome.cause:
-            line["cause"] = outcome.cause
         if outcome.has_doubtful_usage:
-            metrics.doubtful_usage.labels(outcome.provider).inc()
-            self.log.warning(
-                "an upstream's counts cannot be true", request_id=outcome.request_id, provider=outcome.provider
-            )
+            metrics.doubtful_usage.labels(provider).inc()
+            self.log.warning("an upstream's counts cannot be true", request_id=outcome.request_id, provider=provider)
+        line = RequestLine(
+            outcome.request_id,
+            outcome.endpoint,
+            outcome.status,
+            outcome.duration_ms,
+            outcome.key_id or UNSET,
+            outcome.completion_id or UNSET,
+            class_id if is_held else UNSET,
+            UNSET if outcome.version is None else outcome.version,
+            provider if is_held else UNSET,
+            usage.prompt_tokens if usage else UNSET,
+            usage.completion_tokens if usage else UNSET,
+            outcome.fault or UNSET,
+            outcome.cause or UNSET,
+        )
         self.log.request(line)

@@ -23,17 +23,17 @@ class LabelledCounter(Collector):
 
     def __init__(self, name: str, description: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
         self._family = (name, description, labels)
-        self._values: dict[tuple[str, ...], float] = {}
+        self._values: dict[tuple[str | int, ...], float] = defaultdict(int)
         registry.register(self)
 
-    def add(self, *labels: str, amount: float = 1) -> None:
-        self._values[labels] = self._values.get(labels, 0) + amount
+    def add(self, *labels: str | int, amount: float = 1) -> None:
+        self._values[labels] += amount
 
     def collect(self) -> Iterator[Metric]:
         name, description, labels = self._family
         family = CounterMetricFamily(name, description, labels=labels)
         for values, count in self._values.items():
-            family.add_metric(values, count)
+            family.add_metric([*map(str, values)], count)
         yield family
 
 
@@ -50,33 +50,31 @@ class LabelledHistogram(Collector):
     ) -> None:
         self._family = (name, description, [label] if label else [])
         self._bounds = bounds
-        self._counts: dict[str, list[int]] = {}
-        self._sums: dict[str, float] = {}
+        self._cells: dict[str, list[float]] = {}  # by label: the sum, and then the counts of the buckets
         registry.register(self)
         if not label:
             self._begin("")  # shown before the first value, as the library does
 
     def add(self, label: str, value: float) -> None:
-        counts = self._counts.get(label) or self._begin(label)
-        counts[bisect_left(self._bounds, value)] += 1
-        self._sums[label] += value
+        cell = self._cells.get(label) or self._begin(label)
+        cell[0] += value
+        cell[1 + bisect_left(self._bounds, value)] += 1
 
     def count(self, label: str = "") -> int:
         """How many values were added."""
-        return sum(self._counts.get(label, ()))
+        return int(sum(self._cells.get(label, ())[1:]))
 
-    def _begin(self, label: str) -> list[int]:
-        self._sums[label] = 0.0
-        counts = self._counts[label] = [0] * (len(self._bounds) + 1)
-        return counts
+    def _begin(self, label: str) -> list[float]:
+        cell = self._cells[label] = [0.0] + [0] * (len(self._bounds) + 1)
+        return cell
 
     def collect(self) -> Iterator[Metric]:
         name, description, labels = self._family
         family = HistogramMetricFamily(name, description, labels=labels)
         bounds = [*map(str, map(float, self._bounds)), "+Inf"]
-        for value, counts in self._counts.items():
+        for value, (total, *counts) in self._cells.items():
             buckets = list(zip(bounds, accumulate(counts), strict=True))
-            family.add_metric([value] if labels else [], buckets, self._sums[value])
+            family.add_metric([value] if labels else [], buckets, total)
         yield family
 
 

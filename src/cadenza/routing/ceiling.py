@@ -25,7 +25,7 @@ class FirstTokenTimes:
         self.recent_s = 0.0
         self._usual_s = 0.0
 
-    def note(self, took_s: float, *, is_loaded: bool = False) -> None:
+    def note(self, took_s: float, is_loaded: bool = False) -> None:
         """Slowness under load does not become usual; an answer faster than usual always counts."""
         if not self._usual_s:
             self._usual_s = self.recent_s = took_s

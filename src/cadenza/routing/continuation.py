@@ -5,7 +5,7 @@ start of their own answer. The client sees one answer, and pays for one prompt a
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Self
 
 import msgspec
@@ -14,8 +14,9 @@ from cadenza.core.attempts import CONTINUATION, CONTINUED
 from cadenza.core.errors import CadenzaError
 from cadenza.core.records import BilledPart, Route, Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, output_room
-from cadenza.routing.dispatch import Dispatch, Dispatcher, RoutedReply, error_for
-from cadenza.upstreams.base import Ask, Fault, Piece, Sink
+from cadenza.routing.dispatch import Dispatch, Dispatcher, error_for
+from cadenza.routing.health import Attempt
+from cadenza.upstreams.base import Ask, Fault, OpenReply, Piece, Sink
 
 
 class open_reply:  # noqa: N801 it is used like a function
@@ -24,67 +25,67 @@ class open_reply:  # noqa: N801 it is used like a function
     `on_route` gets each route that begins to answer.
     """
 
+    route: Route
+    _attempt: Attempt
+    _reply: OpenReply | None = None  # None before it is open, and when it is closed
+
     def __init__(self, dispatcher: Dispatcher, wanted: Dispatch, on_route: Callable[[Route], None]) -> None:
         self._dispatcher = dispatcher
         self._wanted = wanted
         self._on_route = on_route
-        self._running: RoutedReply | None = None
 
-    async def __aenter__(self) -> Self:
+    def __aenter__(self) -> Coroutine[None, None, Self]:
         self._dispatcher.budget.earn()
-        self._running = await self._dispatcher.open_first(self._wanted, self._wanted.plan.routes)
-        self._on_route(self._running.route)
-        return self
+        return self._dispatcher.open_first(self._wanted, self._wanted.plan.routes, self._run_on)
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         await self.close()
         if isinstance(error, Fault):  # a non-streaming reply broke off before anything was sent
             raise error_for([error], set()) from None
 
-    @property
-    def route(self) -> Route:
-        assert self._running
-        return self._running.route
+    def _run_on(self, route: Route, reply: OpenReply, attempt: Attempt) -> Self:
+        self.route, self._reply, self._attempt = route, reply, attempt
+        self._on_route(route)
+        return self
 
     async def deliver(self, sink: Sink) -> None:
-        assert self._running
-        routes = self._routes_that_continue(self._running.route)
+        routes = self._routes_that_continue()
         continued = ContinuedSink(sink) if routes else None
         while True:
-            running = self._running
+            assert self._reply
             try:
-                await running.reply.deliver(continued or sink)
+                await self._reply.deliver(continued or sink)
             except Fault as fault:
                 self._wanted.ask.on_asked(None)
-                running.attempt.note_fault(fault)
-                self._wanted.on_broken_off(running.route, fault)
-                self._dispatcher.report_fault(self._wanted, running.route, fault)
+                self._attempt.note_fault(fault)
+                self._wanted.record.broke_off(self.route, fault)
+                self._dispatcher.report_fault(self._wanted, self.route, fault)
                 if continued is None:
                     if not self._wanted.ask.stream:  # nothing was delivered, so nothing is charged
-                        self._dispatcher.attempts.add(running.route, fault.kind.value)
+                        self._dispatcher.attempts.add(self.route, fault.kind.value)
                     raise
-                self._running = await self._continue(continued, routes, fault)
-                routes.remove(self._running.route)
+                await self._continue(continued, routes, fault)
+                routes.remove(self.route)
             else:
-                running.attempt.note_finish()
+                self._attempt.note_finish()
                 return
 
     async def close(self) -> None:
-        running, self._running = self._running, None
-        if running:
+        reply, self._reply = self._reply, None
+        if reply:
             try:
-                await running.reply.close()
+                await reply.close()
             finally:
-                running.attempt.end()
+                self._attempt.end()
 
-    def _routes_that_continue(self, first: Route) -> list[Route]:
+    def _routes_that_continue(self) -> list[Route]:
         """Tool calls and structured output cannot be continued."""
         ask = self._wanted.ask
         if not ask.stream or ask.tools or "response_format" in ask.sampling:
             return []
-        return [route for route in self._wanted.plan.routes if route.continues and route != first]
+        return [route for route in self._wanted.plan.routes if route.continues and route != self.route]
 
-    async def _continue(self, continued: "ContinuedSink", routes: Sequence[Route], fault: Fault) -> RoutedReply:
+    async def _continue(self, continued: "ContinuedSink", routes: Sequence[Route], fault: Fault) -> None:
         """Open the rest of the reply on another route. If none can continue it, raise the fault again."""
         begun_tokens = await asyncio.to_thread(self._dispatcher.tokenizer.count, continued.text)
         prompt_tokens, broken = await self._wanted.prompt.exact(), self.route
@@ -94,17 +95,16 @@ class open_reply:  # noqa: N801 it is used like a function
             raise fault
         await self.close()
         try:
-            running = await self._dispatcher.open_first(msgspec.structs.replace(self._wanted, ask=ask), fitting)
+            wanted = msgspec.structs.replace(self._wanted, ask=ask)
+            await self._dispatcher.open_first(wanted, fitting, self._run_on)
         except CadenzaError:
             raise fault from None
-        self._on_route(running.route)
         continued.begun_tokens = begun_tokens
         first, rest = (prompt_tokens, begun_tokens), (begun_tokens, -begun_tokens)
-        for route, kind, tokens in ((broken, CONTINUED, first), (running.route, CONTINUATION, rest)):
+        for route, kind, tokens in ((broken, CONTINUED, first), (self.route, CONTINUATION, rest)):
             self._dispatcher.attempts.add(route, kind, *tokens)
-            self._wanted.also_billed.append(BilledPart(route.provider, route.model, *tokens))
-        self._dispatcher.metrics.continued.labels(running.route.provider).inc()
-        return running
+            self._wanted.record.also_billed.append(BilledPart(route.provider, route.model, *tokens))
+        self._dispatcher.metrics.continued.labels(self.route.provider).inc()
 
 
 class ContinuedSink:

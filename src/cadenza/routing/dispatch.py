@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from typing import TypeVar
 
 import msgspec
 
@@ -24,14 +25,27 @@ from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Upstream
 
 BUSY_RETRY_S = 2.0
 RETRIES_MAX = 3  # of one request
+T = TypeVar("T")
+
+
+class RouteRecord:
+    """Is told what happens to the routes of a request. This one keeps only what a continued answer costs more."""
+
+    def __init__(self) -> None:
+        self.also_billed: list[BilledPart] = []
+
+    def failed(self, route: Route, fault: Fault) -> None:
+        """A route failed before it began to answer."""
+
+    def passed_over(self, route: Route, why: str) -> None:
+        """A route was not asked."""
+
+    def broke_off(self, route: Route, fault: Fault) -> None:
+        """A route failed after it had begun to answer."""
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """A reply to open: the ask, the routes and upstreams that may answer it, and the key and request that it is for.
-
-    `on_fault` is called with each route that failed, `on_broken_off` with one that failed after it had begun to answer,
-    and `on_passed_over` with one that was not asked. What a continued answer costs more is added to `also_billed`.
-    """
+    """A reply to open: the ask, the routes and upstreams that may answer it, and the key and request that it is for."""
 
     plan: Plan
     ask: Ask
@@ -39,18 +53,7 @@ class Dispatch(msgspec.Struct, frozen=True):
     upstreams: Mapping[str, Upstream]
     key_id: str
     request_id: str
-    on_fault: Callable[[Route, Fault], None] = lambda _route, _fault: None
-    also_billed: list[BilledPart] = []
-    on_broken_off: Callable[[Route, Fault], None] = lambda _route, _fault: None
-    on_passed_over: Callable[[Route, str], None] = lambda _route, _why: None
-
-
-class RoutedReply(msgspec.Struct, frozen=True):
-    """An open reply and the route that it runs on. The caller must close the reply and then end the attempt."""
-
-    route: Route
-    reply: OpenReply
-    attempt: Attempt
+    record: RouteRecord = msgspec.field(default_factory=RouteRecord)
 
 
 class Dispatcher:
@@ -71,8 +74,13 @@ class Dispatcher:
         self.health.reset(ceiling)
         self.budget.change_most(ceiling)
 
-    async def open_first(self, wanted: Dispatch, routes: Sequence[Route]) -> RoutedReply:
-        """The reply of the first route that begins to answer; 400, 429 or 502 if none does."""
+    async def open_first(
+        self, wanted: Dispatch, routes: Sequence[Route], on_opened: Callable[[Route, OpenReply, Attempt], T]
+    ) -> T:
+        """Hand over the reply of the first route that begins to answer; 400, 429 or 502 if none does.
+
+        `on_opened` must see to it that the reply is closed, and then the attempt ended. What it returns is returned.
+        """
         faults: list[Fault] = []  # not list[Fault](), which takes 20 times as long
         passed_over: set[RouteHealth] = set()
         window_tokens = 0
@@ -82,7 +90,7 @@ class Dispatcher:
             attempt = health.begin(wanted.key_id, is_last_resort=is_last_resort)
             if attempt is None:
                 passed_over.add(health)
-                wanted.on_passed_over(route, "circuit_open" if health.is_open else "full")
+                wanted.record.passed_over(route, "circuit_open" if health.is_open else "full")
                 continue
             passed_over.discard(health)  # an earlier route may have the same provider and model
             if faults and not self._may_go_on(faults):
@@ -104,7 +112,7 @@ class Dispatcher:
                 raise
             else:
                 attempt.note_answer(is_stream=wanted.ask.stream)
-                return RoutedReply(route, reply, attempt)
+                return on_opened(route, reply, attempt)
         if not faults:
             self.metrics.refused.labels("routes").inc()
         if faults and (overflow := faults[-1].overflow):
@@ -115,7 +123,7 @@ class Dispatcher:
     def _note_failed(self, wanted: Dispatch, route: Route, fault: Fault) -> None:
         """The route failed before it began to answer."""
         wanted.ask.on_asked(None)
-        wanted.on_fault(route, fault)
+        wanted.record.failed(route, fault)
         self.attempts.add(route, fault.kind.value)
         self.report_fault(wanted, route, fault)
 

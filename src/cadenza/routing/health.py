@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from cadenza.core.breaker import CLOSED, OPEN, Breaker, BreakerState
+import msgspec
+
+from cadenza.core.breaker import NEVER_S, OPEN, Breaker, BreakerState
 from cadenza.core.records import Route
 from cadenza.core.shares import Shares
 from cadenza.observe import Observer
@@ -32,34 +34,34 @@ class RouteHealth:
         on_open: Callable[[float], None] = lambda _open_s: None,
         on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
-        self._clock = clock
+        self.clock = clock
         self._on_open = on_open
         self._on_fault = on_fault
         self.breaker = Breaker(clock())
         self.shares = Shares(ceiling)
-        self._ceiling = Ceiling(ceiling)
-        self._failures = 0  # requests in a row that failed before their first token
+        self.ceiling = Ceiling(ceiling)
+        self.failures = 0  # requests in a row that failed before their first token
         self._failed_s = -math.inf  # when the last of them failed
-        self._first_tokens = {False: FirstTokenTimes(), True: FirstTokenTimes()}  # by whether the reply is a stream
+        self.first_tokens = FirstTokenTimes(), FirstTokenTimes()  # of replies in one body, and of streams
 
     def reset(self, ceiling: int) -> None:
         """Start again with another ceiling. Requests in flight stay counted."""
-        self.breaker.reset(self._clock())
-        self._failures = 0
-        self._ceiling = Ceiling(ceiling)
+        self.breaker.reset(self.clock())
+        self.failures = 0
+        self.ceiling = Ceiling(ceiling)
 
     @property
     def open_s(self) -> float:
         """How much longer the circuit stays open."""
-        return self.breaker.open_s(self._clock())
+        return self.breaker.open_s(self.clock())
 
     @property
     def state(self) -> BreakerState:
-        return self.breaker.state(self._clock())
+        return self.breaker.state(self.clock())
 
     @property
     def is_open(self) -> bool:
-        return self.breaker.state(self._clock()) is OPEN
+        return self.breaker.state(self.clock()) is OPEN
 
     @property
     def is_down(self) -> bool:
@@ -72,11 +74,11 @@ class RouteHealth:
 
         A circuit that is half-open, or that too few requests have opened, does not mean that the route works.
         """
-        return self.is_down or (self._failures >= FAILING_FAULTS and self._clock() - self._failed_s < FAILING_S)
+        return self.is_down or (self.failures >= FAILING_FAULTS and self.clock() - self._failed_s < FAILING_S)
 
     @property
     def limit(self) -> int:
-        return self._ceiling.limit(self._clock())
+        return self.ceiling.limit(self.clock())
 
     @property
     def in_flight(self) -> int:
@@ -84,45 +86,33 @@ class RouteHealth:
 
     def begin(self, key_id: str, *, is_last_resort: bool = False) -> "Attempt | None":
         """A place for one request; None if the route is full, or its circuit is open and it is not the last resort."""
-        now_s = self._clock()
-        state = self.breaker.state(now_s)
-        if state is OPEN and not is_last_resort:
-            return None
-        is_trial = state is not CLOSED
-        if is_trial and not self.breaker.begin_trial(now_s):
-            return None
-        if (limit := self._ceiling.limit(now_s)) != self.shares.limit:
-            self.shares.change_limit(limit)
-        if not self.shares.take(key_id, now_s):
-            self.shares.want(key_id, now_s)
+        now_s, shares = self.clock(), self.shares
+        is_trial = self.breaker.open_until_s != NEVER_S
+        if is_trial:
+            if self.breaker.state(now_s) is OPEN and not is_last_resort:
+                return None
+            if not self.breaker.begin_trial(now_s):
+                return None
+        if (limit := self.ceiling.limit(now_s)) != shares.limit:
+            shares.change_limit(limit)
+        if not shares.take(key_id, now_s):
+            shares.want(key_id, now_s)
             if is_trial:
                 self.breaker.end_trial()
             return None
-        return Attempt(self, key_id, now_s, is_trial=is_trial)
-
-    def note_answer(self, started_s: float, *, is_stream: bool) -> None:
-        now_s = self._clock()
-        self.breaker.note_answer(started_s)
-        self._failures = 0
-        times, in_flight = self._first_tokens[is_stream], self.shares.taken
-        is_loaded = in_flight * 2 >= self._ceiling.limit(now_s)
-        times.note(now_s - started_s, is_loaded=is_loaded)
-        if is_loaded and times.is_slow:
-            self._ceiling.lower_if_due(times, now_s)
-        else:
-            self._ceiling.raise_by_answer(in_flight)
+        return Attempt(self, key_id, now_s, is_trial)
 
     def note_fault(self, fault: Fault, started_s: float, *, has_answered: bool) -> None:
         self._on_fault(fault)
         if fault.kind is FaultKind.REFUSED:  # the request is at fault, not the route
             return
-        now_s, is_busy = self._clock(), fault.kind is FaultKind.BUSY
+        now_s, is_busy = self.clock(), fault.kind is FaultKind.BUSY
         if not (is_busy or has_answered):
             # The provider rejects the key: then the next request will fail too.
-            self._failures += FAILING_FAULTS if fault.kind is FaultKind.UNAUTHORIZED else 1
+            self.failures += FAILING_FAULTS if fault.kind is FaultKind.UNAUTHORIZED else 1
             self._failed_s = now_s
         if is_busy or fault.kind is FaultKind.TIMED_OUT or fault.status in OVERLOADED:
-            self._ceiling.lower(self.in_flight, started_s, now_s)
+            self.ceiling.lower(self.in_flight, started_s, now_s)
         if fault.retry_after_s:
             self.breaker.open(now_s, fault.retry_after_s, is_busy=is_busy)
         elif not self.breaker.note_fault(started_s, now_s, has_answered=has_answered, is_busy=is_busy):
@@ -130,37 +120,45 @@ class RouteHealth:
         self._on_open(self.open_s)
 
 
-class Attempt:
+class Attempt(msgspec.Struct):
     """One request on one route. It holds a place there until its end, and reports the result."""
 
-    def __init__(self, health: RouteHealth, key_id: str, started_s: float, *, is_trial: bool) -> None:
-        self.is_trial = is_trial
-        self._health = health
-        self._key_id = key_id
-        self._started_s = started_s
-        self._has_answered = False
+    health: RouteHealth
+    key_id: str
+    started_s: float
+    is_trial: bool
+    has_answered: bool = False
 
     def end(self) -> None:
-        self._health.shares.give_back(self._key_id)
+        self.health.shares.give_back(self.key_id)
         if self.is_trial:
             self._end_trial()
 
     def note_answer(self, *, is_stream: bool) -> None:
-        self._has_answered = True
+        self.has_answered = True
         if self.is_trial:
             self._end_trial()
-        self._health.note_answer(self._started_s, is_stream=is_stream)
+        health, started_s = self.health, self.started_s
+        health.breaker.note_answer(started_s)
+        health.failures = 0
+        now_s, ceiling, times = health.clock(), health.ceiling, health.first_tokens[is_stream]
+        is_loaded = health.shares.taken * 2 >= ceiling.limit(now_s)
+        times.note(now_s - started_s, is_loaded)
+        if is_loaded and times.is_slow:
+            ceiling.lower_if_due(times, now_s)
+        elif is_loaded:
+            ceiling.raise_by_answer(health.shares.taken)
 
     def note_finish(self) -> None:
-        self._health.breaker.note_finish()
+        self.health.breaker.note_finish()
 
     def note_fault(self, fault: Fault) -> None:
-        self._health.note_fault(fault, self._started_s, has_answered=self._has_answered)
+        self.health.note_fault(fault, self.started_s, has_answered=self.has_answered)
 
     def _end_trial(self) -> None:
         """A trial that has its result lets another begin while this request goes on."""
         self.is_trial = False
-        self._health.breaker.end_trial()
+        self.health.breaker.end_trial()
 
 
 class HealthTable:

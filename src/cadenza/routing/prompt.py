@@ -42,6 +42,12 @@ class PromptSize:
     `fields_bytes` is what a route adds to the request by its configuration: credit is held for it too.
     """
 
+    _added: tuple[str, ...] = ()
+    _added_chars = 0
+    _sent_tokens: int | None = None  # of what the client sent, and the character
+    _exact: int | None = None
+    _character_tokens: int | None = None
+
     def __init__(
         self,
         tokenizer: Tokenizer,
@@ -51,20 +57,18 @@ class PromptSize:
         media: Media = NO_MEDIA,
         fields_bytes: int = 0,
     ) -> None:
-        self.size_bytes = character.size_bytes + fields_bytes + body_bytes - media.size_bytes + media.tokens_max
-        self.at_most = self.size_bytes  # the best known upper bound: the exact count if it was made, else the bytes
-        self.believable_tokens = self.size_bytes + media.doubtful_tokens * (MEDIA_DOUBT - 1)
+        size_bytes = believable_tokens = character.size_bytes + fields_bytes + body_bytes
+        if media is not NO_MEDIA:
+            size_bytes += media.tokens_max - media.size_bytes
+            believable_tokens = size_bytes + media.doubtful_tokens * (MEDIA_DOUBT - 1)
+        self.size_bytes = size_bytes
+        self.at_most = size_bytes  # the best known upper bound: the exact count if it was made, else the bytes
+        self.believable_tokens = believable_tokens
         self._tokenizer = tokenizer
         self._character = character
         self._texts = texts
         self._media = media
         self._fields_bytes = fields_bytes
-        self.character_bytes = character.size_bytes
-        self._added: tuple[str, ...] = ()
-        self._added_chars = 0
-        self._sent_tokens: int | None = None  # of what the client sent, and the character
-        self._exact: int | None = None
-        self._character_tokens: int | None = None
 
     def add_texts(self, texts: tuple[str, ...], size_bytes: int) -> None:
         """Texts were added to what the client sent. `size_bytes` is 0 for texts that are a part of the body.

@@ -6,6 +6,7 @@ A Fault carries no text from the upstream, so it cannot leak a name, a URL, a ke
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -110,10 +111,11 @@ class ReplyBounds(msgspec.Struct, frozen=True):
     events: int  # of a stream; calls count as events
     size_bytes: int
 
-    @classmethod
-    def of(cls, tokens: int) -> "ReplyBounds":
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def of(tokens: int) -> "ReplyBounds":
         """An event carries a token or more, and a token is shorter than the fields around it."""
-        return cls(tokens * EVENTS_PER_TOKEN + EVENTS_EXTRA, tokens * BYTES_PER_TOKEN + BYTES_EXTRA)
+        return ReplyBounds(tokens * EVENTS_PER_TOKEN + EVENTS_EXTRA, tokens * BYTES_PER_TOKEN + BYTES_EXTRA)
 
 
 class Piece(Content, msgspec.Struct, frozen=True):

@@ -93,6 +93,9 @@ class OpenAIUpstream:
 class HttpReply:
     """One reply: an event stream or one JSON body, whichever the upstream sends."""
 
+    _response: ClientConnection
+    _stream: ReplyStream | None = None  # None for a reply that came as one body
+
     def __init__(self, http: HttpClient, route: Route, ask: Ask) -> None:
         self._http = http
         self._route = route
@@ -110,7 +113,6 @@ class HttpReply:
         self._first_deadline_s = now_s + first_s if first_s < timeouts.total_s else self._deadline_s
         self._extras = EXTRAS if route.reasoning == "pass" else ("refusal",)
         self._bounds = ReplyBounds.of(tokens)
-        self._stream: ReplyStream | None = None  # None for a reply that came as one body
         self._early: list[Piece] = []  # the pieces that arrived before there was a sink
 
     def note_sent(self, is_sent: bool) -> None:
@@ -120,12 +122,12 @@ class HttpReply:
         """Send the request and wait for the first piece."""
         http, deadline_s = self._http, self._first_deadline_s
         try:
-            self._response = response = await http.send(
-                head, body, self._timeouts.connect_s, deadline_s, self.note_sent
-            )
+            connect_s = self._timeouts.connect_s
+            self._response = response = await http.send(head, body, connect_s, deadline_s, self.note_sent)
             try:
-                if response.status == OK and response.is_complete and not _is_stream(response):
-                    self._take_whole(response.take_arrived())
+                is_whole = response.status == OK and not _is_stream(response)
+                if is_whole and (whole := response.take_whole()) is not None:
+                    self._take_whole(whole)
                 else:
                     await self._begin(response, deadline_s)
             except BaseException:

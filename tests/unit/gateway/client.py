@@ -41,7 +41,7 @@ class Client:
     ) -> Exchange:
         """Send a request. A body of None is sent later or never."""
         request = Request(method, path, query, headers or [])
-        self.exchange = Exchange(self, request, RequestBody(BodyLimits(), expects_continue=False))
+        self.exchange = Exchange(self, request, RequestBody(BodyLimits()), keep_alive=True)
         if body is not None:
             self.send_body(body)
         return self.exchange
@@ -80,8 +80,9 @@ class Client:
     def receive_more(self, exchange: Exchange) -> None:
         self.waits_for_body.set()
 
-    def reply_complete(self, exchange: Exchange) -> None:
+    def finish(self, exchange: Exchange, data: bytes) -> None:
         assert exchange is self.exchange
+        self.write(data)
         self.replies += 1
 
     def cancel(self, exchange: Exchange) -> None:

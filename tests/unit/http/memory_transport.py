@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from cadenza.http.body import BodyLimits, RequestBody
+from cadenza.http.body import AWAITING_CONTINUE, RECEIVING, BodyLimits, RequestBody
 from cadenza.http.exchange import Exchange, Request
 from cadenza.http.headers import Headers, TrustedProxies
 
@@ -31,9 +31,9 @@ class MemoryTransport:
         self.parts: deque[bytes] = deque()  # of the body that is still to come; an empty one ends it
         self.pause_s = 0.0  # before each part
         self.drained = asyncio.Event()
-        request = Request(method, "/path", b"", fields or [], is_http_1_0=is_http_1_0)
-        body = RequestBody(limits or BodyLimits(), expects_continue=request.expects_continue)
-        self.exchange = Exchange(self, request, body, keep_alive=keep_alive)
+        request = Request(method, "/path", b"", fields or [], is_http_1_0=is_http_1_0, keep_alive=keep_alive)
+        body = RequestBody(limits or BodyLimits(), AWAITING_CONTINUE if request.expects_continue else RECEIVING)
+        self.exchange = Exchange(self, request, body, request.keep_alive)
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
@@ -53,8 +53,9 @@ class MemoryTransport:
         else:
             self.exchange.body.end()
 
-    def reply_complete(self, exchange: Exchange) -> None:
+    def finish(self, exchange: Exchange, data: bytes) -> None:
         assert exchange is self.exchange
+        self.write(data)
         self.completed.append(exchange.keep_alive)
 
     def cancel(self, exchange: Exchange) -> None:

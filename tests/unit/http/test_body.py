@@ -25,7 +25,7 @@ on_asyncio = pytest.mark.asyncio(loop_factories=["asyncio"])  # the only loop wh
 
 
 def new_body(*parts: bytes, limits: BodyLimits | None = None, is_complete: bool = False) -> RequestBody:
-    body = RequestBody(limits or BodyLimits(), expects_continue=False)
+    body = RequestBody(limits or BodyLimits())
     for part in parts:
         body.feed(part)
     if is_complete:
@@ -66,13 +66,13 @@ async def test_a_complete_body_is_not_asked_for(parts: list[bytes]) -> None:
 @pytest.mark.parametrize("parts", [[], [b"one"], [b"one", b"two"]])
 def test_the_table_of_states(expects_continue: bool, parts: list[bytes]) -> None:
     """Bytes and the end lead to the states of the table, and nothing may follow the end."""
-    body = RequestBody(BodyLimits(), expects_continue=expects_continue)
+    first = BodyState.AWAITING_CONTINUE if expects_continue else BodyState.RECEIVING
+    body = RequestBody(BodyLimits(), first)
     states = [body.state]
     for part in parts:
         body.feed(part)
         states.append(body.state)
     body.end()
-    first = BodyState.AWAITING_CONTINUE if expects_continue else BodyState.RECEIVING
     assert [*states, body.state] == [first, *[BodyState.RECEIVING for _ in parts], BodyState.COMPLETE]
     with pytest.raises(KeyError):
         body.feed(b"more")

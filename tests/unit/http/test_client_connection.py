@@ -35,7 +35,7 @@ async def open_response() -> tuple[ClientConnection, RecordingTransport]:
     """A response whose head has arrived."""
     connection, transport = ClientConnection(), RecordingTransport()
     connection.connection_made(transport)
-    sending = asyncio.create_task(connection.send(b"GET / HTTP/1.1\r\n\r\n"))
+    sending = asyncio.ensure_future(connection.send(b"GET / HTTP/1.1\r\n\r\n"))
     await asyncio.sleep(0)
     connection.data_received(HEAD)
     await sending

@@ -36,8 +36,8 @@ async def test_the_one_that_was_quiet_for_longest_makes_room(clock: Clock) -> No
     connections = Connections(LIMITS)
     first, second, third = fill(connections, 3)
     for one in (second, first, third):
-        connections.note_busy(one)
-        connections.note_quiet(one, asyncio.get_running_loop().time())
+        connections.quiet.pop(one)
+        connections.quiet[one] = asyncio.get_running_loop().time()
     await clock.leap(LIMITS.quiet_s_min + 1)
     assert connections.find_room(0) is Room.SERVE
     assert [one.is_aborted for one in (first, second, third)] == [False, True, False]
@@ -59,11 +59,11 @@ async def test_busy_connections_are_never_closed(clock: Clock) -> None:
     connections = Connections(LIMITS)
     made = fill(connections, 3)
     for one in made:
-        connections.note_busy(one)
+        connections.quiet.pop(one)
     await clock.leap(1000)
     assert connections.find_room(0) is Room.REFUSE
     for one in fill(connections, 2):
-        connections.note_busy(one)
+        connections.quiet.pop(one)
     assert connections.find_room(0) is Room.NONE
     assert not any(one.is_aborted for one in made)
     connections.remove(made[0])

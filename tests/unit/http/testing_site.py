@@ -33,9 +33,9 @@ class ObservedConnection(Connection):
         self.received_bytes += len(data)
         super().data_received(data)
 
-    def receive_head(self, request: Request, *, keep_alive: bool, whole: bytes = b"") -> None:
+    def receive_head(self, request: Request, whole: bytes = b"") -> None:
         self.heads += 1
-        super().receive_head(request, keep_alive=keep_alive, whole=whole)
+        super().receive_head(request, whole)
 
     def resume_writing(self) -> None:
         self.resumed += 1
