@@ -1,7 +1,7 @@
 """A valid chat request, which gateway/validate.py makes from a body, and the types of replies as the API shows them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,11 +11,10 @@ from cadenza.core.content import Content
 from cadenza.core.message_json import find_words
 from cadenza.core.money import format_dollars
 from cadenza.core.prices import Pricing, PricingChange
-from cadenza.core.records import Usage
+from cadenza.core.records import FinishReason, Usage
 from cadenza.core.sent import counted_texts
 from cadenza.core.tool_calls import ToolCallDelta
 
-FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 # The sampling fields of OpenAI's interface that go upstream as they are.
 SAMPLING = (
     "temperature",

@@ -15,6 +15,7 @@ OUTPUT_TOKENS_MAX = 131_072
 CONTEXT_TOKENS_MAX = 1_000_000
 Period = Literal["total", "month"]
 PERIODS: tuple[Period, ...] = ("total", "month")  # of a spend cap
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 SEARCH = "search"  # the class of a charged web search: no client can name it
 DISCONNECTED_STATUS = 499  # of an outcome: the client disconnected before its reply was complete
 
@@ -121,7 +122,7 @@ class ReplyResult(msgspec.Struct, frozen=True):
     """How an upstream's reply ended. It has a finish reason, or the fault that broke it off."""
 
     usage: Usage
-    finish_reason: str | None
+    finish_reason: FinishReason | None
     fault: str | None = None
     is_free: bool = False  # it failed before anything was delivered
     is_doubtful: bool = False  # the upstream's counts could not be true

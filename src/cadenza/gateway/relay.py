@@ -77,23 +77,26 @@ class WholeRelay:
         return self._meter.result()
 
     def finish(self, result: ReplyResult) -> None:
-        reason, content = self._meter.finish_reason, "".join(self._texts)
-        assert reason
-        has_other = bool(self._deltas or "refusal" in self._extras)
-        message = ReplyMessage(content=None if has_other and not content else content)
+        head, content = self._head, "".join(self._texts)
+        message = ReplyMessage(content=content)
         if self._extras or self._deltas:
-            calls = assemble_calls(self._deltas) if self._deltas else UNSET
-            message = msgspec.structs.replace(message, **self._joined_extras(), tool_calls=calls)
-        if self._head.sources:
+            has_other = self._deltas or "refusal" in self._extras
+            message = ReplyMessage(
+                content=None if has_other and not content else content,
+                tool_calls=assemble_calls(self._deltas) if self._deltas else UNSET,
+                **self._joined_extras(),
+            )
+        if head.sources:
             message = msgspec.structs.replace(message, annotations=self._annotations)
+        assert result.finish_reason
         completion = Completion(
-            id=self._head.completion_id,
-            created=self._head.created,
-            model=self._head.class_id,
-            choices=(Choice(message=message, finish_reason=reason),),
-            usage=usage_object(result.usage, self._head.shown_cost_nano(result.usage)),
+            id=head.completion_id,
+            created=head.created,
+            model=head.class_id,
+            choices=(Choice(message=message, finish_reason=result.finish_reason),),
+            usage=usage_object(result.usage, head.shown_cost_nano(result.usage)),
         )
-        self._answers.send_json(msgspec.json.encode(completion), self._head.headers)
+        self._answers.send_json(msgspec.json.encode(completion), head.headers)
 
     def take(self, piece: Piece) -> None:
         self._meter.take(piece)
@@ -103,6 +106,10 @@ class WholeRelay:
                 self._extras.setdefault(name, []).append(value)
         if piece.calls and self._calls:
             self._deltas += self._calls.take(piece.calls)
+
+    def take_texts(self, texts: list[str]) -> bool:
+        self._texts += texts
+        return True
 
     def flush(self) -> bool:
         return True
@@ -156,7 +163,7 @@ class StreamRelay:
         if result.fault:
             self._exchange.abort_stream(error_event("The model's answer broke off before its end. Retry."))
             return
-        reason, events = self._meter.finish_reason, self._events
+        reason, events = result.finish_reason, self._events
         assert reason
         if self._grounded and self._head.sources:
             self._exchange.write(events.annotations(self._grounded.annotations()))
@@ -189,20 +196,32 @@ class StreamRelay:
             self._unsent_texts.append(text_of_calls(deltas))
             self._meter.has_calls = True
 
+    def take_texts(self, texts: list[str]) -> bool:
+        if self._grounded:
+            for text in texts:
+                self._take_answer(self._grounded.take(text))
+            return self.flush()
+        if len(texts) == 1:
+            return self._send(self._events.content(texts[0]), texts[0])
+        return self._send(b"".join(map(self._events.content, texts)), "".join(texts))
+
     def flush(self) -> bool:
         """Send everything that arrived together in one write. False if the client is congested."""
-        exchange, unsent = self._exchange, self._unsent
-        if unsent:
-            texts = self._unsent_texts
-            data, text = (unsent[0], texts[0]) if len(unsent) == 1 else (b"".join(unsent), "".join(texts))
-            unsent.clear()
-            texts.clear()
-            if exchange.write(data):
-                self._meter.deliver(text)
-                sent_s = exchange.last_write_s
-                gap_s, self._sent_s = sent_s - self._sent_s, sent_s
-                if gap_s > exchange.gap_s:
-                    exchange.gap_s = gap_s
+        if not self._unsent:
+            return not self._exchange.transport.is_congested
+        data, text = b"".join(self._unsent), "".join(self._unsent_texts)
+        self._unsent.clear()
+        self._unsent_texts.clear()
+        return self._send(data, text)
+
+    def _send(self, data: bytes, text: str) -> bool:
+        exchange = self._exchange
+        if exchange.write(data):
+            self._meter.deliver(text)
+            sent_s = exchange.last_write_s
+            gap_s, self._sent_s = sent_s - self._sent_s, sent_s
+            if gap_s > exchange.gap_s:
+                exchange.gap_s = gap_s
         return not exchange.transport.is_congested  # a property would take 0.2 µs of each chunk
 
     async def drain(self) -> None:

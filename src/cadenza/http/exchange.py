@@ -6,6 +6,7 @@ Its bytes go straight to the transport, without a queue or another task.
 
 import asyncio
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 from enum import Enum, IntEnum, auto
 from functools import lru_cache
@@ -61,7 +62,8 @@ class Transport(Protocol):
     @property
     def proxies(self) -> TrustedProxies: ...
 
-    def write(self, data: bytes) -> None: ...
+    @property
+    def write(self) -> Callable[[bytes], object]: ...
 
     async def drain(self) -> None:
         """Return once the client reads again, or is gone."""
@@ -235,7 +237,8 @@ class Exchange(msgspec.Struct, eq=False):
 
         Bytes handed over count as delivered, even if the client disconnects before it reads them.
         """
-        if WRITE[self.state] is ABANDONED:
+        if self.state is not STREAMING:
+            assert WRITE[self.state] is ABANDONED
             return False
         self.transport.write(data if self.request.is_http_1_0 or not data else b"%x\r\n%b\r\n" % (len(data), data))
         self.last_write_s = time.monotonic()

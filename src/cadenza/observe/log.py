@@ -62,7 +62,7 @@ class Log(structlog.make_filtering_bound_logger(logging.INFO)):  # type: ignore[
     def request(self, line: RequestLine) -> None:
         """Write it. For JSON it takes 2 µs; `info("request", …)` takes 11."""
         if self._logger.is_json:
-            self._logger.write(msgspec.json.encode(line).decode())
+            self._logger.add(msgspec.json.encode(line))
         else:
             facts = msgspec.to_builtins(line)
             del facts["level"], facts["timestamp"]  # the processors add them
@@ -119,9 +119,9 @@ class LogWriter:
         self._unreported = 0  # dropped lines that the log does not mention yet
         self._thread: threading.Thread | None = None
 
-    def put(self, lines: list[str]) -> None:
+    def put(self, lines: list[bytes]) -> None:
         """Queue lines to be written; never waits."""
-        text = ("\n".join(lines) + "\n").encode(errors="backslashreplace")
+        text = b"\n".join([*lines, b""])
         with self._counts:
             if self._waiting_bytes + len(text) > BYTES_MAX:
                 self._drop(len(lines))
@@ -197,7 +197,7 @@ class Lines:
         self.is_json = not stream.isatty()
         self._writer = LogWriter(stream, self._render_dropped, in_thread=wait_s > 0)
         self._wait_s = wait_s
-        self._waiting: list[str] = []
+        self._waiting: list[bytes] = []
         self._loop: asyncio.AbstractEventLoop | None = None  # it has a timer that hands the lines over
         atexit.register(self._close)
 
@@ -206,6 +206,11 @@ class Lines:
         return self._writer.dropped
 
     def write(self, line: str) -> None:
+        self.add(line.encode(errors="backslashreplace"))
+
+    debug = info = warning = error = critical = write  # structlog calls the method of the line's level
+
+    def add(self, line: bytes) -> None:
         self._waiting.append(line)
         if self._loop and not self._loop.is_closed():
             return
@@ -218,8 +223,6 @@ class Lines:
             self._hand_over()
             if not self._writer.is_stuck:
                 self._writer.flush(FLUSH_S)
-
-    debug = info = warning = error = critical = write  # structlog calls the method of the line's level
 
     def _hand_over(self) -> None:
         self._loop = None

@@ -19,20 +19,20 @@ MOVES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class LabelledCounter(Collector):
-    """A counter by labels for every request. An addition takes 0.4 µs; the library's own counter takes 2.7."""
+    """A counter by labels for every request. An addition to `counts` takes 0.1 µs; the library's counter takes 2.7."""
 
     def __init__(self, name: str, description: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
         self._family = (name, description, labels)
-        self._values: dict[tuple[str | int, ...], float] = defaultdict(int)
+        self.counts: dict[tuple[str | int, ...], float] = defaultdict(int)
         registry.register(self)
 
-    def add(self, *labels: str | int, amount: float = 1) -> None:
-        self._values[labels] += amount
+    def add(self, *labels: str, amount: float = 1) -> None:
+        self.counts[labels] += amount
 
     def collect(self) -> Iterator[Metric]:
         name, description, labels = self._family
         family = CounterMetricFamily(name, description, labels=labels)
-        for values, count in self._values.items():
+        for values, count in self.counts.items():
             family.add_metric([*map(str, values)], count)
         yield family
 

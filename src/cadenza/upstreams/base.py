@@ -135,6 +135,9 @@ class Sink(Protocol):
 
     def take(self, piece: Piece, /) -> None: ...
 
+    def take_texts(self, texts: list[str], /) -> bool:
+        """Pieces of text alone that arrived together: the same as `take` for each of them and then `flush`."""
+
     def flush(self) -> bool:
         """Called after the pieces that arrived together. False if the sink is congested: then wait for `drain`."""
 
@@ -169,6 +172,11 @@ class Collector:
 
     def take(self, piece: Piece) -> None:
         self.pieces.append(piece)
+
+    def take_texts(self, texts: list[str]) -> bool:
+        for text in texts:
+            self.take(Piece(text, has_begun=True))
+        return self.flush()
 
     def flush(self) -> bool:
         return True

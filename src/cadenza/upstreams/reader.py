@@ -202,7 +202,10 @@ def _usage_elsewhere(document: _Document) -> object:
     """Kimi counts in the choice, and Groq once did so in a field of its own."""
     if isinstance(document.x_groq, dict) and "usage" in document.x_groq:
         return document.x_groq["usage"]
-    return next((choice.usage for choice in document.choices or () if choice.usage), None)
+    for choice in document.choices or ():
+        if choice.usage:
+            return choice.usage
+    return None
 
 
 def _usage(value: object) -> Usage | None:

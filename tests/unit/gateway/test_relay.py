@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.core.chat import FinishReason
 from cadenza.core.money import Price
-from cadenza.core.records import ReplyResult, Usage
+from cadenza.core.records import FinishReason, ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallPart
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.chunks import Chunks

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.chat import FinishReason, call_object
+from cadenza.core.chat import call_object
 from cadenza.core.money import format_dollars
-from cadenza.core.records import ReplyResult, Usage
+from cadenza.core.records import FinishReason, ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.meter import UsageMeter
@@ -114,6 +114,9 @@ class ChatRelay(StreamRelay):
         result = await super().run(reply)
         await self._render(is_end=True)
         return result
+
+    def take_texts(self, texts: list[str]) -> bool:
+        return super().take_texts(texts) and not self._markdown.is_due
 
     def flush(self) -> bool:
         return super().flush() and not self._markdown.is_due
