@@ -57,7 +57,8 @@ async def test_keys_are_found_among_unknown_ones(store: Store) -> None:
     key_cache = KeyCache(store, Presence(store), PATIENCE_S)
     found = await asyncio.gather(*(key_cache.find(digest) for digest in [*UNKNOWN, *digests]))
     assert not any(found[: len(UNKNOWN)])
-    assert [(key.id, key.balance_nano) for key in found if key] == [("key_0", 0), ("key_1", 0), ("key_2", 0)]
+    callers = [key.principal for key in found if key]
+    assert [(one.key_id, one.balance_nano) for one in callers] == [("key_0", 0), ("key_1", 0), ("key_2", 0)]
     assert found[-1] == await keys.look_up(store, digests[-1])
 
 
@@ -156,7 +157,7 @@ async def test_a_look_up_that_is_cancelled_leaves_the_others(watched: WatchedPos
     await watched.has_begun.wait()
     finding[0].cancel()
     found = await asyncio.gather(*finding[1:])
-    assert [key.id for key in found if key] == ["key_a", "key_a"]
+    assert [key.principal.key_id for key in found if key] == ["key_a", "key_a"]
     assert watched.queries == 1
 
 

@@ -73,7 +73,7 @@ class Shares:
             return False
         self.taken += 1
         self._held[key] = self._held.get(key, 0) + 1
-        if (want := self._wants.get(key)) is not None:
+        if self._wants and (want := self._wants.get(key)) is not None:
             want.count -= 1
             if want.count <= 0:
                 del self._wants[key]

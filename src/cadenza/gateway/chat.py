@@ -17,7 +17,6 @@ from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
-from cadenza.gateway.answers import Heartbeat
 from cadenza.gateway.billing import Credit, size_hold
 from cadenza.gateway.credit_errors import check_least_credit
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header, passed_fields
@@ -51,9 +50,10 @@ MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     snapshot, grounder, principal, record = request.snapshot, gateway.grounder, request.principal, request.record
     tokenizer, at = gateway.dispatcher.tokenizer, record.at
-    upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
-    chat = read_chat_now(request.exchange, upload)  # 415 400
-    chat = chat or await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 413 402 408 429
+    key_id, least_nano = principal.key_id, snapshot.catalogue.least_nano
+    chat = read_chat_now(request.exchange) or await read_chat(  # 415 400 413 402 408 429
+        request.exchange, Upload(gateway.uploads, principal, least_nano), gateway.large_bodies, principal
+    )
     at("read")
     served, media = snapshot.catalogue.find(chat.model, principal), chat.media  # 400
     if chat.needs or chat.files:
@@ -65,22 +65,22 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     prompt = PromptSize(tokenizer, served.character, texts, body_bytes, media, plan.fields_bytes)
     if chat.extra:
         count_passed_fields(chat.extra, plan, prompt)  # 400
-    wants_pings = chat.stream and upload.is_solvent
-    heartbeat = Heartbeat(request.exchange, request.answers, gateway.ping_s if wants_pings else None)
     slot = gateway.slots.take_now(key_id)
     if slot is None:
         slot = await wait_for_slot(gateway.slots, key_id, gateway.observer.metrics)  # 429
         request.record.note("slot")
-    with slot, heartbeat:
+    with slot:
         at("admitted")
+        if chat.stream and principal.balance_nano >= least_nano:
+            request.answers.start_pings(gateway.ping_s)
         wanted = find_wanted(chat, principal, request.exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
-        if not prompt.is_quick or 2 * prompt.size_bytes > plan.spare_tokens:  # it may be too long for a window
+        if 2 * prompt.size_bytes > plan.spare_tokens:  # it may be too long for a window
             plan = await fit(plan, served.prices, prompt, chat, principal.balance_nano)  # 400 402
-        quote = size_hold(request, served, plan, chat, prompt)
+        hold = size_hold(request, served, plan, chat, prompt)
         at("quoted")
-        async with Credit(gateway.ledger, tokenizer, record, quote) as credit:  # 402 409 429
+        async with Credit(gateway.ledger, record, hold, prompt, plan.context_tokens) as credit:  # 402 409 429
             at("held")
             ask = compose(chat, served.character, prompt, credit, plan, grounding)
             if chat.leading_system or grounding.edits:
@@ -92,7 +92,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
                 at("opened")
                 if chat.extra or reply.route.drops:
                     request.answers.headers += ignored_header(chat.extra, chat.sampling, reply.route)
-                relay = start_relay(request, chat, quote.hold, credit, ask, grounding)
+                relay = start_relay(request, chat, hold, credit, ask, grounding)
                 result = await relay.run(reply)
                 at("relayed")
                 await credit.settle(result)
@@ -101,11 +101,11 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
                 at("finished")
 
 
-def read_chat_now(exchange: Exchange, budget: BodyBudget) -> ChatRequest | None:
+def read_chat_now(exchange: Exchange) -> ChatRequest | None:
     """The chat, if its body has arrived and is small, as most are."""
     if exchange.body.is_complete and exchange.body.unread_bytes <= INLINE_BYTES:
         _check_headers(exchange.request)
-        return parse_chat(exchange.body.take(budget))
+        return parse_chat(exchange.body.take())
     return None
 
 
@@ -131,7 +131,7 @@ async def read_body(exchange: Exchange, budget: BodyBudget) -> bytes | bytearray
 
 def _check_headers(request: Request) -> None:
     headers = request.headers
-    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+    if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
         raise UnsupportedEncoding
     if SWITCH in headers:
         is_turned_off(request)  # refuses an unknown value, with tools too
@@ -167,10 +167,7 @@ def start_relay(
         price=hold.price,
         has_tools=bool(chat.tools),
         headers=limit + grounding.headers,
-        sources=grounding.sources,
-        fence_ids=grounding.fence_ids,
-        cut_files=grounding.cut_files,
-        grounding_nano=grounding.charged_nano,
+        grounding=grounding,
         shows_cost=chat.wants_cost or request.principal.shows_cost,
     )
     if chat.stream:

@@ -238,8 +238,7 @@ class Exchange(msgspec.Struct, eq=False):
         Bytes handed over count as delivered, even if the client disconnects before it reads them.
         """
         if self.state is not STREAMING:
-            assert WRITE[self.state] is ABANDONED
-            return False
+            return WRITE[self.state] is STREAMING  # False, or a KeyError
         self.transport.write(data if self.request.is_http_1_0 or not data else b"%x\r\n%b\r\n" % (len(data), data))
         self.last_write_s = time.monotonic()
         return True

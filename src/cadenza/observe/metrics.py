@@ -50,23 +50,20 @@ class LabelledHistogram(Collector):
     ) -> None:
         self._family = (name, description, [label] if label else [])
         self._bounds = bounds
-        self._cells: dict[str, list[float]] = {}  # by label: the sum, and then the counts of the buckets
+        empty = [0.0, *[0] * (len(bounds) + 1)]  # the sum, and the counts of the buckets
+        self._cells = defaultdict[str, list[float]](empty.copy)  # by label
         registry.register(self)
         if not label:
-            self._begin("")  # shown before the first value, as the library does
+            self._cells[""] = empty.copy()  # shown before the first value, as the library does
 
     def add(self, label: str, value: float) -> None:
-        cell = self._cells.get(label) or self._begin(label)
+        cell = self._cells[label]
         cell[0] += value
         cell[1 + bisect_left(self._bounds, value)] += 1
 
     def count(self, label: str = "") -> int:
         """How many values were added."""
         return int(sum(self._cells.get(label, ())[1:]))
-
-    def _begin(self, label: str) -> list[float]:
-        cell = self._cells[label] = [0.0] + [0] * (len(self._bounds) + 1)
-        return cell
 
     def collect(self) -> Iterator[Metric]:
         name, description, labels = self._family

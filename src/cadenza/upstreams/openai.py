@@ -19,7 +19,7 @@ from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece, Prob
 from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
 from cadenza.upstreams.reader import EXTRAS, read_models, read_whole
-from cadenza.upstreams.stream import BEGINNING, ENDED, FINISHED, ReplyStream
+from cadenza.upstreams.stream import ANSWERING, BEGINNING, ENDED, FINISHED, ReplyStream
 from cadenza.upstreams.writer import RequestWriter
 
 OK = 200
@@ -204,10 +204,10 @@ class HttpReply:
 
         def receive(data: bytes) -> float:
             """Feed a part of the body to the sink; return the deadline for the next part, or STOP."""
-            if not stream.feed(data, sink) or stream.phase is ENDED:
+            if not stream.feed(data, sink):
                 return STOP
-            if stream.phase is FINISHED:
-                return self._next_deadline(stream)
+            if stream.phase is not ANSWERING:
+                return STOP if stream.phase is ENDED else self._next_deadline(stream)
             next_s = clock() + idle_s
             return next_s if next_s < self._deadline_s else self._deadline_s
 

@@ -124,26 +124,26 @@ class ChunkReader:
         self._before = self._after = b""  # around the text of an event, as sent
         self._data_before = self._data_after = b""  # around it in the data of an event
         self._between = b""  # the end of one event and the start of the next
-        self._around_bytes = self._data_around_bytes = -1  # the lengths of `before` and `after`, once known
 
     def recognise(self, data: bytes) -> list[str] | None:
         """The texts, if the data is whole events that differ from the last decoded one only in their text.
 
         Such a text has no control characters, so it cannot contain the end of a line or of an event.
         """
-        content = data.removeprefix(self._before).removesuffix(self._after)
-        if len(data) - len(content) != self._around_bytes:
+        rest = data.removeprefix(self._before)
+        content = rest.removesuffix(self._after)
+        if rest is data or content is rest:  # nothing was removed: bytes return themselves
             return None
-        if QUOTE in content:
-            texts = list(map(_plain_text, content.split(self._between)))
-            return texts if all(texts) else None
-        text = _plain_text(content)
-        return [text] if text else None
+        if text := _plain_text(content):
+            return [text]
+        texts = list(map(_plain_text, content.split(self._between)))
+        return texts if all(texts) else None
 
     def read(self, data: bytes) -> Piece | None:
         """The piece in one event; None for the terminator."""
-        content = data.removeprefix(self._data_before).removesuffix(self._data_after)
-        if len(data) - len(content) == self._data_around_bytes and (text := _plain_text(content)):
+        rest = data.removeprefix(self._data_before)
+        content = rest.removesuffix(self._data_after)
+        if rest is not data and content is not rest and (text := _plain_text(content)):
             return Piece(text, None, None, False, True)  # keywords would cost 0.2 µs more
         piece = read_chunk(data, self._extras)
         if piece and piece.content and BACKSLASH not in data and LF not in data:
@@ -164,15 +164,14 @@ class ChunkReader:
             self._data_before, self._data_after = data[:start], data[start + len(written) - len(name) - 1 :]
             self._before, self._after = b"data: " + self._data_before, self._data_after + b"\n\n"
             self._between = self._after + self._before
-            self._data_around_bytes = len(self._data_before) + len(self._data_after)
-            self._around_bytes = len(self._between)
 
 
 def _plain_text(content: bytes) -> str:
     """The text, if its JSON is written without escapes; else nothing. Invalid text is left to the decoder."""
+    if QUOTE in content or BACKSLASH in content:
+        return ""
     try:
         text = content.decode()
     except UnicodeDecodeError:
         return ""
-    is_plain = '"' not in text and "\\" not in text and (text.isprintable() or not CONTROL.search(text))
-    return text if is_plain else ""
+    return text if text.isprintable() or not CONTROL.search(text) else ""
