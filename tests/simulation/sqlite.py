@@ -102,6 +102,9 @@ class SimulatedTransaction:
         for one in values:
             self._run(statement, one)
 
+    def insert_rows(self, statement: Statement, rows: Sequence[Row]) -> None:
+        self.change_each(statement, [dict(zip(statement.columns or (), row, strict=True)) for row in rows])
+
     def announce(self) -> None:
         """Other processes see every commit, so this is for the watchers of the same store."""
         self.is_announced = True

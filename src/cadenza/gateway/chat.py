@@ -169,10 +169,7 @@ def start_relay(
         price=hold.price,
         has_tools=bool(chat.tools),
         headers=limit + grounding.headers,
-        sources=grounding.sources,
-        fence_ids=grounding.fence_ids,
-        cut_files=grounding.cut_files,
-        grounding_nano=grounding.charged_nano,
+        grounding=grounding,
         shows_cost=chat.wants_cost or request.principal.shows_cost,
     )
     if chat.stream:

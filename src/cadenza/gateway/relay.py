@@ -22,8 +22,7 @@ from cadenza.gateway.answers import Answers, error_event
 from cadenza.gateway.chunks import Chunks, Events
 from cadenza.gateway.meter import UsageMeter
 from cadenza.grounding.answer import GroundedStream, ground_whole
-from cadenza.grounding.material import ShownFile
-from cadenza.grounding.search.records import Source
+from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.http.events import DONE
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import NO_EXTRAS, Fault, OpenReply, Piece
@@ -38,14 +37,11 @@ class ReplyHead(Content, msgspec.Struct, frozen=True):
     price: Price
     has_tools: bool = False
     headers: bytes = b""
-    sources: tuple[Source, ...] = ()  # that the answer may cite
-    fence_ids: tuple[str, ...] = ()  # of reference material
-    cut_files: tuple[ShownFile, ...] = ()  # that the model sees in part
-    grounding_nano: int = 0  # charged in addition to the reply, for a web search
+    grounding: Grounding = NO_GROUNDING
     shows_cost: bool = False  # the usage of the reply has its cost
 
     def shown_cost_nano(self, usage: Usage) -> int | None:
-        return self.price.charge(usage) + self.grounding_nano if self.shows_cost else None
+        return self.price.charge(usage) + self.grounding.charged_nano if self.shows_cost else None
 
 
 class WholeRelay:
@@ -70,9 +66,10 @@ class WholeRelay:
         if self._meter.needs_count:
             text = "".join(self._texts) + text_of_extras(self._joined_extras()) + text_of_calls(self._deltas)
             await self._meter.count_whole(text)
-        if self._head.fence_ids:
-            content, ids = "".join(self._texts), self._head.fence_ids
-            content, self._annotations = await ground_whole(content, ids, self._head.sources)
+        grounding = self._head.grounding
+        if grounding.fence_ids:
+            content, ids = "".join(self._texts), grounding.fence_ids
+            content, self._annotations = await ground_whole(content, ids, grounding.sources)
             self._texts = [content]
         return self._meter.result()
 
@@ -86,7 +83,7 @@ class WholeRelay:
                 tool_calls=assemble_calls(self._deltas) if self._deltas else UNSET,
                 **self._joined_extras(),
             )
-        if head.sources:
+        if head.grounding.sources:
             message = msgspec.structs.replace(message, annotations=self._annotations)
         assert result.finish_reason
         completion = Completion(
@@ -136,7 +133,8 @@ class StreamRelay:
         self._calls = ToolCallNormalizer() if head.has_tools else None
         self._unsent: list[bytes] = []  # chunks, until the pieces that arrived together are all here
         self._unsent_texts: list[str] = []
-        self._grounded = GroundedStream(head.fence_ids, head.sources) if head.fence_ids else None
+        ids, sources = head.grounding.fence_ids, head.grounding.sources
+        self._grounded = GroundedStream(ids, sources) if ids else None
         self._sent_s = math.inf  # when the last chunk was sent, by the monotonic clock
 
     async def run(self, reply: OpenReply) -> ReplyResult:
@@ -165,7 +163,7 @@ class StreamRelay:
             return
         reason, events = result.finish_reason, self._events
         assert reason
-        if self._grounded and self._head.sources:
+        if self._grounded and self._head.grounding.sources:
             self._exchange.write(events.annotations(self._grounded.annotations()))
         cost_nano = self._head.shown_cost_nano(result.usage)
         self._exchange.finish_stream(events.finish(reason) + events.usage(result.usage, cost_nano) + DONE)

@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from enum import IntEnum, auto
+from itertools import chain
 from typing import cast
 
 import httptools
@@ -77,7 +78,7 @@ class ClientConnection(asyncio.Protocol):
         self._buffer: list[bytes] = []  # parts of the body
         self._buffered_bytes = 0  # of those that wait for a receiver
         self._parser = httptools.HttpResponseParser(self)
-        self._fields: list[tuple[bytes, bytes]] = []  # header names and values, as they were sent
+        self._fields: list[tuple[bytes, bytes]] = []  # names in lower case, and values
         self._overhead_bytes = 0  # everything since the last byte of a body: heads, trailers, chunk sizes
         self._keeps_alive = False
         self._idle_since_s = 0.0
@@ -249,7 +250,7 @@ class ClientConnection(asyncio.Protocol):
             self._overhead_bytes = 0
             if receiver := self._receiver:
                 self._hand_over(receiver, parts.pop() if len(parts) == 1 else self.take_arrived())
-            else:
+            elif self._state is READING_BODY:
                 self._note_buffered(sum(map(len, parts[kept:])))
         if self._state is not state and self.status:  # the head or the body is complete
             self._wake()
@@ -272,13 +273,15 @@ class ClientConnection(asyncio.Protocol):
             raise Broken  # a second response to one request
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields.append((name, value))
+        self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         fields = self._fields
-        headers = self.headers = {name.lower(): value for name, value in fields}
-        if len(headers) < len(fields) and _is_framed_twice(fields):
-            raise Broken
+        if sum(map(len, chain.from_iterable(fields))) > HEAD_BYTES_MAX:
+            raise Broken  # however much came in one read
+        headers = self.headers = dict(fields)
+        if len(headers) < len(fields) and sum(name in FRAMING for name, _ in fields) > len(FRAMING & headers.keys()):
+            raise Broken  # a body that is framed twice
         coding = headers.get(b"transfer-encoding")
         if coding is not None and coding.strip().lower() != b"chunked":
             raise Broken  # a body that cannot be read
@@ -319,11 +322,6 @@ class GuardedConnection(ClientConnection):
         if self._spare_bytes < 0:
             raise Broken
         self._buffer.append(data)
-
-
-def _is_framed_twice(fields: list[tuple[bytes, bytes]]) -> bool:
-    framing = [key for name, _ in fields if (key := name.lower()) in FRAMING]
-    return len(framing) > len(set(framing))
 
 
 async def read_body(response: ClientConnection, deadline_s: float, bytes_max: int) -> bytes:

@@ -131,7 +131,8 @@ class Committer:
 
     def _add(self, move: Move) -> "asyncio.Future[Answer]":
         self._backlog.add(move)
-        self._wake()
+        if self._starting is None:
+            self._wake()
         return move.answer
 
     def _wake(self) -> None:
@@ -267,17 +268,27 @@ class Committer:
                 else:
                     group[1].append(move)
         for account_id, (ends, holds) in groups.items():
-            ended = [move.end for move in ends if move.end]
-            wanted = [move.hold for move in holds if move.hold]
-            charged_nano = sum([_take_off_reserve(move) for move in ends])
+            ended, charged_nano = list[End](), 0
+            for move in ends:
+                assert move.end
+                ended.append(move.end)
+                if not move.is_off_reserve:  # the first time that it is written
+                    move.is_off_reserve = True
+                    charged_nano += move.end.due_nano
+            wanted = [move.hold for move in holds if move.hold] if holds else []
             demand = self._reserves.demand(account_id, charged_nano, wanted)
-            caps = self._reserves.caps.use(account_id, (end.hold.completion_id for end in ended))
-            built[account_id] = AccountMoves(account_id, demand, ended, wanted, caps), ends, holds
+            built[account_id] = (
+                AccountMoves(account_id, demand, ended, wanted, self._reserves.caps.use(account_id, ended)),
+                ends,
+                holds,
+            )
         return built
 
     def _answer(self, applied: Applied, ends: list[Move], holds: list[Move]) -> None:
-        answers = zip(holds, applied.answers, strict=True)
-        taken = [(move.hold, held) for move, held in answers if move.hold and isinstance(held, Held)]
+        taken = list[tuple[Hold, Held]]()
+        for move, answer in zip(holds, applied.answers, strict=True):
+            if move.hold and isinstance(answer, Held):
+                taken.append((move.hold, answer))
         self._reserves.written(applied.account, taken)
         if applied.account.has_caps or applied.account.id in self._reserves.caps:
             self._note_caps(applied, ends, holds)
@@ -429,11 +440,3 @@ class Committer:
             completion_id=what.completion_id if what else "",
             places=places(error),
         )
-
-
-def _take_off_reserve(move: Move) -> int:
-    """What is due for an end, the first time that it is written; 0 when it is retried."""
-    if move.end is None or move.is_off_reserve:
-        return 0
-    move.is_off_reserve = True
-    return move.end.due_nano

@@ -66,6 +66,9 @@ class Transaction(Protocol):
     def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
         """Run the statement once for each set of values."""
 
+    def insert_rows(self, statement: Statement, rows: Sequence[Row]) -> None:
+        """Insert rows, each with the values of the statement's columns. These are in the order of the table."""
+
     def announce(self) -> None:
         """Wake the watchers of all processes, this one's too, once the transaction is committed."""
 

@@ -54,37 +54,40 @@ sqlite3.register_adapter(type(None), {None: None}.__getitem__)
 
 
 class SqliteTransaction:
-    """Runs statements on one connection."""
+    """Runs statements on one connection, all of them with one cursor."""
 
-    __slots__ = ("_connection", "is_announced")
+    __slots__ = ("_cursor", "is_announced")
     combines_changes = False
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+        self._cursor = connection.cursor()
         self.is_announced = False
 
     def row(self, statement: Statement, values: Values) -> Row | None:
-        found: Row | None = self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
+        found: Row | None = self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
         return found
 
     def rows(self, statement: Statement, values: Values) -> list[Row]:
-        return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
+        return self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
 
     def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
         return [row for one in ids if (row := self.row(select.one, {**values, "id": one}))]
 
     def change(self, statement: Statement, values: Values) -> int:
-        return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
+        return self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
 
     def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
-        self._connection.executemany(statement.sqlite_text, map(statement.sqlite_values, values))
+        self._cursor.executemany(statement.sqlite_text, map(statement.sqlite_values, values))
+
+    def insert_rows(self, statement: Statement, rows: Sequence[Row]) -> None:
+        self._cursor.executemany(statement.sqlite_text, rows)
 
     def announce(self) -> None:
         """Other processes see every commit, so this is for our own watchers."""
         self.is_announced = True
 
     def overwrite_deleted(self) -> None:
-        self._connection.execute("PRAGMA secure_delete = ON").fetchone()
+        self._cursor.execute("PRAGMA secure_delete = ON").fetchone()
 
 
 class Write:
