@@ -86,7 +86,7 @@ class SimulatedRecord(RequestRecord):
         self.endpoint = "chat"
         self.principal = principal
         self._route: Route | None = None
-        self._steps: list[RequestStep] = []
+        self._steps: tuple[RequestStep, ...] = ()
         self._chat = chat
         self._class_id, self._version = "forte", 1
 

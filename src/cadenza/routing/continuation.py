@@ -103,7 +103,7 @@ class open_reply:  # noqa: N801 it is used like a function
         first, rest = (prompt_tokens, begun_tokens), (begun_tokens, -begun_tokens)
         for route, kind, tokens in ((broken, CONTINUED, first), (self.route, CONTINUATION, rest)):
             self._dispatcher.attempts.add(route, kind, *tokens)
-            self._wanted.record.also_billed.append(BilledPart(route.provider, route.model, *tokens))
+            self._wanted.record.also_billed += (BilledPart(route.provider, route.model, *tokens),)
         self._dispatcher.metrics.continued.labels(self.route.provider).inc()
 
 

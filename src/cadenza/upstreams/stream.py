@@ -134,11 +134,10 @@ class ChunkReader:
         content = rest.removesuffix(self._after)
         if rest is data or content is rest:  # nothing was removed: bytes return themselves
             return None
-        if QUOTE in content:
-            texts = list(map(_plain_text, content.split(self._between)))
-            return texts if all(texts) else None
-        text = _plain_text(content)
-        return [text] if text else None
+        if text := _plain_text(content):
+            return [text]
+        texts = list(map(_plain_text, content.split(self._between)))
+        return texts if all(texts) else None
 
     def read(self, data: bytes) -> Piece | None:
         """The piece in one event; None for the terminator."""
