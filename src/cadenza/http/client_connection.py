@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from enum import IntEnum, auto
+from itertools import chain
 from typing import cast
 
 import httptools
@@ -276,6 +277,8 @@ class ClientConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         fields = self._fields
+        if sum(map(len, chain.from_iterable(fields))) > HEAD_BYTES_MAX:
+            raise Broken  # however much came in one read
         headers = self.headers = dict(fields)
         if len(headers) < len(fields) and sum(name in FRAMING for name, _ in fields) > len(FRAMING & headers.keys()):
             raise Broken  # a body that is framed twice
