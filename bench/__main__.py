@@ -14,13 +14,12 @@ from pathlib import Path
 
 import rich.console
 
-from bench import alone, documents, fleet, idle, ledger, machine, measure
+from bench import alone, documents, fleet, growth, idle, ledger, machine, measure
 from bench.figures import Results, Section
 from bench.gateways.base import Gateway, running
 from bench.gateways.cadenza import Cadenza
 from bench.gateways.install import ROOT, WORK_DIR, debian_program
 from bench.gateways.table import all_gateways
-from bench.growth import SCALES, measure_growth
 from bench.machine import CannotRun
 from bench.measure import Site, measure_direct, measure_gateway
 from bench.plots import draw_plots
@@ -73,7 +72,7 @@ def read_options() -> argparse.Namespace:
         "--parts", default=",".join(PARTS), help="comma-separated parts to measure (default: %(default)s)"
     )
     parser.add_argument(
-        "--scale", choices=SCALES, help="how large the store grows (default: full, or quick with --quick)"
+        "--scale", choices=growth.SCALES, help="how large the store grows (default: full, or quick with --quick)"
     )
     parser.add_argument("--output", type=Path, help="folder for the report (default: .bench/report)")
     parser.add_argument("--publish", action="store_true", help="write the report of a full run to docs/performance")
@@ -97,11 +96,10 @@ def choose_gateways(only: str) -> list[Gateway]:
 
 
 def count_steps(options: argparse.Namespace, chosen: list[Gateway]) -> int:
-    sizes = SCALES[options.scale]
     steps = {
         "gateways": 2 + STEPS_PER_GATEWAY * len(chosen),
         "alone": len(ALONE),
-        "growth": len(sizes.accounts) + len(sizes.charges),
+        "growth": growth.count_steps(options.scale),
         "ledger": 1,
         "documents": 1,
         "fleet": fleet.count_steps(has_valkey=False),
@@ -120,7 +118,7 @@ def measure_parts(results: Results, site: Site, chosen: list[Gateway], options: 
     if has_own and "alone" in options.parts:
         results.sections += _sections_or_failure("Cadenza alone", lambda: measure_alone(site, is_quick=is_quick))
     if has_own and "growth" in options.parts:
-        results.sections += _sections_or_failure("Size of the store", lambda: measure_growth(site, options.scale))
+        results.sections += _sections_or_failure("Growth", lambda: growth.measure_growth(site, options.scale))
     if has_own and "ledger" in options.parts:
         site.step("the ledger")
         with machine.on_all_cores():

@@ -14,13 +14,14 @@ from functools import partial
 from sqlalchemy import text
 
 from cadenza.core.codes import digest_key, display_prefix, make_key
+from cadenza.core.spans import DAY_MS, Span
 from cadenza.store.address import open_store
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 
 SAMPLE = 1000
 GRANT_NANO = 10**12
-YEAR_MS = 365 * 24 * 60 * 60 * 1000
+YEAR_MS = 365 * DAY_MS
 EVERY_MS = YEAR_MS // 10_000_000  # between requests
 BATCH = 100_000
 WAIT_S = 600.0
@@ -81,6 +82,11 @@ class BulkStore:
         self.secrets: list[str] = []
         self._url = url
         self._since_ms = time.time_ns() // 1_000_000 - YEAR_MS
+
+    @property
+    def month(self) -> Span:
+        """The first 30 days of the charges."""
+        return Span(self._since_ms, self._since_ms + 30 * DAY_MS)
 
     def grow_accounts(self, accounts: int) -> None:
         """Add accounts up to this number, each with one key and a grant. The known keys are spread over all of them."""

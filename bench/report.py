@@ -32,7 +32,7 @@ TERMINAL_COLUMNS = (0, 2, 3, 4, 5, 7, 9)  # the columns that fit a terminal
 ALT_TEXTS = {
     "costs": "CPU time of each gateway per plain request and per stream, on a log scale",
     "first-token": "Time each gateway adds to the first token with 64 concurrent streams",
-    "growth": "CPU time of Cadenza per request by prompt length, stream length, number of keys and ledger length",
+    "growth": "CPU time of Cadenza per request by prompt, stream, body, connections, keys and length of the ledger",
     "history": "Instructions of each kind of request, by the date of the commit",
 }
 METHOD = """\

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from cadenza.core.records import Plan, Route
-from cadenza.gateway.chat import compose
 from cadenza.gateway.validate import parse_chat
 from cadenza.routing.prompt import Character
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.writer import RequestWriter
 from tests.environment import environment
-from tests.unit.gateway.prompts import Paid, prompt_of
+from tests.unit.gateway.prompts import Paid, ask_of, prompt_of
 
 WAIT_S = 250.0
 LAYER, FIRST, SECOND, QUESTION = "You are the layer.", "Answer in French.", "Be brief.", "What is a fugue?"
@@ -56,7 +55,7 @@ def written(system: Any) -> Any:
     """The body that goes upstream, as the service writes it for a route with this setting of `system`."""
     route = Route("local", "any", 8192, 1024, system=system)
     chat = parse_chat(json.dumps({"messages": MESSAGES}).encode())
-    ask = asyncio.run(compose(chat, Character(LAYER), prompt_of(100, 400), Paid(1024), Plan.of("forte", (route,))))
+    ask = asyncio.run(ask_of(chat, Character(LAYER), prompt_of(100, 400), Paid(1024), Plan.of("forte", (route,))))
     dialect = DIALECTS["llamacpp"]
     return json.loads(RequestWriter(dialect).write(route, ask))
 

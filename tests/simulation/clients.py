@@ -9,7 +9,7 @@ from cadenza.core.errors import CadenzaError
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Principal, ReplyResult, RequestStep, Route, Usage
 from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.billing import Credit, Quote, allowance
+from cadenza.gateway.billing import Credit, allowance
 from cadenza.gateway.request import RequestRecord
 from cadenza.ledger.rules import Held, Hold, Insufficient, Repeated
 from cadenza.routing.prompt import Character, PromptSize
@@ -86,7 +86,7 @@ class SimulatedRecord(RequestRecord):
         self.endpoint = "chat"
         self.principal = principal
         self._route: Route | None = None
-        self._steps: list[RequestStep] = []
+        self._steps: tuple[RequestStep, ...] = ()
         self._chat = chat
         self._class_id, self._version = "forte", 1
 
@@ -143,7 +143,7 @@ async def serve(world: "World", process: Process, chat: Chat, digest: bytes) -> 
 
 async def _serve_admitted(world: "World", chat: Chat, found: FoundKey) -> None:
     request, process, now_ms = chat.request, chat.process, chat.started_ms
-    principal = Principal(found.id, found.account_id, frozenset(), "forte", is_capped=bool(found.is_capped))
+    principal = found.principal
     record = SimulatedRecord(chat, principal)
     text = "x" * request.prompt_chars
     prompt = PromptSize(TOKENIZER, CHARACTER, lambda: [text], request.prompt_chars)
@@ -165,9 +165,8 @@ async def _serve_admitted(world: "World", chat: Chat, found: FoundKey) -> None:
         version=1,
         extra_tokens=0 if request.max_tokens else OUTPUT_TOKENS - allowance_tokens,
     )
-    quote = Quote(hold, prompt, WINDOW_TOKENS)
     began_s = process.loop.time()
-    async with Credit(process.ledger, TOKENIZER, record, quote) as credit:
+    async with Credit(process.ledger, record, hold, prompt, WINDOW_TOKENS) as credit:
         chat.waited_s = process.loop.time() - began_s
         result = await _relay(world, chat, credit)
         chat.due_nano = hold.due_nano(result.usage) if not result.is_free else 0

@@ -52,6 +52,9 @@ class DyingTransaction:
     def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
         self._tx.change_each(statement, values)
 
+    def insert_rows(self, statement: Statement, rows: Sequence[Row]) -> None:
+        self._tx.insert_rows(statement, rows)
+
     def announce(self) -> None:
         self._step()
         self._tx.announce()

@@ -120,7 +120,7 @@ async def test_given_credit_is_seen_everywhere(command: Store, database: str) ->
         async with asyncio.timeout(PATIENCE_S):
             await make_change(command, lambda tx: credit.grant(tx, "acct_a", 7, "", NOW_MS), PATIENT)
         found = [await each.key_cache.find(digest) for each in (one, two)]
-        assert [key.balance_nano for key in found if key] == [7, 7]
+        assert [key.principal.balance_nano for key in found if key] == [7, 7]
 
 
 async def test_a_process_that_hears_nothing_follows_at_its_next_beat(command: Store, database: str) -> None:

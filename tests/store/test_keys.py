@@ -153,10 +153,10 @@ async def test_an_account_has_one_key_of_the_web_application(store: Store, url: 
     assert first == second == await keys.find_web(store, "acct_a")
     found = await keys.look_up(store, first)
     assert found is not None
-    assert keys.scopes_of(found.scopes) == {"inference", "models", "usage"}
-    assert [key.id for key in await keys.list_for_account(store, "acct_a", with_web=True)] == [found.id]
+    assert found.principal.scopes == {"inference", "models", "usage"}
+    assert [key.id for key in await keys.list_for_account(store, "acct_a", with_web=True)] == [found.principal.key_id]
     assert await keys.list_for_account(store, "acct_a") == []
-    assert await store.transact(lambda tx: keys.find_by_prefix_or_id(tx, found.id)) == []
+    assert await store.transact(lambda tx: keys.find_by_prefix_or_id(tx, found.principal.key_id)) == []
 
 
 async def test_accounts_are_counted_and_listed_oldest_first(store: Store) -> None:

@@ -1,6 +1,8 @@
 """Look-ups of keys, on both databases: they find the newest state, and on Postgres those that wait share a query."""
 
 import asyncio
+import contextlib
+import sqlite3
 import time
 from collections.abc import AsyncIterator
 
@@ -55,7 +57,8 @@ async def test_keys_are_found_among_unknown_ones(store: Store) -> None:
     key_cache = KeyCache(store, Presence(store), PATIENCE_S)
     found = await asyncio.gather(*(key_cache.find(digest) for digest in [*UNKNOWN, *digests]))
     assert not any(found[: len(UNKNOWN)])
-    assert [(key.id, key.balance_nano) for key in found if key] == [("key_0", 0), ("key_1", 0), ("key_2", 0)]
+    callers = [key.principal for key in found if key]
+    assert [(one.key_id, one.balance_nano) for one in callers] == [("key_0", 0), ("key_1", 0), ("key_2", 0)]
     assert found[-1] == await keys.look_up(store, digests[-1])
 
 
@@ -72,6 +75,38 @@ async def test_a_request_that_arrives_after_a_revocation_is_refused(sqlite_store
     again = await key_cache.find(digest)
     assert (again and again.revoked_at) == NOW_MS
     assert key_cache.find_now(digest, before_s) is None
+
+
+async def test_a_revocation_between_our_commit_and_its_end_is_seen(sqlite_store: SqliteStore) -> None:
+    """A charge of ours leaves a cached key alone; a revocation by another process in the same instant does not."""
+    await add_account(sqlite_store)
+    digest = await add_key(sqlite_store)
+    key_cache = KeyCache(sqlite_store, Presence(sqlite_store))
+    await key_cache.find(digest)  # opens the store
+    found = await key_cache.find(digest)
+    await keys.touch(sqlite_store, {"key_a": 1})
+    assert key_cache.find_now(digest, time.perf_counter()) is found is not None
+    with contextlib.closing(sqlite3.connect(sqlite_store.path, timeout=PATIENCE_S, isolation_level=None)) as other:
+        charging = asyncio.create_task(keys.touch(sqlite_store, {"key_a": 2}))
+        await asyncio.sleep(0)
+        other.execute("UPDATE keys SET revoked_at = 1")  # waits for our commit; the event loop has not heard of it yet
+        assert other.execute("SELECT last_used_at FROM keys").fetchone() == (2,)
+        assert key_cache.find_now(digest, time.perf_counter()) is None
+        during = await key_cache.find(digest)
+        await charging
+    assert (during and during.revoked_at) == 1
+    assert key_cache.find_now(digest, time.perf_counter()) is None
+
+
+async def test_a_key_whose_account_could_not_pay_is_read_again(store: Store) -> None:
+    """So its balance is not from before the charges that used it up."""
+    await add_account(store)
+    digest = await add_key(store)
+    key_cache = KeyCache(store, Presence(store))
+    await key_cache.find(digest)
+    await key_cache.find(digest)
+    key_cache.forget(digest)
+    assert key_cache.find_now(digest) is None
 
 
 async def test_look_ups_at_the_same_time_share_a_query(watched: WatchedPostgres) -> None:
@@ -122,7 +157,7 @@ async def test_a_look_up_that_is_cancelled_leaves_the_others(watched: WatchedPos
     await watched.has_begun.wait()
     finding[0].cancel()
     found = await asyncio.gather(*finding[1:])
-    assert [key.id for key in found if key] == ["key_a", "key_a"]
+    assert [key.principal.key_id for key in found if key] == ["key_a", "key_a"]
     assert watched.queries == 1
 
 

@@ -47,7 +47,7 @@ async def switches(store: Store, digest: bytes) -> tuple[bool, bool]:
     """What the look-up of a key says: whether replies may search, and whether there are notes to use."""
     found = await keys.look_up(store, digest)
     assert found
-    return bool(found.uses_search), bool(found.has_notes)
+    return found.principal.may_search, found.principal.has_notes
 
 
 async def count_of(store: Store) -> int:
@@ -165,7 +165,7 @@ async def test_every_process_knows_of_the_first_note_at_once(postgres: Postgres)
 
             async def seen() -> set[tuple[bool, bool]]:
                 found = [await process.key_cache.find(digest) for process in (one, two)]
-                return {(key.uses_search, key.has_notes) for key in found if key}
+                return {(key.principal.may_search, key.principal.has_notes) for key in found if key}
 
             async with asyncio.timeout(HOUR_S):
                 assert await seen() == {(True, False)}

@@ -109,22 +109,44 @@ async def test_a_transaction_keeps_other_processes_out(store: SqliteStore) -> No
     assert "database is locked" in await store.transact(work, is_brief=True)
 
 
-async def test_the_change_mark_is_another_one_after_every_commit(store: SqliteStore, other: sqlite3.Connection) -> None:
-    """Commits of this store, of another connection, and those while it was closed all change it; reads do not."""
-    await store.row(COUNT, {})
+async def test_the_change_mark_is_another_one_after_every_commit_that_may_change_a_key(
+    store: SqliteStore, other: sqlite3.Connection
+) -> None:
+    """Brief work that announces nothing leaves it alone; all other commits, also those while it was closed, do not."""
     seen = [store.change_mark()]
     await store.transact(adding("own"), is_brief=True)
+    await store.row(COUNT, {})
+    assert store.change_mark() == seen[-1] is not None
+    await store.transact(lambda tx: tx.announce(), is_brief=True)
+    seen.append(store.change_mark())
+    await store.transact(adding("not brief"))
     seen.append(store.change_mark())
     SqliteTransaction(other).change(ADD, row_of("foreign"))
     seen.append(store.change_mark())
-    await store.row(COUNT, {})
-    assert store.change_mark() == seen[-1]
     await store.close()
     assert store.change_mark() is None
     SqliteTransaction(other).change(ADD, row_of("while closed"))
-    await store.row(COUNT, {})
+    await store.transact(adding("opens it again"), is_brief=True)
     seen.append(store.change_mark())
     assert all(seen.count(mark) == 1 for mark in seen)
+
+
+async def test_the_change_mark_is_exact_while_a_write_is_in_progress(
+    store: SqliteStore, other: sqlite3.Connection
+) -> None:
+    """It is the same until the write is committed, and then unknown until it is known that nothing else was."""
+    await store.row(COUNT, {})
+    before = store.change_mark()
+    other.execute("BEGIN IMMEDIATE")  # so that our write cannot begin
+    writing = asyncio.create_task(store.transact(adding("own"), is_brief=True))
+    await asyncio.sleep(0)
+    assert store.change_mark() == before is not None
+    other.execute("COMMIT")
+    while not count_in(other):  # in this turn of the event loop, which cannot hear of the end of the write meanwhile
+        pass
+    assert store.change_mark() is None
+    await writing
+    assert store.change_mark() == before
 
 
 @both

@@ -61,7 +61,7 @@ async def test_the_web_application_has_a_name_in_the_report(store: Store) -> Non
     await fund(store, DOLLAR_NANO)
     web = await keys.look_up(store, await store.transact(lambda tx: keys.web_key(tx, "acct_a", NOON_MS)))
     assert web
-    await served(store, "r1", NOON_MS, Usage(100, 10), key=web.id)
+    await served(store, "r1", NOON_MS, Usage(100, 10), key=web.principal.key_id)
     await served(store, "r2", NOON_MS, Usage(100, 10))
     assert [name for name, _ in (await report(store, group_by="key")).groups] == ["Web chat", "key_a"]
 

@@ -28,16 +28,12 @@ class Price(msgspec.Struct, frozen=True):
 
     def charge(self, usage: Usage) -> int:
         """What a reply costs."""
-        cached_nano = self.input_nano if self.cached_input_nano is None else self.cached_input_nano
-        fresh_tokens = usage.prompt_tokens - usage.cached_tokens
-        assert fresh_tokens >= 0
-        assert usage.cached_tokens >= 0
+        assert 0 <= usage.cached_tokens <= usage.prompt_tokens
         assert usage.completion_tokens >= 0
-        return (
-            fresh_tokens * self.input_nano
-            + usage.cached_tokens * cached_nano
-            + usage.completion_tokens * self.output_nano
-        )
+        full_nano = usage.prompt_tokens * self.input_nano + usage.completion_tokens * self.output_nano
+        if self.cached_input_nano is None:
+            return full_nano
+        return full_nano - usage.cached_tokens * (self.input_nano - self.cached_input_nano)
 
     def affordable(self, credit_nano: int, prompt_tokens: int) -> int:
         """How many output tokens a credit pays for after the prompt; negative if it does not pay for the prompt."""

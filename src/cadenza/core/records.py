@@ -15,6 +15,7 @@ OUTPUT_TOKENS_MAX = 131_072
 CONTEXT_TOKENS_MAX = 1_000_000
 Period = Literal["total", "month"]
 PERIODS: tuple[Period, ...] = ("total", "month")  # of a spend cap
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 SEARCH = "search"  # the class of a charged web search: no client can name it
 DISCONNECTED_STATUS = 499  # of an outcome: the client disconnected before its reply was complete
 
@@ -92,6 +93,7 @@ class Plan(msgspec.Struct, frozen=True):
     routes: tuple[Route, ...]
     max_output_tokens: int  # the most that any of its routes can generate
     context_tokens: int  # the largest window of its routes
+    spare_tokens: int  # the least that a window of its routes has besides its route's longest answer
     fields_bytes: int = 0  # the most that one of its routes adds to a request by its configuration
 
     @classmethod
@@ -101,6 +103,7 @@ class Plan(msgspec.Struct, frozen=True):
             routes,
             max(route.max_output_tokens for route in routes),
             max(route.context_tokens for route in routes),
+            min(route.context_tokens - route.max_output_tokens for route in routes),
             max(len(route.fields.encode()) for route in routes),
         )
 
@@ -119,7 +122,7 @@ class ReplyResult(msgspec.Struct, frozen=True):
     """How an upstream's reply ended. It has a finish reason, or the fault that broke it off."""
 
     usage: Usage
-    finish_reason: str | None
+    finish_reason: FinishReason | None
     fault: str | None = None
     is_free: bool = False  # it failed before anything was delivered
     is_doubtful: bool = False  # the upstream's counts could not be true

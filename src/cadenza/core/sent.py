@@ -49,7 +49,12 @@ def counted_texts(
 
 def sent_bytes(messages: Sequence[msgspec.Raw], fields: Mapping[str, msgspec.Raw]) -> int:
     """The bytes of everything that is sent, but for the names of the fields."""
-    return sum(map(len, messages)) + sum(map(len, fields.values()))
+    size_bytes = 0
+    for raw in messages:
+        size_bytes += len(raw)
+    for raw in fields.values():
+        size_bytes += len(raw)
+    return size_bytes
 
 
 def resolved(json: bytes) -> str:

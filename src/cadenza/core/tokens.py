@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Route, Usage
 
 TEMPLATE_TOKENS_MAX = 1024  # what a chat template may add to a prompt of any length
-WINDOW_MARGIN = 0.05  # how far our count may be from the upstream's own
+WINDOW_MARGIN_PARTS = 20  # our count may be off the upstream's own by one part in this many
 OUTPUT_TOKENS_MIN = 16  # a shorter answer is of no use
 PART_CHARS = 16 * 1024
 CUT_TRIES_MAX = 32  # spaces that are looked at to find a good place to cut
@@ -171,5 +171,5 @@ def estimate_tokens(text: str) -> int:
 def output_room(route: Route, prompt_tokens: int) -> int:
     """How many output tokens a route's window leaves after a prompt, with a margin if there is room for one."""
     bare_tokens = route.context_tokens - prompt_tokens
-    careful_tokens = bare_tokens - int(prompt_tokens * WINDOW_MARGIN)
+    careful_tokens = bare_tokens - prompt_tokens // WINDOW_MARGIN_PARTS
     return careful_tokens if careful_tokens >= OUTPUT_TOKENS_MIN else min(bare_tokens, OUTPUT_TOKENS_MIN)

@@ -1,10 +1,10 @@
 """Finds the key of every request by its digest. Keys are cached; unknown digests are not.
 
-On SQLite a cached key is used as long as no process has committed anything to the file since it was read. Requests that
-arrived before this was found out need not ask again. On Postgres it is used only while this process is fresh, and the
-cache is cleared with every change of keys, accounts or classes. So a request that arrives after a change was made sees
-it (see decision 17). Look-ups of Postgres that wait at the same time share one query; they join only a query that has
-not begun.
+On SQLite a cached key is used until another process commits anything to the file, or this one anything but charges and
+the like (`Store.change_mark`). Requests that arrived before this was found out need not ask again. On Postgres it is
+used only while this process is fresh, and the cache is cleared with every change of keys, accounts or classes. So a
+request that arrives after a change was made sees it (see decision 17). Look-ups of Postgres that wait at the same time
+share one query; they join only a query that has not begun.
 """
 
 import asyncio
@@ -57,6 +57,10 @@ class KeyCache:
             self._unchanged_s = now_s
         return cached
 
+    def forget(self, digest: bytes) -> None:
+        """Read the key again for its next request."""
+        self._cached.pop(digest, None)
+
     async def find(self, digest: bytes) -> FoundKey | None:
         if not self._store.is_shared_by_machines:
             return await self._find_in_file(digest)
@@ -70,10 +74,11 @@ class KeyCache:
         """The mark is read before the key: the key is from that moment or a later one, and is not trusted after it."""
         now_s = time.perf_counter()
         mark = self._store.change_mark()
-        if mark != self._change_mark:
-            self._cached.clear()
-            self._change_mark = mark
-        self._unchanged_s = now_s
+        if mark is not None:
+            if mark != self._change_mark:
+                self._cached.clear()
+                self._change_mark = mark
+            self._unchanged_s = now_s
         found = await keys.look_up(self._store, digest)
         if found and found.revoked_at is None and mark is not None and mark == self._change_mark:
             self._cached.put(digest, found)

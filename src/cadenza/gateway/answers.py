@@ -38,13 +38,14 @@ PING_S = 13.5  # with the tenth that a ping may be late, less than 15 seconds
 class Answers:
     """Sends the one reply to a request. Every reply to it carries `headers`: those of its endpoint, and its rate."""
 
-    __slots__ = ("_exchange", "_request_id", "headers", "is_waiting")
+    __slots__ = ("_exchange", "_ping_timer", "_request_id", "headers", "is_waiting")
 
     def __init__(self, exchange: Exchange, request_id: str, headers: bytes = CORS) -> None:
         self._exchange = exchange
         self._request_id = request_id
         self.headers = headers
         self.is_waiting = False  # the head of a stream was sent, and its reply has not begun
+        self._ping_timer: asyncio.TimerHandle | None = None
 
     def send_json(self, body: bytes, more_headers: bytes = b"") -> None:
         self._exchange.respond(200, self._headers(JSON, more_headers), body)
@@ -52,7 +53,29 @@ class Answers:
     def send_no_content(self, more_headers: bytes) -> None:
         self._exchange.respond(204, self._headers(NO_STORE, more_headers), b"")
 
-    def start_waiting(self) -> None:
+    def start_pings(self, every_s: float) -> None:
+        """Ping from now on, until `stop_pings`. One timer per stream, none per chunk."""
+        self._ping_timer = asyncio.get_running_loop().call_later(every_s, self._ping, every_s)
+
+    def stop_pings(self) -> None:
+        if self._ping_timer:
+            self._ping_timer.cancel()
+
+    def _ping(self, every_s: float) -> None:
+        exchange = self._exchange
+        if exchange.state is PENDING:
+            self._start_waiting()
+        if exchange.state is not STREAMING:
+            return
+        quiet_s = time.monotonic() - exchange.last_write_s
+        if quiet_s >= every_s:
+            quiet_s = 0.0
+            if not exchange.is_congested:
+                exchange.write(PING)
+        wait_s = max(every_s - quiet_s, every_s / 10)
+        self._ping_timer = asyncio.get_running_loop().call_later(wait_s, self._ping, every_s)
+
+    def _start_waiting(self) -> None:
         """Send the head of a stream before its reply, without the headers that are not known yet."""
         self.is_waiting = True
         self._exchange.start_stream(self._headers(STREAM, b""), is_early=True)
@@ -98,34 +121,3 @@ def request_id_of(exchange: Exchange) -> str:
 
 def new_request_id() -> str:
     return "req_" + random_id()
-
-
-class Heartbeat:
-    """The pings of one request, for a block. One timer per stream, none per chunk; none at all without `every_s`."""
-
-    def __init__(self, exchange: Exchange, answers: Answers, every_s: float | None) -> None:
-        self._exchange = exchange
-        self._answers = answers
-        self._every_s = every_s or 0.0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> None:
-        if self._every_s:
-            self._timer = asyncio.get_running_loop().call_later(self._every_s, self._ping)
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer:
-            self._timer.cancel()
-
-    def _ping(self) -> None:
-        exchange, every_s = self._exchange, self._every_s
-        if exchange.state is PENDING:
-            self._answers.start_waiting()
-        if exchange.state is not STREAMING:
-            return
-        quiet_s = time.monotonic() - exchange.last_write_s
-        if quiet_s >= every_s:
-            quiet_s = 0.0
-            if not exchange.is_congested:
-                exchange.write(PING)
-        self._timer = asyncio.get_running_loop().call_later(max(every_s - quiet_s, every_s / 10), self._ping)

@@ -10,7 +10,15 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, Ending, Internal, KeyRevoked, MethodNotAllowed, RateLimited
+from cadenza.core.errors import (
+    CadenzaError,
+    Ending,
+    InsufficientCredit,
+    Internal,
+    KeyRevoked,
+    MethodNotAllowed,
+    RateLimited,
+)
 from cadenza.gateway.answers import CORS, Answers
 from cadenza.gateway.auth import Caller, authorize, identify, rate_headers
 from cadenza.gateway.chat import serve_chat
@@ -68,7 +76,7 @@ async def serve_api(
 
     It always gets a reply, or its connection is closed.
     """
-    record = make_record(exchange, gateway.observer.at)
+    record, request = make_record(exchange, gateway.observer.at), exchange.request
     answers = Answers(exchange, record.request_id, endpoint.headers if endpoint else CORS)
     gateway.in_flight.begin(exchange)
     try:
@@ -76,15 +84,13 @@ async def serve_api(
             exchange.close_after_reply()  # a new connection may reach another process
             gateway.observer.metrics.refused.labels("draining").inc()
             raise RateLimited("The service is restarting. Retry shortly.", 1.0, "shutdown")
-        if endpoint is None and exchange.request.method == "OPTIONS":
+        if endpoint is None and request.method == "OPTIONS":
             record.endpoint = "preflight"
             return answers.send_no_content(preflight_headers(exchange))
-        path = exchange.request.path
-        endpoint = endpoint or ENDPOINTS.get(path) or find_endpoint(path)
+        endpoint = endpoint or ENDPOINTS.get(request.path) or find_endpoint(request.path)
         record.endpoint = endpoint.name
-        method, allowed = exchange.request.method, endpoint.methods
-        if method not in allowed:
-            raise MethodNotAllowed(f"{method} is not allowed for this path; use {allowed[0]}.", ", ".join(allowed))
+        if request.method not in endpoint.methods:
+            raise not_allowed(request.method, endpoint.methods)
         caller = await endpoint.identify(gateway, exchange)  # 401
         record.principal = caller.principal
         answers.headers += rate_headers(caller.ticket)
@@ -93,7 +99,7 @@ async def serve_api(
         await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record, gateway.snapshot))
     except CadenzaError as error:
         record.ended_by(error)
-        answers.fail(error)
+        refuse(gateway, exchange, answers, error)
     except StoreUnavailable as error:
         record.ended_by(error)
         gateway.observer.metrics.refused.labels("store").inc()
@@ -113,9 +119,21 @@ async def serve_api(
         answers.fail(RateLimited(OUT_OF_MEMORY, RETRY_S) if is_exhausted(error) else Internal())
     finally:
         gateway.in_flight.end(exchange)
+        answers.stop_pings()
         exchange.body.release()
         if not record.completion_id:  # no credit was held; otherwise the ledger records it, with its charge
             gateway.observer.record(record.outcome())
+
+
+def refuse(gateway: Gateway, exchange: Exchange, answers: Answers, error: CadenzaError) -> None:
+    """Send the error. A key that could not pay is read again by the next request: its cached balance is too high."""
+    answers.fail(error)
+    if isinstance(error, InsufficientCredit):
+        gateway.key_cache.forget(gateway.in_flight.key_of(exchange))
+
+
+def not_allowed(method: str, allowed: tuple[str, ...]) -> MethodNotAllowed:
+    return MethodNotAllowed(f"{method} is not allowed for this path; use {allowed[0]}.", ", ".join(allowed))
 
 
 def find_endpoint(path: str) -> Endpoint:

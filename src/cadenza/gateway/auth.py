@@ -6,7 +6,6 @@ keys of suspended accounts, get the same answer. While the store does not answer
 
 import asyncio
 import time
-from functools import lru_cache
 
 import msgspec
 
@@ -19,6 +18,8 @@ from cadenza.http.exchange import Exchange
 from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables import keys
 from cadenza.store.tables.keys import FoundKey
+
+MS_PER_S = 1000
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -35,10 +36,10 @@ async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
     if (digest := memo.get("digest")) is None:
         digest = memo["digest"] = digest_key(presented_key(exchange.request.headers))
     found = gateway.key_cache.find_now(digest, exchange.started_s)
-    if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
+    if found is None or (found.expires_at is not None and time.time_ns() // 1_000_000 >= found.expires_at):
         found = await _look_up(gateway, exchange, digest)
     gateway.in_flight.note_key(exchange, digest)
-    return await count_request(gateway, found)
+    return count_now(gateway, found) or await count_request(gateway, found)
 
 
 async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> FoundKey:
@@ -66,36 +67,27 @@ async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> Found
     return found
 
 
+def count_now(gateway: Gateway, found: FoundKey) -> Caller | None:
+    """The same as `count_request`, unless that has to wait."""
+    if found.classes_epoch > gateway.reloader.epoch:
+        return None
+    principal = found.principal
+    rate = rate_of(principal, gateway.snapshot.limits)
+    gateway.key_use.note(principal.key_id)
+    ticket = gateway.rates.take_now(principal.key_id, rate)
+    return None if ticket is None else Caller(principal, rate, ticket)
+
+
 async def count_request(gateway: Gateway, found: FoundKey) -> Caller:
     """The caller with this live key. Every request counts against its rate."""
     if found.classes_epoch > gateway.reloader.epoch:
         await gateway.reloader.catch_up(found.classes_epoch)
-    principal = _principal_of(found)
-    key_id, rate = principal.key_id, rate_of(principal, gateway.snapshot.limits)
-    gateway.key_use.note(key_id)
-    ticket = gateway.rates.take_now(key_id, rate)
-    if ticket is None:
-        began_s = time.monotonic()
-        ticket = await gateway.rates.take(key_id, rate)
-        gateway.observer.metrics.waits.add("rate", time.monotonic() - began_s)
-    return Caller(principal, rate, ticket)
-
-
-@lru_cache(maxsize=1024)
-def _principal_of(found: FoundKey) -> Principal:
-    return Principal(
-        key_id=found.id,
-        account_id=found.account_id,
-        scopes=keys.scopes_of(found.scopes),
-        preferred_class=found.preferred_class,
-        requests_per_second=found.requests_per_second,
-        burst=found.burst,
-        balance_nano=found.balance_nano,
-        is_capped=bool(found.is_capped),
-        may_search=bool(found.uses_search),
-        has_notes=bool(found.has_notes),
-        shows_cost=bool(found.shows_cost),
-    )
+    if caller := count_now(gateway, found):
+        return caller
+    rate, began_s = rate_of(found.principal, gateway.snapshot.limits), time.monotonic()
+    ticket = await gateway.rates.take(found.principal.key_id, rate)
+    gateway.observer.metrics.waits.add("rate", time.monotonic() - began_s)
+    return Caller(found.principal, rate, ticket)
 
 
 def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) -> None:
@@ -129,9 +121,15 @@ def rate_of(principal: Principal, limits: Limits) -> Rate:
 
 
 def rate_headers(ticket: Ticket) -> bytes:
+    """The time as OpenAI writes it: 120ms, 1.5s."""
+    reset_ms = -(-ticket.reset_ns // NS_PER_MS)
+    if reset_ms < MS_PER_S:
+        reset = b"%dms" % reset_ms
+    else:
+        reset = (b"%.3f" % (reset_ms / MS_PER_S)).rstrip(b"0").rstrip(b".") + b"s"
     return (
         b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
-    ) % (ticket.limit, ticket.remaining, _duration(ticket.reset_ns))
+    ) % (ticket.limit, ticket.remaining, reset)
 
 
 def rate_exceeded(ticket: Ticket, rate: Rate) -> RateLimited:
@@ -141,11 +139,3 @@ def rate_exceeded(ticket: Ticket, rate: Rate) -> RateLimited:
         ticket.wait_s,
         "rate",
     )
-
-
-def _duration(time_ns: int) -> bytes:
-    """As OpenAI writes it: 120ms, 1.5s."""
-    time_ms = -(-time_ns // NS_PER_MS)
-    if time_ms < 1000:
-        return b"%dms" % time_ms
-    return f"{time_ms / 1000:.3f}".rstrip("0").rstrip(".").encode() + b"s"

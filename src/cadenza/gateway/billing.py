@@ -16,7 +16,6 @@ import msgspec
 from cadenza.core.chat import ChatRequest, new_completion_id
 from cadenza.core.errors import ChargeUnconfirmed, InsufficientCredit, NotCharged, RequestRepeated
 from cadenza.core.records import Plan, ReplyResult, Route
-from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.credit_errors import check_least_credit, idempotency_digest, say_insufficient, say_repeated
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.request import ApiRequest, RequestRecord
@@ -30,22 +29,7 @@ DEFAULT_ALLOWANCE_TOKENS = 1024
 BREAK_OFF_S = 5.0  # how long a request that breaks off waits for its charge
 
 
-class Quote(msgspec.Struct, frozen=True):
-    """The hold that a request asks for, and what it takes to count its prompt."""
-
-    hold: Hold
-    prompt: PromptSize
-    window_tokens: int  # the largest window of the plan
-
-    async def counted(self) -> "Quote":
-        """The same quote with an exact count of the prompt."""
-        await self.prompt.exact()
-        prompt_tokens = self.prompt.to_hold(self.window_tokens)
-        hold = msgspec.structs.replace(self.hold, prompt_tokens=prompt_tokens, is_counted=True)
-        return msgspec.structs.replace(self, hold=hold)
-
-
-def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRequest, prompt: PromptSize) -> Quote:
+def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRequest, prompt: PromptSize) -> Hold:
     """Size the hold of a chat: the prompt, as far as it is counted, and the output allowance.
 
     `PromptSize.to_hold` says how many tokens a prompt is held for, and `allowance` how many of output. The ledger fits
@@ -54,7 +38,7 @@ def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRe
     """
     now_ms, principal = time.time_ns() // 1_000_000, request.principal
     allowance_tokens = allowance(chat.max_tokens, plan.max_output_tokens)
-    hold = Hold(
+    return Hold(
         completion_id=new_completion_id(now_ms),
         request_id=request.record.request_id,
         account_id=principal.account_id,
@@ -71,7 +55,6 @@ def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRe
         version=served.version,
         extra_tokens=0 if chat.max_tokens else plan.max_output_tokens - allowance_tokens,
     )
-    return Quote(hold, prompt, plan.context_tokens)
 
 
 def allowance(max_tokens: int | None, route_tokens: int) -> int:
@@ -83,7 +66,8 @@ def allowance(max_tokens: int | None, route_tokens: int) -> int:
 class Credit:
     """Credit that is held for the block, until it is settled or broken off.
 
-    402 if account or cap cannot pay, 409 if the idempotency key was used before.
+    402 if account or cap cannot pay, 409 if the idempotency key was used before. `window_tokens` is the largest window
+    of the plan.
     """
 
     meter: UsageMeter
@@ -92,39 +76,42 @@ class Credit:
     def __init__(
         self,
         ledger_writer: LedgerWriter,
-        tokenizer: Tokenizer,
         record: RequestRecord,
-        quote: Quote,
+        hold: Hold,
+        prompt: PromptSize,
+        window_tokens: int,
         wait_s: float = BREAK_OFF_S,
     ) -> None:
         self._ledger = ledger_writer
-        self._tokenizer = tokenizer
         self._record = record
-        self._quote = quote
+        self._hold = hold
+        self._prompt = prompt
+        self._window_tokens = window_tokens
         self._wait_s = wait_s
         self._is_ended = False
         self._asked: Route | None = None  # the route that works on the request
 
     async def __aenter__(self) -> Self:
-        hold = self._quote.hold
-        held = self._ledger.hold_now(hold) or await self._hold(self._quote)
+        hold, prompt = self._hold, self._prompt
+        held = self._ledger.hold_now(hold) or await self._hold_in_store(hold, prompt)
         self._record.held(hold)
         self.output_limit = held.allowance_tokens
-        self.meter = UsageMeter(self._tokenizer, self._quote.prompt, self.output_limit)
+        self.meter = UsageMeter(prompt.tokenizer, prompt, self.output_limit)
         self._ledger.track(hold.completion_id, self.meter)
         return self
 
-    async def _hold(self, quote: Quote) -> Held:
+    async def _hold_in_store(self, hold: Hold, prompt: PromptSize) -> Held:
         """Hold credit in the store. If it may not pay for the bound of an uncounted prompt, the prompt is counted."""
-        answer = await self._ledger.hold(quote.hold)
-        if isinstance(answer, Insufficient) and not quote.hold.is_counted and not answer.debt_nano:
-            if not quote.prompt.is_quick:
-                hold = quote.hold
-                await check_least_credit(answer.free_nano, hold.price, quote.prompt, hold.allowance_tokens, answer.cap)
-            quote = await quote.counted()
-            answer = await self._ledger.hold(quote.hold)
+        answer = await self._ledger.hold(hold)
+        if isinstance(answer, Insufficient) and not hold.is_counted and not answer.debt_nano:
+            if not prompt.is_quick:
+                await check_least_credit(answer.free_nano, hold.price, prompt, hold.allowance_tokens, answer.cap)
+            await prompt.exact()
+            prompt_tokens = prompt.to_hold(self._window_tokens)
+            hold = msgspec.structs.replace(hold, prompt_tokens=prompt_tokens, is_counted=True)
+            answer = await self._ledger.hold(hold)
         if isinstance(answer, Insufficient):
-            raise InsufficientCredit(say_insufficient(answer, quote.hold.prompt_tokens))
+            raise InsufficientCredit(say_insufficient(answer, hold.prompt_tokens))
         if isinstance(answer, Repeated):
             raise RequestRepeated(say_repeated(answer))
         return answer

@@ -17,7 +17,6 @@ from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
-from cadenza.gateway.answers import Heartbeat
 from cadenza.gateway.billing import Credit, size_hold
 from cadenza.gateway.credit_errors import check_least_credit
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header, passed_fields
@@ -51,40 +50,41 @@ MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     snapshot, grounder, principal, record = request.snapshot, gateway.grounder, request.principal, request.record
     tokenizer, at = gateway.dispatcher.tokenizer, record.at
-    upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
-    chat = read_chat_now(request.exchange, upload)  # 415 400
-    chat = chat or await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 413 402 408 429
+    key_id, least_nano = principal.key_id, snapshot.catalogue.least_nano
+    chat = read_chat_now(request.exchange) or await read_chat(  # 415 400 413 402 408 429
+        request.exchange, Upload(gateway.uploads, principal, least_nano), gateway.large_bodies, principal
+    )
     at("read")
     served, media = snapshot.catalogue.find(chat.model, principal), chat.media  # 400
     if chat.needs or chat.files:
         served = with_able_routes(served, chat, grounder, snapshot.catalogue)  # 400
         if not grounder.settings.attachments:  # files go to the model, and are paid for
             media = with_files(media, chat.files)
-    texts = chat.texts if isinstance(chat.texts, LargeTexts) else chat.counted_texts  # large ones are counted elsewhere
-    body_bytes, fields_bytes = request.exchange.body.size_bytes, served.plan.fields_bytes
-    prompt = PromptSize(tokenizer, served.character, texts, body_bytes, media, fields_bytes)
+    texts = chat.texts if type(chat.texts) is LargeTexts else chat.counted_texts  # large ones are counted elsewhere
+    body_bytes, plan, grounding = request.exchange.body.size_bytes, served.plan, NO_GROUNDING
+    prompt = PromptSize(tokenizer, served.character, texts, body_bytes, media, plan.fields_bytes)
     if chat.extra:
-        count_passed_fields(chat.extra, served.plan, prompt)  # 400
-    wants_pings = chat.stream and upload.is_solvent
-    heartbeat = Heartbeat(request.exchange, request.answers, gateway.ping_s if wants_pings else None)
+        count_passed_fields(chat.extra, plan, prompt)  # 400
     slot = gateway.slots.take_now(key_id)
     if slot is None:
         slot = await wait_for_slot(gateway.slots, key_id, gateway.observer.metrics)  # 429
         request.record.note("slot")
-    with slot, heartbeat:
+    with slot:
         at("admitted")
-        grounding = NO_GROUNDING
+        if chat.stream and principal.balance_nano >= least_nano:
+            request.answers.start_pings(gateway.ping_s)
         wanted = find_wanted(chat, principal, request.exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
-        plan = fit_now(served.plan, prompt, chat)
-        plan = plan or await fit(served.plan, served.prices, prompt, chat, principal.balance_nano)  # 400 402
-        quote = size_hold(request, served, plan, chat, prompt)
+        if 2 * prompt.size_bytes > plan.spare_tokens:  # it may be too long for a window
+            plan = await fit(plan, served.prices, prompt, chat, principal.balance_nano)  # 400 402
+        hold = size_hold(request, served, plan, chat, prompt)
         at("quoted")
-        async with Credit(gateway.ledger, tokenizer, record, quote) as credit:  # 402 409 429
+        async with Credit(gateway.ledger, record, hold, prompt, plan.context_tokens) as credit:  # 402 409 429
             at("held")
-            ask = compose_now(chat, served.character, prompt, credit, plan, grounding)
-            ask = ask or await compose(chat, served.character, prompt, credit, plan, grounding)
+            ask = compose(chat, served.character, prompt, credit, plan, grounding)
+            if chat.leading_system or grounding.edits:
+                ask = await edit(ask, chat, served.character, grounding)
             if record.upstream_headers:
                 ask = msgspec.structs.replace(ask, headers=record.upstream_headers)
             dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, record.request_id, record)
@@ -92,7 +92,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
                 at("opened")
                 if chat.extra or reply.route.drops:
                     request.answers.headers += ignored_header(chat.extra, chat.sampling, reply.route)
-                relay = start_relay(request, chat, quote.hold, credit, ask, grounding)
+                relay = start_relay(request, chat, hold, credit, ask, grounding)
                 result = await relay.run(reply)
                 at("relayed")
                 await credit.settle(result)
@@ -101,12 +101,14 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
                 at("finished")
 
 
-def read_chat_now(exchange: Exchange, budget: BodyBudget) -> ChatRequest | None:
+def read_chat_now(exchange: Exchange) -> ChatRequest | None:
     """The chat, if its body has arrived and is small, as most are."""
-    if exchange.body.is_complete and exchange.body.unread_bytes <= INLINE_BYTES:
+    body, headers = exchange.body, exchange.request.headers
+    if not body.is_complete or body.unread_bytes > INLINE_BYTES:
+        return None
+    if b"content-encoding" in headers or SWITCH in headers:
         _check_headers(exchange.request)
-        return parse_chat(exchange.body.take(budget))
-    return None
+    return parse_chat(body.take())
 
 
 async def read_chat(
@@ -131,16 +133,10 @@ async def read_body(exchange: Exchange, budget: BodyBudget) -> bytes | bytearray
 
 def _check_headers(request: Request) -> None:
     headers = request.headers
-    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+    if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
         raise UnsupportedEncoding
     if SWITCH in headers:
         is_turned_off(request)  # refuses an unknown value, with tools too
-
-
-def fit_now(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Plan | None:
-    """The plan, if the prompt is short for every window."""
-    is_short = prompt.is_quick and has_ample_room(plan, prompt.at_most, chat.max_tokens or OUTPUT_TOKENS_MAX)
-    return plan if is_short else None
 
 
 async def fit(plan: Plan, prices: PriceSchedule, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:
@@ -173,10 +169,7 @@ def start_relay(
         price=hold.price,
         has_tools=bool(chat.tools),
         headers=limit + grounding.headers,
-        sources=grounding.sources,
-        fence_ids=grounding.fence_ids,
-        cut_files=grounding.cut_files,
-        grounding_nano=grounding.charged_nano,
+        grounding=grounding,
         shows_cost=chat.wants_cost or request.principal.shows_cost,
     )
     if chat.stream:
@@ -193,7 +186,7 @@ class Paying(Protocol):
     def note_asked(self, route: Route | None, /) -> None: ...
 
 
-async def compose(
+def compose(
     chat: ChatRequest,
     character: Character,
     prompt: PromptSize,
@@ -201,53 +194,39 @@ async def compose(
     plan: Plan,
     grounding: Grounding = NO_GROUNDING,
 ) -> Ask:
-    """The ask, with the edits of grounding, and with the client's leading system messages joined to the character."""
-    sent = [*chat.messages]
-    for index in grounding.edits:
-        sent[index] = msgspec.Raw(await _join(grounding.edited(index, chat.messages[index])))
-    ask = _compose_of([character.message, *sent], chat, prompt, credit, plan, grounding)
-    if leading := chat.leading_system:
-        gap = b"\\n\\n" if chat.system else b""
-        joined = await _join([b'{"role":"system","content":"', character.json, gap, chat.system, b'"}'])
-        ask = msgspec.structs.replace(ask, messages=[msgspec.Raw(joined), *sent[leading:]], separate=ask.messages)
-    return ask
-
-
-def compose_now(
-    chat: ChatRequest, character: Character, prompt: PromptSize, credit: Paying, plan: Plan, grounding: Grounding
-) -> Ask | None:
-    """The ask, if the client's messages are sent as they are."""
-    if chat.leading_system or grounding.edits:
-        return None
-    return _compose_of([character.message, *chat.messages], chat, prompt, credit, plan, grounding)
-
-
-def _compose_of(
-    messages: list[msgspec.Raw],
-    chat: ChatRequest,
-    prompt: PromptSize,
-    credit: Paying,
-    plan: Plan,
-    grounding: Grounding,
-) -> Ask:
-    # Less than was asked for, if the account cannot pay for more.
-    is_shortened = credit.output_limit < (chat.max_tokens or plan.max_output_tokens)
-    fields, own_bytes = chat.fields, 0
+    """The ask, with the client's messages as they were sent."""
+    fields = chat.fields if chat.tools else chat.sampling
+    own_bytes = OWN_BYTES + MESSAGE_OWN_BYTES * len(chat.messages) + character.size_bytes + plan.fields_bytes
     if chat.extra and (passed := passed_fields(chat.extra, plan)):
-        fields, own_bytes = {**fields, **passed}, sum(map(len, passed)) + NAME_OWN_BYTES * len(passed)
-    own_bytes += OWN_BYTES + MESSAGE_OWN_BYTES * len(chat.messages) + prompt.character_bytes + plan.fields_bytes
+        fields, own_bytes = {**fields, **passed}, own_bytes + sum(map(len, passed)) + NAME_OWN_BYTES * len(passed)
+    # Less than was asked for, if the account cannot pay for more.
+    limit, max_tokens = credit.output_limit, chat.max_tokens
     return Ask(
-        messages=messages,
+        messages=[character.message, *chat.messages],
         sampling=chat.sampling,
-        max_tokens=credit.output_limit if is_shortened else chat.max_tokens,
+        max_tokens=limit if limit < (max_tokens or plan.max_output_tokens) else max_tokens,
         stream=chat.stream,
         tools=chat.tools,
         extra=chat.extra,
         prompt_tokens=prompt.at_most,
-        is_large=isinstance(chat.texts, LargeTexts) or grounding.texts_bytes > SLICE_BYTES,
+        is_large=type(chat.texts) is LargeTexts or grounding.texts_bytes > SLICE_BYTES,
         counted_bytes=sent_bytes(chat.messages, fields) + grounding.texts_bytes + own_bytes,
         on_asked=credit.note_asked,
     )
+
+
+async def edit(ask: Ask, chat: ChatRequest, character: Character, grounding: Grounding = NO_GROUNDING) -> Ask:
+    """The ask with the edits of grounding, and with the client's leading system messages joined to the character."""
+    sent = [*chat.messages]
+    for index in grounding.edits:
+        sent[index] = msgspec.Raw(await _join(grounding.edited(index, chat.messages[index])))
+    messages = [character.message, *sent]
+    leading = chat.leading_system
+    if not leading:
+        return msgspec.structs.replace(ask, messages=messages)
+    gap = b"\\n\\n" if chat.system else b""
+    joined = await _join([b'{"role":"system","content":"', character.json, gap, chat.system, b'"}'])
+    return msgspec.structs.replace(ask, messages=[msgspec.Raw(joined), *sent[leading:]], separate=messages)
 
 
 async def _join(parts: list[bytes | memoryview]) -> bytes | bytearray:

@@ -35,6 +35,10 @@ class InFlight:
         """The request's key is about to be looked up. Noted before, so that no change of the key is missed."""
         self._exchanges[exchange] = digest
 
+    def key_of(self, exchange: Exchange) -> bytes:
+        """The digest of the request's key."""
+        return self._exchanges[exchange]
+
     def end(self, exchange: Exchange) -> None:
         self._exchanges.pop(exchange, None)
         for waiter, awaited in self._waiters.items():

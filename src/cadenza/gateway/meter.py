@@ -11,8 +11,7 @@ from typing import get_args
 
 import msgspec
 
-from cadenza.core.chat import FinishReason
-from cadenza.core.records import ReplyResult, Usage
+from cadenza.core.records import FinishReason, ReplyResult, Usage
 from cadenza.core.tokens import Tokenizer, believable, is_prompt_believable, rough_tokens
 from cadenza.routing.prompt import PromptSize
 from cadenza.upstreams.base import Fault, Piece
@@ -27,19 +26,20 @@ FINISH_REASONS: dict[str, FinishReason] = {reason: reason for reason in get_args
 class UsageMeter:
     """The counts of one reply, which may have at most `output_limit` tokens."""
 
+    has_calls = False  # the reply makes tool calls
+    _window_tokens = 0
+    _finish_reason: FinishReason | None = None
+    _reported: Usage | None = None
+    _own: Usage | None = None
+    _is_doubtful = False
+
     def __init__(self, tokenizer: Tokenizer, prompt: PromptSize, output_limit: int) -> None:
         self._tokenizer = tokenizer
         self._prompt = prompt
         self._output_limit = output_limit
-        self._window_tokens = 0
         self._believable_tokens = prompt.believable_tokens  # the most that is believed for the prompt
         self._delivered = DeliveredText(tokenizer)
         self.deliver = self._delivered.add  # the client was sent this text
-        self.has_calls = False  # the reply makes tool calls
-        self._finish_reason: FinishReason | None = None
-        self._reported: Usage | None = None
-        self._own: Usage | None = None
-        self._is_doubtful = False
 
     def bound(self, window_tokens: int) -> None:
         """A route with this window answers. If a second one continues the reply, the larger window counts."""
@@ -119,15 +119,15 @@ class UsageMeter:
 class DeliveredText:
     """Counts the tokens of a text that comes in pieces, with the same result as for the whole text."""
 
+    has_any = False
+    kept_chars = 0  # of `_uncounted`
     _uncounted: StringIO  # from the first piece on; a list of short texts would take ten times the memory
+    _tail = ""  # the end of what was counted: its tokens depend on what follows
+    _tokens_before_tail = 0
+    _tokens = 0
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.has_any = False
         self._tokenizer = tokenizer
-        self.kept_chars = 0  # of `_uncounted`
-        self._tail = ""  # the end of what was counted: its tokens depend on what follows
-        self._tokens_before_tail = 0
-        self._tokens = 0
 
     def add(self, text: str) -> None:
         """Keep the text. It is counted when a count is needed, not with every chunk."""

@@ -22,8 +22,7 @@ from cadenza.gateway.answers import Answers, error_event
 from cadenza.gateway.chunks import Chunks, Events
 from cadenza.gateway.meter import UsageMeter
 from cadenza.grounding.answer import GroundedStream, ground_whole
-from cadenza.grounding.material import ShownFile
-from cadenza.grounding.search.records import Source
+from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.http.events import DONE
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import NO_EXTRAS, Fault, OpenReply, Piece
@@ -38,14 +37,11 @@ class ReplyHead(Content, msgspec.Struct, frozen=True):
     price: Price
     has_tools: bool = False
     headers: bytes = b""
-    sources: tuple[Source, ...] = ()  # that the answer may cite
-    fence_ids: tuple[str, ...] = ()  # of reference material
-    cut_files: tuple[ShownFile, ...] = ()  # that the model sees in part
-    grounding_nano: int = 0  # charged in addition to the reply, for a web search
+    grounding: Grounding = NO_GROUNDING
     shows_cost: bool = False  # the usage of the reply has its cost
 
     def shown_cost_nano(self, usage: Usage) -> int | None:
-        return self.price.charge(usage) + self.grounding_nano if self.shows_cost else None
+        return self.price.charge(usage) + self.grounding.charged_nano if self.shows_cost else None
 
 
 class WholeRelay:
@@ -70,30 +66,34 @@ class WholeRelay:
         if self._meter.needs_count:
             text = "".join(self._texts) + text_of_extras(self._joined_extras()) + text_of_calls(self._deltas)
             await self._meter.count_whole(text)
-        if self._head.fence_ids:
-            content, ids = "".join(self._texts), self._head.fence_ids
-            content, self._annotations = await ground_whole(content, ids, self._head.sources)
+        grounding = self._head.grounding
+        if grounding.fence_ids:
+            content, ids = "".join(self._texts), grounding.fence_ids
+            content, self._annotations = await ground_whole(content, ids, grounding.sources)
             self._texts = [content]
         return self._meter.result()
 
     def finish(self, result: ReplyResult) -> None:
-        reason, content = self._meter.finish_reason, "".join(self._texts)
-        assert reason
-        has_other = bool(self._deltas or "refusal" in self._extras)
-        message = ReplyMessage(content=None if has_other and not content else content)
+        head, content = self._head, "".join(self._texts)
+        message = ReplyMessage(content=content)
         if self._extras or self._deltas:
-            calls = assemble_calls(self._deltas) if self._deltas else UNSET
-            message = msgspec.structs.replace(message, **self._joined_extras(), tool_calls=calls)
-        if self._head.sources:
+            has_other = self._deltas or "refusal" in self._extras
+            message = ReplyMessage(
+                content=None if has_other and not content else content,
+                tool_calls=assemble_calls(self._deltas) if self._deltas else UNSET,
+                **self._joined_extras(),
+            )
+        if head.grounding.sources:
             message = msgspec.structs.replace(message, annotations=self._annotations)
+        assert result.finish_reason
         completion = Completion(
-            id=self._head.completion_id,
-            created=self._head.created,
-            model=self._head.class_id,
-            choices=(Choice(message=message, finish_reason=reason),),
-            usage=usage_object(result.usage, self._head.shown_cost_nano(result.usage)),
+            id=head.completion_id,
+            created=head.created,
+            model=head.class_id,
+            choices=(Choice(message=message, finish_reason=result.finish_reason),),
+            usage=usage_object(result.usage, head.shown_cost_nano(result.usage)),
         )
-        self._answers.send_json(msgspec.json.encode(completion), self._head.headers)
+        self._answers.send_json(msgspec.json.encode(completion), head.headers)
 
     def take(self, piece: Piece) -> None:
         self._meter.take(piece)
@@ -103,6 +103,10 @@ class WholeRelay:
                 self._extras.setdefault(name, []).append(value)
         if piece.calls and self._calls:
             self._deltas += self._calls.take(piece.calls)
+
+    def take_texts(self, texts: list[str]) -> bool:
+        self._texts += texts
+        return True
 
     def flush(self) -> bool:
         return True
@@ -127,9 +131,9 @@ class StreamRelay:
         self._meter = meter
         self._events: Events = Chunks(head.completion_id, head.created, head.class_id)
         self._calls = ToolCallNormalizer() if head.has_tools else None
-        self._unsent: list[bytes] = []  # chunks, until the pieces that arrived together are all here
-        self._unsent_texts: list[str] = []
-        self._grounded = GroundedStream(head.fence_ids, head.sources) if head.fence_ids else None
+        self._unsent: list[tuple[bytes, str]] = []  # chunks and their texts, until all that arrived together are here
+        ids, sources = head.grounding.fence_ids, head.grounding.sources
+        self._grounded = GroundedStream(ids, sources) if ids else None
         self._sent_s = math.inf  # when the last chunk was sent, by the monotonic clock
 
     async def run(self, reply: OpenReply) -> ReplyResult:
@@ -156,9 +160,9 @@ class StreamRelay:
         if result.fault:
             self._exchange.abort_stream(error_event("The model's answer broke off before its end. Retry."))
             return
-        reason, events = self._meter.finish_reason, self._events
+        reason, events = result.finish_reason, self._events
         assert reason
-        if self._grounded and self._head.sources:
+        if self._grounded and self._head.grounding.sources:
             self._exchange.write(events.annotations(self._grounded.annotations()))
         cost_nano = self._head.shown_cost_nano(result.usage)
         self._exchange.finish_stream(events.finish(reason) + events.usage(result.usage, cost_nano) + DONE)
@@ -167,42 +171,49 @@ class StreamRelay:
         if piece.usage or piece.finish_reason or piece.has_bad_usage:
             self._meter.take(piece)
         if piece.extras is not NO_EXTRAS and piece.extras:
-            self._unsent.append(self._events.extras(piece.extras))
-            self._unsent_texts.append(text_of_extras(piece.extras))
+            self._unsent.append((self._events.extras(piece.extras), text_of_extras(piece.extras)))
         if content := piece.content:
             if self._grounded:
                 self._take_answer(self._grounded.take(content))
             else:
-                self._unsent.append(self._events.content(content))
-                self._unsent_texts.append(content)
+                self._unsent.append((self._events.content(content), content))
         if piece.calls and self._calls:
             self._take_calls(self._calls.take(piece.calls))
 
     def _take_answer(self, text: str) -> None:
         if text:
-            self._unsent.append(self._events.content(text))
-            self._unsent_texts.append(text)
+            self._unsent.append((self._events.content(text), text))
 
     def _take_calls(self, deltas: list[ToolCallDelta]) -> None:
         if deltas:
-            self._unsent += map(self._events.call, deltas)
-            self._unsent_texts.append(text_of_calls(deltas))
+            self._unsent.append((b"".join(map(self._events.call, deltas)), text_of_calls(deltas)))
             self._meter.has_calls = True
+
+    def take_texts(self, texts: list[str]) -> bool:
+        if self._grounded:
+            for text in texts:
+                self._take_answer(self._grounded.take(text))
+            return self.flush()
+        if len(texts) == 1:
+            return self._send(self._events.content(texts[0]), texts[0])
+        return self._send(b"".join(map(self._events.content, texts)), "".join(texts))
 
     def flush(self) -> bool:
         """Send everything that arrived together in one write. False if the client is congested."""
-        exchange, unsent = self._exchange, self._unsent
-        if unsent:
-            texts = self._unsent_texts
-            data, text = (unsent[0], texts[0]) if len(unsent) == 1 else (b"".join(unsent), "".join(texts))
-            unsent.clear()
-            texts.clear()
-            if exchange.write(data):
-                self._meter.deliver(text)
-                sent_s = exchange.last_write_s
-                gap_s, self._sent_s = sent_s - self._sent_s, sent_s
-                if gap_s > exchange.gap_s:
-                    exchange.gap_s = gap_s
+        if not self._unsent:
+            return not self._exchange.transport.is_congested
+        chunks, texts = zip(*self._unsent, strict=True)
+        self._unsent.clear()
+        return self._send(b"".join(chunks), "".join(texts))
+
+    def _send(self, data: bytes, text: str) -> bool:
+        exchange = self._exchange
+        if exchange.write(data):
+            self._meter.deliver(text)
+            sent_s = exchange.last_write_s
+            gap_s, self._sent_s = sent_s - self._sent_s, sent_s
+            if gap_s > exchange.gap_s:
+                exchange.gap_s = gap_s
         return not exchange.transport.is_congested  # a property would take 0.2 µs of each chunk
 
     async def drain(self) -> None:

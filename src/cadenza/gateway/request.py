@@ -5,15 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from cadenza.core.records import (
-    DISCONNECTED_STATUS,
-    BilledPart,
-    Outcome,
-    Principal,
-    ReplyResult,
-    RequestStep,
-    Route,
-)
+from cadenza.core.records import DISCONNECTED_STATUS, Outcome, Principal, ReplyResult, RequestStep, Route
 from cadenza.gateway.answers import Answers, request_id_of
 from cadenza.gateway.endings import early_end
 from cadenza.gateway.meter import UsageMeter
@@ -46,11 +38,10 @@ class RequestRecord(RouteRecord):
         self._version: int | None = None
         self._route: Route | None = None
         self._fault = ""  # of the last route that failed, until another one answers
-        self.also_billed: list[BilledPart] = []
         self._cause = ""
         self._held_s: float | None = None
         self._answered_s: float | None = None
-        self._steps: list[RequestStep] = []
+        self._steps: tuple[RequestStep, ...] = ()
 
     def ended_by(self, error: BaseException) -> int:
         """Note why the request ended early, and return its status."""
@@ -60,7 +51,7 @@ class RequestRecord(RouteRecord):
     def note(self, kind: str, route: Route | None = None, cause: str = "", status: int | None = None) -> None:
         """Something unusual happened: `RequestStep` has the kinds."""
         at_ms = round((time.perf_counter() - self._exchange.started_s) * 1000)
-        self._steps.append(RequestStep(at_ms, kind, route.name if route else "", cause, status))
+        self._steps += (RequestStep(at_ms, kind, route.name if route else "", cause, status),)
 
     @property
     def was_shut_down(self) -> bool:
@@ -135,14 +126,11 @@ class RequestRecord(RouteRecord):
 
 
 class ApiRequest(msgspec.Struct, frozen=True):
-    """A request whose key is live, has the scope and is within its rate, and what relays a stream.
-
-    It keeps the snapshot to its end, whatever is reloaded or promoted meanwhile.
-    """
+    """A request whose key is live, has the scope and is within its rate, and what relays a stream."""
 
     exchange: Exchange
     principal: Principal
     answers: Answers
     record: RequestRecord
-    snapshot: Snapshot
+    snapshot: Snapshot  # to its end, whatever is reloaded or promoted meanwhile
     make_stream_relay: Callable[[Exchange, Answers, ReplyHead, UsageMeter], StreamRelay] = StreamRelay

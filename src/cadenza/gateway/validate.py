@@ -84,7 +84,8 @@ _NUMBER = msgspec.json.Decoder(float | None)
 
 
 def parse_chat(body: bytes | bytearray) -> ChatRequest:
-    return check_body(*decode_body(body))
+    decoded, extra = decode_body(body)
+    return check_body(decoded, extra)
 
 
 def check_body(body: ChatBody, extra: Fields = NO_FIELDS) -> ChatRequest:

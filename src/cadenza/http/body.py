@@ -156,12 +156,16 @@ class RequestBody(msgspec.Struct, eq=False):
         if self.arrival:
             self._wake_reader(self.arrival)
 
-    def take(self, budget: BodyBudget) -> bytes:
-        """The bytes that have arrived; BodyTooLarge or BodyMemoryFull where a limit is passed."""
+    def take(self, budget: BodyBudget | None = None) -> bytes:
+        """The bytes that have arrived; BodyTooLarge or BodyMemoryFull where a limit is passed.
+
+        A small body needs no budget.
+        """
         size_bytes = self.size_bytes + self.unread_bytes
         if size_bytes > self.limits.bytes_max:
             raise BodyTooLarge
-        budget.take(self.unread_bytes)
+        if budget:
+            budget.take(self.unread_bytes)
         arrived = b"".join(self.parts)
         self.parts.clear()
         self.budget, self.size_bytes, self.unread_bytes = budget, size_bytes, 0

@@ -82,22 +82,35 @@ class HttpClient:
         else:
             pieces = body
             request = b"%b%d\r\n\r\n" % (head, sum(map(len, pieces)))
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.is_usable():
-                connection.abort()
-                continue
+        connection = self._take_idle()
+        while True:
+            is_new = connection is None
+            connection = connection or await self._connect(connect_s, deadline_s)
             on_sent(True)
             try:
-                await connection.send(request, deadline_s, pieces)
+                if pieces:
+                    await connection.send_large(request, pieces, deadline_s)
+                else:
+                    await connection.send(request, deadline_s)
             except Unanswered:
+                connection.abort()
+                if is_new:
+                    raise
                 on_sent(False)
-                break
-            return connection
-        connection = await self._connect(connect_s, deadline_s)
-        on_sent(True)
-        await connection.send(request, deadline_s, pieces)
-        return connection
+                connection = None
+            except BaseException:
+                connection.abort()
+                raise
+            else:
+                return connection
+
+    def _take_idle(self) -> ClientConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable():
+                return connection
+            connection.abort()
+        return None
 
     def release(self, connection: ClientConnection) -> None:
         """Keep it for the next request if its response was read to the end, else close it at once."""

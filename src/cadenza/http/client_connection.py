@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from enum import IntEnum, auto
+from itertools import chain
 from typing import cast
 
 import httptools
@@ -77,45 +78,39 @@ class ClientConnection(asyncio.Protocol):
         self._buffer: list[bytes] = []  # parts of the body
         self._buffered_bytes = 0  # of those that wait for a receiver
         self._parser = httptools.HttpResponseParser(self)
-        self._head_bytes = 0  # of header names and values, trailers included
+        self._fields: list[tuple[bytes, bytes]] = []  # names in lower case, and values
         self._overhead_bytes = 0  # everything since the last byte of a body: heads, trailers, chunk sizes
         self._keeps_alive = False
         self._idle_since_s = 0.0
 
-    async def send(self, request: bytes, deadline_s: float = math.inf, pieces: Pieces = ()) -> None:
-        """Send a request and wait for the head of its response; TimeoutError at the deadline.
+    def send(self, request: bytes, deadline_s: float = math.inf) -> asyncio.Future[None]:
+        """Send a request. To be awaited: done when the head of the response has arrived; TimeoutError at the deadline.
 
-        `pieces` follow the request. They are sent in slices, so that the event loop is not held by a large body.
-        On any error the connection is closed.
+        If it fails, or is cancelled, the caller must abort the connection.
         """
         if self._state is BROKEN:  # the other end closed it before it was used
             raise Unanswered
-        assert self._state is IDLE
-        self.status, self.headers = 0, {}
-        self._head_bytes = self._overhead_bytes = 0
+        self.status, self._overhead_bytes = 0, 0
+        self._fields.clear()
         self._state = REQUEST_SENT[self._state]
         self._transport.write(request)
-        try:
-            if pieces:
-                await self._send_pieces(pieces)
-            while not self.status:
-                await self._news(deadline_s)
-        except BaseException:
-            self.abort()
-            raise
+        return self._news(deadline_s)
 
-    async def _send_pieces(self, pieces: Pieces) -> None:
+    async def send_large(self, request: bytes, pieces: Pieces, deadline_s: float) -> None:
+        """Send a request that goes on with `pieces`: in slices, so that the event loop is not held by a large body."""
+        head_arrived = self.send(request, deadline_s)
         sent_bytes = 0  # since other work had its turn; what is written in one turn goes out together
         for piece in pieces:
             for start in range(0, len(piece), SLICE_BYTES):
                 if self._state is BROKEN:
-                    return
+                    break
                 part = memoryview(piece)[start : start + SLICE_BYTES]
                 self._transport.write(part)
                 sent_bytes += len(part)
                 if sent_bytes >= SLICE_BYTES:
                     await asyncio.sleep(0)
                     sent_bytes = 0
+        await head_arrived
 
     async def receive(self, receiver: Receiver, deadline_s: float = math.inf) -> bool:
         """Hand the body to the receiver, part by part, until it says STOP (True) or the body ends (False).
@@ -135,10 +130,9 @@ class ClientConnection(asyncio.Protocol):
         finally:
             self._receiver = None
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the whole response has arrived."""
-        return self._state is COMPLETE
+    def take_whole(self) -> bytes | None:
+        """The body, if all of it has arrived."""
+        return self.take_arrived() if self._state is COMPLETE else None
 
     def take_arrived(self) -> bytes:
         """The part of the body that has arrived and was not handed over."""
@@ -164,6 +158,8 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def abort(self) -> None:
+        """Close the connection. Nobody may wait for its response any more."""
+        self._waiter = None
         self._state = ABORT[self._state]
         self._close()
 
@@ -175,7 +171,11 @@ class ClientConnection(asyncio.Protocol):
         """To be awaited: done when the head, the end of the body, a STOP or an error arrives; TimeoutError if late."""
         if self._state is BROKEN:
             raise Broken
-        self._deadline.set(deadline_s)
+        deadline = self._deadline
+        if deadline_s >= deadline.at_s:
+            deadline.at_s = deadline_s
+        else:
+            deadline.set(deadline_s)
         self._waiter = self._loop.create_future()
         return self._waiter
 
@@ -250,12 +250,12 @@ class ClientConnection(asyncio.Protocol):
             self._overhead_bytes = 0
             if receiver := self._receiver:
                 self._hand_over(receiver, parts.pop() if len(parts) == 1 else self.take_arrived())
-            else:
+            elif self._state is READING_BODY:
                 self._note_buffered(sum(map(len, parts[kept:])))
+        if self._state is not state and self.status:  # the head or the body is complete
+            self._wake()
         if not is_http:
             self._break()
-        if self._state is COMPLETE:
-            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
@@ -273,26 +273,24 @@ class ClientConnection(asyncio.Protocol):
             raise Broken  # a second response to one request
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > HEAD_BYTES_MAX:
-            raise Broken
-        if self._state is READING_HEAD:  # trailers are not kept
-            key = name.lower()
-            if key in FRAMING and key in self.headers:
-                raise Broken  # a body that is framed twice
-            self.headers[key] = value
+        self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        coding = self.headers.get(b"transfer-encoding")
+        fields = self._fields
+        if sum(map(len, chain.from_iterable(fields))) > HEAD_BYTES_MAX:
+            raise Broken  # however much came in one read
+        headers = self.headers = dict(fields)
+        if len(headers) < len(fields) and sum(name in FRAMING for name, _ in fields) > len(FRAMING & headers.keys()):
+            raise Broken  # a body that is framed twice
+        coding = headers.get(b"transfer-encoding")
         if coding is not None and coding.strip().lower() != b"chunked":
             raise Broken  # a body that cannot be read
+        status = self._parser.get_status_code()
         if status < 200:  # an interim response: the real one follows
-            self.headers = {}
+            fields.clear()
         else:
             self.status = status
             self._state = HEAD_COMPLETE[self._state]
-            self._wake()
 
     @property
     def on_body(self) -> Callable[[bytes], None]:
@@ -328,8 +326,8 @@ class GuardedConnection(ClientConnection):
 
 async def read_body(response: ClientConnection, deadline_s: float, bytes_max: int) -> bytes:
     """Read the body. Reading stops once there are more than `bytes_max` bytes."""
-    if response.is_complete:
-        return response.take_arrived()
+    if (whole := response.take_whole()) is not None:
+        return whole
     parts, size_bytes = list[bytes](), 0
 
     def keep(data: bytes) -> float:

@@ -82,6 +82,8 @@ CONNECTION_LOST = dict.fromkeys(ConnectionState, LOST)  # a running exchange is 
 class Connection(asyncio.Protocol):
     """The transport of each of its exchanges, and the receiver of what its parser reads."""
 
+    write: Callable[[bytes], object]  # the transport's own, until the connection is closed
+
     def __init__(self, serve: Serve, settings: ConnectionSettings, connections: Connections) -> None:
         self.peer = ""
         self.is_congested = False
@@ -117,18 +119,21 @@ class Connection(asyncio.Protocol):
         """Close it now, without sending the rest."""
         if self._state is not LOST:
             self._state = ABORT[self._state]
+            self.write = _discard
             self._transport.abort()
 
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.write = self._transport.write
         self._connections.add(self)
         self.peer = plain_address((transport.get_extra_info("peername") or ("",))[0])
         self._deadline.set_after(self._settings.limits.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
         self._state = CONNECTION_LOST[self._state]
+        self.write = _discard
         self._connections.remove(self)
         self._deadline.close()
         self._pause.close()
@@ -247,11 +252,6 @@ class Connection(asyncio.Protocol):
 
     # the transport of an exchange
 
-    def write(self, data: bytes) -> None:
-        state = self._state
-        if state is not CLOSING and state is not LOST:
-            self._transport.write(data)
-
     async def drain(self) -> None:
         await self._write_flow.drain()
 
@@ -327,6 +327,7 @@ class Connection(asyncio.Protocol):
 
     def _close(self) -> None:
         self._state = CLOSE[self._state]
+        self.write = _discard
         self._deadline.clear()
         self._transport.close()
 
@@ -354,3 +355,7 @@ class Connection(asyncio.Protocol):
             self._close()
         else:
             self._deadline.set(min(self._loop.time() + limits.linger_silence_s, self._linger_end_s))
+
+
+def _discard(data: bytes) -> None:
+    """For what is written after the connection was closed."""

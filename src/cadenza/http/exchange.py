@@ -63,7 +63,7 @@ class Transport(Protocol):
     @property
     def proxies(self) -> TrustedProxies: ...
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes, /) -> object: ...
 
     async def drain(self) -> None:
         """Return once the client reads again, or is gone."""
@@ -225,8 +225,8 @@ class Exchange(msgspec.Struct, eq=False):
 
         Bytes handed over count as delivered, even if the client disconnects before it reads them.
         """
-        if WRITE[self.state] is ABANDONED:
-            return False
+        if self.state is not STREAMING:
+            return WRITE[self.state] is STREAMING  # False, or a KeyError
         self.transport.write(data if self.request.is_http_1_0 or not data else b"%x\r\n%b\r\n" % (len(data), data))
         self.last_write_s = time.monotonic()
         return True

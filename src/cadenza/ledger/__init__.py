@@ -12,7 +12,6 @@ The records that the money of one request passes through:
 | record               | made by                      | read by                      | lives until              |
 |----------------------|------------------------------|------------------------------|--------------------------|
 | Affordable           | gateway/optional_steps       | grounding                    | material is gathered     |
-| Quote                | billing.size_hold            | billing.Credit               | credit is held           |
 | Hold                 | billing.size_hold, grounding | rules, writer, marks, rows   | the end is durable       |
 | Held                 | rules.take_hold, reserves    | billing, writer              | the request ends         |
 | Insufficient         | rules.take_hold              | billing: status 402          | the request is refused   |

@@ -71,10 +71,11 @@ class Backlog:
     def take(self, count: int) -> list[Move]:
         """Take up to `count` moves, of accounts that are not set aside."""
         batch: list[Move] = []
-        for account_id in [one for one in self._ready if one not in self._in_flight]:
-            batch += self._take_account(account_id, count - len(batch))
-            if len(batch) >= count:
-                break
+        for account_id in [*self._ready]:
+            if account_id not in self._in_flight:
+                batch += self._take_account(account_id, count - len(batch))
+                if len(batch) >= count:
+                    break
         return batch
 
     def take_alone(self, count: int) -> list[Move]:
@@ -92,8 +93,8 @@ class Backlog:
 
     def done(self, batch: Iterable[Move]) -> None:
         """The batch was written, or put back."""
-        for account_id in {move.account_id for move in batch}:
-            del self._in_flight[account_id]
+        for move in batch:
+            self._in_flight.pop(move.account_id, None)
         if self._drained and self.is_empty:
             self._drained.set_result(None)
             self._drained = None
@@ -167,11 +168,12 @@ class Backlog:
         queue = self._queue(account_id)
         taken, rest = queue[account_id][:count], queue[account_id][count:]
         self._in_flight[account_id] = taken
+        if queue is self._ready and not rest:
+            del queue[account_id]
+            return taken
         queue[account_id] = rest
         if is_served:
             queue.move_to_end(account_id)
-        if queue is self._ready and not rest:
-            del queue[account_id]
         return taken
 
 

@@ -54,13 +54,15 @@ def end_requests(
     `account`, `known` and `changes` are changed in place.
     """
     ended: list[Ended] = []
-    due_and_held_nano = [end.due_nano if end.due_nano < end.held_nano else end.held_nano for end in ends]
-    following_nano = sum(due_and_held_nano)
-    for number, end in enumerate(ends):
-        following_nano -= due_and_held_nano[number]  # what later ends in the batch hold: this one must not use it
+    following_nano = 0
+    for end in ends:
+        following_nano += end.due_nano if end.due_nano < end.held_nano else end.held_nano
+    for end in ends:  # none may use what later ones hold
+        following_nano -= end.due_nano if end.due_nano < end.held_nano else end.held_nano
         ended.append(_end(account, demand.kept_nano + following_nano, end, known, changes))
     resize(account, demand.kept_nano)
-    pay_debt(account)
+    if account.debt_nano:
+        pay_debt(account)
     return ended
 
 
@@ -74,7 +76,7 @@ def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes
     if end.is_uncertain and (recorded := known.ended.get(hold.completion_id)):
         return _end_again(account, end, recorded, known, changes)
     assert hold.completion_id not in known.ended, "a request ends once in a batch"
-    if outcome.usage and _has_lost_its_key(end, known):
+    if (hold.idempotency_digest or end.is_late) and outcome.usage and _has_lost_its_key(end, known):
         return _lose(end, known, changes)
     not_kept_nano = account.reserve_nano - kept_nano if account.reserve_nano > kept_nano else 0
     charged_nano = due_nano = end.due_nano if cap is None else _within_cap(cap, end, own_nano)
@@ -95,7 +97,8 @@ def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes
     known.ended[hold.completion_id] = Recorded(charged_nano, end.source, granted_nano)
     if hold.idempotency_digest:
         (changes.kept_keys if outcome.usage else changes.freed_keys).append(hold)
-    return Ended(charged_nano, end.due_nano - charged_nano, is_lost=_is_short(end, charged_nano))
+    short_nano = end.due_nano - charged_nano
+    return Ended(charged_nano, short_nano, is_lost=short_nano > 0 and _is_short(end, charged_nano))
 
 
 def _end_again(account: LockedAccount, end: End, recorded: Recorded, known: Known, changes: Changes) -> Ended:

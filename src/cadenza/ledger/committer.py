@@ -131,7 +131,8 @@ class Committer:
 
     def _add(self, move: Move) -> "asyncio.Future[Answer]":
         self._backlog.add(move)
-        self._wake()
+        if self._starting is None:
+            self._wake()
         return move.answer
 
     def _wake(self) -> None:
@@ -267,27 +268,28 @@ class Committer:
                 else:
                     group[1].append(move)
         for account_id, (ends, holds) in groups.items():
-            ended = [move.end for move in ends if move.end]
-            wanted = [move.hold for move in holds if move.hold]
-            charged_nano = sum([_take_off_reserve(move) for move in ends])
+            ended, charged_nano = list[End](), 0
+            for move in ends:
+                assert move.end
+                ended.append(move.end)
+                if not move.is_off_reserve:  # the first time that it is written
+                    move.is_off_reserve = True
+                    charged_nano += move.end.due_nano
+            wanted = [move.hold for move in holds if move.hold] if holds else []
             demand = self._reserves.demand(account_id, charged_nano, wanted)
-            caps = self._reserves.caps.use(account_id, (end.hold.completion_id for end in ended))
+            caps = self._reserves.caps.use(account_id, ended)
             built[account_id] = AccountMoves(account_id, demand, ended, wanted, caps), ends, holds
         return built
 
     def _answer(self, applied: Applied, ends: list[Move], holds: list[Move]) -> None:
-        answers = zip(holds, applied.answers, strict=True)
-        taken = [(move.hold, held) for move, held in answers if move.hold and isinstance(held, Held)]
+        taken = list[tuple[Hold, Held]]()
+        for move, answer in zip(holds, applied.answers, strict=True):
+            if move.hold and isinstance(answer, Held):
+                taken.append((move.hold, answer))
         self._reserves.written(applied.account, taken)
         if applied.account.has_caps or applied.account.id in self._reserves.caps:
             self._note_caps(applied, ends, holds)
-        outcomes = list[tuple[Outcome, int, int | None]]()
-        for move, ended in zip(ends, applied.ended, strict=True):
-            outcome = self._answer_end(move, ended)
-            if move.is_recorded and move.end:
-                outcomes.append((outcome, ended.charged_nano, move.end.provider_cost_nano))
-        if outcomes:
-            self._loop.call_soon(self._record, outcomes)  # after the requests were answered
+        self._answer_ends(ends, applied.ended)
         for move, answer in zip(holds, applied.answers, strict=True):
             if not move.answer.done():
                 move.answer.set_result(answer)
@@ -304,19 +306,23 @@ class Committer:
             if move.hold and isinstance(answer, Held) and answer.is_capped:
                 caps.hold(move.hold, answer.amount_nano)
 
-    def _answer_end(self, move: Move, ended: Ended) -> Outcome:
-        """Answer the request, and return its outcome as it is to be recorded."""
-        assert move.end
-        assert ended.charged_nano <= move.end.due_nano
-        assert ended.is_lost or ended.charged_nano + ended.short_nano == move.end.due_nano
-        outcome = move.end.outcome
-        if ended.short_nano or ended.is_lost or ended.corrected_nano:
-            self._report(outcome.completion_id, ended)
-        if ended.is_lost:
-            outcome = msgspec.structs.replace(outcome, status=LOST_STATUS)
-        if not move.answer.done():
-            move.answer.set_result(ended)
-        return outcome
+    def _answer_ends(self, ends: list[Move], answers: list[Ended]) -> None:
+        outcomes = list[tuple[Outcome, int, int | None]]()
+        for move, ended in zip(ends, answers, strict=True):
+            assert move.end
+            outcome, due_nano = move.end.outcome, move.end.due_nano
+            assert ended.charged_nano <= due_nano
+            assert ended.is_lost or ended.charged_nano + ended.short_nano == due_nano
+            if ended.short_nano or ended.is_lost or ended.corrected_nano:
+                self._report(outcome.completion_id, ended)
+            if ended.is_lost:
+                outcome = msgspec.structs.replace(outcome, status=LOST_STATUS)
+            if not move.answer.done():
+                move.answer.set_result(ended)
+            if move.is_recorded:
+                outcomes.append((outcome, ended.charged_nano, move.end.provider_cost_nano))
+        if outcomes:
+            self._loop.call_soon(self._record, outcomes)  # after the requests were answered
 
     def _record(self, outcomes: list[tuple[Outcome, int, int | None]]) -> None:
         for outcome, charged_nano, cost_nano in outcomes:
@@ -429,11 +435,3 @@ class Committer:
             completion_id=what.completion_id if what else "",
             places=places(error),
         )
-
-
-def _take_off_reserve(move: Move) -> int:
-    """What is due for an end, the first time that it is written; 0 when it is retried."""
-    if move.end is None or move.is_off_reserve:
-        return 0
-    move.is_off_reserve = True
-    return move.end.due_nano

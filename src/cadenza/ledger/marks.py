@@ -7,14 +7,14 @@ its own are written the next time.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 from sqlalchemy import text
 
 from cadenza.core.records import Usage
-from cadenza.ledger.rules import Hold
+from cadenza.ledger.rules import Held, Hold
 from cadenza.ledger.transaction import UNMARK
 from cadenza.store.schema import marks
 from cadenza.store.statements import Statement
@@ -46,37 +46,37 @@ class Delivery(Protocol):
         """The tokens of the prompt and of what was delivered, counted or estimated."""
 
 
-class Tracked(msgspec.Struct):
-    """A running request, how many of its tokens are marked, and whether the store may have a mark of it."""
+class OpenHold(msgspec.Struct):
+    """A hold that was taken, and what its request has delivered, if that is marked."""
 
     hold: Hold
-    delivery: Delivery
-    since_s: float
+    held: Held
+    process: str  # the name of this process when it was taken
+    delivery: Delivery | None = None
+    since_s: float = 0.0  # when it began to deliver
     marked_tokens: int = 0
-    may_have_mark: bool = False
+    may_have_mark: bool = False  # the store may have a mark of it
 
 
 class Marks:
-    """The running requests of this process whose progress is marked."""
+    """Marks the progress of the open holds that deliver."""
 
-    def __init__(self, store: Store, mark_after_s: float, elapsed_s: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, open_holds: Mapping[str, OpenHold], mark_after_s: float, elapsed_s: Callable[[], float]
+    ) -> None:
         self._store = store
+        self._open = open_holds
         self._mark_after_s = mark_after_s
         self._elapsed_s = elapsed_s
-        self._tracked: dict[str, Tracked] = {}
 
-    def track(self, hold: Hold, delivery: Delivery) -> None:
-        assert hold.completion_id not in self._tracked
-        self._tracked[hold.completion_id] = Tracked(hold, delivery, self._elapsed_s())
-
-    def forget(self, completion_id: str) -> bool:
-        """Stop tracking a request that has ended. Return whether the store may have a mark of it."""
-        tracked = self._tracked.pop(completion_id, None)
-        return tracked is not None and tracked.may_have_mark
+    def track(self, request: OpenHold, delivery: Delivery) -> None:
+        assert request.delivery is None
+        request.delivery, request.since_s = delivery, self._elapsed_s()
 
     def lose(self) -> None:
         """This process was swept: the requests that run end late, and what they owe is decided then."""
-        self._tracked.clear()
+        for request in self._open.values():
+            request.delivery, request.may_have_mark = None, False
 
     async def write(self, process: str) -> None:
         """Mark what long-running requests have delivered since their last mark."""
@@ -85,7 +85,7 @@ class Marks:
         for begin in range(0, len(ids), MARKS_AT_ONCE):
             rows = list[dict[str, Any]]()
             for completion_id in ids[begin : begin + MARKS_AT_ONCE]:
-                if tracked := self._tracked.get(completion_id):
+                if tracked := self._tracked(completion_id):
                     tracked.may_have_mark = True
                     rows.append(_mark_row(tracked.hold, counted[completion_id], process))
             await self._after_write(await self._write_rows(rows), counted)
@@ -113,7 +113,7 @@ class Marks:
         """Note what is marked, and delete the marks of requests that ended meanwhile."""
         ended = []
         for completion_id in written:
-            if tracked := self._tracked.get(completion_id):
+            if tracked := self._tracked(completion_id):
                 tracked.marked_tokens = counted[completion_id].completion_tokens
             else:
                 ended.append({"completion": completion_id})
@@ -123,14 +123,20 @@ class Marks:
     async def _count(self) -> dict[str, Usage]:
         """Count what has been delivered, by completion id."""
         now_s, counted = self._elapsed_s(), dict[str, Usage]()
-        for number, (completion_id, tracked) in enumerate(list(self._tracked.items())):
+        tracked = [(request, request.delivery) for request in self._open.values() if request.delivery is not None]
+        for number, (request, delivery) in enumerate(tracked):
             if number % COUNTED_IN_A_ROW == 0:
                 await asyncio.sleep(0)
-            if now_s - tracked.since_s >= self._mark_after_s and tracked.delivery.has_delivered:
-                usage = await tracked.delivery.progress()
-                if usage.completion_tokens > tracked.marked_tokens:
-                    counted[completion_id] = usage
+            if now_s - request.since_s >= self._mark_after_s and delivery.has_delivered:
+                usage = await delivery.progress()
+                if usage.completion_tokens > request.marked_tokens:
+                    counted[request.hold.completion_id] = usage
         return counted
+
+    def _tracked(self, completion_id: str) -> OpenHold | None:
+        """The request, if it has not ended."""
+        request = self._open.get(completion_id)
+        return request if request and request.delivery is not None else None
 
 
 def _mark_row(hold: Hold, usage: Usage, process: str) -> dict[str, Any]:

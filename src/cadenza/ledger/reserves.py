@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from cadenza.ledger.caps import NO_CAP_USE, CapUse
-from cadenza.ledger.rules import AMPLE_TIMES, RESERVE_SHARE, Demand, Held, Hold, LockedAccount
+from cadenza.ledger.rules import AMPLE_TIMES, RESERVE_SHARE, Demand, End, Held, Hold, LockedAccount
 
 IDLE_S = 1.0  # a reserve that is unused for this long is given back
 EXACT_S = 1.0  # how long after a request for credit nothing is reserved beyond the requests in flight
@@ -63,8 +63,9 @@ class Reserve(msgspec.Struct):
         assert 0 <= charged_nano <= self.in_use_nano, "what is due stays in use until it is charged"
         self.in_use_nano -= charged_nano
         self.amount_nano = max(self.in_use_nano, self.amount_nano - charged_nano)
-        usual_nano = max([self.usual_nano, *[hold.amount_nano for hold in new]])
-        extra_nano = max([self.extra_nano, *[hold.extra_nano for hold in new]])
+        usual_nano, extra_nano = self.usual_nano, self.extra_nano
+        for hold in new:
+            usual_nano, extra_nano = max(usual_nano, hold.amount_nano), max(extra_nano, hold.extra_nano)
         requests = max(LEAST_REQUESTS, PEAK_TIMES * max(self.peak, self.requests + len(new)))
         share_nano = (self.free_nano + self.amount_nano) // RESERVE_SHARE
         wanted_nano = requests * usual_nano + min(requests * extra_nano, share_nano)
@@ -92,12 +93,16 @@ class CapHolds:
     def __contains__(self, account_id: str) -> bool:
         return account_id in self._held
 
-    def use(self, account_id: str, ending: Iterable[str]) -> CapUse:
-        """What the process holds when the requests with these completion ids end."""
+    def use(self, account_id: str, ending: Iterable[End]) -> CapUse:
+        """What the process holds when these requests end."""
         held, doubtful = self._held.get(account_id), self._doubtful.get(account_id)
         if not held and not doubtful:
             return NO_CAP_USE
-        kept_nano, ending_nano, ends = dict.fromkeys(doubtful or (), 0), dict[str, int](), {*ending}
+        kept_nano, ending_nano, ends = (
+            dict.fromkeys(doubtful or (), 0),
+            dict[str, int](),
+            {end.hold.completion_id for end in ending},
+        )
         for completion_id, (key_id, amount_nano) in (held or {}).items():
             if completion_id in ends:
                 ending_nano[completion_id] = amount_nano
@@ -186,13 +191,14 @@ class Reserves:
 
     def written(self, account: LockedAccount, taken: Sequence[tuple[Hold, Held]]) -> None:
         """A batch is durable: this is the account now, and these holds were taken."""
-        reserve, now_s = self._reserves[account.id], self._clock_s()
+        reserve, taken_nano = self._reserves[account.id], 0
         for hold, held in taken:
-            reserve.hold(held.amount_nano, hold.amount_nano, hold.extra_nano, now_s)
-        assert account.reserve_nano >= sum([held.amount_nano for _, held in taken]), "it covers what was taken in it"
+            reserve.hold(held.amount_nano, hold.amount_nano, hold.extra_nano, self._clock_s())
+            taken_nano += held.amount_nano
+        assert account.reserve_nano >= taken_nano, "it covers what was taken in it"
         reserve.amount_nano = account.reserve_nano
         reserve.free_nano = account.free_nano
-        if not reserve.amount_nano and reserve.is_idle(now_s):
+        if not reserve.amount_nano and reserve.is_idle(self._clock_s()):
             del self._reserves[account.id]
 
     def ask_back(self, account_id: str) -> None:

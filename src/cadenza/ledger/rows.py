@@ -8,7 +8,7 @@ fences the process first and then locks its accounts.
 On SQLite a live process cannot be swept.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,10 +18,8 @@ from cadenza.core.records import Usage
 from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.rules import Charge, LockedAccount
 from cadenza.store.schema import accounts, entries, reserves, usage
-from cadenza.store.statements import Statement
-from cadenza.store.store import StoreRefused, Transaction
-
-Row = Mapping[str, Any]
+from cadenza.store.statements import Statement, Values
+from cadenza.store.store import Row, StoreRefused, Transaction
 
 NO_USAGE = Usage(0, 0)
 CORRECTED = "This reply was charged while it still ran, and cost less in the end."
@@ -66,16 +64,23 @@ MOVE = Statement(
 
 
 class BatchRows(msgspec.Struct):
-    """The rows of a batch. Those of accounts and reserves have the names of the statements' parameters."""
+    """The rows of a batch. Those of accounts and reserves are by the names of the statements' parameters."""
 
     process: str
     is_fenced: bool = True
     entries: list[Row] = []
     usage: list[Row] = []
-    accounts: list[Row] = []
-    new_reserves: list[Row] = []
-    changed_reserves: list[Row] = []
-    dropped_reserves: list[Row] = []
+    accounts: list[Values] = []
+    new_reserves: list[Values] = []
+    changed_reserves: list[Values] = []
+    dropped_reserves: list[Values] = []
+
+    def add_charge(self, charge: Charge) -> None:
+        end = charge.end
+        self.usage.append(usage_row(charge))
+        if charge.has_entry:
+            who, what, at = end.hold.account_id, end.hold.completion_id, end.outcome.ended_at
+            self.entries.append((who, "charge", -charge.charged_nano, what, "", at, -charge.granted_nano))
 
     def add_account(self, before: LockedAccount, after: LockedAccount, granted_nano: int, *, has_spare: bool) -> None:
         """Add what changed of an account and of its reserve. What pays debts is written elsewhere."""
@@ -103,24 +108,28 @@ class BatchRows(msgspec.Struct):
         change_each(tx, ADD_RESERVE, self.new_reserves)
 
     def _write_each(self, tx: Transaction) -> tuple[int, bool]:
-        change_each(tx, ADD_ENTRY, self.entries)
-        change_each(tx, ADD_USAGE, self.usage)
+        if self.usage:
+            tx.insert_rows(ADD_ENTRY, self.entries)
+            tx.insert_rows(ADD_USAGE, self.usage)
         change_each(tx, MOVE, self.accounts)
         changed = sum([tx.change(CHANGE_RESERVE, row) for row in self.changed_reserves])
         return changed + sum([tx.change(DROP_RESERVE, row) for row in self.dropped_reserves]), True
 
     def _write_at_once(self, tx: Transaction) -> tuple[int, bool]:
-        written = (self.entries, self.usage, self.accounts, self.changed_reserves, self.dropped_reserves)
         values: dict[str, Any] = {"process": self.process}
-        for columns, rows in zip(_COLUMNS, written, strict=True):
-            for name, column in columns.items():
-                values[name] = [row[column] for row in rows] if rows else []
+        for prefix, added in (("e", self.entries), ("u", self.usage)):
+            for number, column in enumerate(_ARRAYS[prefix]):
+                values[f"{prefix}_{column}"] = [row[number] for row in added]
+        changed = (("a", self.accounts), ("r", self.changed_reserves), ("d", self.dropped_reserves))
+        for prefix, changes in changed:
+            for column in _ARRAYS[prefix]:
+                values[f"{prefix}_{column}"] = [change[column] for change in changes]
         row = tx.row(WRITE, values)
         assert row
         return int(row[0]), bool(row[1])
 
 
-def change_each(tx: Transaction, statement: Statement, rows: Sequence[Row]) -> None:
+def change_each(tx: Transaction, statement: Statement, rows: Sequence[Values]) -> None:
     """Run the statement once for each row. Without rows, a round trip is saved."""
     if rows:
         tx.change_each(statement, rows)
@@ -132,7 +141,7 @@ def write_corrections(tx: Transaction, corrections: Sequence[Charge]) -> None:
     The database accepts one correction of a request by its late end.
     """
     for charge in corrections:
-        completion_id, row = charge.end.hold.completion_id, usage_row(charge)
+        completion_id, row = charge.end.hold.completion_id, dict(zip(USAGE_COLUMNS, usage_row(charge), strict=True))
         if charge.corrected_nano:
             back = CreditMove(
                 charge.end.hold.account_id,
@@ -163,50 +172,38 @@ def entry_row(move: CreditMove, amount_nano: int, granted_nano: int) -> dict[str
     }
 
 
-def charge_row(charge: Charge) -> dict[str, Any]:
-    hold = charge.end.hold
-    return {
-        "account_id": hold.account_id,
-        "kind": "charge",
-        "amount_nano": -charge.charged_nano,
-        "completion_id": hold.completion_id,
-        "note": "",
-        "created_at": charge.end.outcome.ended_at,
-        "granted_nano": -charge.granted_nano,
-    }
-
-
-def usage_row(charge: Charge) -> dict[str, Any]:
+def usage_row(charge: Charge) -> Row:
+    """The values of USAGE_COLUMNS."""
     end, hold, outcome, price = charge.end, charge.end.hold, charge.end.outcome, charge.end.hold.price
     counted = outcome.usage or NO_USAGE
-    return {
-        "completion_id": hold.completion_id,
-        "request_id": hold.request_id,
-        "account_id": hold.account_id,
-        "key_id": hold.key_id,
-        "class_id": hold.class_id,
-        "version": hold.version,
-        "provider": outcome.provider,
-        "model": outcome.model,
-        "prompt_tokens": counted.prompt_tokens,
-        "cached_tokens": counted.cached_tokens,
-        "completion_tokens": counted.completion_tokens,
-        "cost_nano": charge.charged_nano,
-        "estimated": counted.estimated,
-        "status": outcome.status,
-        "stream": hold.stream,
-        "started_at": hold.started_at,
-        "first_byte_ms": outcome.first_byte_ms,
-        "duration_ms": outcome.duration_ms,
-        "input_nano": price.input_nano,
-        "output_nano": price.output_nano,
-        "cached_input_nano": price.cached_input_nano,
-        "held_nano": None if end.source == "sweep" else end.held_nano,
-        "short_nano": end.due_nano - charge.charged_nano,
-        "source": end.source,
-        "idempotency_digest": hold.idempotency_digest,
-        "provider_cost_nano": end.provider_cost_nano,
-    }
+    return (
+        hold.completion_id,
+        hold.account_id,
+        hold.key_id,
+        hold.class_id,
+        outcome.provider,
+        outcome.model,
+        counted.prompt_tokens,
+        counted.cached_tokens,
+        counted.completion_tokens,
+        charge.charged_nano,
+        counted.estimated,
+        outcome.status,
+        hold.stream,
+        hold.started_at,
+        outcome.first_byte_ms,
+        outcome.duration_ms,
+        hold.request_id,
+        price.input_nano,
+        price.output_nano,
+        price.cached_input_nano,
+        None if end.source == "sweep" else end.held_nano,
+        end.due_nano - charge.charged_nano,
+        end.source,
+        hold.idempotency_digest,
+        hold.version,
+        end.provider_cost_nano,
+    )
 
 
 _KINDS = {"INTEGER": "integer", "BIGINT": "bigint", "BOOLEAN": "boolean", "TEXT": "text", "BLOB": "bytea"}
@@ -217,7 +214,6 @@ _ARRAYS = {  # the arrays that Postgres is given: the prefix of their names, and
     "r": {"account": "text", "before": "bigint", "after": "bigint", "spare": "boolean"},
     "d": {"account": "text", "before": "bigint"},
 }
-_COLUMNS = [{f"{prefix}_{name}": name for name in columns} for prefix, columns in _ARRAYS.items()]
 
 
 def _unnest(prefix: str) -> str:

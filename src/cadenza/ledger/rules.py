@@ -257,9 +257,10 @@ def take_hold(account: LockedAccount, hold: Hold, known: Known, changes: Changes
 
 def grow(account: LockedAccount, demand: Demand) -> None:
     """Reserve credit for requests to come, if the account has ample credit."""
-    if account.free_nano >= demand.usual_nano * AMPLE_TIMES and account.reserve_nano < demand.wanted_nano:
-        share_nano = account.reserve_nano + account.free_nano // RESERVE_SHARE
-        resize(account, min(demand.wanted_nano, share_nano))
+    free_nano, wanted_nano = account.balance_nano - account.held_nano, demand.wanted_nano
+    if account.reserve_nano < wanted_nano and free_nano >= demand.usual_nano * AMPLE_TIMES:
+        share_nano = account.reserve_nano + free_nano // RESERVE_SHARE
+        resize(account, wanted_nano if wanted_nano < share_nano else share_nano)
 
 
 def has_spare(account: LockedAccount, demand: Demand, held_nano: int) -> bool:
@@ -270,8 +271,10 @@ def has_spare(account: LockedAccount, demand: Demand, held_nano: int) -> bool:
 def resize(account: LockedAccount, reserve_nano: int) -> None:
     """Set the size of the reserve, as far as the free credit allows."""
     assert reserve_nano >= 0
-    assert account.free_nano >= 0
-    more_nano = min(reserve_nano - account.reserve_nano, account.free_nano)
+    more_nano, free_nano = reserve_nano - account.reserve_nano, account.balance_nano - account.held_nano
+    assert free_nano >= 0
+    if more_nano > free_nano:
+        more_nano = free_nano
     account.reserve_nano += more_nano
     account.held_nano += more_nano
 
@@ -304,7 +307,9 @@ def require_sums(before: LockedAccount, after: LockedAccount, charged_nano: int,
     `granted_nano` is the granted part of it. What pays a debt is a part of it, too.
     """
     paid_nano = before.debt_nano - after.debt_nano
-    excess_nano = max(0, before.granted_nano - before.balance_nano)  # of a process of the release before
+    excess_nano = before.granted_nano - before.balance_nano  # of a process of the release before
+    if excess_nano < 0:
+        excess_nano = 0
     if not (  # not `assert`: the rows would be written without it
         after.balance_nano == before.balance_nano - charged_nano - paid_nano
         and after.held_nano - before.held_nano == after.reserve_nano - before.reserve_nano

@@ -15,7 +15,7 @@ from cadenza.ledger.cap_rows import read_caps, write_caps
 from cadenza.ledger.caps import NO_CAP_USE, CapState, CapUse
 from cadenza.ledger.charging import begin_caps, end_requests
 from cadenza.ledger.credit import ask_others, pay_debts
-from cadenza.ledger.rows import BatchRows, change_each, charge_row, usage_row, write_corrections
+from cadenza.ledger.rows import BatchRows, change_each, write_corrections
 from cadenza.ledger.rules import (
     IDEMPOTENCY_MS,
     Changes,
@@ -139,9 +139,10 @@ def apply_moves(
         ended = end_requests(account, move.demand, move.ends, known, changes)
         answers = _take_holds(tx, process, account, move.holds, known, changes) if move.holds else []
         grow(account, move.demand)
-        held_nano = sum([answer.amount_nano for answer in answers if isinstance(answer, Held)])
+        held_nano = sum([answer.amount_nano for answer in answers if isinstance(answer, Held)]) if answers else 0
         charged_nano = granted_nano = 0
         for charge in changes.charges[charges:]:
+            rows.add_charge(charge)
             charged_nano += charge.charged_nano
             granted_nano += charge.granted_nano
         for correction in changes.corrections[corrections:]:
@@ -155,8 +156,6 @@ def apply_moves(
         if account.is_asked and not is_spare:
             tx.announce()
         applied[account.id] = Applied(account, ended, answers)
-    rows.entries += [charge_row(charge) for charge in changes.charges if charge.has_entry]
-    rows.usage += [usage_row(charge) for charge in changes.charges]
     rows.write(tx)
     write_corrections(tx, changes.corrections)
     for account_id, paid_nano in paid_debts.items():
@@ -186,19 +185,24 @@ def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, wait
 
 
 def _read_known(tx: Transaction, moves: Sequence[AccountMoves]) -> Known:
-    known, ends = Known(), [end for move in moves for end in move.ends]
-    uncertain = [end.hold.completion_id for end in ends if end.is_uncertain]
-    known.ended = {
-        row[0]: Recorded(int(row[1]), row[2], -int(row[3] or 0), int(row[4] or 0))
-        for row in tx.rows_by_ids(ENDED, uncertain, {})
-    }
-    for end in ends:
-        if end.is_late and tx.row(REVOKED, {"key": end.hold.key_id}):
-            known.revoked_keys.add(end.hold.key_id)
-    # Holds come after ends: whether a key may be used again depends on when the new request started.
-    for hold in [*[end.hold for end in ends], *[hold for move in moves for hold in move.holds]]:
-        if hold.idempotency_digest and (found := tx.row(READ_KEY, _key_of(hold))):
-            known.keys[hold.account_id, hold.idempotency_digest] = _key_use(found, hold.started_at)
+    known, uncertain, with_keys = Known(), list[str](), list[Hold]()
+    for move in moves:
+        for end in move.ends:
+            if end.is_uncertain:
+                uncertain.append(end.hold.completion_id)
+            if end.is_late and tx.row(REVOKED, {"key": end.hold.key_id}):
+                known.revoked_keys.add(end.hold.key_id)
+            if end.hold.idempotency_digest:
+                with_keys.append(end.hold)
+    for move in moves:  # holds after ends: whether a key may be used again depends on when the new request started
+        with_keys += [hold for hold in move.holds if hold.idempotency_digest] if move.holds else ()
+    if uncertain:
+        for completion_id, cost_nano, source, granted_nano, refunded_nano in tx.rows_by_ids(ENDED, uncertain, {}):
+            found = Recorded(int(cost_nano), source, -int(granted_nano or 0), int(refunded_nano or 0))
+            known.ended[completion_id] = found
+    for hold in with_keys:
+        if (digest := hold.idempotency_digest) and (row := tx.row(READ_KEY, _key_of(hold))):
+            known.keys[hold.account_id, digest] = _key_use(row, hold.started_at)
     return known
 
 

@@ -18,7 +18,7 @@ from cadenza.fleet.presence import Presence
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import HOLDS_OF_PROCESS
 from cadenza.ledger.committer import LOOK_EVERY_S, Committer
-from cadenza.ledger.marks import Delivery, Marks
+from cadenza.ledger.marks import Delivery, Marks, OpenHold
 from cadenza.ledger.provider_costs import ProviderCosts
 from cadenza.ledger.reserves import Reserves
 from cadenza.ledger.rules import End, Ended, Held, Hold, Insufficient, Repeated, Short, Taken
@@ -43,8 +43,8 @@ class LedgerWriter:
         self._elapsed_s = presence.host.elapsed_s
         self._reserves = Reserves(self._elapsed_s)
         self._committer = Committer(store, observer, presence, self._reserves, self._on_swept, timing.retry_s)
-        self._open: dict[str, tuple[Hold, Held, str]] = {}  # with the name of this process when it was taken
-        self._marks = Marks(store, timing.mark_after_s, self._elapsed_s)
+        self._open: dict[str, OpenHold] = {}
+        self._marks = Marks(store, self._open, timing.mark_after_s, self._elapsed_s)
         self._sweeper = Sweeper(store, presence, observer)
         self._wake = asyncio.Event()  # set and replaced when a process announced something
         self._endings: set[asyncio.Task[None]] = set()
@@ -84,7 +84,7 @@ class LedgerWriter:
         assert hold.completion_id not in self._open
         held = self._committer.hold_in_memory(hold)
         if held is not None:
-            self._open[hold.completion_id] = hold, held, self._presence.name
+            self._open[hold.completion_id] = OpenHold(hold, held, self._presence.name)
         return held
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
@@ -97,7 +97,7 @@ class LedgerWriter:
         self._observer.metrics.waits.add("hold", self._elapsed_s() - began_s)
         if isinstance(answer, Held):
             assert answer.allowance_tokens <= hold.allowance_tokens + hold.extra_tokens
-            self._open[hold.completion_id] = hold, answer, process
+            self._open[hold.completion_id] = OpenHold(hold, answer, process)
         assert not isinstance(answer, Short)
         return answer
 
@@ -136,9 +136,9 @@ class LedgerWriter:
 
         Neither is a request that will end late: a sweep would charge it though its idempotency key is free again.
         """
-        found = self._open.get(completion_id)
-        if found and found[2] == self._presence.name:
-            self._marks.track(found[0], delivery)
+        request = self._open.get(completion_id)
+        if request and request.process == self._presence.name:
+            self._marks.track(request, delivery)
 
     def end(self, outcome: Outcome) -> "asyncio.Future[Answer]":
         """Charge a request and release its hold. The end is queued at once, and written even if no caller awaits it.
@@ -146,14 +146,13 @@ class LedgerWriter:
         The answer is StoreUnavailable if the store has not taken it after `wait_s`. Once it is durable, the outcome is
         also counted and logged.
         """
-        completion_id = outcome.completion_id
-        hold, held, process = self._open.pop(completion_id)
+        ending = self._open.pop(outcome.completion_id)
+        hold, held = ending.hold, ending.held
         assert outcome.account_id == hold.account_id
-        due_nano = hold.due_nano(outcome.usage)
+        due_nano, is_marked, cost_nano = hold.due_nano(outcome.usage), ending.may_have_mark, self.costs.of(outcome)
         self._reserves.end(hold.account_id, held.amount_nano, due_nano)
-        cost_nano, is_marked = self.costs.of(outcome), self._marks.forget(completion_id)
         end = End(outcome, hold, held.amount_nano, due_nano, is_marked, held.is_capped, provider_cost_nano=cost_nano)
-        return self._committer.end(end, process=process, is_recorded=True)
+        return self._committer.end(end, process=ending.process, is_recorded=True)
 
     def run_to_completion(self, ending: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run work that ends a hold as a task that `stop` waits for, even if its caller is cancelled."""

@@ -78,7 +78,7 @@ class Observer:
     def record(self, outcome: Outcome, charged_nano: int = 0, cost_nano: int | None = None) -> None:
         """Count a request that ended, and write its log line. `cost_nano` is what the providers charge, if known."""
         metrics, class_id, provider, usage = self.metrics, outcome.class_id, outcome.provider, outcome.usage
-        metrics.requests.add(outcome.endpoint, outcome.status)
+        metrics.requests.counts[outcome.endpoint, outcome.status] += 1
         metrics.duration.add(outcome.endpoint, outcome.duration_ms / 1000)
         if is_held := bool(outcome.completion_id):
             if outcome.first_byte_ms is not None:

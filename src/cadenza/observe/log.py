@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, TextIO
 
 import msgspec
@@ -24,7 +24,7 @@ from msgspec import UNSET, UnsetType
 
 from cadenza.observe.fields import keep_known
 
-LINES_WAIT_S = 0.02
+LINES_WAIT_S = 0.1  # waking the writer's thread takes 12 futex calls
 FLUSH_S = 1.0  # how long the end of the process, or a line outside of an event loop, waits for a slow stream
 DROPPED = "log lines were dropped"
 BYTES_MAX = 1024 * 1024  # a second or more of lines, at thousands of requests a second
@@ -32,6 +32,7 @@ RETRY_S = 0.05  # a stream in non-blocking mode that is full
 FLUSH_SLICES = 20
 
 RenderDropped = Callable[[int], str]
+QueuedText = tuple[bytes, int]  # with its number of lines
 
 
 class RequestLine(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ class Log(structlog.make_filtering_bound_logger(logging.INFO)):  # type: ignore[
     def request(self, line: RequestLine) -> None:
         """Write it. For JSON it takes 2 µs; `info("request", …)` takes 11."""
         if self._logger.is_json:
-            self._logger.write(msgspec.json.encode(line).decode())
+            self._logger.add(msgspec.json.encode(line))
         else:
             facts = msgspec.to_builtins(line)
             del facts["level"], facts["timestamp"]  # the processors add them
@@ -112,22 +113,21 @@ class LogWriter:
         self._file = _file_number(stream)
         self._render_dropped = render_dropped
         self._in_thread = in_thread
-        self._texts: deque[tuple[bytes, int]] = deque()  # each with its number of lines
+        self._texts: SimpleQueue[QueuedText | threading.Event] = SimpleQueue()
+        self._counts = threading.Lock()  # for the next two, and for `dropped`
         self._waiting_bytes = 0  # including what is being written
         self._unreported = 0  # dropped lines that the log does not mention yet
-        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def put(self, lines: list[str]) -> None:
+    def put(self, lines: list[bytes]) -> None:
         """Queue lines to be written; never waits."""
-        text = ("\n".join(lines) + "\n").encode(errors="backslashreplace")
-        with self._changed:
+        text = b"\n".join([*lines, b""])
+        with self._counts:
             if self._waiting_bytes + len(text) > BYTES_MAX:
                 self._drop(len(lines))
                 return
-            self._texts.append((text, len(lines)))
             self._waiting_bytes += len(text)
-            self._changed.notify_all()
+        self._texts.put((text, len(lines)))
         if self._thread is None and self._in_thread:
             self._thread = threading.Thread(target=self._write_forever, name="cadenza-log", daemon=True)
             self._thread.start()
@@ -137,32 +137,34 @@ class LogWriter:
 
         The time is counted in slices, so that a machine that is suspended for a while loses one slice only.
         """
-        while self._texts and not self._in_thread:
-            self._write_next()
-        with self._changed:
-            slice_s = within_s / FLUSH_SLICES
-            waits = (self._changed.wait_for(lambda: not self._waiting_bytes, slice_s) for _ in range(FLUSH_SLICES))
-            self.is_stuck = not any(waits)
+        is_reached = threading.Event()
+        self._texts.put(is_reached)
+        with contextlib.suppress(Empty):
+            while not self._in_thread:
+                self._write_next(self._texts.get_nowait())
+        waits = (self._thread is None or is_reached.wait(within_s / FLUSH_SLICES) for _ in range(FLUSH_SLICES))
+        self.is_stuck = not any(waits)
 
     def _write_forever(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._texts)
-            self._write_next()
+            self._write_next(self._texts.get())
 
-    def _write_next(self) -> None:
-        text, lines = self._texts.popleft()
+    def _write_next(self, queued: QueuedText | threading.Event) -> None:
+        if isinstance(queued, threading.Event):
+            queued.set()
+            return
+        text, lines = queued
         is_written = self._write(text)
-        with self._changed:
+        with self._counts:
             self._waiting_bytes -= len(text)
             unreported = self._unreported if is_written else 0
             self._unreported -= unreported
-            self.is_stuck = self.is_stuck and not is_written
             if not is_written:
                 self._drop(lines)
-            self._changed.notify_all()
+        if is_written:
+            self.is_stuck = False
         if unreported and not self._write((self._render_dropped(unreported) + "\n").encode()):
-            with self._changed:
+            with self._counts:
                 self._unreported += unreported
 
     def _drop(self, lines: int) -> None:
@@ -195,9 +197,8 @@ class Lines:
         self.is_json = not stream.isatty()
         self._writer = LogWriter(stream, self._render_dropped, in_thread=wait_s > 0)
         self._wait_s = wait_s
-        self._waiting: list[str] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: list[bytes] = []
+        self._loop: asyncio.AbstractEventLoop | None = None  # it has a timer that hands the lines over
         atexit.register(self._close)
 
     @property
@@ -205,24 +206,26 @@ class Lines:
         return self._writer.dropped
 
     def write(self, line: str) -> None:
-        self._waiting.append(line)
-        if self._will_be_written():
-            return
-        if self._wait_s:
-            with contextlib.suppress(RuntimeError):  # no event loop runs
-                self._loop = asyncio.get_running_loop()
-                self._timer = self._loop.call_later(self._wait_s, self._hand_over)
-        if not self._will_be_written():
-            self._hand_over()
-            self._writer.flush(0.0 if self._writer.is_stuck else FLUSH_S)
+        self.add(line.encode(errors="backslashreplace"))
 
     debug = info = warning = error = critical = write  # structlog calls the method of the line's level
 
-    def _will_be_written(self) -> bool:
-        return self._timer is not None and self._loop is not None and not self._loop.is_closed()
+    def add(self, line: bytes) -> None:
+        self._waiting.append(line)
+        if self._loop and not self._loop.is_closed():
+            return
+        self._loop = None
+        if self._wait_s:
+            with contextlib.suppress(RuntimeError):  # no event loop runs
+                self._loop = asyncio.get_running_loop()
+                self._loop.call_later(self._wait_s, self._hand_over)
+        if not self._loop:
+            self._hand_over()
+            if not self._writer.is_stuck:
+                self._writer.flush(FLUSH_S)
 
     def _hand_over(self) -> None:
-        self._timer = None
+        self._loop = None
         waiting, self._waiting = self._waiting, []
         if waiting:
             self._writer.put(waiting)

@@ -38,10 +38,8 @@ class open_reply:  # noqa: N801 it is used like a function
         self._dispatcher.budget.earn()
         return self._dispatcher.open_first(self._wanted, self._wanted.plan.routes, self._run_on)
 
-    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        await self.close()
-        if isinstance(error, Fault):  # a non-streaming reply broke off before anything was sent
-            raise error_for([error], set()) from None
+    def __aexit__(self, _: object, error: BaseException | None, __: object) -> Coroutine[None, None, None]:
+        return self.close(error)
 
     def _run_on(self, route: Route, reply: OpenReply, attempt: Attempt) -> Self:
         self.route, self._reply, self._attempt = route, reply, attempt
@@ -70,13 +68,15 @@ class open_reply:  # noqa: N801 it is used like a function
                 self._attempt.note_finish()
                 return
 
-    async def close(self) -> None:
+    async def close(self, error: BaseException | None = None) -> None:
         reply, self._reply = self._reply, None
         if reply:
             try:
                 await reply.close()
             finally:
                 self._attempt.end()
+        if isinstance(error, Fault):  # a non-streaming reply broke off before anything was sent
+            raise error_for([error], set()) from None
 
     def _routes_that_continue(self) -> list[Route]:
         """Tool calls and structured output cannot be continued."""
@@ -103,7 +103,7 @@ class open_reply:  # noqa: N801 it is used like a function
         first, rest = (prompt_tokens, begun_tokens), (begun_tokens, -begun_tokens)
         for route, kind, tokens in ((broken, CONTINUED, first), (self.route, CONTINUATION, rest)):
             self._dispatcher.attempts.add(route, kind, *tokens)
-            self._wanted.record.also_billed.append(BilledPart(route.provider, route.model, *tokens))
+            self._wanted.record.also_billed += (BilledPart(route.provider, route.model, *tokens),)
         self._dispatcher.metrics.continued.labels(self.route.provider).inc()
 
 
@@ -128,6 +128,10 @@ class ContinuedSink:
         if piece.usage:
             piece = msgspec.structs.replace(piece, usage=self._usage_of_all(piece.usage))
         self._sink.take(piece)
+
+    def take_texts(self, texts: list[str]) -> bool:
+        self._texts += texts
+        return self._sink.take_texts(texts)
 
     def _usage_of_all(self, last: Usage) -> Usage | None:
         """The last route counts the text before it as prompt; the client is not charged for it twice."""

@@ -31,8 +31,7 @@ T = TypeVar("T")
 class RouteRecord:
     """Is told what happens to the routes of a request. This one keeps only what a continued answer costs more."""
 
-    def __init__(self) -> None:
-        self.also_billed: list[BilledPart] = []
+    also_billed: tuple[BilledPart, ...] = ()
 
     def failed(self, route: Route, fault: Fault) -> None:
         """A route failed before it began to answer."""

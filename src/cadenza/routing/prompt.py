@@ -42,6 +42,13 @@ class PromptSize:
     `fields_bytes` is what a route adds to the request by its configuration: credit is held for it too.
     """
 
+    _added: tuple[str, ...] = ()
+    _added_chars = 0
+    _sent_tokens: int | None = None  # of what the client sent, and the character
+    _exact: int | None = None
+    is_exact = False  # whether the tokens have been counted
+    _character_tokens: int | None = None
+
     def __init__(
         self,
         tokenizer: Tokenizer,
@@ -51,20 +58,18 @@ class PromptSize:
         media: Media = NO_MEDIA,
         fields_bytes: int = 0,
     ) -> None:
-        self.size_bytes = character.size_bytes + fields_bytes + body_bytes - media.size_bytes + media.tokens_max
-        self.at_most = self.size_bytes  # the best known upper bound: the exact count if it was made, else the bytes
-        self.believable_tokens = self.size_bytes + media.doubtful_tokens * (MEDIA_DOUBT - 1)
-        self._tokenizer = tokenizer
+        size_bytes = believable_tokens = character.size_bytes + fields_bytes + body_bytes
+        if media is not NO_MEDIA:
+            size_bytes += media.tokens_max - media.size_bytes
+            believable_tokens = size_bytes + media.doubtful_tokens * (MEDIA_DOUBT - 1)
+        self.size_bytes = size_bytes
+        self.at_most = size_bytes  # the best known upper bound: the exact count if it was made, else the bytes
+        self.believable_tokens = believable_tokens
+        self.tokenizer = tokenizer
         self._character = character
         self._texts = texts
         self._media = media
         self._fields_bytes = fields_bytes
-        self.character_bytes = character.size_bytes
-        self._added: tuple[str, ...] = ()
-        self._added_chars = 0
-        self._sent_tokens: int | None = None  # of what the client sent, and the character
-        self._exact: int | None = None
-        self._character_tokens: int | None = None
 
     def add_texts(self, texts: tuple[str, ...], size_bytes: int) -> None:
         """Texts were added to what the client sent. `size_bytes` is 0 for texts that are a part of the body.
@@ -76,12 +81,7 @@ class PromptSize:
         self.believable_tokens += size_bytes
         self._added += texts
         self._added_chars += sum(map(len, texts))
-        self._exact = None
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the tokens have been counted."""
-        return self._exact is not None
+        self._exact, self.is_exact = None, False
 
     @property
     def is_quick(self) -> bool:
@@ -119,6 +119,7 @@ class PromptSize:
                 self._sent_tokens = await self._count_sent(is_urgent=is_urgent)
             added_tokens = await self._count(lambda: [*self._added], self._added_chars) if self._added else 0
             self.at_most = self._exact = self._sent_tokens + added_tokens + self._media.tokens
+            self.is_exact = True
         return self._exact
 
     @property
@@ -150,6 +151,6 @@ class PromptSize:
 
     async def _count(self, texts: Texts, size: int) -> int:
         """Their tokens. The size, in bytes or in characters, decides where they are counted."""
-        if self._tokenizer.is_loaded and size <= INLINE_BYTES:
-            return self._tokenizer.count_prompt(texts())
-        return await asyncio.to_thread(lambda: self._tokenizer.count_prompt(texts()))
+        if self.tokenizer.is_loaded and size <= INLINE_BYTES:
+            return self.tokenizer.count_prompt(texts())
+        return await asyncio.to_thread(lambda: self.tokenizer.count_prompt(texts()))

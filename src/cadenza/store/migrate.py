@@ -44,6 +44,7 @@ REVISIONS = (
     "0017",
     "0018",
     "0019",
+    "0020",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

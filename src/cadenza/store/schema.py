@@ -93,7 +93,8 @@ entries = Table(
     Column("debt_id", BigInteger),  # of a correction that pays a debt
     Column("origin", Text),  # ledger/origins.py; null in charges and older rows
     Column("granted_nano", BigInteger),  # the part of the amount that is granted credit; null in older rows
-    CheckConstraint("kind IN ('grant', 'charge', 'correction')", name="kind_is_known"),
+    CheckConstraint("kind = 'charge' OR kind = 'grant' OR kind = 'correction'", name="kind_is_known").ddl_if("sqlite"),
+    CheckConstraint("kind IN ('grant', 'charge', 'correction')", name="kind_is_known").ddl_if("postgresql"),
     CheckConstraint("kind <> 'grant' OR amount_nano > 0", name="grant_is_positive"),
     CheckConstraint("kind <> 'charge' OR amount_nano <= 0", name="charge_is_not_positive"),
     CheckConstraint("kind <> 'charge' OR completion_id IS NOT NULL", name="charge_has_request"),

@@ -24,13 +24,24 @@ SQLITE = sqlite.dialect(paramstyle="qmark")  # positional: the driver is slower 
 class Statement:
     """One statement, compiled when it is first run, because a start needs few of them.
 
-    `columns` are those that an INSERT fills. `postgres` is given where Postgres needs other SQL than SQLite.
+    A function is given for a large one, which is then also built when it is first run. `columns` are those that an
+    INSERT fills. `postgres` is given where Postgres needs other SQL than SQLite.
     """
 
-    def __init__(self, core: Executable, *columns: str, postgres: Executable | None = None) -> None:
-        self.core = core
-        self.postgres_core = core if postgres is None else postgres
+    def __init__(
+        self, core: Executable | Callable[[], Executable], *columns: str, postgres: Executable | None = None
+    ) -> None:
+        self._core = core
+        self._postgres = postgres
         self.columns = columns or None
+
+    @cached_property
+    def core(self) -> Executable:
+        return self._core() if callable(self._core) else self._core
+
+    @property
+    def postgres_core(self) -> Executable:
+        return self.core if self._postgres is None else self._postgres
 
     @cached_property
     def sqlite_text(self) -> str:

@@ -16,8 +16,8 @@ metadata = MetaData(
 
 
 def index_where(condition: str, name: str, *columns: str, unique: bool = False) -> Index:
-    """An index of the rows that meet a condition."""
-    return Index(name, *columns, unique=unique, sqlite_where=text(condition), postgresql_where=text(condition))
+    """An index of the rows that meet a condition. Naming Postgres here too would load its dialect at every start."""
+    return Index(name, *columns, unique=unique, sqlite_where=text(condition))
 
 
 def required(kind: type[TypeEngine[Any]], *names: str) -> list[Column[Any]]:

@@ -6,6 +6,7 @@ A Fault carries no text from the upstream, so it cannot leak a name, a URL, a ke
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -110,10 +111,11 @@ class ReplyBounds(msgspec.Struct, frozen=True):
     events: int  # of a stream; calls count as events
     size_bytes: int
 
-    @classmethod
-    def of(cls, tokens: int) -> "ReplyBounds":
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def of(tokens: int) -> "ReplyBounds":
         """An event carries a token or more, and a token is shorter than the fields around it."""
-        return cls(tokens * EVENTS_PER_TOKEN + EVENTS_EXTRA, tokens * BYTES_PER_TOKEN + BYTES_EXTRA)
+        return ReplyBounds(tokens * EVENTS_PER_TOKEN + EVENTS_EXTRA, tokens * BYTES_PER_TOKEN + BYTES_EXTRA)
 
 
 class Piece(Content, msgspec.Struct, frozen=True):
@@ -132,6 +134,9 @@ class Sink(Protocol):
     """Takes the pieces of a reply as soon as they arrive."""
 
     def take(self, piece: Piece, /) -> None: ...
+
+    def take_texts(self, texts: list[str], /) -> bool:
+        """Pieces of text alone that arrived together: the same as `take` for each of them and then `flush`."""
 
     def flush(self) -> bool:
         """Called after the pieces that arrived together. False if the sink is congested: then wait for `drain`."""
@@ -167,6 +172,11 @@ class Collector:
 
     def take(self, piece: Piece) -> None:
         self.pieces.append(piece)
+
+    def take_texts(self, texts: list[str]) -> bool:
+        for text in texts:
+            self.take(Piece(text, has_begun=True))
+        return self.flush()
 
     def flush(self) -> bool:
         return True

@@ -57,7 +57,7 @@ class UsageSink:
     def __init__(self, reply: BilledReply, sink: Sink) -> None:
         self._reply = reply
         self._sink = sink
-        self.flush, self.drain = sink.flush, sink.drain
+        self.take_texts, self.flush, self.drain = sink.take_texts, sink.flush, sink.drain
 
     def take(self, piece: Piece) -> None:
         if piece.usage:

@@ -46,13 +46,16 @@ class MessageRules:
             or not (dialect.has_nulls and dialect.has_parts and dialect.has_text_with_calls)
             or dialect.null_content != "null"
         )
+        self._is_needed = self._looks_at_all or dialect.reasoning != "as_sent" or bool(dialect.call_ids)
 
     def apply(self, messages: Sequence[msgspec.Raw], route: Route) -> Sequence[msgspec.Raw]:
-        reasoning = "drop" if route.reasoning == "drop" else self._dialect.reasoning
+        if not self._is_needed and route.reasoning == "pass":
+            return messages
+        return self._rewrite_all(messages, "drop" if route.reasoning == "drop" else self._dialect.reasoning)
+
+    def _rewrite_all(self, messages: Sequence[msgspec.Raw], reasoning: str) -> Sequence[msgspec.Raw]:
         if self._looks_at_all:
             return [self._rewrite(raw, reasoning) for raw in messages]
-        if reasoning == "as_sent" and not self._call_ids:
-            return messages
         marks = (b'"reasoning', b'"tool_call') if self._call_ids else (b'"reasoning',)
         return [self._rewrite(raw, reasoning) if any(mark in bytes(raw) for mark in marks) else raw for raw in messages]
 

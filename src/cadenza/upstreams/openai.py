@@ -15,11 +15,11 @@ from cadenza.core.errors import RateLimited
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import STOP, Broken, ClientConnection, Unanswered, read_body
-from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
+from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
 from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
 from cadenza.upstreams.reader import EXTRAS, read_models, read_whole
-from cadenza.upstreams.stream import BEGINNING, ENDED, FINISHED, ReplyStream
+from cadenza.upstreams.stream import ANSWERING, BEGINNING, ENDED, FINISHED, ReplyStream
 from cadenza.upstreams.writer import RequestWriter
 
 OK = 200
@@ -93,24 +93,15 @@ class OpenAIUpstream:
 class HttpReply:
     """One reply: an event stream or one JSON body, whichever the upstream sends."""
 
+    _response: ClientConnection
+    _stream: ReplyStream | None = None  # None for a reply that came as one body
+
     def __init__(self, http: HttpClient, route: Route, ask: Ask) -> None:
         self._http = http
         self._route = route
         self._ask = ask
-        self._timeouts = timeouts = route.timeouts
-        self._clock = clock = asyncio.get_running_loop().time
-        now_s, tokens = clock(), route.max_output_tokens
-        if ask.max_tokens is not None and ask.max_tokens < tokens:
-            tokens = ask.max_tokens
-        self._deadline_s = now_s + timeouts.total_s  # of the whole reply
-        first_s = timeouts.first_token_s
-        if not ask.stream:  # then all of it comes at once: a token takes its part of the idle timeout
-            idles = 1 if ask.max_tokens is None else -(-tokens // TOKENS_PER_IDLE)
-            first_s += timeouts.idle_s * idles
-        self._first_deadline_s = now_s + first_s if first_s < timeouts.total_s else self._deadline_s
+        self._clock = asyncio.get_running_loop().time
         self._extras = EXTRAS if route.reasoning == "pass" else ("refusal",)
-        self._bounds = ReplyBounds.of(tokens)
-        self._stream: ReplyStream | None = None  # None for a reply that came as one body
         self._early: list[Piece] = []  # the pieces that arrived before there was a sink
 
     def note_sent(self, is_sent: bool) -> None:
@@ -118,16 +109,27 @@ class HttpReply:
 
     async def open(self, head: bytes, body: bytes | list[bytes | memoryview]) -> Self:
         """Send the request and wait for the first piece."""
-        http, deadline_s = self._http, self._first_deadline_s
+        http, timeouts, tokens = self._http, self._route.timeouts, self._route.max_output_tokens
+        first_s, total_s, max_tokens = timeouts.first_token_s, timeouts.total_s, self._ask.max_tokens
+        if max_tokens is not None and max_tokens < tokens:
+            tokens = max_tokens
+        if not self._ask.stream:  # then all of it comes at once: a token takes its part of the idle timeout
+            first_s += timeouts.idle_s * (1 if max_tokens is None else -(-tokens // TOKENS_PER_IDLE))
+        now_s = self._clock()
+        deadline_s = now_s + (first_s if first_s < total_s else total_s)
+        self._deadline_s = now_s + total_s  # of the whole reply
+        self._bounds = ReplyBounds.of(tokens)
         try:
-            self._response = response = await http.send(
-                head, body, self._timeouts.connect_s, deadline_s, self.note_sent
-            )
+            self._response = response = await http.send(head, body, timeouts.connect_s, deadline_s, self.note_sent)
             try:
-                if response.status == OK and response.is_complete and not _is_stream(response):
-                    self._take_whole(response.take_arrived())
+                if response.status != OK:
+                    raise await self._read_error(deadline_s)
+                if b"event-stream" in response.headers.get(b"content-type", b"").lower():
+                    await self._begin_stream(deadline_s)
+                elif (whole := response.take_whole()) is not None:
+                    self._take_whole(whole)
                 else:
-                    await self._begin(response, deadline_s)
+                    self._take_whole(await read_body(response, deadline_s, self._bounds.size_bytes))
             except BaseException:
                 http.release(response)
                 raise
@@ -144,23 +146,14 @@ class HttpReply:
 
     async def close(self) -> None:
         try:
-            if self._stream and self._stream.has_terminator and self._stream.is_whole:
+            stream = self._stream
+            if stream and stream.has_terminator and stream.is_whole and self._response.take_whole() is None:
                 # Read the few bytes after [DONE], so that the connection can be reused. No client waits for this.
                 deadline_s = self._clock() + READ_TO_END_S
                 with suppress(TimeoutError, Broken):
                     await self._response.receive(lambda _: deadline_s, deadline_s)
         finally:
             self._http.release(self._response)
-
-    async def _begin(self, response: ClientConnection, deadline_s: float) -> None:
-        """Read until the model has begun to answer; TimeoutError at the deadline."""
-        if response.status != OK:
-            raise await self._read_error(deadline_s)
-        if _is_stream(response):
-            self._stream = ReplyStream(self._bounds, self._extras)
-            await self._begin_stream(self._stream, deadline_s)
-        else:
-            self._take_whole(await read_body(response, deadline_s, self._bounds.size_bytes))
 
     def _take_whole(self, body: bytes) -> None:
         if len(body) > self._bounds.size_bytes:
@@ -170,17 +163,22 @@ class HttpReply:
             raise Fault(FaultKind.OVERLONG)
         self._early.append(piece)
 
-    async def _begin_stream(self, stream: ReplyStream, deadline_s: float) -> None:
+    async def _begin_stream(self, deadline_s: float) -> None:
+        """Read until the model has begun to answer; TimeoutError at the deadline."""
+        self._stream = stream = ReplyStream(self._bounds, self._extras)
+        early = Collector()
+
         def keep(data: bytes) -> float:
-            stream.feed(data, self._early.append)
+            stream.feed(data, early)
             if stream.phase is not BEGINNING:
                 return STOP
-            self._early = [piece for piece in self._early if piece.usage or piece.has_bad_usage][-1:]
+            early.pieces = [piece for piece in early.pieces if piece.usage or piece.has_bad_usage][-1:]
             return deadline_s
 
         while stream.phase is BEGINNING:
             if not await self._response.receive(keep, deadline_s):
-                stream.end_of_body(self._early.append)
+                stream.end_of_body(early.take)
+        self._early = early.pieces
         if stream.fault and not any(piece.has_begun for piece in self._early):
             raise stream.fault
 
@@ -202,26 +200,25 @@ class HttpReply:
             await sink.drain()
 
     async def _deliver_stream(self, stream: ReplyStream, sink: Sink) -> None:
-        clock, idle_s, take, flush = self._clock, self._timeouts.idle_s, sink.take, sink.flush
+        clock, idle_s = self._clock, self._route.timeouts.idle_s
 
         def receive(data: bytes) -> float:
             """Feed a part of the body to the sink; return the deadline for the next part, or STOP."""
-            stream.feed(data, take)
-            if not flush() or stream.phase is ENDED:
+            if not stream.feed(data, sink):
                 return STOP
-            if stream.phase is FINISHED:
-                return self._next_deadline(stream)
+            if stream.phase is not ANSWERING:
+                return STOP if stream.phase is ENDED else self._next_deadline(stream)
             next_s = clock() + idle_s
             return next_s if next_s < self._deadline_s else self._deadline_s
 
         while True:
-            if not flush():
+            if not sink.flush():
                 await sink.drain()
             if stream.phase is ENDED:
                 break
             try:
                 if not await self._response.receive(receive, self._next_deadline(stream)):
-                    stream.end_of_body(take)
+                    stream.end_of_body(sink.take)
             except TimeoutError:
                 stream.end(FaultKind.OVERLONG if clock() >= self._deadline_s else FaultKind.TIMED_OUT)
             except Broken:
@@ -231,11 +228,7 @@ class HttpReply:
 
     def _next_deadline(self, stream: ReplyStream) -> float:
         """The time by which the next part must arrive. After the finish reason, the wait for the usage is short."""
-        now_s, idle_s = self._clock(), self._timeouts.idle_s
+        now_s, idle_s = self._clock(), self._route.timeouts.idle_s
         if stream.phase is FINISHED:
             self._deadline_s = min(self._deadline_s, now_s + min(idle_s, AFTER_FINISH_S))
         return min(self._deadline_s, now_s + idle_s)
-
-
-def _is_stream(response: ClientConnection) -> bool:
-    return b"event-stream" in response.headers.get(b"content-type", b"").lower()

@@ -18,6 +18,9 @@ EXTRAS = ("refusal", "reasoning_content", "reasoning", "reasoning_details")  # t
 CUT = "model_length"  # Mistral's finish reason of a reply that filled the context window
 FAILURES = ("error", "network_error", "abort", "insufficient_system_resource")  # finish reasons of a broken reply
 COUNT_MAX = 1 << 40  # more tokens than any reply can have; a count this large is invalid
+CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens")  # DeepSeek, Kimi, Mistral
+CACHED_DETAILS = ("prompt_tokens_details", "prompt_token_details")
+FURTHER_COUNTS = frozenset({*CACHED, *CACHED_DETAILS, "completion_tokens_details", "reasoning_tokens"})
 
 
 class _Delta(Content, msgspec.Struct):
@@ -110,17 +113,24 @@ def _piece(document: _Document, extras: Sequence[str]) -> Piece:
         if choice.index not in (0, None):  # not a set: the value may be unhashable
             continue
         if delta := choice.delta or choice.message:
-            content += _text(delta.content)
+            text = delta.content
+            content += text if isinstance(text, str) else _text(text)
             if delta.tool_calls or delta.function_call is not None:
                 calls += _calls(delta, is_whole=choice.delta is None)
-            if found := _extras(delta):
+            has_any = delta.refusal or delta.reasoning_content or delta.reasoning or delta.reasoning_details
+            if (has_any or isinstance(text, list)) and (found := _extras(delta)):
                 passed_on |= {name: found[name] for name in found if name in extras}
-            has_begun = has_begun or bool(content or calls or found)
-        if choice.finish_reason and isinstance(choice.finish_reason, str):
-            finish = "length" if choice.finish_reason == CUT else choice.finish_reason
-        if choice.finish_reason in FAILURES or choice.native_finish_reason in FAILURES:
-            raise Fault(FaultKind.FAILED)
-    counts = _usage_elsewhere(document) if document.usage in (None, {}) else document.usage
+                has_begun = True
+            has_begun = has_begun or bool(content or calls)
+        reason, native_reason = choice.finish_reason, choice.native_finish_reason
+        if reason or native_reason:
+            if reason in FAILURES or native_reason in FAILURES:
+                raise Fault(FaultKind.FAILED)
+            if reason and isinstance(reason, str):
+                finish = "length" if reason == CUT else reason
+    counts = document.usage
+    if not counts and counts in (None, {}):
+        counts = _usage_elsewhere(document)
     usage = _usage(counts) if counts else None
     return Piece(
         content,
@@ -145,9 +155,6 @@ def _text(content: object) -> str:
 def _extras(delta: _Delta) -> dict[str, Any]:
     """A refusal or reasoning, if the delta has any. Mistral puts reasoning into parts of the content."""
     found: dict[str, Any] = {}
-    has_any = delta.refusal or delta.reasoning_content or delta.reasoning or delta.reasoning_details
-    if not has_any and not isinstance(delta.content, list):
-        return found
     for name in ("refusal", "reasoning_content", "reasoning"):
         if (text := getattr(delta, name)) and isinstance(text, str):
             found[name] = text
@@ -195,7 +202,10 @@ def _usage_elsewhere(document: _Document) -> object:
     """Kimi counts in the choice, and Groq once did so in a field of its own."""
     if isinstance(document.x_groq, dict) and "usage" in document.x_groq:
         return document.x_groq["usage"]
-    return next((choice.usage for choice in document.choices or () if choice.usage), None)
+    for choice in document.choices or ():
+        if choice.usage:
+            return choice.usage
+    return None
 
 
 def _usage(value: object) -> Usage | None:
@@ -204,17 +214,18 @@ def _usage(value: object) -> Usage | None:
     prompt, completion = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
     if prompt is None or completion is None:
         return None
+    if FURTHER_COUNTS.isdisjoint(given):
+        return Usage(prompt, completion)
     cached = _cached(given)
     return Usage(prompt, completion, cached if cached < prompt else prompt, completion_details=_details(given))
 
 
 def _cached(given: dict[str, Any]) -> int:
-    for name in ("prompt_tokens_details", "prompt_token_details"):
+    for name in CACHED_DETAILS:
         details = given.get(name)
         if isinstance(details, dict) and (count := _count(details.get("cached_tokens"))):
             return count
-    names = ("prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens")  # DeepSeek, Kimi, Mistral
-    for name in names:
+    for name in CACHED:
         if name in given and (count := _count(given[name])):
             return count
     return 0

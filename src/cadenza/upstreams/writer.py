@@ -24,6 +24,8 @@ class RequestWriter:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._rules = MessageRules(dialect)
+        self._changes_sampling = not (dialect.has_full_top_p and dialect.has_single_stop)
+        self._changes_names = bool(dialect.renames or dialect.omits or dialect.adds)
 
     def write(self, route: Route, ask: Ask) -> bytes:
         return msgspec.json.encode(self._fields(route, ask))
@@ -43,9 +45,13 @@ class RequestWriter:
         return [*pieces, b"}"]
 
     def _fields(self, route: Route, ask: Ask) -> Body:
-        dialect, messages = self._dialect, self._rules.apply(ask.messages_for(route), route)
-        sampling, tools = _sampling(dialect, route, ask), _tools(dialect, ask)
-        body: Body = {"model": route.model, "messages": messages, **sampling, **tools}
+        dialect, sampling = self._dialect, ask.sampling
+        messages = self._rules.apply(ask.messages_for(route) if ask.separate else ask.messages, route)
+        if self._changes_sampling or ask.extra:
+            sampling = _sampling(dialect, route, ask)
+        body: Body = {"model": route.model, "messages": messages, **sampling}
+        if ask.tools:
+            body.update(_tools(dialect, ask))
         if ask.begun:
             begun = {"role": "assistant", "content": ask.begun, **dialect.continue_message}
             body["messages"] = [*messages, begun]
@@ -56,18 +62,21 @@ class RequestWriter:
             body["stream"] = True
             if dialect.stream_options:
                 body["stream_options"] = dict(dialect.stream_options)
-        if dialect.renames:
-            for name, other in dialect.renames.items():
-                if name in body:
-                    body[other] = body.pop(name)
+        if self._changes_names or route.fields or route.omit:
+            self._change_names(route, body)
+        return body
+
+    def _change_names(self, route: Route, body: Body) -> None:
+        """Rename, add and leave out fields, as the dialect and the route want it."""
+        dialect = self._dialect
+        for name, other in dialect.renames.items():
+            if name in body:
+                body[other] = body.pop(name)
         if route.fields:
             body |= msgspec.json.decode(route.fields)
-        if dialect.omits or route.omit:
-            for name in (*dialect.omits, *route.omit):
-                body.pop(name, None)
-        if dialect.adds:
-            body.update(dialect.adds)
-        return body
+        for name in (*dialect.omits, *route.omit):
+            body.pop(name, None)
+        body |= dialect.adds
 
 
 def _piece(value: object) -> bytes | memoryview:
@@ -88,7 +97,7 @@ def _sampling(dialect: Dialect, route: Route, ask: Ask) -> dict[str, msgspec.Raw
 def _tools(dialect: Dialect, ask: Ask) -> dict[str, msgspec.Raw]:
     """The fields of the tool path. They are changed only for an upstream that does not understand them as they are."""
     fields = ask.tools
-    if not fields or (dialect.has_nulls and dialect.named_choice):
+    if dialect.has_nulls and dialect.named_choice:
         return fields
     if not dialect.has_nulls:
         fields = fields | {"tools": without_nulls(fields["tools"])}

@@ -56,7 +56,7 @@ async def is_capped(store: Store, secret: str) -> bool:
     """Whether a request with this key finds that it is capped."""
     found = await keys.look_up(store, digest_key(secret.encode()))
     assert found
-    return bool(found.is_capped)
+    return found.principal.is_capped
 
 
 @pytest.mark.parametrize("cap", [Cap(0), Cap(5_000_000_000), Cap(7, "month"), Cap(AMOUNT_NANO_MAX)])

@@ -38,7 +38,7 @@ async def limits_of(store: Store, secret: str) -> KeyLimits:
     """Return the limits that a request with this key finds in the store."""
     found = await keys.look_up(store, digest_key(secret.encode()))
     assert found
-    return KeyLimits(found.requests_per_second, found.burst)
+    return KeyLimits(found.principal.requests_per_second, found.principal.burst)
 
 
 async def test_a_key_is_created_with_its_limits(store: Store) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.billing import BREAK_OFF_S, Credit, Quote
+from cadenza.gateway.billing import BREAK_OFF_S, Credit
 from cadenza.gateway.request import RequestRecord
 from cadenza.ledger.rules import AMPLE_TIMES, Hold
 from cadenza.ledger.writer import LedgerWriter
@@ -63,8 +63,8 @@ class Billing(NamedTuple):
         record.endpoint = "chat"
         record.principal = PRINCIPAL
         record.routed(ROUTE)
-        quote = Quote(wanted, prompt or prompt_of(PROMPT_TOKENS, PROMPT_BYTES, tokenizer), WINDOW_TOKENS)
-        return Credit(self.ledger, tokenizer, record, quote, wait_s)
+        prompt = prompt or prompt_of(PROMPT_TOKENS, PROMPT_BYTES, tokenizer)
+        return Credit(self.ledger, record, wanted, prompt, WINDOW_TOKENS, wait_s)
 
     async def settle(self, wanted: Hold, result: ReplyResult) -> None:
         """A request that ends with this result."""

@@ -11,7 +11,7 @@ import pytest
 
 from cadenza.core.errors import CadenzaError, InsufficientCredit, InvalidRequest, RateLimited, UpstreamFailed
 from cadenza.core.records import Usage
-from cadenza.gateway.answers import PING_S, Answers, Heartbeat
+from cadenza.gateway.answers import PING_S, Answers
 from cadenza.http.events import PING, EventReader
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Fault, FaultKind, Piece
@@ -33,11 +33,14 @@ async def served(client: Client, serve: Serve, *, is_wanted: bool = True) -> Non
     exchange = client.open()
     answers = Answers(exchange, "r1")
     try:
-        with Heartbeat(exchange, answers, EVERY_S if is_wanted else None):
-            async with asyncio.timeout(WAIT_S):
-                await serve(exchange, answers)
+        if is_wanted:
+            answers.start_pings(EVERY_S)
+        async with asyncio.timeout(WAIT_S):
+            await serve(exchange, answers)
     except CadenzaError as error:
         answers.fail(error)
+    finally:
+        answers.stop_pings()
 
 
 def test_a_ping_comes_within_15_seconds() -> None:

@@ -15,7 +15,7 @@ from cadenza.core.errors import InsufficientCredit, InvalidRequest, RateLimited
 from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
-from cadenza.gateway.chat import INLINE_BYTES, compose, fit, read_chat
+from cadenza.gateway.chat import INLINE_BYTES, fit, read_chat
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
 from cadenza.gateway.validate import parse_chat
 from cadenza.http.body import BodyMemory
@@ -25,7 +25,7 @@ from cadenza.upstreams.base import Ask
 from cadenza.upstreams.dialects import PLAIN
 from cadenza.upstreams.writer import RequestWriter
 from tests.unit.gateway.client import Client
-from tests.unit.gateway.prompts import TOKENIZER, Paid, prompt_of
+from tests.unit.gateway.prompts import TOKENIZER, Paid, ask_of, prompt_of
 
 SMALL, LARGE = Route("acme", "small", 2_000, 500), Route("acme", "large", 2_000_000, 1_000, 1)
 PLAN = Plan.of("forte", (SMALL, LARGE))
@@ -123,7 +123,7 @@ async def test_an_account_with_many_keys_gets_the_turns_of_one() -> None:
 
 
 def composed(body: bytes, output_limit: int = 1_000) -> Ask:
-    return asyncio.run(compose(parse_chat(body), CHARACTER, prompt_of(20, 100), Paid(output_limit), ONE_ROUTE))
+    return asyncio.run(ask_of(parse_chat(body), CHARACTER, prompt_of(20, 100), Paid(output_limit), ONE_ROUTE))
 
 
 def sent(messages: Sequence[msgspec.Raw]) -> list[tuple[str, str]]:
@@ -188,7 +188,7 @@ def test_the_limit_is_the_clients_own_unless_the_credit_pays_for_less(
 async def test_composing_does_not_change_the_request() -> None:
     """A request that is composed twice gets one character each time."""
     chat = parse_chat(HI % b"")
-    asks = [await compose(chat, CHARACTER, prompt_of(20), Paid(9), ONE_ROUTE) for _ in range(2)]
+    asks = [await ask_of(chat, CHARACTER, prompt_of(20), Paid(9), ONE_ROUTE) for _ in range(2)]
     assert [len(ask.messages) for ask in asks] == [2, 2]
     assert len(chat.messages) == 1
 
@@ -198,7 +198,7 @@ def test_the_names_of_passed_fields_are_counted() -> None:
     names = tuple(f"{number:064}" for number in range(60))
     plan = Plan.of("forte", (msgspec.structs.replace(ONE_ROUTE.routes[0], passes=names),))
     body = json.dumps({"messages": [{"role": "user", "content": "hi"}]} | dict.fromkeys(names, 1)).encode()
-    ask = asyncio.run(compose(parse_chat(body), CHARACTER, prompt_of(20, 100), Paid(1_000), plan))
+    ask = asyncio.run(ask_of(parse_chat(body), CHARACTER, prompt_of(20, 100), Paid(1_000), plan))
     written = RequestWriter(PLAIN).write(plan.routes[0], ask)
     ask.check_counted(len(written))
     assert msgspec.json.decode(written).keys() >= {*names}

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
-from cadenza.core.records import Plan, Route
-from cadenza.core.tokens import OUTPUT_TOKENS_MIN, WINDOW_MARGIN, output_room
-from cadenza.routing.catalogue import routes_that_fit
+from cadenza.core.records import OUTPUT_TOKENS_MAX, Plan, Route
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN, WINDOW_MARGIN_PARTS, output_room
+from cadenza.routing.catalogue import has_ample_room, routes_that_fit
 from cadenza.upstreams.base import Ask
 from tests.unit.gateway.prompts import prompt_of
 
@@ -53,7 +53,15 @@ def test_the_room_never_exceeds_the_window(context_tokens: int, prompt_tokens: i
     assert prompt_tokens + room_tokens <= context_tokens
     assert output_room(route(context_tokens), prompt_tokens + 1) <= room_tokens
     if room_tokens > OUTPUT_TOKENS_MIN:
-        assert prompt_tokens * (1 + WINDOW_MARGIN) + room_tokens <= context_tokens + 1
+        assert prompt_tokens * (1 + 1 / WINDOW_MARGIN_PARTS) + room_tokens <= context_tokens + 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 1_000_000), st.integers(1, 131_072)), min_size=1), st.integers(32, 16_384))
+def test_a_prompt_of_half_the_spare_tokens_fits_every_route(windows: list[tuple[int, int]], size_bytes: int) -> None:
+    """Then every route has room for its longest answer, and nothing need be counted."""
+    plan = Plan.of("forte", tuple(Route("acme", "any", context, most) for context, most in windows))
+    if 2 * size_bytes <= plan.spare_tokens:
+        assert has_ample_room(plan, size_bytes, OUTPUT_TOKENS_MAX)
 
 
 @pytest.mark.parametrize(

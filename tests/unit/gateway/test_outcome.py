@@ -363,6 +363,8 @@ def test_a_record_knows_what_its_stages_reported() -> None:
     record.held(Hold("chatcmpl-one", "a", "k", "forte", 100, 50, Price(10, 30), stream=True, started_at=1))
     record.routed(ROUTE)
     outcome = record.outcome(502, ReplyResult(USAGE, None, "truncated", is_free=True))
+    record.broke_off(ROUTE, Fault(FaultKind.TRUNCATED))
+    assert (outcome.steps, [step.kind for step in record.outcome().steps]) == ((), ["broke_off"])
     assert (empty.request_id, empty.endpoint, empty.status, empty.key_id) == (REQUEST_ID, "unknown", 499, "")
     assert (outcome.endpoint, outcome.status, outcome.completion_id) == ("chat", 502, "chatcmpl-one")
     assert (outcome.key_id, outcome.account_id) == (PRINCIPAL.key_id, PRINCIPAL.account_id)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.core.chat import FinishReason
 from cadenza.core.money import Price
-from cadenza.core.records import ReplyResult, Usage
+from cadenza.core.records import FinishReason, ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallPart
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.chunks import Chunks
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
+from cadenza.grounding.material import Grounding
 from cadenza.http.events import DONE, EventReader
 from cadenza.upstreams.base import Fault, FaultKind, Piece
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
@@ -246,7 +246,7 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event() -> None:
 
 async def test_text_that_may_become_a_tag_is_not_lost_in_a_fault() -> None:
     """With reference material, the end of the text waits for the next piece; if none comes, it is still sent."""
-    head = msgspec.structs.replace(HEAD, fence_ids=("0123456789abcdef",))
+    head = msgspec.structs.replace(HEAD, grounding=Grounding(fence_ids=("0123456789abcdef",)))
     stream = Stream(Piece("a </refer"), Fault(FaultKind.TRUNCATED), head=head)
     result = await stream.run_and_finish()
     said = [event["choices"][0]["delta"].get("content", "") for event in stream.events if "choices" in event]

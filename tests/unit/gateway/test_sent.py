@@ -12,14 +12,13 @@ import pytest
 
 from cadenza.core.records import Plan, Route
 from cadenza.core.sent import resolved, without_data
-from cadenza.gateway.chat import compose
 from cadenza.gateway.validate import parse_chat
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.upstreams.base import Ask, NotCounted
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.writer import RequestWriter
 from tests.sent_bodies import BodyMaker, count_whole
-from tests.unit.gateway.prompts import TOKENIZER, Paid
+from tests.unit.gateway.prompts import TOKENIZER, Paid, ask_of
 
 BODIES = int(os.environ.get("CADENZA_SENT_BODIES") or 300)
 CHARACTER = Character("Be brief, and be kind.")
@@ -49,7 +48,7 @@ def held_and_asked(body: bytes) -> tuple[int, Ask]:
         bound_tokens = prompt.to_hold(WINDOW_TOKENS)
         await prompt.exact()
         assert prompt.to_hold(WINDOW_TOKENS) <= bound_tokens
-        return prompt.to_hold(WINDOW_TOKENS), await compose(chat, CHARACTER, prompt, Paid(1000), plan)
+        return prompt.to_hold(WINDOW_TOKENS), await ask_of(chat, CHARACTER, prompt, Paid(1000), plan)
 
     return asyncio.run(run())
 

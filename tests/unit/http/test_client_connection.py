@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from cadenza.http.client_connection import STOP, Broken, ClientConnection
+from cadenza.http.client_connection import HEAD_BYTES_MAX, STOP, Broken, ClientConnection
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 PART = b"2\r\nhi\r\n"
@@ -35,7 +35,7 @@ async def open_response() -> tuple[ClientConnection, RecordingTransport]:
     """A response whose head has arrived."""
     connection, transport = ClientConnection(), RecordingTransport()
     connection.connection_made(transport)
-    sending = asyncio.create_task(connection.send(b"GET / HTTP/1.1\r\n\r\n"))
+    sending = asyncio.ensure_future(connection.send(b"GET / HTTP/1.1\r\n\r\n"))
     await asyncio.sleep(0)
     connection.data_received(HEAD)
     await sending
@@ -75,6 +75,17 @@ async def test_an_exception_of_the_receiver_is_raised_though_the_response_ends_w
     connection.data_received(PART + b"0\r\n\r\n")
     with pytest.raises(ZeroDivisionError):
         await receiving
+
+
+async def test_a_head_above_the_limit_is_refused_though_its_body_came_with_it() -> None:
+    """The size of a head is bounded also where head and body arrive in one read."""
+    connection = ClientConnection()
+    connection.connection_made(RecordingTransport())
+    sending = connection.send(b"GET / HTTP/1.1\r\n\r\n")
+    fields = b"x-long: %b\r\ncontent-length: 2\r\n" % (b"x" * HEAD_BYTES_MAX)
+    connection.data_received(b"HTTP/1.1 200 OK\r\n%b\r\nhi" % fields)
+    with pytest.raises(Broken):
+        await sending
 
 
 async def test_bytes_behind_a_complete_response_do_not_spoil_it() -> None:

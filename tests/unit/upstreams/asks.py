@@ -60,6 +60,11 @@ class RecordingSink:
         if self._congests(len(self.pieces)):
             self._clear.clear()
 
+    def take_texts(self, texts: list[str]) -> bool:
+        for text in texts:
+            self.take(Piece(text, has_begun=True))
+        return self.flush()
+
     async def drain(self) -> None:
         self.drains += 1
         if self._resumes_by_itself:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.records import Usage
 from cadenza.http.events import DONE, EVENT_BYTES_MAX, EventReader, write_event
-from cadenza.upstreams.base import Fault, FaultKind, Piece, ReplyBounds
+from cadenza.upstreams.base import Collector, Fault, FaultKind, Piece, ReplyBounds
 from cadenza.upstreams.reader import read_chunk
 from cadenza.upstreams.stream import ReplyStream, StreamPhase
 from tests.unit.upstreams.event_strategies import encode, event, other_events, reads, text_events, texts
@@ -29,12 +29,12 @@ def text_event(text: str) -> bytes:
 
 def read_stream(*parts: bytes, events_max: int = MANY, ends: bool = True) -> tuple[list[Piece], ReplyStream]:
     """The pieces of these reads, and the stream after them."""
-    stream, pieces = ReplyStream(ReplyBounds(events_max, MANY_BYTES)), list[Piece]()
+    stream, sink = ReplyStream(ReplyBounds(events_max, MANY_BYTES)), Collector()
     for part in parts:
-        stream.feed(part, pieces.append)
+        stream.feed(part, sink)
     if ends:
-        stream.end_of_body(pieces.append)
-    return pieces, stream
+        stream.end_of_body(sink.take)
+    return sink.pieces, stream
 
 
 def ending_of(stream: ReplyStream) -> Ending:
@@ -245,10 +245,13 @@ def test_comments_are_not_events() -> None:
 def test_an_exception_of_the_sink_reaches_the_caller() -> None:
     """An exception that `take` raises is not taken for a fault of the stream."""
 
-    def refuse(piece: Piece) -> None:
-        raise ZeroDivisionError
+    class RefusingSink(Collector):
+        """Takes no piece."""
+
+        def take(self, piece: Piece) -> None:
+            raise ZeroDivisionError
 
     stream = ReplyStream(ReplyBounds(MANY, MANY_BYTES))
     with pytest.raises(ZeroDivisionError):
-        stream.feed(text_event("Hi"), refuse)
+        stream.feed(text_event("Hi"), RefusingSink())
     assert stream.fault is None

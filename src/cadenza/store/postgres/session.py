@@ -176,6 +176,9 @@ class PostgresTransaction:
         self.statements += 1
         await_(self._session.change_each(statement, values, self._statement_s))
 
+    def insert_rows(self, statement: Statement, rows: Sequence[Row]) -> None:
+        self.change_each(statement, [dict(zip(statement.columns or (), row, strict=True)) for row in rows])
+
     def announce(self) -> None:
         self.statements += 1
         await_(self._session.run(ANNOUNCE, timeout_s=self._statement_s))

@@ -20,6 +20,7 @@ from sqlalchemy import text
 
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.sqlite import files, write_ahead_log
+from cadenza.store.sqlite.change_mark import ChangeMark, data_version
 from cadenza.store.sqlite.write_thread import WriteThread
 from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import (
@@ -35,7 +36,7 @@ LOOK_EVERY_S = 0.02  # for commits of other connections: 0.6% of a core
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
 STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
-BUSY = ("cache_size=-8192", "wal_autocheckpoint=4000")  # 8 MB of cache; checkpoints every 16 MB save 3%
+BUSY = ("cache_size=-8192", f"wal_autocheckpoint={write_ahead_log.LOG_PAGES_MAX}")  # 8 MB of cache
 PING = Statement(text("PRAGMA schema_version"))
 QUICK_CHECK = Statement(text("PRAGMA quick_check(1)"))
 ADVICE = {
@@ -53,37 +54,40 @@ sqlite3.register_adapter(type(None), {None: None}.__getitem__)
 
 
 class SqliteTransaction:
-    """Runs statements on one connection."""
+    """Runs statements on one connection, all of them with one cursor."""
 
-    __slots__ = ("_connection", "is_announced")
+    __slots__ = ("_cursor", "is_announced")
     combines_changes = False
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+        self._cursor = connection.cursor()
         self.is_announced = False
 
     def row(self, statement: Statement, values: Values) -> Row | None:
-        found: Row | None = self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
+        found: Row | None = self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
         return found
 
     def rows(self, statement: Statement, values: Values) -> list[Row]:
-        return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
+        return self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
 
     def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
         return [row for one in ids if (row := self.row(select.one, {**values, "id": one}))]
 
     def change(self, statement: Statement, values: Values) -> int:
-        return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
+        return self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
 
     def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
-        self._connection.executemany(statement.sqlite_text, map(statement.sqlite_values, values))
+        self._cursor.executemany(statement.sqlite_text, map(statement.sqlite_values, values))
+
+    def insert_rows(self, statement: Statement, rows: Sequence[Row]) -> None:
+        self._cursor.executemany(statement.sqlite_text, rows)
 
     def announce(self) -> None:
         """Other processes see every commit, so this is for our own watchers."""
         self.is_announced = True
 
     def overwrite_deleted(self) -> None:
-        self._connection.execute("PRAGMA secure_delete = ON").fetchone()
+        self._cursor.execute("PRAGMA secure_delete = ON").fetchone()
 
 
 class Write:
@@ -126,7 +130,9 @@ class SqliteStore:
         self._waiting: deque[Write] = deque()
         self._writing: Write | None = None
         self._is_announced = False  # the write in progress wakes our own watchers
+        self._change_mark = ChangeMark()
         self._watchers: list[Callable[[], None]] = []
+        self._checkpoints = write_ahead_log.Checkpoints(path, self._copy_rest)
 
     async def row(self, statement: Statement, values: Values) -> Row | None:
         try:
@@ -138,15 +144,8 @@ class SqliteStore:
         return found
 
     def change_mark(self) -> object:
-        """The number of SQLite that changes with commits of other connections, and the reader whose number it is.
-
-        The index of the write-ahead log has it too, in shared memory, but that file must not be opened here: closing it
-        would drop SQLite's own locks.
-        """
-        try:
-            return self._reader and (self._reader, _data_version(self._reader))
-        except sqlite3.Error:  # the look-up that follows reports it
-            return None
+        mark = self._change_mark
+        return mark.while_writing(self._reader) if self._writing else mark.while_idle(self._writer)
 
     async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:  # noqa: ARG002 for Postgres
         return await self._read(lambda tx: tx.rows(statement, values))
@@ -191,6 +190,7 @@ class SqliteStore:
     async def close(self) -> None:
         """Wait for running statements, and close all connections. The next use opens the store again."""
         await self._in_turn(self._close_writer)
+        await self._checkpoints.stop()
         write_thread, self._write_thread = self._write_thread, None
         read_threads, self._read_threads = self._read_threads, None
         if write_thread:
@@ -201,6 +201,7 @@ class SqliteStore:
             if connection:
                 connection.close()
         self._reader = None
+        self._change_mark.end(is_harmless=False)  # the next reader has versions of its own
         self._idle_readers.clear()
 
     async def upgrade(self, revision: str = "head") -> Path | None:
@@ -240,7 +241,9 @@ class SqliteStore:
         while self._waiting and self._writing is None:
             write = self._writing = self._waiting.popleft()
             run = write.run
-            if write.work and self._begin_now():
+            is_begun = write.work is not None and self._begin_now()
+            self._change_mark.begin(self._reader, self._writer)
+            if write.work and is_begun:
                 try:
                     run = partial(self._commit, self._work(write.work))
                 except Exception as error:  # noqa: BLE001 it is raised where the answer is awaited
@@ -254,10 +257,13 @@ class SqliteStore:
         write, self._writing = self._writing, None
         assert write
         write.done(result, error)
+        self._change_mark.end(is_harmless=write.work is not None and not self._is_announced)
         if self._is_announced:
             self._is_announced = False
             for wake in self._watchers:
                 wake()
+        if self._writer:
+            self._checkpoints.committed(self._writer.total_changes)
         self._write_next()
 
     def _begin_now(self) -> bool:
@@ -305,7 +311,11 @@ class SqliteStore:
         """A number that changes when another connection has committed; None if the writer is in use or not open."""
         if self._writer is None or self._writing:
             return None
-        return _data_version(self._writer)
+        return data_version(self._writer)
+
+    async def _copy_rest(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            await self._in_turn(lambda: self._writer and self._writer.execute(write_ahead_log.COPY_LOG).fetchone())
 
     def _close_writer(self) -> None:
         if self._writer:
@@ -362,12 +372,6 @@ def _roll_back(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-def _data_version(connection: sqlite3.Connection) -> Row:
-    """A number that changes when a connection other than this one has committed."""
-    found: Row = connection.execute("PRAGMA data_version").fetchone()
-    return found
-
-
 @contextlib.contextmanager
 def _watching(
     connection: sqlite3.Connection, commits_of_others: Callable[[], Row | None], wake: Callable[[], None]
@@ -378,14 +382,14 @@ def _watching(
     own, `commits_of_others` tells, but not always.
     """
     loop = asyncio.get_running_loop()
-    last, last_of_others = _data_version(connection), commits_of_others()
+    last, last_of_others = data_version(connection), commits_of_others()
     timer: asyncio.TimerHandle
 
     def look() -> None:
         nonlocal last, last_of_others, timer
         timer = loop.call_later(LOOK_EVERY_S, look)
         with contextlib.suppress(sqlite3.OperationalError):  # the file is locked: the next look sees the change
-            found = _data_version(connection)
+            found = data_version(connection)
             if found != last:
                 of_others = commits_of_others()
                 last = found

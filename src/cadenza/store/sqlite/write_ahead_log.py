@@ -1,21 +1,61 @@
-"""Truncates SQLite's write-ahead log, which otherwise keeps erased data until the service stops.
+"""SQLite's write-ahead log: checkpoints, which copy it into the database file, and its truncation.
 
-It is safe beside a running service: an attempt holds the write lock for about a tenth of a second, and writers wait.
-While another connection reads, the log cannot be truncated; after two seconds `empty_log` gives up.
+`Checkpoints` keeps the log short while commits go on. `LogEraser` and `empty_log` truncate it, because it otherwise
+keeps erased data until the service stops. That is safe beside a running service: an attempt holds the write lock for
+about a tenth of a second, and writers wait. While another connection reads, the log cannot be truncated; after two
+seconds `empty_log` gives up.
 """
 
 import asyncio
 import sqlite3
-from contextlib import closing
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
 from cadenza.store.store import Store
 
+CHECKPOINT_ROWS = 5_000  # changed since the last checkpoint: 12 MB of log if requests share commits, 28 if none does
+LOG_PAGES_MAX = 16_000  # 64 MB
+COPY_LOG = "PRAGMA wal_checkpoint(PASSIVE)"
 TRIES = 10
 LOCK_S = 0.1
 PAUSE_S = 0.1
 SOON_S = 1.0  # so that many deletions cause one checkpoint
 PAUSE_S_MAX = 60.0  # during a long read, such as a backup
+
+
+class Checkpoints:
+    """Copies the log into the database file in a thread, so that no commit has to.
+
+    Commits go on meanwhile, so the copy lacks the last of them, and only after a complete copy does SQLite begin the
+    log anew. So `copy_rest`, which runs between two commits, copies the few pages that are left. If a copy fails, as
+    on a full disk, the next one has more to copy; at LOG_PAGES_MAX, a commit copies. During a long read the log grows.
+    """
+
+    def __init__(self, database: Path, copy_rest: Callable[[], Awaitable[None]]) -> None:
+        self._database = database
+        self._copy_rest = copy_rest
+        self._copied = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def committed(self, changes: int) -> None:
+        """Call it after a commit, with the number of rows that its connection has changed so far."""
+        if changes - self._copied >= CHECKPOINT_ROWS and self._task is None:
+            self._copied = changes
+            self._task = asyncio.create_task(self._copy())
+
+    async def stop(self) -> None:
+        """Wait for a copy that is being made."""
+        if self._task:
+            await self._task
+        self._copied = 0
+
+    async def _copy(self) -> None:
+        try:
+            await asyncio.to_thread(_copy_log, self._database)
+            await self._copy_rest()
+        finally:
+            self._task = None
 
 
 class LogEraser:
@@ -43,6 +83,13 @@ class LogEraser:
                     pause_s = min(2 * pause_s, PAUSE_S_MAX)
         finally:
             self._task = None
+
+
+def _copy_log(path: Path) -> None:
+    """Copy what can be copied without waiting; then once more, what was committed meanwhile."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for _ in range(2):
+            connection.execute(COPY_LOG)
 
 
 async def empty_log(database: Path) -> bool:

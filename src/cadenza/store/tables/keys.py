@@ -7,12 +7,11 @@ for each account that uses it: nobody knows it, and it is not found by prefix or
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import (
     ARRAY,
-    ColumnElement,
     LargeBinary,
     and_,
     bindparam,
@@ -24,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from cadenza.core.records import SCOPES, Cap
+from cadenza.core.records import SCOPES, Cap, Principal
 from cadenza.store.schema import accounts, caps, keys
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction, change_row
@@ -70,20 +69,10 @@ class FoundKey(NamedTuple):
     A found key may be cached. Its balance can then only be too high, because added credit clears the caches.
     """
 
-    id: str
-    account_id: str
-    scopes: str
-    preferred_class: str
+    principal: Principal
     expires_at: int | None
     revoked_at: int | None  # or when its account was suspended
     suspended_at: int | None
-    requests_per_second: float | None
-    burst: int | None
-    is_capped: bool
-    balance_nano: int
-    uses_search: bool
-    has_notes: bool  # and its account uses them
-    shows_cost: bool
     classes_epoch: int
 
 
@@ -135,18 +124,22 @@ COUNT_NEW = Statement(select(func.count()).where(*OF_OWNER, keys.c.created_at > 
 NEWEST = (2**62, "")
 OF_WEB = (keys.c.account_id == bindparam("account"), IS_WEB)
 WEB_DIGEST = Statement(select(keys.c.digest).where(*OF_WEB))
-NOT_OF_KEY: dict[str, ColumnElement[Any]] = {
-    "preferred_class": accounts.c.preferred_class,
-    "balance_nano": accounts.c.balance_nano,
-    "suspended_at": accounts.c.suspended_at,
-    "uses_search": accounts.c.uses_search,
-    "has_notes": and_(accounts.c.uses_memory, accounts.c.note_count > literal_column("0")),
-    "shows_cost": accounts.c.shows_cost,
-    "revoked_at": func.coalesce(keys.c.revoked_at, accounts.c.suspended_at),
-    "classes_epoch": epochs.number_of(epochs.CLASSES),
-}
 FOUND = select(
-    *(NOT_OF_KEY[name].label(name) if name in NOT_OF_KEY else keys.c[name] for name in FoundKey._fields)
+    keys.c.id,
+    keys.c.account_id,
+    keys.c.scopes,
+    accounts.c.preferred_class,
+    keys.c.requests_per_second,
+    keys.c.burst,
+    accounts.c.balance_nano,
+    keys.c.is_capped,
+    accounts.c.uses_search,
+    and_(accounts.c.uses_memory, accounts.c.note_count > literal_column("0")),
+    accounts.c.shows_cost,
+    keys.c.expires_at,
+    func.coalesce(keys.c.revoked_at, accounts.c.suspended_at),
+    accounts.c.suspended_at,
+    epochs.number_of(epochs.CLASSES),
 ).join_from(keys, accounts)
 LOOK_UP = Statement(FOUND.where(keys.c.digest == bindparam("digest")))
 LOOK_UP_MANY = Statement(  # for Postgres only
@@ -185,13 +178,19 @@ def scopes_of(written: str) -> frozenset[str]:
 
 async def look_up(store: Store, digest: bytes) -> FoundKey | None:
     row = await store.row(LOOK_UP, {"digest": digest})
-    return None if row is None else FoundKey._make(row)
+    return None if row is None else _found_key(row)
 
 
 async def look_up_many(store: Store, digests: Sequence[bytes]) -> FoundKeys:
     """The keys among these digests. Postgres reads them all, and the epoch, with one query in one snapshot."""
     rows = await store.rows(LOOK_UP_MANY, {"digests": digests})
-    return FoundKeys(rows[0][-1] if rows else None, {bytes(row[-2]): FoundKey._make(row[:-2]) for row in rows})
+    return FoundKeys(rows[0][-1] if rows else None, {bytes(row[-2]): _found_key(row[:-2]) for row in rows})
+
+
+def _found_key(row: Row) -> FoundKey:
+    key_id, account_id, scopes, preferred_class, per_s, burst, balance_nano, *switches = row[:11]
+    usual = (key_id, account_id, scopes_of(scopes), preferred_class, per_s, burst, balance_nano)
+    return FoundKey(Principal(*usual, *map(bool, switches)), *row[11:])
 
 
 async def find_web(store: Store, account_id: str) -> bytes | None:

@@ -1,8 +1,9 @@
 """Reads the metering rows: usage over a span of time, in total, by group, and by day and class."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, select
+from sqlalchemy import ColumnElement, Select, bindparam, case, func, literal_column, select
 
 from cadenza.core.records import SEARCH
 from cadenza.core.spans import DAY_MS, Span
@@ -58,7 +59,7 @@ GROUPS: dict[GroupBy, Group] = {
 
 
 def _report(group: Group, where: Callable[[Metered], Sequence[ColumnElement[bool]]]) -> Statement:
-    return Statement(add_up(lambda rows: [group(rows)], _counters, where))
+    return Statement(lambda: add_up(lambda rows: [group(rows)], _counters, where))
 
 
 REPORTS = {name: _report(group, lambda rows: rows.of_span) for name, group in GROUPS.items()}
@@ -69,19 +70,24 @@ def _day_and_class(rows: Metered) -> list[ColumnElement[object]]:
     return [GROUPS["day"](rows), rows.c.class_id]
 
 
-BY_DAY_AND_CLASS = Statement(add_up(_day_and_class, _counters, lambda rows: rows.of_span))
+BY_DAY_AND_CLASS = Statement(lambda: add_up(_day_and_class, _counters, lambda rows: rows.of_span))
 BY_DAY_AND_CLASS_OF_KEY = Statement(
-    add_up(_day_and_class, _counters, lambda rows: (*rows.of_span, rows.c.key_id == bindparam("key")))
+    lambda: add_up(_day_and_class, _counters, lambda rows: (*rows.of_span, rows.c.key_id == bindparam("key")))
 )
-SPENT = Statement(add_up(lambda _: [], lambda rows: [rows.c.cost_nano], lambda rows: rows.of_span))
-KEY_SUMS = add_up(lambda rows: [rows.c.key_id], _counters, lambda rows: rows.of_span).subquery().c
-_SUMS = KEY_SUMS[1:]
-BY_KEY = Statement(
-    select(keys.c.id, keys.c.name, keys.c.prefix, *_SUMS, func.count().over())
-    .join_from(KEY_SUMS[0].table, keys, keys.c.id == KEY_SUMS[0])
-    .order_by(_SUMS[FIELDS.index("cost_nano")].desc(), _SUMS[FIELDS.index("requests")].desc(), keys.c.id)
-    .limit(bindparam("count"))
-)
+SPENT = Statement(lambda: add_up(lambda _: [], lambda rows: [rows.c.cost_nano], lambda rows: rows.of_span))
+
+
+def _by_key() -> Select[tuple[Any, ...]]:
+    key_id, *sums = add_up(lambda rows: [rows.c.key_id], _counters, lambda rows: rows.of_span).subquery().c
+    return (
+        select(keys.c.id, keys.c.name, keys.c.prefix, *sums, func.count().over())
+        .join_from(key_id.table, keys, keys.c.id == key_id)
+        .order_by(sums[FIELDS.index("cost_nano")].desc(), sums[FIELDS.index("requests")].desc(), keys.c.id)
+        .limit(bindparam("count"))
+    )
+
+
+BY_KEY = Statement(_by_key)
 
 
 async def balance(store: Store, account_id: str) -> tuple[int, int]:

@@ -75,6 +75,11 @@ class CallReply:
     async def close(self) -> None:
         await self._reply.close()
 
+    def take_texts(self, texts: list[str]) -> bool:
+        for text in texts:
+            self.take(Piece(text, has_begun=True))
+        return self.flush()
+
     def flush(self) -> bool:
         return self._sink.flush()
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.chat import FinishReason, call_object
+from cadenza.core.chat import call_object
 from cadenza.core.money import format_dollars
-from cadenza.core.records import ReplyResult, Usage
+from cadenza.core.records import FinishReason, ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.meter import UsageMeter
@@ -35,7 +35,8 @@ class ChatEvents:
 
     def role(self) -> bytes:
         start = {"id": self._head.completion_id, "class": self._head.class_id}
-        return _event("start", start | {"read": self._head.cut_files} if self._head.cut_files else start)
+        cut_files = self._head.grounding.cut_files
+        return _event("start", start | {"read": cut_files} if cut_files else start)
 
     def content(self, text: str) -> bytes:
         self._markdown.feed(text)
@@ -65,7 +66,7 @@ class ChatEvents:
         listed = {(one["url_citation"]["url"], one["url_citation"]["title"]) for one in annotations}
         sources = [
             {"number": number, "url": source.url, "title": source.title}
-            for number, source in enumerate(self._head.sources, start=1)
+            for number, source in enumerate(self._head.grounding.sources, start=1)
             if (source.url, source.title) in listed
         ]
         return _event("sources", {"cited": is_cited, "sources": sources})
@@ -79,7 +80,7 @@ class ChatEvents:
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
-            cost=format_dollars(self._head.price.charge(usage) + self._head.grounding_nano),
+            cost=format_dollars(self._head.price.charge(usage) + self._head.grounding.charged_nano),
         )
         return _event("usage", msgspec.to_builtins(cost))
 
@@ -114,6 +115,9 @@ class ChatRelay(StreamRelay):
         result = await super().run(reply)
         await self._render(is_end=True)
         return result
+
+    def take_texts(self, texts: list[str]) -> bool:
+        return super().take_texts(texts) and not self._markdown.is_due
 
     def flush(self) -> bool:
         return super().flush() and not self._markdown.is_due

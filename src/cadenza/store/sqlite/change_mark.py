@@ -1,0 +1,57 @@
+"""Counts the commits that may have changed a key, so that cached keys are read again after these and no others.
+
+`PRAGMA data_version` of the write connection changes with commits of other connections only. It cannot be read while a
+thread commits on that connection. But until that commit, no other process can commit: the version of the reader, which
+changes with every commit, is then the one that it had when the write began. In the instant between our commit and the
+time at which the event loop hears of it, nothing is known.
+"""
+
+import sqlite3
+
+from cadenza.store.store import Row
+
+
+class ChangeMark:
+    """The count, and what the two connections last said."""
+
+    def __init__(self) -> None:
+        self._changes = 0
+        self._others: Row | None = None  # the last version of the write connection
+        self._begun: Row | None = None  # the version of the reader when the write in progress began
+
+    def while_idle(self, writer: sqlite3.Connection | None) -> int | None:
+        """The count while no write is in progress; None if it is not known."""
+        found = _version(writer)
+        if found != self._others:
+            self._others = found
+            self._changes += 1
+        return None if found is None else self._changes
+
+    def begin(self, reader: sqlite3.Connection | None, writer: sqlite3.Connection | None) -> None:
+        """A write begins, or has just begun. The reader is read first: what it shows is then in the count."""
+        self._begun = _version(reader)
+        self.while_idle(writer)
+
+    def while_writing(self, reader: sqlite3.Connection | None) -> int | None:
+        """The count while a write is in progress; None if it is not known."""
+        return self._changes if self._begun and self._begun == _version(reader) else None
+
+    def end(self, *, is_harmless: bool) -> None:
+        """A write ended."""
+        self._begun = None
+        if not is_harmless:
+            self._changes += 1
+
+
+def data_version(connection: sqlite3.Connection) -> Row:
+    """A number that changes when a connection other than this one has committed."""
+    found: Row = connection.execute("PRAGMA data_version").fetchone()
+    return found
+
+
+def _version(connection: sqlite3.Connection | None) -> Row | None:
+    """The same; None if the connection is not open, or the file is locked."""
+    try:
+        return None if connection is None else data_version(connection)
+    except sqlite3.Error:  # the next statement reports it
+        return None
