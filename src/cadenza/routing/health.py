@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 
 import msgspec
 
@@ -200,17 +199,11 @@ class HealthTable:
         metrics.route_limit.labels(provider, model).set_function(lambda: health.limit)
         metrics.route_in_flight.labels(provider, model).set_function(lambda: health.in_flight)
         metrics.route_resting.labels(provider, model).set_function(lambda: health.is_open)
-        metrics.doubtful_usage.labels(
-            provider
-        )  # from zero on: Prometheus sees no increase in a series that begins at 1
+        metrics.doubtful_usage.labels(provider)  # from zero on: a series that begins at 1 shows no increase
         for kind in FaultKind:
             metrics.faults.labels(provider, kind.value)
         for state in BreakerState:
-            is_in = partial(_is_in, health, state)
-            metrics.route_state.labels(provider, model, state.name.lower()).set_function(is_in)
+            shown = metrics.route_state.labels(provider, model, state.name.lower())
+            shown.set_function(lambda state=state: health.state is state)
         metrics.route_failing.labels(provider, model).set_function(lambda: health.is_failing)
         return health
-
-
-def _is_in(health: RouteHealth, state: BreakerState) -> bool:
-    return health.state is state
