@@ -71,8 +71,9 @@ class Shares:
         free = self.limit - self.taken
         if free <= 0 or now_s >= self._until_s or (self._wants and self._must_leave(key, free, now_s)):
             return False
+        held = self._held
         self.taken += 1
-        self._held[key] = self._held.get(key, 0) + 1
+        held[key] = held.get(key, 0) + 1
         if self._wants and (want := self._wants.get(key)) is not None:
             want.count -= 1
             if want.count <= 0:
@@ -80,13 +81,13 @@ class Shares:
         return True
 
     def give_back(self, key: str) -> None:
-        left = self._held[key] - 1
-        assert left >= 0
+        held = self._held
+        left = held[key] - 1
         self.taken -= 1
         if left:
-            self._held[key] = left
+            held[key] = left
         else:
-            del self._held[key]
+            del held[key]
 
     def want(self, key: str, now_s: float) -> None:
         """Remember that the key was refused and may retry."""

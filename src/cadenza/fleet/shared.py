@@ -80,8 +80,10 @@ class MemoryRates:
 
     def take_now(self, name: str, rate: Rate) -> Ticket:
         now_ns = self._clock_ns()
-        whole_at_ns, ticket = take_ticket(self._whole_at_ns.get(name, 0), now_ns, rate)
-        self._keep(name, whole_at_ns, now_ns)
+        whole_at_ns = self._whole_at_ns
+        whole_at_ns[name], ticket = take_ticket(whole_at_ns.get(name, 0), now_ns, rate)
+        if len(whole_at_ns) >= self._sweep_at:
+            self._sweep(now_ns)
         return ticket
 
     def give_back(self, name: str, rate: Rate) -> None:
@@ -91,7 +93,9 @@ class MemoryRates:
     def note(self, name: str, reset_ns: int) -> None:
         """Set the time until the whole burst is available, as Valkey reported it."""
         now_ns = self._clock_ns()
-        self._keep(name, now_ns + reset_ns, now_ns)
+        self._whole_at_ns[name] = now_ns + reset_ns
+        if len(self._whole_at_ns) >= self._sweep_at:
+            self._sweep(now_ns)
 
     def reset_ns(self, name: str) -> int:
         """The time until the whole burst is available."""
@@ -102,11 +106,9 @@ class MemoryRates:
         now_ns = self._clock_ns()
         return [(name, at_ns - now_ns) for name, at_ns in self._whole_at_ns.items() if at_ns > now_ns]
 
-    def _keep(self, name: str, whole_at_ns: int, now_ns: int) -> None:
-        self._whole_at_ns[name] = whole_at_ns
-        if len(self._whole_at_ns) >= self._sweep_at:
-            self._whole_at_ns = {one: at_ns for one, at_ns in self._whole_at_ns.items() if at_ns > now_ns}
-            self._sweep_at = len(self._whole_at_ns) + SWEEP_EVERY
+    def _sweep(self, now_ns: int) -> None:
+        self._whole_at_ns = {name: at_ns for name, at_ns in self._whole_at_ns.items() if at_ns > now_ns}
+        self._sweep_at = len(self._whole_at_ns) + SWEEP_EVERY
 
 
 class MemoryState:

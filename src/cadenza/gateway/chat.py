@@ -103,10 +103,12 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
 
 def read_chat_now(exchange: Exchange) -> ChatRequest | None:
     """The chat, if its body has arrived and is small, as most are."""
-    if exchange.body.is_complete and exchange.body.unread_bytes <= INLINE_BYTES:
+    body, headers = exchange.body, exchange.request.headers
+    if not body.is_complete or body.unread_bytes > INLINE_BYTES:
+        return None
+    if b"content-encoding" in headers or SWITCH in headers:
         _check_headers(exchange.request)
-        return parse_chat(exchange.body.take())
-    return None
+    return parse_chat(body.take())
 
 
 async def read_chat(

@@ -5,14 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from cadenza.core.records import (
-    DISCONNECTED_STATUS,
-    Outcome,
-    Principal,
-    ReplyResult,
-    RequestStep,
-    Route,
-)
+from cadenza.core.records import DISCONNECTED_STATUS, Outcome, Principal, ReplyResult, RequestStep, Route
 from cadenza.gateway.answers import Answers, request_id_of
 from cadenza.gateway.endings import early_end
 from cadenza.gateway.meter import UsageMeter

@@ -59,11 +59,7 @@ class Backlog:
     def add(self, move: Move) -> None:
         assert not move.answer.done()
         assert move.hold is None or move.end is None
-        queue = self._queue(move.account_id)
-        if waiting := queue.get(move.account_id):
-            waiting.append(move)
-        else:
-            queue[move.account_id] = [move]
+        self._queue(move.account_id).setdefault(move.account_id, []).append(move)
 
     def has_moves_of(self, account_id: str) -> bool:
         """Whether a move of the account waits, other than those that are being written."""

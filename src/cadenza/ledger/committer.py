@@ -277,11 +277,8 @@ class Committer:
                     charged_nano += move.end.due_nano
             wanted = [move.hold for move in holds if move.hold] if holds else []
             demand = self._reserves.demand(account_id, charged_nano, wanted)
-            built[account_id] = (
-                AccountMoves(account_id, demand, ended, wanted, self._reserves.caps.use(account_id, ended)),
-                ends,
-                holds,
-            )
+            caps = self._reserves.caps.use(account_id, ended)
+            built[account_id] = AccountMoves(account_id, demand, ended, wanted, caps), ends, holds
         return built
 
     def _answer(self, applied: Applied, ends: list[Move], holds: list[Move]) -> None:
@@ -292,13 +289,7 @@ class Committer:
         self._reserves.written(applied.account, taken)
         if applied.account.has_caps or applied.account.id in self._reserves.caps:
             self._note_caps(applied, ends, holds)
-        outcomes = list[tuple[Outcome, int, int | None]]()
-        for move, ended in zip(ends, applied.ended, strict=True):
-            outcome = self._answer_end(move, ended)
-            if move.is_recorded and move.end:
-                outcomes.append((outcome, ended.charged_nano, move.end.provider_cost_nano))
-        if outcomes:
-            self._loop.call_soon(self._record, outcomes)  # after the requests were answered
+        self._answer_ends(ends, applied.ended)
         for move, answer in zip(holds, applied.answers, strict=True):
             if not move.answer.done():
                 move.answer.set_result(answer)
@@ -315,19 +306,23 @@ class Committer:
             if move.hold and isinstance(answer, Held) and answer.is_capped:
                 caps.hold(move.hold, answer.amount_nano)
 
-    def _answer_end(self, move: Move, ended: Ended) -> Outcome:
-        """Answer the request, and return its outcome as it is to be recorded."""
-        assert move.end
-        assert ended.charged_nano <= move.end.due_nano
-        assert ended.is_lost or ended.charged_nano + ended.short_nano == move.end.due_nano
-        outcome = move.end.outcome
-        if ended.short_nano or ended.is_lost or ended.corrected_nano:
-            self._report(outcome.completion_id, ended)
-        if ended.is_lost:
-            outcome = msgspec.structs.replace(outcome, status=LOST_STATUS)
-        if not move.answer.done():
-            move.answer.set_result(ended)
-        return outcome
+    def _answer_ends(self, ends: list[Move], answers: list[Ended]) -> None:
+        outcomes = list[tuple[Outcome, int, int | None]]()
+        for move, ended in zip(ends, answers, strict=True):
+            assert move.end
+            outcome, due_nano = move.end.outcome, move.end.due_nano
+            assert ended.charged_nano <= due_nano
+            assert ended.is_lost or ended.charged_nano + ended.short_nano == due_nano
+            if ended.short_nano or ended.is_lost or ended.corrected_nano:
+                self._report(outcome.completion_id, ended)
+            if ended.is_lost:
+                outcome = msgspec.structs.replace(outcome, status=LOST_STATUS)
+            if not move.answer.done():
+                move.answer.set_result(ended)
+            if move.is_recorded:
+                outcomes.append((outcome, ended.charged_nano, move.end.provider_cost_nano))
+        if outcomes:
+            self._loop.call_soon(self._record, outcomes)  # after the requests were answered
 
     def _record(self, outcomes: list[tuple[Outcome, int, int | None]]) -> None:
         for outcome, charged_nano, cost_nano in outcomes:

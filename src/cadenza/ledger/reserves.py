@@ -62,18 +62,13 @@ class Reserve(msgspec.Struct):
         """
         assert 0 <= charged_nano <= self.in_use_nano, "what is due stays in use until it is charged"
         self.in_use_nano -= charged_nano
-        self.amount_nano -= charged_nano
-        if self.amount_nano < self.in_use_nano:
-            self.amount_nano = self.in_use_nano
-        usual_nano, extra_nano, requests = self.usual_nano, self.extra_nano, self.requests + len(new)
+        self.amount_nano = max(self.in_use_nano, self.amount_nano - charged_nano)
+        usual_nano, extra_nano = self.usual_nano, self.extra_nano
         for hold in new:
             usual_nano, extra_nano = max(usual_nano, hold.amount_nano), max(extra_nano, hold.extra_nano)
-        requests = PEAK_TIMES * (requests if requests > self.peak else self.peak)
-        if requests < LEAST_REQUESTS:
-            requests = LEAST_REQUESTS
-        wanted_nano = requests * usual_nano
-        if extra_nano:
-            wanted_nano += min(requests * extra_nano, (self.free_nano + self.amount_nano) // RESERVE_SHARE)
+        requests = max(LEAST_REQUESTS, PEAK_TIMES * max(self.peak, self.requests + len(new)))
+        share_nano = (self.free_nano + self.amount_nano) // RESERVE_SHARE
+        wanted_nano = requests * usual_nano + min(requests * extra_nano, share_nano)
         has_ample_credit = self.free_nano >= usual_nano * AMPLE_TIMES
         is_exact = now_s < self.exact_until_s or (not new and self.is_idle(now_s))
         if new or is_exact or not has_ample_credit:

@@ -162,8 +162,7 @@ def apply_moves(
         pay_debts(tx, account_id, paid_nano, now_ms)
     if caps_before:
         write_caps(tx, process, caps_before, known.caps.values())
-    if changes.unmarked:
-        change_each(tx, UNMARK, [{"completion": completion_id} for completion_id in changes.unmarked])
+    change_each(tx, UNMARK, [{"completion": completion_id} for completion_id in changes.unmarked])
     if changes.kept_keys or changes.freed_keys or changes.new_keys:
         _write_keys(tx, process, changes)
     return applied
