@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -54,9 +55,8 @@ class RouteHealth:
         """How much longer the circuit stays open."""
         return self.breaker.open_s(self.clock())
 
-    @property
-    def state(self) -> BreakerState:
-        return self.breaker.state(self.clock())
+    def is_in(self, state: BreakerState) -> bool:
+        return self.breaker.state(self.clock()) is state
 
     @property
     def is_open(self) -> bool:
@@ -204,6 +204,6 @@ class HealthTable:
             metrics.faults.labels(provider, kind.value)
         for state in BreakerState:
             shown = metrics.route_state.labels(provider, model, state.name.lower())
-            shown.set_function(lambda state=state: health.state is state)
+            shown.set_function(partial(health.is_in, state))
         metrics.route_failing.labels(provider, model).set_function(lambda: health.is_failing)
         return health
