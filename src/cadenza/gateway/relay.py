@@ -131,8 +131,7 @@ class StreamRelay:
         self._meter = meter
         self._events: Events = Chunks(head.completion_id, head.created, head.class_id)
         self._calls = ToolCallNormalizer() if head.has_tools else None
-        self._unsent: list[bytes] = []  # chunks, until the pieces that arrived together are all here
-        self._unsent_texts: list[str] = []
+        self._unsent: list[tuple[bytes, str]] = []  # chunks and their texts, until all that arrived together are here
         ids, sources = head.grounding.fence_ids, head.grounding.sources
         self._grounded = GroundedStream(ids, sources) if ids else None
         self._sent_s = math.inf  # when the last chunk was sent, by the monotonic clock
@@ -172,26 +171,22 @@ class StreamRelay:
         if piece.usage or piece.finish_reason or piece.has_bad_usage:
             self._meter.take(piece)
         if piece.extras is not NO_EXTRAS and piece.extras:
-            self._unsent.append(self._events.extras(piece.extras))
-            self._unsent_texts.append(text_of_extras(piece.extras))
+            self._unsent.append((self._events.extras(piece.extras), text_of_extras(piece.extras)))
         if content := piece.content:
             if self._grounded:
                 self._take_answer(self._grounded.take(content))
             else:
-                self._unsent.append(self._events.content(content))
-                self._unsent_texts.append(content)
+                self._unsent.append((self._events.content(content), content))
         if piece.calls and self._calls:
             self._take_calls(self._calls.take(piece.calls))
 
     def _take_answer(self, text: str) -> None:
         if text:
-            self._unsent.append(self._events.content(text))
-            self._unsent_texts.append(text)
+            self._unsent.append((self._events.content(text), text))
 
     def _take_calls(self, deltas: list[ToolCallDelta]) -> None:
         if deltas:
-            self._unsent += map(self._events.call, deltas)
-            self._unsent_texts.append(text_of_calls(deltas))
+            self._unsent.append((b"".join(map(self._events.call, deltas)), text_of_calls(deltas)))
             self._meter.has_calls = True
 
     def take_texts(self, texts: list[str]) -> bool:
@@ -207,10 +202,9 @@ class StreamRelay:
         """Send everything that arrived together in one write. False if the client is congested."""
         if not self._unsent:
             return not self._exchange.transport.is_congested
-        data, text = b"".join(self._unsent), "".join(self._unsent_texts)
+        chunks, texts = zip(*self._unsent, strict=True)
         self._unsent.clear()
-        self._unsent_texts.clear()
-        return self._send(data, text)
+        return self._send(b"".join(chunks), "".join(texts))
 
     def _send(self, data: bytes, text: str) -> bool:
         exchange = self._exchange

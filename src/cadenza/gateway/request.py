@@ -126,14 +126,11 @@ class RequestRecord(RouteRecord):
 
 
 class ApiRequest(msgspec.Struct, frozen=True):
-    """A request whose key is live, has the scope and is within its rate, and what relays a stream.
-
-    It keeps the snapshot to its end, whatever is reloaded or promoted meanwhile.
-    """
+    """A request whose key is live, has the scope and is within its rate, and what relays a stream."""
 
     exchange: Exchange
     principal: Principal
     answers: Answers
     record: RequestRecord
-    snapshot: Snapshot
+    snapshot: Snapshot  # to its end, whatever is reloaded or promoted meanwhile
     make_stream_relay: Callable[[Exchange, Answers, ReplyHead, UsageMeter], StreamRelay] = StreamRelay

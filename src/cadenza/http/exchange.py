@@ -6,7 +6,6 @@ Its bytes go straight to the transport, without a queue or another task.
 
 import asyncio
 import time
-from collections.abc import Callable
 from email.utils import formatdate
 from enum import Enum, IntEnum, auto
 from functools import lru_cache
@@ -62,8 +61,7 @@ class Transport(Protocol):
     @property
     def proxies(self) -> TrustedProxies: ...
 
-    @property
-    def write(self) -> Callable[[bytes], object]: ...
+    def write(self, data: bytes, /) -> object: ...
 
     async def drain(self) -> None:
         """Return once the client reads again, or is gone."""
