@@ -76,10 +76,7 @@ class Dispatcher:
     async def open_first(
         self, wanted: Dispatch, routes: Sequence[Route], on_opened: Callable[[Route, OpenReply, Attempt], T]
     ) -> T:
-        """Hand over the reply of the first route that begins to answer; 400, 429 or 502 if none does.
-
-        `on_opened` must see to it that the reply is closed, and then the attempt ended. What it returns is returned.
-        """
+        """Hand the first reply that begins to `on_opened`, which closes it and ends its attempt; 400, 429 or 502."""
         faults: list[Fault] = []  # not list[Fault](), which takes 20 times as long
         passed_over: set[RouteHealth] = set()
         window_tokens = 0
@@ -100,7 +97,10 @@ class Dispatcher:
             except Fault as fault:
                 attempt.note_fault(fault)
                 attempt.end()
-                self._note_failed(wanted, route, fault)
+                wanted.ask.on_asked(None)
+                wanted.record.failed(route, fault)
+                self.attempts.add(route, fault.kind.value)
+                self.report_fault(wanted, route, fault)
                 faults.append(fault.with_traceback(None))  # which would keep this frame, and a large reply, in a cycle
                 if fault.overflow:
                     window_tokens = route.context_tokens
@@ -118,13 +118,6 @@ class Dispatcher:
             prompt_tokens = overflow.prompt_tokens or await wanted.prompt.exact()
             raise ContextOverflow(overflow.window_tokens or window_tokens, prompt_tokens)
         raise error_for(faults, passed_over)
-
-    def _note_failed(self, wanted: Dispatch, route: Route, fault: Fault) -> None:
-        """The route failed before it began to answer."""
-        wanted.ask.on_asked(None)
-        wanted.record.failed(route, fault)
-        self.attempts.add(route, fault.kind.value)
-        self.report_fault(wanted, route, fault)
 
     def _may_go_on(self, faults: list[Fault]) -> bool:
         """Whether another route may be tried. A route that was busy cost it nothing."""

@@ -55,9 +55,8 @@ class RouteHealth:
         """How much longer the circuit stays open."""
         return self.breaker.open_s(self.clock())
 
-    @property
-    def state(self) -> BreakerState:
-        return self.breaker.state(self.clock())
+    def is_in(self, state: BreakerState) -> bool:
+        return self.breaker.state(self.clock()) is state
 
     @property
     def is_open(self) -> bool:
@@ -200,17 +199,11 @@ class HealthTable:
         metrics.route_limit.labels(provider, model).set_function(lambda: health.limit)
         metrics.route_in_flight.labels(provider, model).set_function(lambda: health.in_flight)
         metrics.route_resting.labels(provider, model).set_function(lambda: health.is_open)
-        metrics.doubtful_usage.labels(
-            provider
-        )  # from zero on: Prometheus sees no increase in a series that begins at 1
+        metrics.doubtful_usage.labels(provider)  # from zero on: a series that begins at 1 shows no increase
         for kind in FaultKind:
             metrics.faults.labels(provider, kind.value)
         for state in BreakerState:
-            is_in = partial(_is_in, health, state)
-            metrics.route_state.labels(provider, model, state.name.lower()).set_function(is_in)
+            shown = metrics.route_state.labels(provider, model, state.name.lower())
+            shown.set_function(partial(health.is_in, state))
         metrics.route_failing.labels(provider, model).set_function(lambda: health.is_failing)
         return health
-
-
-def _is_in(health: RouteHealth, state: BreakerState) -> bool:
-    return health.state is state

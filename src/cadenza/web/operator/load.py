@@ -190,10 +190,10 @@ def _model_loads(gateway: Gateway, samples: Samples) -> list[ModelLoad]:
 def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: Samples) -> ModelLoad:
     """The circuit breaker is that of this process, but a model whose circuit is open in any process is shown so."""
     place = {"provider": route.provider, "model": route.model}
-    state: State = "half_open" if health.state is HALF_OPEN else "usable"
+    state: State = "half_open" if health.is_in(HALF_OPEN) else "usable"
     if health.is_failing or samples.total("cadenza_route_failing", **place) > 0:
         state = "failing"
-    if health.state is OPEN or samples.total("cadenza_route_resting", **place) > 0:
+    if health.is_in(OPEN) or samples.total("cadenza_route_resting", **place) > 0:
         state = "circuit_open"
     last_fault = samples.last_fault(**place)
     return ModelLoad(
