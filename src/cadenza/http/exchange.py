@@ -6,6 +6,7 @@ Its bytes go straight to the transport, without a queue or another task.
 
 import asyncio
 import time
+from copy import copy
 from email.utils import formatdate
 from enum import Enum, IntEnum, auto
 from functools import lru_cache
@@ -18,6 +19,7 @@ from cadenza.http.body import BodyBudget, BodyTimeout, RequestBody
 from cadenza.http.headers import Headers, TrustedProxies
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+CONTENT_LENGTH = b"content-length"
 CHUNKED = b"transfer-encoding: chunked\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -79,50 +81,38 @@ class Transport(Protocol):
         """The connection belongs to this owner from now on. False if the owner has too many."""
 
 
-class Request:
+class Request(msgspec.Struct, eq=False):
     """The head of a request. `fields` are the headers as they came, names in lower case.
 
     The application keeps in `memo` what it derives from the head: requests of a connection with the same head share it.
     """
 
-    __slots__ = (
-        "expects_continue",
-        "fields",
-        "headers",
-        "is_http_1_0",
-        "keep_alive",
-        "memo",
-        "method",
-        "path",
-        "query",
-    )
+    method: str
+    path: str
+    query: bytes
+    fields: Headers
+    is_http_1_0: bool = False
+    keep_alive: bool = True  # the connection, after the reply
+    expects_continue: bool = False  # the client waits for "100 Continue" before it sends its body
+    headers: dict[bytes, bytes] = msgspec.field(default_factory=dict)  # the first of a repeated header counts
+    memo: dict[str, Any] = msgspec.field(default_factory=dict)
 
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        query: bytes,
-        fields: Headers,
-        *,
-        is_http_1_0: bool = False,
-        keep_alive: bool = True,
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.query = query
-        self.fields = fields
-        self.headers = dict(reversed(fields))  # the first of a repeated header counts
-        self.is_http_1_0 = is_http_1_0
-        self.keep_alive = keep_alive and not is_http_1_0  # the connection, after the reply
-        # The client waits for "100 Continue" before it sends its body.
-        self.expects_continue = not is_http_1_0 and self.headers.get(b"expect", b"").lower() == b"100-continue"
-        self.memo: dict[str, Any] = {}
+    __repr__ = object.__repr__  # shows no key
+
+    def __post_init__(self) -> None:
+        self.headers = dict(reversed(self.fields))
+        if self.is_http_1_0:
+            self.keep_alive = False
+        else:
+            self.expects_continue = self.headers.get(b"expect", b"").lower() == b"100-continue"
 
     def with_length(self, length: bytes) -> "Request":
         """The same head for a body of another length."""
-        fields = [(name, length if name == b"content-length" else value) for name, value in self.fields]
-        request = Request(self.method, self.path, self.query, fields)
-        request.memo = self.memo
+        request = copy(self)
+        request.fields = fields = self.fields.copy()
+        request.headers = headers = self.headers.copy()
+        fields[fields.index((CONTENT_LENGTH, headers[CONTENT_LENGTH]))] = (CONTENT_LENGTH, length)
+        headers[CONTENT_LENGTH] = length
         return request
 
 
