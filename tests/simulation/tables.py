@@ -128,7 +128,7 @@ class Layouts:
             for c in (table.primary_key, *unique)
         ]
         for index in sorted(table.indexes, key=lambda one: str(one.name)):
-            where = index.dialect_options[layout_dialect(self.kind)]["where"]
+            where = index.dialect_options["sqlite"]["where"]  # of both databases
             columns = [one.name for one in index.columns]
             wanted.append(
                 (
@@ -164,10 +164,6 @@ class Layouts:
 @functools.cache
 def layouts(kind: Kind) -> Layouts:
     return Layouts(kind)
-
-
-def layout_dialect(kind: Kind) -> str:
-    return "sqlite" if kind == "sqlite" else "postgresql"
 
 
 def _default(column: "Column[Any]") -> Any:
