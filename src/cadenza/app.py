@@ -49,7 +49,7 @@ from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
-from cadenza.gateway.api import serve_api
+from cadenza.gateway.api import ENDPOINTS, serve_api
 from cadenza.gateway.attempt_log import AttemptLog
 from cadenza.gateway.collector_link import CollectorLink, process_attributes
 from cadenza.gateway.detail_log import DetailLog
@@ -131,6 +131,7 @@ class App:
         names = HostNames(settings.platform.base_url)
         self._probes = Probes(self._why_not_ready, observer, token, render, names)
         self._chat = WebChat(log, settings.platform.base_url, settings.retention)
+        self._endpoints = {**ENDPOINTS, **self._chat.endpoints}
         self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
@@ -149,9 +150,8 @@ class App:
         )
 
     def serve(self, exchange: Exchange) -> Awaitable[None]:
-        if _is_api(exchange):
-            return self._serve_api(self.gateway, exchange)
-        if endpoint := self._chat.endpoints.get(exchange.request.path):
+        path = exchange.request.path
+        if (endpoint := self._endpoints.get(path)) or is_api(path):
             return self._serve_api(self.gateway, exchange, endpoint)
         return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
@@ -454,8 +454,8 @@ def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
     )
 
 
-def _is_api(exchange: Exchange) -> bool:
-    path = exchange.request.path
+def is_api(path: str) -> bool:
+    """Whether the path is under /v1, also one that is not served."""
     return path.startswith("/v1/") or path == "/v1" or (path.startswith("//") and path.lstrip("/").startswith("v1/"))
 
 
