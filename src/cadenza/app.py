@@ -54,7 +54,7 @@ from cadenza.gateway.collector_link import CollectorLink, process_attributes
 from cadenza.gateway.detail_log import DetailLog
 from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
-from cadenza.gateway.in_flight import RevocationWatch
+from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
 from cadenza.gateway.traces import Tracer
 from cadenza.grounding.gather import Grounder
 from cadenza.grounding.search.records import SearchOptions
@@ -161,7 +161,7 @@ class App:
         return refuse_connection(self._observer, exchange)
 
     async def _serve_page(self, exchange: Exchange) -> None:
-        self.gateway.in_flight.begin(exchange)
+        self.gateway.in_flight.key_digests[exchange] = NO_KEY
         try:
             await self._pages.serve(exchange)
         finally:
