@@ -186,4 +186,6 @@ def test_brief_work_changes_no_key() -> None:
         if isinstance(node, ast.keyword) and node.arg == "is_brief"
     }
     ledger = {"ledger/committer.py", "ledger/marks.py", "ledger/sweeps.py"}
-    assert files == {*ledger, "fleet/presence.py", "gateway/detail_log.py", "store/store.py"}
+    tables = {"store/tables/attempts.py", "store/tables/request_details.py"}
+    last_used = {"store/tables/keys.py"}  # when a key was last used, and nothing else of it
+    assert files == {*ledger, *tables, *last_used, "fleet/presence.py", "gateway/detail_log.py", "store/store.py"}
