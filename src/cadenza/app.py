@@ -9,7 +9,6 @@ changed. A config with mistakes is not used: versions that were promoted meanwhi
 
 import asyncio
 import gc
-import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -443,7 +442,7 @@ def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
     """The config has replaced what was served. An edit does that, and so does a process with another config."""
     class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
     log.log(
-        logging.WARNING if is_odd else logging.INFO,
+        "warning" if is_odd else "info",
         "the config replaces what serves a class",
         class_id=class_id,
         version=after.version.number,

@@ -191,6 +191,7 @@ class RequestParser:
                 if end > len(data):
                     return self._begin_sized(request, size_bytes, data[begin:])
                 self.input.data = data[end:]
+                self._overhead_bytes = 0  # line ends that came before the head
                 self._receiver.receive_head(request, data[begin:end])
                 return REQUEST_ENDED
         self.input.add(data)
