@@ -48,7 +48,7 @@ from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
-from cadenza.gateway.api import ENDPOINTS, serve_api
+from cadenza.gateway.api import ENDPOINTS, Endpoint, serve_api
 from cadenza.gateway.attempt_log import AttemptLog
 from cadenza.gateway.collector_link import CollectorLink, process_attributes
 from cadenza.gateway.detail_log import DetailLog
@@ -113,6 +113,7 @@ class App:
 
     gateway: Gateway
     _watching: asyncio.Task[None]
+    _endpoints: dict[str, Endpoint]  # by their paths
     _serve_api: Callable[..., Awaitable[None]]
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
@@ -130,7 +131,6 @@ class App:
         names = HostNames(settings.platform.base_url)
         self._probes = Probes(self._why_not_ready, observer, token, render, names)
         self._chat = WebChat(log, settings.platform.base_url, settings.retention)
-        self._endpoints = {**ENDPOINTS, **self._chat.endpoints}
         self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
@@ -230,6 +230,7 @@ class App:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
+        self._endpoints = ENDPOINTS | self._chat.endpoints
         self._serve_api = serve_api
         if exporter := build_exporter(self._settings.observe, self._observer):
             exporter.start()
