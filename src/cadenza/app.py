@@ -9,7 +9,6 @@ changed. A config with mistakes is not used: versions that were promoted meanwhi
 
 import asyncio
 import gc
-import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -55,7 +54,7 @@ from cadenza.gateway.collector_link import CollectorLink, process_attributes
 from cadenza.gateway.detail_log import DetailLog
 from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
-from cadenza.gateway.in_flight import RevocationWatch
+from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
 from cadenza.gateway.traces import Tracer
 from cadenza.grounding.gather import Grounder
 from cadenza.grounding.search.records import SearchOptions
@@ -162,7 +161,7 @@ class App:
         return refuse_connection(self._observer, exchange)
 
     async def _serve_page(self, exchange: Exchange) -> None:
-        self.gateway.in_flight.begin(exchange)
+        self.gateway.in_flight.key_digests[exchange] = NO_KEY
         try:
             await self._pages.serve(exchange)
         finally:
@@ -443,7 +442,7 @@ def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
     """The config has replaced what was served. An edit does that, and so does a process with another config."""
     class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
     log.log(
-        logging.WARNING if is_odd else logging.INFO,
+        "warning" if is_odd else "info",
         "the config replaces what serves a class",
         class_id=class_id,
         version=after.version.number,

@@ -18,7 +18,7 @@ from cadenza.http.events import PING, write_event
 from cadenza.http.exchange import PENDING, STREAMING, Exchange
 from cadenza.http.headers import encode_headers
 
-SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")  # a client's own x-request-id that is used
 NO_STORE = b"cache-control: no-store\r\n"
 JSON = b"content-type: application/json\r\n" + NO_STORE
 CORS = (
@@ -109,14 +109,6 @@ class Answers:
 def error_event(message: str, type_: str = CadenzaError.type) -> bytes:
     """The event that ends a broken stream. The newline before it ends an event that may be unfinished."""
     return b"\n" + write_event(render_error(message, type_))
-
-
-def request_id_of(exchange: Exchange) -> str:
-    """The client's own x-request-id if it is well-formed, else a new one."""
-    incoming = exchange.request.headers.get(b"x-request-id")
-    if incoming and SANE_ID.fullmatch(incoming):
-        return incoming.decode()
-    return new_request_id()
 
 
 def new_request_id() -> str:

@@ -38,7 +38,7 @@ async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
     found = gateway.key_cache.find_now(digest, exchange.started_s)
     if found is None or (found.expires_at is not None and time.time_ns() // 1_000_000 >= found.expires_at):
         found = await _look_up(gateway, exchange, digest)
-    gateway.in_flight.note_key(exchange, digest)
+    gateway.in_flight.key_digests[exchange] = digest
     return count_now(gateway, found) or await count_request(gateway, found)
 
 
@@ -51,7 +51,7 @@ async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> Found
         if not is_well_formed(presented):
             raise Unauthenticated
         await gateway.unknown_keys.begin(digest, exchange.client_address)
-    gateway.in_flight.note_key(exchange, digest)
+    gateway.in_flight.key_digests[exchange] = digest
     try:
         found = await gateway.key_cache.find(digest)
     except asyncio.CancelledError:

@@ -139,11 +139,12 @@ class RequestInput:
 class KnownHead:
     """A request whose body has a length, and the bytes of its head before and after that length."""
 
-    __slots__ = ("after", "before", "request")
+    __slots__ = ("after", "after_bytes", "before", "before_bytes", "request", "search_end")
 
     def __init__(self, before: bytes, after: bytes, request: Request) -> None:
-        self.before = before
-        self.after = after
+        self.before, self.before_bytes = before, len(before)
+        self.after, self.after_bytes = after, len(after)
+        self.search_end = len(before) + LENGTH_DIGITS_MAX + len(after)  # of `after`
         self.request = request
 
 
@@ -179,18 +180,18 @@ class RequestParser:
         """
         known = self._known
         if known and data.startswith(known.before) and self._phase is HEAD and not (self._line or self.input.data):
-            begin = len(known.before)
-            end = data.find(known.after, begin, begin + LENGTH_DIGITS_MAX + len(known.after))
-            length = data[begin:end]
+            end = data.find(known.after, known.before_bytes, known.search_end)
+            length = data[known.before_bytes : end]
             if end > 0 and length.isdigit() and (size_bytes := int(length)):
                 request = known.request
                 if request.headers[b"content-length"] != length:
                     request = request.with_length(length)
-                begin = end + len(known.after)
+                begin = end + known.after_bytes
                 end = begin + size_bytes
                 if end > len(data):
                     return self._begin_sized(request, size_bytes, data[begin:])
                 self.input.data = data[end:]
+                self._overhead_bytes = 0  # line ends that came before the head
                 self._receiver.receive_head(request, data[begin:end])
                 return REQUEST_ENDED
         self.input.add(data)

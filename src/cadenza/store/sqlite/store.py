@@ -89,6 +89,10 @@ class SqliteTransaction:
     def overwrite_deleted(self) -> None:
         self._cursor.execute("PRAGMA secure_delete = ON").fetchone()
 
+    def close(self) -> None:
+        """End its last statement: one with more rows than were read would keep the connection in the past."""
+        self._cursor.close()
+
 
 class Write:
     """What waits for the write connection: `run` in the write thread or, if it is brief, `work` on the event loop."""
@@ -293,6 +297,7 @@ class SqliteStore:
         try:
             done = work(tx)
         except BaseException:
+            tx.close()  # its error refers to it, and may live for long
             _roll_back(self._writer)
             raise
         self._is_announced = tx.is_announced
