@@ -48,7 +48,7 @@ from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
-from cadenza.gateway.api import serve_api
+from cadenza.gateway.api import ENDPOINTS, Endpoint, serve_api
 from cadenza.gateway.attempt_log import AttemptLog
 from cadenza.gateway.collector_link import CollectorLink, process_attributes
 from cadenza.gateway.detail_log import DetailLog
@@ -113,6 +113,7 @@ class App:
 
     gateway: Gateway
     _watching: asyncio.Task[None]
+    _endpoints: dict[str, Endpoint]  # by their paths
     _serve_api: Callable[..., Awaitable[None]]
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
@@ -148,9 +149,8 @@ class App:
         )
 
     def serve(self, exchange: Exchange) -> Awaitable[None]:
-        if _is_api(exchange):
-            return self._serve_api(self.gateway, exchange)
-        if endpoint := self._chat.endpoints.get(exchange.request.path):
+        path = exchange.request.path
+        if (endpoint := self._endpoints.get(path)) or is_api(path):
             return self._serve_api(self.gateway, exchange, endpoint)
         return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
@@ -230,6 +230,7 @@ class App:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
+        self._endpoints = ENDPOINTS | self._chat.endpoints
         self._serve_api = serve_api
         if exporter := build_exporter(self._settings.observe, self._observer):
             exporter.start()
@@ -453,8 +454,8 @@ def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
     )
 
 
-def _is_api(exchange: Exchange) -> bool:
-    path = exchange.request.path
+def is_api(path: str) -> bool:
+    """Whether the path is under /v1, also one that is not served."""
     return path.startswith("/v1/") or path == "/v1" or (path.startswith("//") and path.lstrip("/").startswith("v1/"))
 
 

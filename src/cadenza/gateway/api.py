@@ -85,10 +85,10 @@ async def serve_api(
             exchange.close_after_reply()  # a new connection may reach another process
             gateway.observer.metrics.refused.labels("draining").inc()
             raise RateLimited("The service is restarting. Retry shortly.", 1.0, "shutdown")
-        if endpoint is None and request.method == "OPTIONS":
+        if request.method == "OPTIONS" and answers.headers is CORS:  # for any path of the API
             record.endpoint = "preflight"
             return answers.send_no_content(preflight_headers(exchange))
-        endpoint = endpoint or ENDPOINTS.get(request.path) or find_endpoint(request.path)
+        endpoint = endpoint or find_endpoint(request.path)
         record.endpoint = endpoint.name
         if request.method not in endpoint.methods:
             raise not_allowed(request.method, endpoint.methods)
