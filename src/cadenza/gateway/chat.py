@@ -163,14 +163,14 @@ def start_relay(
     is_shortened = ask.max_tokens != chat.max_tokens
     limit = b"x-cadenza-max-tokens: %d\r\n" % credit.output_limit if is_shortened else b""
     head = ReplyHead(
-        completion_id=hold.completion_id,
-        created=hold.started_at // 1000,
-        class_id=hold.class_id,
-        price=hold.price,
-        has_tools=bool(chat.tools),
-        headers=limit + grounding.headers,
-        grounding=grounding,
-        shows_cost=chat.wants_cost or request.principal.shows_cost,
+        hold.completion_id,
+        hold.started_at // 1000,
+        hold.class_id,
+        hold.price,
+        bool(chat.tools),
+        limit + grounding.headers,
+        grounding,
+        chat.wants_cost or request.principal.shows_cost,
     )
     if chat.stream:
         return request.make_stream_relay(request.exchange, request.answers, head, credit.meter)
