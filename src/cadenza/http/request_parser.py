@@ -196,7 +196,8 @@ class RequestParser:
                 self._overhead_bytes = 0  # line ends that came before the head
                 self._receiver.receive_head(request, data[begin:end])
                 return REQUEST_ENDED
-        self.input.add(data)
+        if data:  # adding nothing would copy what waits
+            self.input.add(data)
         return self._read_input()
 
     def _read_input(self) -> Progress:
