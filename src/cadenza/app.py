@@ -9,7 +9,6 @@ changed. A config with mistakes is not used: versions that were promoted meanwhi
 
 import asyncio
 import gc
-import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -49,13 +48,13 @@ from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
-from cadenza.gateway.api import serve_api
+from cadenza.gateway.api import ENDPOINTS, Endpoint, serve_api
 from cadenza.gateway.attempt_log import AttemptLog
 from cadenza.gateway.collector_link import CollectorLink, process_attributes
 from cadenza.gateway.detail_log import DetailLog
 from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
-from cadenza.gateway.in_flight import RevocationWatch
+from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
 from cadenza.gateway.traces import Tracer
 from cadenza.grounding.gather import Grounder
 from cadenza.grounding.search.records import SearchOptions
@@ -114,6 +113,7 @@ class App:
 
     gateway: Gateway
     _watching: asyncio.Task[None]
+    _endpoints: dict[str, Endpoint]  # by their paths
     _serve_api: Callable[..., Awaitable[None]]
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
@@ -149,9 +149,8 @@ class App:
         )
 
     def serve(self, exchange: Exchange) -> Awaitable[None]:
-        if _is_api(exchange):
-            return self._serve_api(self.gateway, exchange)
-        if endpoint := self._chat.endpoints.get(exchange.request.path):
+        path = exchange.request.path
+        if (endpoint := self._endpoints.get(path)) or is_api(path):
             return self._serve_api(self.gateway, exchange, endpoint)
         return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
@@ -162,7 +161,7 @@ class App:
         return refuse_connection(self._observer, exchange)
 
     async def _serve_page(self, exchange: Exchange) -> None:
-        self.gateway.in_flight.begin(exchange)
+        self.gateway.in_flight.key_digests[exchange] = NO_KEY
         try:
             await self._pages.serve(exchange)
         finally:
@@ -231,6 +230,7 @@ class App:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
+        self._endpoints = ENDPOINTS | self._chat.endpoints
         self._serve_api = serve_api
         if exporter := build_exporter(self._settings.observe, self._observer):
             exporter.start()
@@ -443,7 +443,7 @@ def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
     """The config has replaced what was served. An edit does that, and so does a process with another config."""
     class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
     log.log(
-        logging.WARNING if is_odd else logging.INFO,
+        "warning" if is_odd else "info",
         "the config replaces what serves a class",
         class_id=class_id,
         version=after.version.number,
@@ -454,8 +454,8 @@ def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
     )
 
 
-def _is_api(exchange: Exchange) -> bool:
-    path = exchange.request.path
+def is_api(path: str) -> bool:
+    """Whether the path is under /v1, also one that is not served."""
     return path.startswith("/v1/") or path == "/v1" or (path.startswith("//") and path.lstrip("/").startswith("v1/"))
 
 

@@ -27,7 +27,7 @@ for args in json.loads(sys.argv[1]):
 print(json.dumps(loaded), file=sys.stderr)
 """
 LIGHT = re.compile(r"cadenza(\.(cli|core)(\..*)?)?")
-SLOW_LIBRARIES = {"alembic", "asyncio", "prometheus_client", "pydantic", "rich", "sqlalchemy", "structlog", "uvloop"}
+SLOW_LIBRARIES = {"alembic", "asyncio", "prometheus_client", "pydantic", "rich", "sqlalchemy", "uvloop"}
 SERVICE = re.compile(
     r"cadenza\.(app|gateway|http|routing|server|web)(\..*)?|cadenza\.upstreams\.(?!dialects$).*|httptools|uvloop|xllamacpp|rich"
 )

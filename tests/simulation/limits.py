@@ -71,10 +71,14 @@ class ProcessLimits:
         chat.is_limited = True
         if not ticket.is_granted:
             raise RateLimited("Too many requests.", ticket.wait_s)
-        with self.slots.take_now(chat.key_id) or await wait_for_slot(self.slots, chat.key_id, self._metrics):
+        if not self.slots.take(chat.key_id):
+            await wait_for_slot(self.slots, chat.key_id, self._metrics)
+        try:
             chat.is_limited = False
             self._watch.entered()
             yield
+        finally:
+            self.slots.leave(chat.key_id)
 
 
 class LimitWatch:

@@ -23,6 +23,7 @@ TURNS = 200  # iterations of the event loop
 COLUMNS = ("id", "email", "password_hash", "created_at")
 ADD = Statement(insert(accounts), *COLUMNS)
 COUNT = Statement(select(func.count()).select_from(accounts))
+IDS = Statement(select(accounts.c.id))
 
 both = pytest.mark.parametrize("is_brief", [True, False], ids=["brief", "long"])
 
@@ -159,6 +160,26 @@ async def test_work_that_fails_is_rolled_back(store: SqliteStore, other: sqlite3
         other.execute("COMMIT")
     await store.transact(adding("next"), is_brief=is_brief)
     assert count_in(other) == 1
+
+
+@both
+async def test_work_that_fails_between_two_rows_is_over(
+    store: SqliteStore, other: sqlite3.Connection, is_brief: bool
+) -> None:
+    """Later commits of other processes are seen, and the next transaction works, even while the error is kept."""
+
+    def work(tx: Transaction) -> None:
+        assert tx.row(IDS, {}), "and another row is left"
+        raise LookupError
+
+    for name in ("one", "two"):
+        await store.transact(adding(name))
+    with pytest.raises(LookupError) as kept:
+        await store.transact(work, is_brief=is_brief)
+    before = store.change_mark()
+    SqliteTransaction(other).change(ADD, row_of("foreign"))
+    assert store.change_mark() != before
+    assert await store.transact(count, is_brief=True) == 3, kept
 
 
 @both

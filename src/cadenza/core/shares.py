@@ -68,16 +68,15 @@ class Shares:
 
     def take(self, key: str, now_s: float) -> bool:
         """Take a place; False if none is free for this key."""
-        free = self.limit - self.taken
-        if free <= 0 or now_s >= self._until_s or (self._wants and self._must_leave(key, free, now_s)):
+        taken, held = self.taken, self._held
+        if taken >= self.limit or now_s >= self._until_s:
             return False
-        held = self._held
-        self.taken += 1
+        if self._wants:
+            if self._must_leave(key, self.limit - taken, now_s):
+                return False
+            self._use_want(key)
+        self.taken = taken + 1
         held[key] = held.get(key, 0) + 1
-        if self._wants and (want := self._wants.get(key)) is not None:
-            want.count -= 1
-            if want.count <= 0:
-                del self._wants[key]
         return True
 
     def give_back(self, key: str) -> None:
@@ -110,6 +109,12 @@ class Shares:
         wants = {key: min(want.count, max(0, share - self.held_by(key))) for key, want in self._wants.items()}
         wanted = sum(max(waiting.get(key, 0), wants.get(key, 0)) for key in {*waiting, *wants})
         return Use(self.taken, wanted, len(keys))
+
+    def _use_want(self, key: str) -> None:
+        if (want := self._wants.get(key)) is not None:
+            want.count -= 1
+            if want.count <= 0:
+                del self._wants[key]
 
     def _share(self, keys: int) -> float:
         return self.ceiling / (keys + self._keys_elsewhere)

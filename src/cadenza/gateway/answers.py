@@ -12,13 +12,16 @@ import asyncio
 import re
 import time
 
+import msgspec
+
 from cadenza.core.codes import random_id
+from cadenza.core.content import Content
 from cadenza.core.errors import CadenzaError, error_headers, render_error
 from cadenza.http.events import PING, write_event
 from cadenza.http.exchange import PENDING, STREAMING, Exchange
 from cadenza.http.headers import encode_headers
 
-SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")  # a client's own x-request-id that is used
 NO_STORE = b"cache-control: no-store\r\n"
 JSON = b"content-type: application/json\r\n" + NO_STORE
 CORS = (
@@ -35,34 +38,31 @@ STREAM = (
 PING_S = 13.5  # with the tenth that a ping may be late, less than 15 seconds
 
 
-class Answers:
+class Answers(Content, msgspec.Struct, eq=False):
     """Sends the one reply to a request. Every reply to it carries `headers`: those of its endpoint, and its rate."""
 
-    __slots__ = ("_exchange", "_ping_timer", "_request_id", "headers", "is_waiting")
-
-    def __init__(self, exchange: Exchange, request_id: str, headers: bytes = CORS) -> None:
-        self._exchange = exchange
-        self._request_id = request_id
-        self.headers = headers
-        self.is_waiting = False  # the head of a stream was sent, and its reply has not begun
-        self._ping_timer: asyncio.TimerHandle | None = None
+    exchange: Exchange
+    request_id: str
+    headers: bytes = CORS
+    is_waiting: bool = False  # the head of a stream was sent, and its reply has not begun
+    ping_timer: asyncio.TimerHandle | None = None
 
     def send_json(self, body: bytes, more_headers: bytes = b"") -> None:
-        self._exchange.respond(200, self._headers(JSON, more_headers), body)
+        self.exchange.respond(200, self._headers(JSON, more_headers), body)
 
     def send_no_content(self, more_headers: bytes) -> None:
-        self._exchange.respond(204, self._headers(NO_STORE, more_headers), b"")
+        self.exchange.respond(204, self._headers(NO_STORE, more_headers), b"")
 
     def start_pings(self, every_s: float) -> None:
         """Ping from now on, until `stop_pings`. One timer per stream, none per chunk."""
-        self._ping_timer = asyncio.get_running_loop().call_later(every_s, self._ping, every_s)
+        self.ping_timer = asyncio.get_running_loop().call_later(every_s, self._ping, every_s)
 
     def stop_pings(self) -> None:
-        if self._ping_timer:
-            self._ping_timer.cancel()
+        if self.ping_timer:
+            self.ping_timer.cancel()
 
     def _ping(self, every_s: float) -> None:
-        exchange = self._exchange
+        exchange = self.exchange
         if exchange.state is PENDING:
             self._start_waiting()
         if exchange.state is not STREAMING:
@@ -73,50 +73,40 @@ class Answers:
             if not exchange.is_congested:
                 exchange.write(PING)
         wait_s = max(every_s - quiet_s, every_s / 10)
-        self._ping_timer = asyncio.get_running_loop().call_later(wait_s, self._ping, every_s)
+        self.ping_timer = asyncio.get_running_loop().call_later(wait_s, self._ping, every_s)
 
     def _start_waiting(self) -> None:
         """Send the head of a stream before its reply, without the headers that are not known yet."""
         self.is_waiting = True
-        self._exchange.start_stream(self._headers(STREAM, b""), is_early=True)
+        self.exchange.start_stream(self._headers(STREAM, b""), is_early=True)
 
     def start_stream(self, more_headers: bytes = b"", first: bytes = b"") -> None:
         """Begin the reply with its first bytes. Its head is sent, unless a ping has sent it."""
         if self.is_waiting:
             self.is_waiting = False
-            self._exchange.begin_reply()
-            self._exchange.write(first)
+            self.exchange.begin_reply()
+            self.exchange.write(first)
         else:
-            self._exchange.start_stream(self._headers(STREAM, more_headers), first=first)
+            self.exchange.start_stream(self._headers(STREAM, more_headers), first=first)
 
     def fail(self, error: CadenzaError) -> None:
-        if self._exchange.state is STREAMING:
+        if self.exchange.state is STREAMING:
             if self.is_waiting:
-                self._exchange.status = error.status  # for the log and the metrics
-            self._exchange.abort_stream(
-                error_event(error.message, error.type if self.is_waiting else CadenzaError.type)
-            )
+                self.exchange.status = error.status  # for the log and the metrics
+            self.exchange.abort_stream(error_event(error.message, error.type if self.is_waiting else CadenzaError.type))
         else:
             if error.pause_s:
-                self._exchange.hold_back(error.pause_s)
+                self.exchange.hold_back(error.pause_s)
             headers = self._headers(JSON + encode_headers(error_headers(error)), b"")
-            self._exchange.respond(error.status, headers, render_error(error.message, error.type))
+            self.exchange.respond(error.status, headers, render_error(error.message, error.type))
 
     def _headers(self, first: bytes, last: bytes) -> bytes:
-        return b"%b%bx-request-id: %b\r\n%b" % (first, self.headers, self._request_id.encode(), last)
+        return b"%b%bx-request-id: %b\r\n%b" % (first, self.headers, self.request_id.encode(), last)
 
 
 def error_event(message: str, type_: str = CadenzaError.type) -> bytes:
     """The event that ends a broken stream. The newline before it ends an event that may be unfinished."""
     return b"\n" + write_event(render_error(message, type_))
-
-
-def request_id_of(exchange: Exchange) -> str:
-    """The client's own x-request-id if it is well-formed, else a new one."""
-    incoming = exchange.request.headers.get(b"x-request-id")
-    if incoming and SANE_ID.fullmatch(incoming):
-        return incoming.decode()
-    return new_request_id()
 
 
 def new_request_id() -> str:

@@ -32,6 +32,7 @@ from cadenza.gateway.endpoints import (
     unknown_path,
 )
 from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.in_flight import NO_KEY
 from cadenza.gateway.request import ApiRequest, At, RequestRecord
 from cadenza.http.exchange import STREAMING, Exchange, Interruption
 from cadenza.observe import places
@@ -78,16 +79,16 @@ async def serve_api(
     """
     record, request = make_record(exchange, gateway.observer.at), exchange.request
     answers = Answers(exchange, record.request_id, endpoint.headers if endpoint else CORS)
-    gateway.in_flight.begin(exchange)
+    gateway.in_flight.key_digests[exchange] = NO_KEY
     try:
         if gateway.is_draining:
             exchange.close_after_reply()  # a new connection may reach another process
             gateway.observer.metrics.refused.labels("draining").inc()
             raise RateLimited("The service is restarting. Retry shortly.", 1.0, "shutdown")
-        if endpoint is None and request.method == "OPTIONS":
+        if request.method == "OPTIONS" and answers.headers is CORS:  # for any path of the API
             record.endpoint = "preflight"
             return answers.send_no_content(preflight_headers(exchange))
-        endpoint = endpoint or ENDPOINTS.get(request.path) or find_endpoint(request.path)
+        endpoint = endpoint or find_endpoint(request.path)
         record.endpoint = endpoint.name
         if request.method not in endpoint.methods:
             raise not_allowed(request.method, endpoint.methods)
@@ -129,7 +130,7 @@ def refuse(gateway: Gateway, exchange: Exchange, answers: Answers, error: Cadenz
     """Send the error. A key that could not pay is read again by the next request: its cached balance is too high."""
     answers.fail(error)
     if isinstance(error, InsufficientCredit):
-        gateway.key_cache.forget(gateway.in_flight.key_of(exchange))
+        gateway.key_cache.forget(gateway.in_flight.key_digests[exchange])
 
 
 def not_allowed(method: str, allowed: tuple[str, ...]) -> MethodNotAllowed:

@@ -96,7 +96,7 @@ class Credit:
         held = self._ledger.hold_now(hold) or await self._hold_in_store(hold, prompt)
         self._record.held(hold)
         self.output_limit = held.allowance_tokens
-        self.meter = UsageMeter(prompt.tokenizer, prompt, self.output_limit)
+        self.meter = UsageMeter(prompt, held.allowance_tokens, prompt.believable_tokens)
         self._ledger.track(hold.completion_id, self.meter)
         return self
 

@@ -48,32 +48,30 @@ MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it 
 
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
-    snapshot, grounder, principal, record = request.snapshot, gateway.grounder, request.principal, request.record
-    tokenizer, at = gateway.dispatcher.tokenizer, record.at
-    key_id, least_nano = principal.key_id, snapshot.catalogue.least_nano
-    chat = read_chat_now(request.exchange) or await read_chat(  # 415 400 413 402 408 429
-        request.exchange, Upload(gateway.uploads, principal, least_nano), gateway.large_bodies, principal
+    exchange, principal, record, snapshot = request.exchange, request.principal, request.record, request.snapshot
+    at, key_id, catalogue, slots = record.at, principal.key_id, snapshot.catalogue, gateway.slots
+    chat = read_chat_now(exchange) or await read_chat(  # 415 400 413 402 408 429
+        exchange, Upload(gateway.uploads, principal, catalogue.least_nano), gateway.large_bodies, principal
     )
     at("read")
-    served, media = snapshot.catalogue.find(chat.model, principal), chat.media  # 400
+    served, media, grounder = catalogue.find(chat.model, principal), chat.media, gateway.grounder  # 400
     if chat.needs or chat.files:
-        served = with_able_routes(served, chat, grounder, snapshot.catalogue)  # 400
+        served = with_able_routes(served, chat, grounder, catalogue)  # 400
         if not grounder.settings.attachments:  # files go to the model, and are paid for
             media = with_files(media, chat.files)
     texts = chat.texts if type(chat.texts) is LargeTexts else chat.counted_texts  # large ones are counted elsewhere
-    body_bytes, plan, grounding = request.exchange.body.size_bytes, served.plan, NO_GROUNDING
-    prompt = PromptSize(tokenizer, served.character, texts, body_bytes, media, plan.fields_bytes)
+    plan, grounding, tokenizer = served.plan, NO_GROUNDING, gateway.dispatcher.tokenizer
+    prompt = PromptSize(tokenizer, served.character, texts, exchange.body.size_bytes, media, plan.fields_bytes)
     if chat.extra:
         count_passed_fields(chat.extra, plan, prompt)  # 400
-    slot = gateway.slots.take_now(key_id)
-    if slot is None:
-        slot = await wait_for_slot(gateway.slots, key_id, gateway.observer.metrics)  # 429
-        request.record.note("slot")
-    with slot:
+    if not slots.take(key_id):
+        await wait_for_slot(slots, key_id, gateway.observer.metrics)  # 429
+        record.note("slot")
+    try:
         at("admitted")
-        if chat.stream and principal.balance_nano >= least_nano:
+        if chat.stream and principal.balance_nano >= catalogue.least_nano:
             request.answers.start_pings(gateway.ping_s)
-        wanted = find_wanted(chat, principal, request.exchange.request, grounder.settings, grounder.search)
+        wanted = find_wanted(chat, principal, exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
         if 2 * prompt.size_bytes > plan.spare_tokens:  # it may be too long for a window
@@ -99,6 +97,8 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
                 at("settled")
                 relay.finish(result)
                 at("finished")
+    finally:
+        slots.leave(key_id)
 
 
 def read_chat_now(exchange: Exchange) -> ChatRequest | None:
@@ -163,14 +163,14 @@ def start_relay(
     is_shortened = ask.max_tokens != chat.max_tokens
     limit = b"x-cadenza-max-tokens: %d\r\n" % credit.output_limit if is_shortened else b""
     head = ReplyHead(
-        completion_id=hold.completion_id,
-        created=hold.started_at // 1000,
-        class_id=hold.class_id,
-        price=hold.price,
-        has_tools=bool(chat.tools),
-        headers=limit + grounding.headers,
-        grounding=grounding,
-        shows_cost=chat.wants_cost or request.principal.shows_cost,
+        hold.completion_id,
+        hold.started_at // 1000,
+        hold.class_id,
+        hold.price,
+        bool(chat.tools),
+        limit + grounding.headers,
+        grounding,
+        chat.wants_cost or request.principal.shows_cost,
     )
     if chat.stream:
         return request.make_stream_relay(request.exchange, request.answers, head, credit.meter)

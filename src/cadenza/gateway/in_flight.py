@@ -19,28 +19,21 @@ RETRY_S = 0.25
 
 
 class InFlight:
-    """Exchanges between their begin and their end, each with the digest of its key once that is looked up."""
+    """Exchanges between their begin and their end.
+
+    An exchange begins when it is put into `key_digests`, with NO_KEY. The digest of its key follows before the key is
+    looked up or in the same turn, so that no change of the key is missed.
+    """
 
     def __init__(self) -> None:
-        self._exchanges: dict[Exchange, bytes] = {}
+        self.key_digests: dict[Exchange, bytes] = {}
         self._waiters: dict[asyncio.Future[None], set[Exchange]] = {}  # each waits for the end of its exchanges
 
     def __len__(self) -> int:
-        return len(self._exchanges)
-
-    def begin(self, exchange: Exchange) -> None:
-        self._exchanges[exchange] = NO_KEY
-
-    def note_key(self, exchange: Exchange, digest: bytes) -> None:
-        """The request's key is about to be looked up. Noted before, so that no change of the key is missed."""
-        self._exchanges[exchange] = digest
-
-    def key_of(self, exchange: Exchange) -> bytes:
-        """The digest of the request's key."""
-        return self._exchanges[exchange]
+        return len(self.key_digests)
 
     def end(self, exchange: Exchange) -> None:
-        self._exchanges.pop(exchange, None)
+        self.key_digests.pop(exchange, None)
         for waiter, awaited in self._waiters.items():
             awaited.discard(exchange)
             if not awaited and not waiter.done():
@@ -48,13 +41,13 @@ class InFlight:
 
     def digests(self) -> set[bytes]:
         """The digests of the keys in use."""
-        return set(self._exchanges.values()) - {NO_KEY}
+        return set(self.key_digests.values()) - {NO_KEY}
 
     async def until_ended(self) -> None:
         """Return once all requests that are in flight now have ended."""
-        if self._exchanges:
+        if self.key_digests:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters[waiter] = set(self._exchanges)
+            self._waiters[waiter] = set(self.key_digests)
             try:
                 await waiter
             finally:
@@ -62,17 +55,17 @@ class InFlight:
 
     async def until_idle(self) -> None:
         """Return once no request is in flight."""
-        while self._exchanges:
+        while self.key_digests:
             await self.until_ended()
 
     def interrupt(self) -> None:
         """End all of them now. What was delivered is charged."""
-        for exchange in list(self._exchanges):
+        for exchange in list(self.key_digests):
             exchange.interrupt(Interruption.SHUTDOWN)
 
     def interrupt_keys(self, digests: Collection[bytes]) -> int:
         """End the requests of these keys now, and return how many. What was delivered is charged."""
-        ended = [exchange for exchange, digest in self._exchanges.items() if digest in digests]
+        ended = [exchange for exchange, digest in self.key_digests.items() if digest in digests]
         for exchange in ended:
             exchange.interrupt(Interruption.REVOKED)
         return len(ended)

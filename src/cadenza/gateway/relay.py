@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 
 from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, text_of_extras, usage_object
 from cadenza.core.content import Content
@@ -44,68 +43,58 @@ class ReplyHead(Content, msgspec.Struct, frozen=True):
         return self.price.charge(usage) + self.grounding.charged_nano if self.shows_cost else None
 
 
-class WholeRelay:
+class WholeRelay(Content, msgspec.Struct, eq=False):
     """A non-streaming reply: collected, then sent at once. `open_reply` turns a fault into an error response."""
 
-    def __init__(self, answers: Answers, head: ReplyHead, meter: UsageMeter) -> None:
-        self._answers = answers
-        self._head = head
-        self._meter = meter
-        self._texts: list[str] = []
-        self._extras: dict[str, list[Any]] = {}
-        self._annotations: list[dict[str, Any]] = []
-        self._deltas: list[ToolCallDelta] = []
-        self._calls = ToolCallNormalizer() if head.has_tools else None
+    answers: Answers
+    head: ReplyHead
+    meter: UsageMeter
+    pieces: list[Piece] = []
+    message: ReplyMessage | None = None  # once the reply has ended
 
     async def run(self, reply: OpenReply) -> ReplyResult:
         await reply.deliver(self)
-        if self._calls:
-            self._deltas += self._calls.finish()
-        if self._deltas:
-            self._meter.has_calls = True
-        if self._meter.needs_count:
-            text = "".join(self._texts) + text_of_extras(self._joined_extras()) + text_of_calls(self._deltas)
-            await self._meter.count_whole(text)
-        grounding = self._head.grounding
+        meter, grounding, content, has_extras = self.meter, self.head.grounding, "", False
+        for piece in self.pieces:
+            content += piece.content
+            has_extras = has_extras or bool(piece.extras)
+        fields = self._joined_extras() if has_extras else {}
+        deltas = self._calls() if self.head.has_tools else []
+        if deltas:
+            meter.has_calls = True
+        if meter.needs_count:
+            await meter.count_whole(content + text_of_extras(fields) + text_of_calls(deltas))
         if grounding.fence_ids:
-            content, ids = "".join(self._texts), grounding.fence_ids
-            content, self._annotations = await ground_whole(content, ids, grounding.sources)
-            self._texts = [content]
-        return self._meter.result()
+            content, annotations = await ground_whole(content, grounding.fence_ids, grounding.sources)
+            if grounding.sources:
+                fields["annotations"] = annotations
+        if deltas:
+            fields["tool_calls"] = assemble_calls(deltas)
+        if not content and ("tool_calls" in fields or "refusal" in fields):
+            fields["content"] = None
+        message = ReplyMessage(content=content)
+        self.message = msgspec.structs.replace(message, **fields) if fields else message
+        return meter.result()
 
     def finish(self, result: ReplyResult) -> None:
-        head, content = self._head, "".join(self._texts)
-        message = ReplyMessage(content=content)
-        if self._extras or self._deltas:
-            has_other = self._deltas or "refusal" in self._extras
-            message = ReplyMessage(
-                content=None if has_other and not content else content,
-                tool_calls=assemble_calls(self._deltas) if self._deltas else UNSET,
-                **self._joined_extras(),
-            )
-        if head.grounding.sources:
-            message = msgspec.structs.replace(message, annotations=self._annotations)
+        head = self.head
+        assert self.message
         assert result.finish_reason
         completion = Completion(
             id=head.completion_id,
             created=head.created,
             model=head.class_id,
-            choices=(Choice(message=message, finish_reason=result.finish_reason),),
+            choices=(Choice(message=self.message, finish_reason=result.finish_reason),),
             usage=usage_object(result.usage, head.shown_cost_nano(result.usage)),
         )
-        self._answers.send_json(msgspec.json.encode(completion), head.headers)
+        self.answers.send_json(msgspec.json.encode(completion), head.headers)
 
     def take(self, piece: Piece) -> None:
-        self._meter.take(piece)
-        self._texts.append(piece.content)
-        if piece.extras:
-            for name, value in piece.extras.items():
-                self._extras.setdefault(name, []).append(value)
-        if piece.calls and self._calls:
-            self._deltas += self._calls.take(piece.calls)
+        self.meter.take(piece)
+        self.pieces.append(piece)
 
     def take_texts(self, texts: list[str]) -> bool:
-        self._texts += texts
+        self.pieces += map(Piece, texts)
         return True
 
     def flush(self) -> bool:
@@ -114,10 +103,20 @@ class WholeRelay:
     async def drain(self) -> None:
         """Never congested."""
 
+    def _calls(self) -> list[ToolCallDelta]:
+        normalizer = ToolCallNormalizer()
+        deltas = [delta for piece in self.pieces for delta in normalizer.take(piece.calls)]
+        return deltas + normalizer.finish()
+
     def _joined_extras(self) -> dict[str, Any]:
+        """The extras of all pieces: texts and lists, joined by name."""
+        extras: dict[str, list[Any]] = {}
+        for piece in self.pieces:
+            for name, value in piece.extras.items():
+                extras.setdefault(name, []).append(value)
         return {
             name: "".join(values) if isinstance(values[0], str) else list(chain.from_iterable(values))
-            for name, values in self._extras.items()
+            for name, values in extras.items()
         }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 
 from cadenza.core.records import DISCONNECTED_STATUS, Outcome, Principal, ReplyResult, RequestStep, Route
-from cadenza.gateway.answers import Answers, request_id_of
+from cadenza.gateway.answers import SANE_ID, Answers, new_request_id
 from cadenza.gateway.endings import early_end
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
@@ -26,22 +26,23 @@ class RequestRecord(RouteRecord):
     """
 
     upstream_headers: Callable[[], bytes] | None = None  # further headers for an upstream, of a request that has any
+    completion_id = ""  # of a chat whose credit is held
+    endpoint = "unknown"
+    principal: Principal | None = None
+    _class_id = ""
+    _version: int | None = None
+    _route: Route | None = None
+    _fault = ""  # of the last route that failed, until another one answers
+    _cause = ""
+    _held_s: float | None = None
+    _answered_s: float | None = None
+    _steps: tuple[RequestStep, ...] = ()
 
     def __init__(self, exchange: Exchange, at: At = len) -> None:
+        given = exchange.request.headers.get(b"x-request-id")
         self.at = at
-        self.request_id = request_id_of(exchange)
-        self.completion_id = ""  # of a chat whose credit is held
+        self.request_id = given.decode() if given and SANE_ID.fullmatch(given) else new_request_id()
         self._exchange = exchange
-        self.endpoint = "unknown"
-        self.principal: Principal | None = None
-        self._class_id = ""
-        self._version: int | None = None
-        self._route: Route | None = None
-        self._fault = ""  # of the last route that failed, until another one answers
-        self._cause = ""
-        self._held_s: float | None = None
-        self._answered_s: float | None = None
-        self._steps: tuple[RequestStep, ...] = ()
 
     def ended_by(self, error: BaseException) -> int:
         """Note why the request ended early, and return its status."""

@@ -40,13 +40,13 @@ class Slots:
         if lender:
             lender.begin(limit, self)
 
-    def take_now(self, key: str) -> "Slot | None":
-        """A slot for a block, if there is one now."""
-        return Slot(self, key) if self._shares.take(key, self._now_s()) else None
+    def take(self, key: str) -> bool:
+        """Whether there is a slot now. Every slot that is taken needs a `leave`."""
+        return self._shares.take(key, self._now_s())
 
     async def enter(self, key: str) -> bool:
         """Whether there is a slot, now or within a moment. Every `enter` that returns True needs a `leave`."""
-        if self._shares.take(key, self._now_s()):
+        if self.take(key):
             return True
         is_modest = self._shares.is_within_share(key, self._waiting_by_key[key] + 1)
         if is_modest or len(self._waiting) < self._shares.ceiling:
@@ -129,28 +129,11 @@ class Slots:
             turn.set_result(None)
 
 
-class Slot:
-    """A slot that was taken, until the end of the block."""
-
-    __slots__ = ("_key", "_slots")
-
-    def __init__(self, slots: Slots, key: str) -> None:
-        self._slots = slots
-        self._key = key
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._slots.leave(self._key)
-
-
-async def wait_for_slot(slots: Slots, key_id: str, metrics: Metrics) -> Slot:
-    """A slot for one chat; 429 if none is free within a moment."""
+async def wait_for_slot(slots: Slots, key_id: str, metrics: Metrics) -> None:
+    """Take a slot for one chat; 429 if none is free within a moment."""
     began_s = time.monotonic()
     is_given = await slots.enter(key_id)
     metrics.waits.add("slot", time.monotonic() - began_s)
     if not is_given:
         metrics.refused.labels("slots").inc()
         raise RateLimited("The service is saturated. Retry shortly.", SATURATED_RETRY_S, "slots")
-    return Slot(slots, key_id)

@@ -148,18 +148,18 @@ class Turnstile:
         self._loop = asyncio.get_running_loop()
         self._clock = clock or self._loop.time  # in uvloop it stands still during a turn
         self._waiting: deque[Callable[[], None]] = deque()
-        self._millisecond = 0
-        self._started = 0  # in this millisecond
+        self._until_s = 0.0  # the end of a millisecond, and the requests that were started in it
+        self._started = 0
 
     def pass_now(self) -> bool:
         """Whether a request may start now: none waits, and fewer than the limit were started in this turn."""
         if self._waiting:
             return False
-        millisecond = int(self._clock() * 1000)
-        if millisecond != self._millisecond:
-            self._millisecond, self._started = millisecond, 0
-        self._started += 1
-        return self._started <= self._starts_per_turn
+        now_s = self._clock()
+        if now_s >= self._until_s:
+            self._until_s, self._started = now_s + 0.001, 0
+        self._started = started = self._started + 1
+        return started <= self._starts_per_turn
 
     def wait(self, start: Callable[[], None]) -> None:
         """Call `start` in a later turn."""

@@ -11,7 +11,7 @@ from email.utils import formatdate
 from enum import Enum, IntEnum, auto
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -84,7 +84,8 @@ class Transport(Protocol):
 class Request(msgspec.Struct, eq=False):
     """The head of a request. `fields` are the headers as they came, names in lower case.
 
-    The application keeps in `memo` what it derives from the head: requests of a connection with the same head share it.
+    The application keeps in `memo` what it derives from the head: later requests of the connection with the same head
+    have it from the start.
     """
 
     method: str
@@ -95,7 +96,7 @@ class Request(msgspec.Struct, eq=False):
     keep_alive: bool = True  # the connection, after the reply
     expects_continue: bool = False  # the client waits for "100 Continue" before it sends its body
     headers: dict[bytes, bytes] = msgspec.field(default_factory=dict)  # the first of a repeated header counts
-    memo: dict[str, Any] = msgspec.field(default_factory=dict)
+    memo: bytes = b""
 
     __repr__ = object.__repr__  # shows no key
 
@@ -106,13 +107,12 @@ class Request(msgspec.Struct, eq=False):
         else:
             self.expects_continue = self.headers.get(b"expect", b"").lower() == b"100-continue"
 
-    def with_length(self, length: bytes) -> "Request":
-        """The same head for a body of another length."""
+    def with_length(self, length: bytes, at: int) -> "Request":
+        """The same head for a body of another length, which is the value of the field at this place."""
         request = copy(self)
         request.fields = fields = self.fields.copy()
         request.headers = headers = self.headers.copy()
-        fields[fields.index((CONTENT_LENGTH, headers[CONTENT_LENGTH]))] = (CONTENT_LENGTH, length)
-        headers[CONTENT_LENGTH] = length
+        fields[at], headers[CONTENT_LENGTH] = (CONTENT_LENGTH, length), length
         return request
 
 

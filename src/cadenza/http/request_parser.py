@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import httptools
 
-from cadenza.http.exchange import Request
+from cadenza.http.exchange import CONTENT_LENGTH, Request
 from cadenza.http.headers import Headers
 
 VERSIONS = (b" HTTP/1.1\r", b" HTTP/1.0\r")
@@ -139,12 +139,15 @@ class RequestInput:
 class KnownHead:
     """A request whose body has a length, and the bytes of its head before and after that length."""
 
-    __slots__ = ("after", "before", "request")
+    __slots__ = ("after", "after_bytes", "before", "before_bytes", "length", "length_at", "request", "search_end")
 
     def __init__(self, before: bytes, after: bytes, request: Request) -> None:
-        self.before = before
-        self.after = after
+        self.before, self.before_bytes = before, len(before)
+        self.after, self.after_bytes = after, len(after)
+        self.search_end = len(before) + LENGTH_DIGITS_MAX + len(after)  # of `after`
         self.request = request
+        self.length = request.headers[CONTENT_LENGTH]
+        self.length_at = request.fields.index((CONTENT_LENGTH, self.length))
 
 
 class RequestParser:
@@ -179,21 +182,22 @@ class RequestParser:
         """
         known = self._known
         if known and data.startswith(known.before) and self._phase is HEAD and not (self._line or self.input.data):
-            begin = len(known.before)
-            end = data.find(known.after, begin, begin + LENGTH_DIGITS_MAX + len(known.after))
-            length = data[begin:end]
+            end = data.find(known.after, known.before_bytes, known.search_end)
+            length = data[known.before_bytes : end]
             if end > 0 and length.isdigit() and (size_bytes := int(length)):
                 request = known.request
-                if request.headers[b"content-length"] != length:
-                    request = request.with_length(length)
-                begin = end + len(known.after)
+                if length != known.length:
+                    request = request.with_length(length, known.length_at)
+                begin = end + known.after_bytes
                 end = begin + size_bytes
                 if end > len(data):
                     return self._begin_sized(request, size_bytes, data[begin:])
                 self.input.data = data[end:]
+                self._overhead_bytes = 0  # line ends that came before the head
                 self._receiver.receive_head(request, data[begin:end])
                 return REQUEST_ENDED
-        self.input.add(data)
+        if data:  # adding nothing would copy what waits
+            self.input.add(data)
         return self._read_input()
 
     def _read_input(self) -> Progress:

@@ -6,7 +6,7 @@ finds the calls that use a field that is not listed here.
 """
 
 import re
-from collections.abc import MutableMapping
+from collections.abc import Mapping
 from typing import Any
 
 from cadenza.core.content import describe
@@ -38,9 +38,9 @@ TEXTS = frozenset(
 )
 
 
-def keep_known(_log: object, _level: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """For structlog: the line with its known fields only."""
-    known = dict[str, Any]()
+def keep_known(line: Mapping[str, object]) -> dict[str, object]:
+    """The line with its known fields only."""
+    known = dict[str, object]()
     others = list[str]()
     for name, value in line.items():
         if name in TEXTS:

@@ -6,7 +6,6 @@ Stance on failure: the log never stops the service. A line that cannot be writte
 import asyncio
 import atexit
 import contextlib
-import logging
 import os
 import sys
 import threading
@@ -16,13 +15,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import msgspec
-import structlog
 from msgspec import UNSET, UnsetType
 
-from cadenza.observe.fields import keep_known
+from cadenza.observe.fields import WORD, keep_known
 
 LINES_WAIT_S = 0.1  # waking the writer's thread takes 12 futex calls
 FLUSH_S = 1.0  # how long the end of the process, or a line outside of an event loop, waits for a slow stream
@@ -30,8 +28,11 @@ DROPPED = "log lines were dropped"
 BYTES_MAX = 1024 * 1024  # a second or more of lines, at thousands of requests a second
 RETRY_S = 0.05  # a stream in non-blocking mode that is full
 FLUSH_SLICES = 20
+COLORS = {"info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}  # green, yellow, red
+PLAIN = "\x1b[0m"
 
-RenderDropped = Callable[[int], str]
+RenderDropped = Callable[[int], bytes]
+Level = Literal["info", "warning", "error", "critical"]
 QueuedText = tuple[bytes, int]  # with its number of lines
 
 
@@ -56,46 +57,65 @@ class RequestLine(msgspec.Struct, frozen=True):
     timestamp: datetime = msgspec.field(default_factory=partial(datetime.now, UTC))
 
 
-class Log(structlog.make_filtering_bound_logger(logging.INFO)):  # type: ignore[misc]  # a class made at run time
-    """The log, with a fast path for the line that every request writes."""
+class Log:
+    """Writes each event as one line, with those of its fields that are known (fields.py)."""
 
-    def request(self, line: RequestLine) -> None:
-        """Write it. For JSON it takes 2 µs; `info("request", …)` takes 11."""
-        if self._logger.is_json:
-            self._logger.add(msgspec.json.encode(line))
-        else:
-            facts = msgspec.to_builtins(line)
-            del facts["level"], facts["timestamp"]  # the processors add them
-            self.info(**facts)
+    def __init__(self, lines: "Lines") -> None:
+        self._lines = lines
 
     @property
     def dropped(self) -> int:
         """How many lines could not be written so far."""
-        dropped: int = self._logger.dropped
-        return dropped
+        return self._lines.dropped
+
+    def info(self, event: str, **fields: object) -> None:
+        self.log("info", event, **fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self.log("warning", event, **fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        self.log("error", event, **fields)
+
+    def critical(self, event: str, **fields: object) -> None:
+        self.log("critical", event, **fields)
+
+    def request(self, line: RequestLine) -> None:
+        """The same line as `info("request", …)`, whose fields are all known. For JSON it takes 2 µs."""
+        if self._lines.is_json:
+            self._lines.add(msgspec.json.encode(line))
+        else:
+            self._lines.add(_text_of(msgspec.to_builtins(line)))
+
+    def log(self, level: Level, event: str, **fields: object) -> None:
+        self._lines.add(_render(level, event, fields, is_json=self._lines.is_json))
 
 
 def make_log(stream: TextIO | None = None) -> Log:
     """Readable text on a terminal, JSON everywhere else. On standard error, lines are buffered for a moment."""
-    lines = Lines(stream or sys.stderr, LINES_WAIT_S if stream is None else 0.0)
-    last: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer(_encode) if lines.is_json else structlog.dev.ConsoleRenderer()
+    return Log(Lines(stream or sys.stderr, LINES_WAIT_S if stream is None else 0.0))
+
+
+def _render(level: Level, event: str, fields: dict[str, object], *, is_json: bool) -> bytes:
+    known = keep_known({**fields, "event": event})
+    line = {**known, "level": level, "timestamp": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"}
+    return msgspec.json.encode(line) if is_json else _text_of(line)
+
+
+def _text_of(line: dict[str, object]) -> bytes:
+    """The line for a terminal: time, level and event, then the fields by name."""
+    fields = {name: value for name, value in line.items() if name not in {"event", "level", "timestamp"}}
+    named = " ".join(f"{name}={_value(fields[name])}" for name in sorted(fields))
+    color = COLORS.get(str(line["level"]), "")
+    text = (
+        f"{line['timestamp']} [{color}{line['level']:<8}{PLAIN if color else ''}] {line['event']:<30} {named}".rstrip()
     )
-    log: Log = structlog.wrap_logger(
-        lines,
-        processors=[
-            keep_known,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            last,
-        ],
-        wrapper_class=Log,
-    ).bind()
-    return log
+    return text.encode(errors="backslashreplace")
 
 
-def _encode(line: dict[str, Any], **_: object) -> str:
-    return msgspec.json.encode(line).decode()
+def _value(value: object) -> str:
+    """A text with blanks or control characters is quoted."""
+    return value if isinstance(value, str) and WORD.fullmatch(value) and value.isprintable() else repr(value)
 
 
 class LogWriter:
@@ -163,7 +183,7 @@ class LogWriter:
                 self._drop(lines)
         if is_written:
             self.is_stuck = False
-        if unreported and not self._write((self._render_dropped(unreported) + "\n").encode()):
+        if unreported and not self._write(self._render_dropped(unreported) + b"\n"):
             with self._counts:
                 self._unreported += unreported
 
@@ -205,11 +225,6 @@ class Lines:
     def dropped(self) -> int:
         return self._writer.dropped
 
-    def write(self, line: str) -> None:
-        self.add(line.encode(errors="backslashreplace"))
-
-    debug = info = warning = error = critical = write  # structlog calls the method of the line's level
-
     def add(self, line: bytes) -> None:
         self._waiting.append(line)
         if self._loop and not self._loop.is_closed():
@@ -234,11 +249,8 @@ class Lines:
         self._hand_over()
         self._writer.flush(FLUSH_S)
 
-    def _render_dropped(self, count: int) -> str:
-        now = datetime.now(UTC)
-        if not self.is_json:
-            return f"{now:%Y-%m-%dT%H:%M:%S.%fZ} [warning  ] {DROPPED} dropped={count}"
-        return _encode({"dropped": count, "event": DROPPED, "level": "warning", "timestamp": now})
+    def _render_dropped(self, count: int) -> bytes:
+        return _render("warning", DROPPED, {"dropped": count}, is_json=self.is_json)
 
 
 def loop_errors(log: Log) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]:

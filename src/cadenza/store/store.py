@@ -120,10 +120,12 @@ class Store(Protocol):
     ) -> T:
         """Run `work` in one transaction and return its result once that is durable.
 
-        SQLite runs brief work on the event loop's thread and everything else in a worker thread. Postgres runs work of
-        a single statement in one round trip, without BEGIN and COMMIT: its change stays, even if `work` then raises. It
-        waits for a lock for `lock_s`, by default one second. After a deadlock or a migration Postgres runs `work` a
-        second time, so `work` must have no effect but its statements.
+        SQLite runs brief work on the event loop's thread and everything else in a worker thread. Keys that are cached
+        stay valid over brief work that announces nothing: it must not change what `FoundKey` shows, but for a balance.
+
+        Postgres runs work of a single statement in one round trip, without BEGIN and COMMIT: its change stays, even if
+        `work` then raises. It waits for a lock for `lock_s`, by default one second. After a deadlock or a migration
+        Postgres runs `work` a second time, so `work` must have no effect but its statements.
         """
 
     def watch(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[None]:

@@ -6,11 +6,13 @@ closes the connection at once, which stops the upstream from generating.
 
 import asyncio
 import math
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Self
 from urllib.parse import quote
 
+import msgspec
+
+from cadenza.core.content import Content
 from cadenza.core.errors import RateLimited
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
@@ -60,7 +62,7 @@ class OpenAIUpstream:
     async def stop(self) -> None:
         await self._http.close()
 
-    def open(self, route: Route, ask: Ask) -> "Coroutine[None, None, HttpReply]":
+    def open(self, route: Route, ask: Ask) -> "Coroutine[None, None, WholeReply | StreamedReply]":
         body: bytes | list[bytes | memoryview]
         if ask.is_large:
             body = self._writer.write_large(route, ask)
@@ -72,7 +74,7 @@ class OpenAIUpstream:
         if self._has_deployments or ask.headers:
             path = f"/deployments/{quote(route.model, safe='')}{self._path}" if self._has_deployments else self._path
             head = self._http.head("POST", path, ask.headers() if ask.headers else b"")
-        return HttpReply(self._http, route, ask).open(head, body)
+        return open_http_reply(self._http, route, ask, head, body)
 
     async def probe(self) -> Probe:
         try:
@@ -90,126 +92,139 @@ class OpenAIUpstream:
         return read_models(body)
 
 
-class HttpReply:
-    """One reply: an event stream or one JSON body, whichever the upstream sends."""
+async def open_http_reply(
+    http: HttpClient, route: Route, ask: Ask, head: bytes, body: bytes | list[bytes | memoryview]
+) -> "WholeReply | StreamedReply":
+    """Send the request and wait for the first piece. The reply has the form that the upstream chose."""
+    timeouts, tokens, max_tokens = route.timeouts, route.max_output_tokens, ask.max_tokens
+    first_s, total_s = timeouts.first_token_s, timeouts.total_s
+    if max_tokens is not None and max_tokens < tokens:
+        tokens = max_tokens
+    if not ask.stream:  # then all of it comes at once: a token takes its part of the idle timeout
+        first_s += timeouts.idle_s * (1 if max_tokens is None else -(-tokens // TOKENS_PER_IDLE))
+    clock = asyncio.get_running_loop().time
+    now_s = clock()
+    deadline_s = now_s + (first_s if first_s < total_s else total_s)
+    bounds, extras = ReplyBounds.of(tokens), EXTRAS if route.reasoning == "pass" else ("refusal",)
 
-    _response: ClientConnection
-    _stream: ReplyStream | None = None  # None for a reply that came as one body
+    def note_sent(is_sent: bool) -> None:
+        ask.on_asked(route if is_sent else None)
 
-    def __init__(self, http: HttpClient, route: Route, ask: Ask) -> None:
-        self._http = http
-        self._route = route
-        self._ask = ask
-        self._clock = asyncio.get_running_loop().time
-        self._extras = EXTRAS if route.reasoning == "pass" else ("refusal",)
-        self._early: list[Piece] = []  # the pieces that arrived before there was a sink
-
-    def note_sent(self, is_sent: bool) -> None:
-        self._ask.on_asked(self._route if is_sent else None)
-
-    async def open(self, head: bytes, body: bytes | list[bytes | memoryview]) -> Self:
-        """Send the request and wait for the first piece."""
-        http, timeouts, tokens = self._http, self._route.timeouts, self._route.max_output_tokens
-        first_s, total_s, max_tokens = timeouts.first_token_s, timeouts.total_s, self._ask.max_tokens
-        if max_tokens is not None and max_tokens < tokens:
-            tokens = max_tokens
-        if not self._ask.stream:  # then all of it comes at once: a token takes its part of the idle timeout
-            first_s += timeouts.idle_s * (1 if max_tokens is None else -(-tokens // TOKENS_PER_IDLE))
-        now_s = self._clock()
-        deadline_s = now_s + (first_s if first_s < total_s else total_s)
-        self._deadline_s = now_s + total_s  # of the whole reply
-        self._bounds = ReplyBounds.of(tokens)
+    try:
+        response = await http.send(head, body, timeouts.connect_s, deadline_s, note_sent)
         try:
-            self._response = response = await http.send(head, body, timeouts.connect_s, deadline_s, self.note_sent)
-            try:
-                if response.status != OK:
-                    raise await self._read_error(deadline_s)
-                if b"event-stream" in response.headers.get(b"content-type", b"").lower():
-                    await self._begin_stream(deadline_s)
-                elif (whole := response.take_whole()) is not None:
-                    self._take_whole(whole)
-                else:
-                    self._take_whole(await read_body(response, deadline_s, self._bounds.size_bytes))
-            except BaseException:
-                http.release(response)
-                raise
-        except TimeoutError:
-            raise Fault(FaultKind.TIMED_OUT) from None
-        except OutOfResources:
-            message = "The service has no file left for a connection. Retry shortly."
-            raise RateLimited(message, BUSY_RETRY_S, "open_files") from None
-        except (Unreachable, Unanswered):
-            raise Fault(FaultKind.UNREACHABLE) from None
-        except Broken:
-            raise Fault(FaultKind.TRUNCATED) from None
-        return self
+            if response.status != OK:
+                raise await read_error(response, min(deadline_s, clock() + ERROR_BODY_S))
+            if b"event-stream" in response.headers.get(b"content-type", b"").lower():
+                stream = ReplyStream(bounds, extras)
+                early = await read_beginning(response, stream, deadline_s)
+                return StreamedReply(http, response, stream, early, clock, timeouts.idle_s, now_s + total_s)
+            whole = response.take_whole()
+            if whole is None:
+                whole = await read_body(response, deadline_s, bounds.size_bytes)
+        except BaseException:
+            http.release(response)
+            raise
+        http.release(response)
+    except TimeoutError:
+        raise Fault(FaultKind.TIMED_OUT) from None
+    except OutOfResources:
+        message = "The service has no file left for a connection. Retry shortly."
+        raise RateLimited(message, BUSY_RETRY_S, "open_files") from None
+    except (Unreachable, Unanswered):
+        raise Fault(FaultKind.UNREACHABLE) from None
+    except Broken:
+        raise Fault(FaultKind.TRUNCATED) from None
+    return WholeReply(read_within(bounds, whole, extras))
+
+
+def read_within(bounds: ReplyBounds, body: bytes, extras: Sequence[str]) -> Piece:
+    if len(body) > bounds.size_bytes:
+        raise Fault(FaultKind.OVERLONG)
+    piece = read_whole(body, extras)
+    if len(piece.calls) > bounds.events:
+        raise Fault(FaultKind.OVERLONG)
+    return piece
+
+
+async def read_error(response: ClientConnection, deadline_s: float) -> Fault:
+    """The fault for a status other than 200. The body may say more than the status."""
+    body = b""
+    if response.status in READ_STATUSES:
+        with suppress(TimeoutError, Broken):
+            body = await read_body(response, deadline_s, ERROR_BYTES_MAX)
+    return classify_error(response.status, response.headers.get(b"retry-after"), body)
+
+
+async def read_beginning(response: ClientConnection, stream: ReplyStream, deadline_s: float) -> list[Piece]:
+    """Read until the model has begun to answer; TimeoutError at the deadline."""
+    early = Collector()
+
+    def keep(data: bytes) -> float:
+        stream.feed(data, early)
+        if stream.phase is not BEGINNING:
+            return STOP
+        early.pieces = [piece for piece in early.pieces if piece.usage or piece.has_bad_usage][-1:]
+        return deadline_s
+
+    while stream.phase is BEGINNING:
+        if not await response.receive(keep, deadline_s):
+            stream.end_of_body(early.take)
+    if stream.fault and not any(piece.has_begun for piece in early.pieces):
+        raise stream.fault
+    return early.pieces
+
+
+class WholeReply(Content, msgspec.Struct, frozen=True):
+    """A reply that came as one body. Its connection is free already."""
+
+    piece: Piece
+
+    async def deliver(self, sink: Sink) -> None:
+        sink.take(self.piece)
+        if not sink.flush():
+            await sink.drain()
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class StreamedReply(Content, msgspec.Struct, eq=False):
+    """A reply that comes as an event stream."""
+
+    http: HttpClient
+    response: ClientConnection
+    stream: ReplyStream
+    early: list[Piece]  # those that arrived before there was a sink
+    clock: Callable[[], float]
+    idle_s: float
+    deadline_s: float  # of the whole reply
 
     async def close(self) -> None:
         try:
-            stream = self._stream
-            if stream and stream.has_terminator and stream.is_whole and self._response.take_whole() is None:
+            stream = self.stream
+            if stream.has_terminator and stream.is_whole and self.response.take_whole() is None:
                 # Read the few bytes after [DONE], so that the connection can be reused. No client waits for this.
-                deadline_s = self._clock() + READ_TO_END_S
+                deadline_s = self.clock() + READ_TO_END_S
                 with suppress(TimeoutError, Broken):
-                    await self._response.receive(lambda _: deadline_s, deadline_s)
+                    await self.response.receive(lambda _: deadline_s, deadline_s)
         finally:
-            self._http.release(self._response)
-
-    def _take_whole(self, body: bytes) -> None:
-        if len(body) > self._bounds.size_bytes:
-            raise Fault(FaultKind.OVERLONG)
-        piece = read_whole(body, self._extras)
-        if len(piece.calls) > self._bounds.events:
-            raise Fault(FaultKind.OVERLONG)
-        self._early.append(piece)
-
-    async def _begin_stream(self, deadline_s: float) -> None:
-        """Read until the model has begun to answer; TimeoutError at the deadline."""
-        self._stream = stream = ReplyStream(self._bounds, self._extras)
-        early = Collector()
-
-        def keep(data: bytes) -> float:
-            stream.feed(data, early)
-            if stream.phase is not BEGINNING:
-                return STOP
-            early.pieces = [piece for piece in early.pieces if piece.usage or piece.has_bad_usage][-1:]
-            return deadline_s
-
-        while stream.phase is BEGINNING:
-            if not await self._response.receive(keep, deadline_s):
-                stream.end_of_body(early.take)
-        self._early = early.pieces
-        if stream.fault and not any(piece.has_begun for piece in self._early):
-            raise stream.fault
-
-    async def _read_error(self, deadline_s: float) -> Fault:
-        """The fault for a status other than 200. The body may say more than the status."""
-        response, body = self._response, b""
-        if response.status in READ_STATUSES:
-            with suppress(TimeoutError, Broken):
-                body = await read_body(response, min(deadline_s, self._clock() + ERROR_BODY_S), ERROR_BYTES_MAX)
-        return classify_error(response.status, response.headers.get(b"retry-after"), body)
+            self.http.release(self.response)
 
     async def deliver(self, sink: Sink) -> None:
-        for piece in self._early:
+        stream, clock, idle_s = self.stream, self.clock, self.idle_s
+        for piece in self.early:
             sink.take(piece)
-        self._early.clear()
-        if self._stream:
-            await self._deliver_stream(self._stream, sink)
-        elif not sink.flush():
-            await sink.drain()
-
-    async def _deliver_stream(self, stream: ReplyStream, sink: Sink) -> None:
-        clock, idle_s = self._clock, self._route.timeouts.idle_s
+        self.early.clear()
 
         def receive(data: bytes) -> float:
             """Feed a part of the body to the sink; return the deadline for the next part, or STOP."""
             if not stream.feed(data, sink):
                 return STOP
             if stream.phase is not ANSWERING:
-                return STOP if stream.phase is ENDED else self._next_deadline(stream)
+                return STOP if stream.phase is ENDED else self._next_deadline()
             next_s = clock() + idle_s
-            return next_s if next_s < self._deadline_s else self._deadline_s
+            return next_s if next_s < self.deadline_s else self.deadline_s
 
         while True:
             if not sink.flush():
@@ -217,18 +232,18 @@ class HttpReply:
             if stream.phase is ENDED:
                 break
             try:
-                if not await self._response.receive(receive, self._next_deadline(stream)):
+                if not await self.response.receive(receive, self._next_deadline()):
                     stream.end_of_body(sink.take)
             except TimeoutError:
-                stream.end(FaultKind.OVERLONG if clock() >= self._deadline_s else FaultKind.TIMED_OUT)
+                stream.end(FaultKind.OVERLONG if clock() >= self.deadline_s else FaultKind.TIMED_OUT)
             except Broken:
                 stream.end(FaultKind.TRUNCATED)
         if stream.fault:
             raise stream.fault
 
-    def _next_deadline(self, stream: ReplyStream) -> float:
+    def _next_deadline(self) -> float:
         """The time by which the next part must arrive. After the finish reason, the wait for the usage is short."""
-        now_s, idle_s = self._clock(), self._route.timeouts.idle_s
-        if stream.phase is FINISHED:
-            self._deadline_s = min(self._deadline_s, now_s + min(idle_s, AFTER_FINISH_S))
-        return min(self._deadline_s, now_s + idle_s)
+        now_s, idle_s = self.clock(), self.idle_s
+        if self.stream.phase is FINISHED:
+            self.deadline_s = min(self.deadline_s, now_s + min(idle_s, AFTER_FINISH_S))
+        return min(self.deadline_s, now_s + idle_s)

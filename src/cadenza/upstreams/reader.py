@@ -11,7 +11,7 @@ import msgspec
 from cadenza.core.content import Content
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallPart
-from cadenza.upstreams.base import Fault, FaultKind, Piece, Probe
+from cadenza.upstreams.base import NO_EXTRAS, Fault, FaultKind, Piece, Probe
 from cadenza.upstreams.errors import classify_error_object
 
 EXTRAS = ("refusal", "reasoning_content", "reasoning", "reasoning_details")  # the fields that are passed on unchanged
@@ -107,7 +107,7 @@ def _decode(data: bytes) -> _Document:
 
 def _piece(document: _Document, extras: Sequence[str]) -> Piece:
     calls: list[ToolCallPart] = []
-    passed_on: dict[str, Any] = {}
+    passed_on = NO_EXTRAS
     content, finish, has_begun = "", None, False
     for choice in document.choices or ():
         if choice.index not in (0, None):  # not a set: the value may be unhashable
@@ -119,28 +119,21 @@ def _piece(document: _Document, extras: Sequence[str]) -> Piece:
                 calls += _calls(delta, is_whole=choice.delta is None)
             has_any = delta.refusal or delta.reasoning_content or delta.reasoning or delta.reasoning_details
             if (has_any or isinstance(text, list)) and (found := _extras(delta)):
-                passed_on |= {name: found[name] for name in found if name in extras}
+                passed_on = {**passed_on, **{name: found[name] for name in found if name in extras}}
                 has_begun = True
             has_begun = has_begun or bool(content or calls)
         reason, native_reason = choice.finish_reason, choice.native_finish_reason
-        if reason or native_reason:
-            if reason in FAILURES or native_reason in FAILURES:
-                raise Fault(FaultKind.FAILED)
-            if reason and isinstance(reason, str):
-                finish = "length" if reason == CUT else reason
+        if (reason and reason in FAILURES) or (native_reason and native_reason in FAILURES):
+            raise Fault(FaultKind.FAILED)
+        if reason and isinstance(reason, str):
+            finish = "length" if reason == CUT else reason
     counts = document.usage
     if not counts and counts in (None, {}):
         counts = _usage_elsewhere(document)
     usage = _usage(counts) if counts else None
-    return Piece(
-        content,
-        finish,
-        usage,
-        has_bad_usage=usage is None and counts not in (None, {}),
-        has_begun=has_begun or finish is not None,
-        calls=tuple(calls),
-        extras=passed_on,
-    )
+    has_bad_usage = usage is None and counts not in (None, {})
+    has_begun = has_begun or finish is not None
+    return Piece(content, finish, usage, has_bad_usage, has_begun, tuple(calls), passed_on)
 
 
 def _text(content: object) -> str:
@@ -211,8 +204,8 @@ def _usage_elsewhere(document: _Document) -> object:
 def _usage(value: object) -> Usage | None:
     """The token counts; None if they are not valid."""
     given = value if isinstance(value, dict) else {}
-    prompt, completion = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
-    if prompt is None or completion is None:
+    prompt, completion = given.get("prompt_tokens"), given.get("completion_tokens")
+    if not (type(prompt) is type(completion) is int and 0 <= prompt < COUNT_MAX and 0 <= completion < COUNT_MAX):
         return None
     if FURTHER_COUNTS.isdisjoint(given):
         return Usage(prompt, completion)

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from cadenza.gateway.in_flight import InFlight
+from cadenza.gateway.in_flight import NO_KEY, InFlight
 from cadenza.http.exchange import Interruption
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
 
 
 def begin(in_flight: InFlight) -> Client:
     client = Client()
-    in_flight.begin(client.open())
+    in_flight.key_digests[client.open()] = NO_KEY
     return client
 
 
@@ -88,7 +88,7 @@ async def test_the_requests_of_some_keys_are_interrupted() -> None:
     in_flight = InFlight()
     clients = [begin(in_flight) for _ in range(4)]
     for client, digest in zip(clients, (b"a", b"b", b"a"), strict=False):
-        in_flight.note_key(client.exchange, digest)
+        in_flight.key_digests[client.exchange] = digest
     assert in_flight.digests() == {b"a", b"b"}
     assert in_flight.interrupt_keys({b"a", b"unused"}) == 2
     assert [client.exchange.interruption for client in clients] == [

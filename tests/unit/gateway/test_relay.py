@@ -36,7 +36,8 @@ texts = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 def new_meter() -> UsageMeter:
-    return UsageMeter(TOKENIZER, prompt_of(PROMPT_TOKENS, 200), output_limit=100)
+    prompt = prompt_of(PROMPT_TOKENS, 200)
+    return UsageMeter(prompt, 100, prompt.believable_tokens)
 
 
 class Stream:

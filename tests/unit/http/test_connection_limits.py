@@ -201,6 +201,15 @@ async def test_heads_within_the_limit(client: RawClient) -> None:
         assert (await client.reply())[2] == WHOLE
 
 
+async def test_line_ends_between_requests_are_not_added_up() -> None:
+    """A client that ends each body with a line end is served as long as it likes: the limit is for each request."""
+    async with Site(ConnectionLimits(head_bytes_max=128)) as site:
+        client = await site.connect()
+        for _ in range(100):
+            await client.send(b"POST /body HTTP/1.1\r\nhost: here\r\ncontent-length: 4\r\n\r\nbody\r\n")
+            assert (await client.reply())[2] == b"body"
+
+
 async def test_a_body_larger_than_a_head_may_be(client: RawClient) -> None:
     """The limit of heads does not apply to bodies, nor to the requests behind them."""
     body = b"x" * (4 * HEAD_BYTES_MAX)

@@ -174,7 +174,7 @@ def test_a_terminal_says_how_many_lines_are_missing() -> None:
     log.request(RequestLine("req_1", **FACTS))
     out.is_full = False
     log.request(RequestLine("req_2", **FACTS))
-    assert out.getvalue().splitlines()[-1].endswith("[warning  ] log lines were dropped dropped=1")
+    assert out.getvalue().splitlines()[-1].endswith("log lines were dropped         dropped=1")
 
 
 def test_every_event_is_one_json_object_on_one_line() -> None:
@@ -187,13 +187,6 @@ def test_every_event_is_one_json_object_on_one_line() -> None:
     assert first.pop("timestamp").endswith("Z")
     assert first == {"event": "request", "level": "info", "reason": "r1\nr2", "status": 200}
     assert (second["level"], second["places"]) == ("error", ["ValueError"])
-
-
-def test_debug_lines_are_not_written() -> None:
-    """The lowest level is info."""
-    out = io.StringIO()
-    make_log(out).debug("detail")
-    assert out.getvalue() == ""
 
 
 PROGRAM = """

@@ -293,7 +293,7 @@ class SqliteStore:
         try:
             done = work(tx)
         except BaseException:
-            _roll_back(self._writer.connection)
+            _roll_back(self._writer)  # with the same cursor, so that it also ends a read that is not complete
             raise
         self._is_announced = tx.is_announced
         return done
@@ -303,7 +303,7 @@ class SqliteStore:
         try:
             self._writer.execute("COMMIT")
         except BaseException:
-            _roll_back(self._writer.connection)
+            _roll_back(self._writer)
             raise
         return done
 
@@ -366,10 +366,10 @@ class SqliteStore:
         return unavailable(str(self.path), reason, advice)
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
+def _roll_back(writer: sqlite3.Cursor) -> None:
     """Leave no transaction open. After some errors SQLite has already rolled back."""
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
+    if writer.connection.in_transaction:
+        writer.execute("ROLLBACK")
 
 
 @contextlib.contextmanager

@@ -94,7 +94,7 @@ class WebChat:
         if digest is None:
             account_id = signed_in.account.id
             digest = await gateway.store.transact(lambda tx: keys.web_key(tx, account_id, now_ms))
-        gateway.in_flight.note_key(exchange, digest)
+        gateway.in_flight.key_digests[exchange] = digest
         found = await gateway.key_cache.find(digest)
         if found is None or keys.state_of(found, now_ms) != "active":
             raise Unauthenticated(NOT_SIGNED_IN)

@@ -6,8 +6,6 @@ that changes nothing is answered with 200 too, because the provider would send i
 gives an error, and the event comes again.
 """
 
-import logging
-
 import msgspec
 from starlette.responses import PlainTextResponse, Response
 
@@ -116,8 +114,13 @@ async def stripe_event(visit: Visit) -> Response:
     counted.labels(result).inc()
     if visit.context.settings.seller:
         await issue_of_event(visit.store, visit.context.settings.seller, provider.name, event, visit.now_ms)
-    level = logging.INFO if result in ("done", "repeated") else logging.WARNING
-    log.log(level, "payment event", kind=event.kind, id=event.id, result=result)
+    log.log(
+        "info" if result in ("done", "repeated") else "warning",
+        "payment event",
+        kind=event.kind,
+        id=event.id,
+        result=result,
+    )
     return PlainTextResponse(f"{result}\n")
 
 
