@@ -100,16 +100,21 @@ class ClientConnection(asyncio.Protocol):
         """Send a request that goes on with `pieces`: in slices, so that the event loop is not held by a large body."""
         head_arrived = self.send(request, deadline_s)
         sent_bytes = 0  # since other work had its turn; what is written in one turn goes out together
-        for piece in pieces:
-            for start in range(0, len(piece), SLICE_BYTES):
-                if self._state is BROKEN:
-                    break
-                part = memoryview(piece)[start : start + SLICE_BYTES]
-                self._transport.write(part)
-                sent_bytes += len(part)
-                if sent_bytes >= SLICE_BYTES:
-                    await asyncio.sleep(0)
-                    sent_bytes = 0
+        try:
+            for piece in pieces:
+                for start in range(0, len(piece), SLICE_BYTES):
+                    if self._state is BROKEN:
+                        break
+                    part = memoryview(piece)[start : start + SLICE_BYTES]
+                    self._transport.write(part)
+                    sent_bytes += len(part)
+                    if sent_bytes >= SLICE_BYTES:
+                        await asyncio.sleep(0)
+                        sent_bytes = 0
+        except asyncio.CancelledError:
+            if head_arrived.done():
+                head_arrived.exception()  # asyncio reports an error that nobody has looked at
+            raise
         await head_arrived
 
     async def receive(self, receiver: Receiver, deadline_s: float = math.inf) -> bool:

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import hashlib
+import math
 import os
 import socket
 import stat
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
-from cadenza.http.client_connection import BUFFER_BYTES_MAX
+from cadenza.http.client_connection import BUFFER_BYTES_MAX, ClientConnection
 from tests.unit.http.peer import (
     LOCALHOST,
     WAIT_S,
@@ -386,3 +388,21 @@ def test_open_sockets_are_counted() -> None:
     with socket.socket():
         assert open_sockets() == before + 1
     assert open_sockets() == before
+
+
+async def test_a_large_request_is_cancelled_as_its_connection_ends() -> None:
+    """Neither end leaves an error that asyncio would report."""
+    loop, reports = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: reports.append(context))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        transport, connection = await loop.create_connection(ClientConnection, sock=ours)
+        sending = asyncio.create_task(connection.send_large(b"head", [bytes(8 * MIB)], math.inf))
+        await asyncio.sleep(0)
+        transport.abort()
+        loop.call_soon(sending.cancel)  # right after the connection hears of its end
+        await asyncio.wait([sending])
+    assert sending.cancelled()
+    del sending, connection
+    gc.collect()
+    assert reports == []
