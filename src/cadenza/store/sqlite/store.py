@@ -267,12 +267,12 @@ class SqliteStore:
         self._write_next()
 
     def _begin_now(self) -> bool:
-        """Begin a transaction without waiting. False if another process holds the lock, or nothing is open yet."""
+        """Begin a transaction without waiting. False if nothing is open yet, or it fails: the thread tries again."""
         if self._writer is None:
             return False
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
+        except sqlite3.Error:  # another process holds the lock, or the file is damaged
             return False
         return True
 
