@@ -111,8 +111,8 @@ async def test_after_a_wait_the_locked_row_is_new_and_the_joined_row_is_old(both
     await both.run(0, batch("proc_1", **moved, **reserve))
     assert await both.run(1, LOCK_A) is WAITS
     went_on = await both.end(0, commits=True)
-    assert went_on[1].rows == (("acct_a", 45, 15, 20, 0, 0, 0, -5),)
-    assert values_of(await both.run(1, LOCK_A)) == (("acct_a", 45, 15, 15, 0, 0, 0, -5),)
+    assert went_on[1].rows == (("acct_a", 45, 15, 20, 0, 0, 0, -5, 0),)
+    assert values_of(await both.run(1, LOCK_A)) == (("acct_a", 45, 15, 15, 0, 0, 0, -5, 0),)
     await both.finish()
 
 
@@ -296,7 +296,7 @@ async def test_a_query_in_an_update_is_read_when_the_statement_begins(both: Comp
     await both.run(0, (accounts.LOCK, {"account": "acct_a"}))
     assert await both.run(1, (cap_rows.FLAG_ACCOUNT, {"account": "acct_a"})) is WAITS
     await both.end(0, commits=True)
-    assert values_of(await both.run(1, LOCK_A)) == (("acct_a", 50, 20, 20, 0, 1, 0, 0),)
+    assert values_of(await both.run(1, LOCK_A)) == (("acct_a", 50, 20, 20, 0, 1, 0, 0, 0),)
     await both.finish()
 
 
@@ -455,7 +455,7 @@ def test_a_restored_database_has_lost_what_came_later(kind: Any) -> None:
     assert sorted(database.table("reserves"), key=repr) == sorted(before, key=repr)
     assert [*database.table("entries")] == []
     again = database.begin()
-    assert run_at_once(again, *LOCK_A).rows == [("acct_a", 50, 20, 20, False, False, 0, 0)]
+    assert run_at_once(again, *LOCK_A).rows == [("acct_a", 50, 20, 20, False, False, 0, 0, False)]
     assert run_at_once(again, *charge("chatcmpl-1")).count == 1
     again.commit()
 

@@ -12,7 +12,7 @@ from cadenza.ledger import transaction
 from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient
 from cadenza.ledger.transaction import AccountMoves, Applied
 from cadenza.store.address import open_store
-from cadenza.store.schema import entries, usage
+from cadenza.store.schema import entries, reserves, usage
 from cadenza.store.store import Store
 from tests.store.moves import (
     PATIENCE_S,
@@ -46,6 +46,18 @@ def moves(account: str, ends: list[End], names: list[str], *, kept_nano: int = 0
 async def apply(store: Store, *batch: AccountMoves) -> dict[str, Applied]:
     await register(store)
     return await store.transact(lambda tx: transaction.apply_moves(tx, PROCESS, batch, NOW_MS))
+
+
+async def test_a_reserve_of_the_same_size_may_get_a_spare_part_and_lose_it(store: Store) -> None:
+    """Other processes ask for credit by what the reserve says it can spare."""
+    await fund(store, DOLLAR_NANO)
+    await take(store, make_hold("r1"))
+    found = []
+    for in_use_nano in (WHOLE_NANO, WHOLE_NANO, 0, 0, WHOLE_NANO):
+        await apply(store, AccountMoves("acct_a", Demand(WHOLE_NANO, in_use_nano, 0, WHOLE_NANO), [], []))
+        [row] = await rows_of(store, reserves)
+        found.append((row.amount_nano, bool(row.has_spare)))
+    assert found == [(WHOLE_NANO, is_spare) for is_spare in (False, False, True, True, False)]
 
 
 async def test_a_batch_moves_several_accounts(store: Store) -> None:

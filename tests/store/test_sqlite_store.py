@@ -163,6 +163,18 @@ async def test_work_that_fails_is_rolled_back(store: SqliteStore, other: sqlite3
 
 
 @both
+async def test_a_damaged_file_refuses_every_write(store: SqliteStore, is_brief: bool) -> None:
+    """No write waits forever behind one that could not begin, and the store can be closed."""
+    assert await store.empty_log()
+    store.path.write_bytes(b"damaged " * 4096)
+    async with asyncio.timeout(WAIT_S):
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="not a database"):
+                await store.transact(adding("refused"), is_brief=is_brief)
+        await store.close()
+
+
+@both
 async def test_work_that_fails_between_two_rows_is_over(
     store: SqliteStore, other: sqlite3.Connection, is_brief: bool
 ) -> None:

@@ -60,20 +60,18 @@ def take_ticket(whole_at_ns: int, now_ns: int, rate: Rate) -> tuple[int, Ticket]
     """The time at which the whole burst is available again after this request, and the request's ticket."""
     step_ns = _step_ns(rate.per_s)
     span_ns = step_ns * rate.burst
-    if whole_at_ns < now_ns:
-        whole_at_ns = now_ns
-    elif whole_at_ns > now_ns + span_ns:  # a debt from an earlier, slower rate is forgiven
-        whole_at_ns = now_ns + span_ns
-    wait_ns = whole_at_ns + step_ns - span_ns - now_ns
-    if wait_ns > 0:
-        return whole_at_ns, Ticket(
-            is_granted=False, limit=rate.burst, remaining=0, reset_ns=whole_at_ns - now_ns, wait_ns=wait_ns
-        )
-    whole_at_ns += step_ns
     reset_ns = whole_at_ns - now_ns
-    return whole_at_ns, Ticket(
-        is_granted=True, limit=rate.burst, remaining=(span_ns - reset_ns) // step_ns, reset_ns=reset_ns
-    )
+    if reset_ns < 0:
+        reset_ns = 0
+    elif reset_ns > span_ns:  # a debt from an earlier, slower rate is forgiven
+        reset_ns = span_ns
+    spare_ns = span_ns - reset_ns - step_ns  # what the burst has left after this request
+    if spare_ns < 0:
+        ticket = Ticket(is_granted=False, limit=rate.burst, remaining=0, reset_ns=reset_ns, wait_ns=-spare_ns)
+    else:
+        reset_ns += step_ns
+        ticket = Ticket(is_granted=True, limit=rate.burst, remaining=spare_ns // step_ns, reset_ns=reset_ns)
+    return now_ns + reset_ns, ticket
 
 
 class RetryBudget:

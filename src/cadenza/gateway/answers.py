@@ -101,7 +101,7 @@ class Answers(Content, msgspec.Struct, eq=False):
             self.exchange.respond(error.status, headers, render_error(error.message, error.type))
 
     def _headers(self, first: bytes, last: bytes) -> bytes:
-        return b"%b%bx-request-id: %b\r\n%b" % (first, self.headers, self.request_id.encode(), last)
+        return b"".join((first, self.headers, b"x-request-id: ", self.request_id.encode(), b"\r\n", last))
 
 
 def error_event(message: str, type_: str = CadenzaError.type) -> bytes:

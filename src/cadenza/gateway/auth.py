@@ -32,9 +32,8 @@ class Caller(msgspec.Struct, frozen=True):
 
 async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
     """The key of a request; 401 if it is not live."""
-    memo = exchange.request.memo
-    if (digest := memo.get("digest")) is None:
-        digest = memo["digest"] = digest_key(presented_key(exchange.request.headers))
+    request = exchange.request
+    digest = request.memo = request.memo or digest_key(presented_key(request.headers))
     found = gateway.key_cache.find_now(digest, exchange.started_s)
     if found is None or (found.expires_at is not None and time.time_ns() // 1_000_000 >= found.expires_at):
         found = await _look_up(gateway, exchange, digest)

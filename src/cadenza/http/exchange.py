@@ -11,7 +11,7 @@ from email.utils import formatdate
 from enum import Enum, IntEnum, auto
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -84,7 +84,8 @@ class Transport(Protocol):
 class Request(msgspec.Struct, eq=False):
     """The head of a request. `fields` are the headers as they came, names in lower case.
 
-    The application keeps in `memo` what it derives from the head: requests of a connection with the same head share it.
+    The application keeps in `memo` what it derives from the head: later requests of the connection with the same head
+    have it from the start.
     """
 
     method: str
@@ -95,7 +96,7 @@ class Request(msgspec.Struct, eq=False):
     keep_alive: bool = True  # the connection, after the reply
     expects_continue: bool = False  # the client waits for "100 Continue" before it sends its body
     headers: dict[bytes, bytes] = msgspec.field(default_factory=dict)  # the first of a repeated header counts
-    memo: dict[str, Any] = msgspec.field(default_factory=dict)
+    memo: bytes = b""
 
     __repr__ = object.__repr__  # shows no key
 
@@ -106,13 +107,12 @@ class Request(msgspec.Struct, eq=False):
         else:
             self.expects_continue = self.headers.get(b"expect", b"").lower() == b"100-continue"
 
-    def with_length(self, length: bytes) -> "Request":
-        """The same head for a body of another length."""
+    def with_length(self, length: bytes, at: int) -> "Request":
+        """The same head for a body of another length, which is the value of the field at this place."""
         request = copy(self)
         request.fields = fields = self.fields.copy()
         request.headers = headers = self.headers.copy()
-        fields[fields.index((CONTENT_LENGTH, headers[CONTENT_LENGTH]))] = (CONTENT_LENGTH, length)
-        headers[CONTENT_LENGTH] = length
+        fields[at], headers[CONTENT_LENGTH] = (CONTENT_LENGTH, length), length
         return request
 
 
@@ -181,10 +181,10 @@ class Exchange(msgspec.Struct, eq=False):
         if after is ABANDONED:
             return
         if status in BODILESS:
-            body = b""
+            body = framing = b""
         else:
-            headers += b"content-length: %d\r\n" % len(body)
-        data = self._begin(status, headers, b"" if self.request.method == "HEAD" else body)
+            framing = b"content-length: %d\r\n" % len(body)
+        data = self._begin(status, headers, framing, b"" if self.request.method == "HEAD" else body)
         self.state = after
         self.transport.finish(self, data)
 
@@ -194,7 +194,7 @@ class Exchange(msgspec.Struct, eq=False):
         if after is ABANDONED:
             return
         assert self.request.method == "HEAD"
-        data = self._begin(status, headers, b"")
+        data = self._begin(status, headers, b"", b"")
         self.state = after
         self.transport.finish(self, data)
 
@@ -208,8 +208,8 @@ class Exchange(msgspec.Struct, eq=False):
             return
         assert status not in BODILESS
         assert self.request.method != "HEAD"
-        headers = headers if self.request.is_http_1_0 else headers + CHUNKED
-        self.transport.write(self._begin(status, headers, self._chunk(first)))
+        framing = b"" if self.request.is_http_1_0 else CHUNKED
+        self.transport.write(self._begin(status, headers, framing, self._chunk(first)))
         self.state = after
         if first:
             self.last_write_s = time.monotonic()
@@ -285,7 +285,7 @@ class Exchange(msgspec.Struct, eq=False):
         """The bytes of a stream on the wire. No data is no chunk: an empty one would end the body."""
         return data if self.request.is_http_1_0 or not data else b"%x\r\n%b\r\n" % (len(data), data)
 
-    def _begin(self, status: int, headers: bytes, body: bytes) -> bytes:
+    def _begin(self, status: int, headers: bytes, framing: bytes, body: bytes) -> bytes:
         """The reply begins: the bytes of its head, and of as much of the body as there is."""
         self.status = status
         self.first_byte_s = time.perf_counter()
@@ -293,7 +293,7 @@ class Exchange(msgspec.Struct, eq=False):
             self._reply_early()
         connection = b"" if self.keep_alive else b"connection: close\r\n"
         date = _date_line(int(time.time()))
-        return b"".join((STATUS_LINES[status], date, headers, connection, b"\r\n", body))
+        return b"".join((STATUS_LINES[status], date, headers, framing, connection, b"\r\n", body))
 
     def _reply_early(self) -> None:
         """The reply comes before the whole body. Decide whether to read the rest, to keep the connection."""

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import httptools
 
-from cadenza.http.exchange import Request
+from cadenza.http.exchange import CONTENT_LENGTH, Request
 from cadenza.http.headers import Headers
 
 VERSIONS = (b" HTTP/1.1\r", b" HTTP/1.0\r")
@@ -139,13 +139,15 @@ class RequestInput:
 class KnownHead:
     """A request whose body has a length, and the bytes of its head before and after that length."""
 
-    __slots__ = ("after", "after_bytes", "before", "before_bytes", "request", "search_end")
+    __slots__ = ("after", "after_bytes", "before", "before_bytes", "length", "length_at", "request", "search_end")
 
     def __init__(self, before: bytes, after: bytes, request: Request) -> None:
         self.before, self.before_bytes = before, len(before)
         self.after, self.after_bytes = after, len(after)
         self.search_end = len(before) + LENGTH_DIGITS_MAX + len(after)  # of `after`
         self.request = request
+        self.length = request.headers[CONTENT_LENGTH]
+        self.length_at = request.fields.index((CONTENT_LENGTH, self.length))
 
 
 class RequestParser:
@@ -184,8 +186,8 @@ class RequestParser:
             length = data[known.before_bytes : end]
             if end > 0 and length.isdigit() and (size_bytes := int(length)):
                 request = known.request
-                if request.headers[b"content-length"] != length:
-                    request = request.with_length(length)
+                if length != known.length:
+                    request = request.with_length(length, known.length_at)
                 begin = end + known.after_bytes
                 end = begin + size_bytes
                 if end > len(data):
@@ -194,7 +196,8 @@ class RequestParser:
                 self._overhead_bytes = 0  # line ends that came before the head
                 self._receiver.receive_head(request, data[begin:end])
                 return REQUEST_ENDED
-        self.input.add(data)
+        if data:  # adding nothing would copy what waits
+            self.input.add(data)
         return self._read_input()
 
     def _read_input(self) -> Progress:

@@ -1,11 +1,11 @@
 """The rows that a batch of the ledger writes. Entries and metering rows have everything to recompute a charge.
 
 SQLite runs one statement for each kind of row, and Postgres one for all of them. A reserve is changed only if it is
-still as it was read; otherwise nothing is written and the batch is retried. On Postgres every batch is fenced: it is
-refused if the row of its process in `processes` is fenced or gone, because another process sweeps it or has swept it.
-That row is read by a later statement than the one that locks the accounts, so it is read as it is then, while a sweep
-fences the process first and then locks its accounts.
-On SQLite a live process cannot be swept.
+still as it was read; otherwise nothing is written and the batch is retried. On SQLite no other process can write
+meanwhile, so one that stays the same is not written. On Postgres every batch is fenced: it is refused if the row of
+its process in `processes` is fenced or gone, because another process sweeps it or has swept it. That row is read by a
+later statement than the one that locks the accounts, so it is read as it is then, while a sweep fences the process
+first and then locks its accounts. On SQLite a live process cannot be swept.
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ class BatchRows(msgspec.Struct):
             who, what, at = end.hold.account_id, end.hold.completion_id, end.outcome.ended_at
             self.entries.append((who, "charge", -charge.charged_nano, what, "", at, -charge.granted_nano))
 
-    def add_account(self, before: LockedAccount, after: LockedAccount, granted_nano: int, *, has_spare: bool) -> None:
+    def add_account(self, before: LockedAccount, after: LockedAccount, granted_nano: int) -> None:
         """Add what changed of an account and of its reserve. What pays debts is written elsewhere."""
         paid_nano = after.balance_nano - before.balance_nano + before.debt_nano - after.debt_nano
         more_nano = after.reserve_nano - before.reserve_nano
@@ -92,11 +92,13 @@ class BatchRows(msgspec.Struct):
         if before.has_reserve:
             row = {"account": after.id, "of": self.process, "before": before.reserve_nano}
             if after.reserve_nano:
-                self.changed_reserves.append({**row, "after": after.reserve_nano, "spare": has_spare})
+                is_same = after.reserve_nano == before.reserve_nano and after.has_spare == before.has_spare
+                row |= {"after": after.reserve_nano, "spare": after.has_spare, "is_same": is_same}
+                self.changed_reserves.append(row)
             else:
                 self.dropped_reserves.append(row)
         elif after.reserve_nano:
-            values = (after.id, self.process, after.reserve_nano, has_spare)
+            values = (after.id, self.process, after.reserve_nano, after.has_spare)
             self.new_reserves.append(dict(zip(RESERVE_COLUMNS, values, strict=True)))
 
     def write(self, tx: Transaction) -> None:
@@ -112,7 +114,7 @@ class BatchRows(msgspec.Struct):
             tx.insert_rows(ADD_ENTRY, self.entries)
             tx.insert_rows(ADD_USAGE, self.usage)
         change_each(tx, MOVE, self.accounts)
-        changed = sum([tx.change(CHANGE_RESERVE, row) for row in self.changed_reserves])
+        changed = sum([row["is_same"] or tx.change(CHANGE_RESERVE, row) for row in self.changed_reserves])
         return changed + sum([tx.change(DROP_RESERVE, row) for row in self.dropped_reserves]), True
 
     def _write_at_once(self, tx: Transaction) -> tuple[int, bool]:

@@ -157,6 +157,7 @@ class LockedAccount(msgspec.Struct):
     has_caps: bool = False  # at least one of its keys has a spend cap
     debt_nano: int = 0
     granted_nano: int = 0  # the part of the balance that was not paid for
+    has_spare: bool = False  # the reserve is larger than the requests in flight need
 
     @property
     def free_nano(self) -> int:

@@ -49,6 +49,7 @@ _ACCOUNTS = (
         accounts.c.has_caps,
         accounts.c.debt_nano,
         accounts.c.granted_nano,
+        reserves.c.has_spare,
     )
     .outerjoin_from(
         accounts, reserves, and_(reserves.c.account_id == accounts.c.id, reserves.c.process == bindparam("process"))
@@ -149,11 +150,11 @@ def apply_moves(
             charged_nano -= correction.corrected_nano
             granted_nano -= correction.granted_nano
         require_sums(before, account, charged_nano, granted_nano)
-        is_spare = has_spare(account, move.demand, held_nano)
-        rows.add_account(before, account, -granted_nano, has_spare=is_spare)
+        account.has_spare = has_spare(account, move.demand, held_nano)
+        rows.add_account(before, account, -granted_nano)
         if paid_nano := before.debt_nano - account.debt_nano:
             paid_debts[account.id] = paid_nano
-        if account.is_asked and not is_spare:
+        if account.is_asked and not account.has_spare:
             tx.announce()
         applied[account.id] = Applied(account, ended, answers)
     rows.write(tx)
@@ -176,11 +177,22 @@ def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, wait
     """
     found = []
     for row in tx.rows_by_ids(LOCK_ACCOUNTS if waits else LOCK_FREE_ACCOUNTS, account_ids, {"process": process}):
-        account_id, balance_nano, held_nano, reserve_nano, is_asked, has_caps, *rest = row
+        account_id, balance_nano, held_nano, reserve_nano, is_asked, has_caps, debt_nano, granted_nano, is_spare = row
         if reserve_nano is not None and reserve_nano > held_nano:
             raise StoreRefused("The store refused a batch: a reserve changed while its account was waited for.")
-        flags = reserve_nano is not None, bool(is_asked), bool(has_caps)
-        found.append(LockedAccount(account_id, balance_nano, held_nano, reserve_nano or 0, *flags, *rest))
+        account = LockedAccount(
+            account_id,
+            balance_nano,
+            held_nano,
+            reserve_nano or 0,
+            reserve_nano is not None,
+            bool(is_asked),
+            bool(has_caps),
+            debt_nano,
+            granted_nano,
+            bool(is_spare),
+        )
+        found.append(account)
     return found
 
 

@@ -4,6 +4,8 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cadenza.http.exchange import Request
+from cadenza.http.request_parser import Progress, RequestParser
 from tests.unit.http.raw_client import LAST_CHUNK, Reply, request
 from tests.unit.http.testing_site import WHOLE, Site
 
@@ -79,3 +81,25 @@ def test_heads_that_are_alike(sent: list[tuple[bytes, str, bytes]], data: st.Dat
     for (body, _, value), (_, lines, received) in zip(sent, uvloop.run(replies_to(parts, len(sent))), strict=True):
         assert b"x-request-id: " + value in lines
         assert received == body
+
+
+class IgnoringReceiver:
+    """Takes what a parser has read, and does nothing with it."""
+
+    def receive_head(self, request: Request, whole: bytes = b"") -> None: ...
+
+    def receive_body(self, data: bytes) -> None: ...
+
+    def receive_end(self) -> None: ...
+
+
+def test_input_that_waits_is_not_copied() -> None:
+    """A large read of many small pieces takes many turns, and none of them copies the rest."""
+    parser = RequestParser(IgnoringReceiver(), head_bytes_max=1024)
+    body = (b"x" * 28 + b"\r\n\r\n") * 100
+    parser.read(b"POST / HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b" % (len(body), body))
+    arrived, turns = parser.input.data, 0
+    while parser.read() is Progress.TURN_ENDED:
+        assert parser.input.data is arrived
+        turns += 1
+    assert turns > 10

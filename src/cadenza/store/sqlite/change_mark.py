@@ -19,7 +19,7 @@ class ChangeMark:
         self._others: Row | None = None  # the last version of the write connection
         self._begun: Row | None = None  # the version of the reader when the write in progress began
 
-    def while_idle(self, writer: sqlite3.Connection | None) -> int | None:
+    def while_idle(self, writer: sqlite3.Cursor | None) -> int | None:
         """The count while no write is in progress; None if it is not known."""
         found = _version(writer)
         if found != self._others:
@@ -27,7 +27,7 @@ class ChangeMark:
             self._changes += 1
         return None if found is None else self._changes
 
-    def begin(self, reader: sqlite3.Connection | None, writer: sqlite3.Connection | None) -> None:
+    def begin(self, reader: sqlite3.Connection | None, writer: sqlite3.Cursor | None) -> None:
         """A write begins, or has just begun. The reader is read first: what it shows is then in the count."""
         self._begun = _version(reader)
         self.while_idle(writer)
@@ -43,13 +43,13 @@ class ChangeMark:
             self._changes += 1
 
 
-def data_version(connection: sqlite3.Connection) -> Row:
+def data_version(connection: sqlite3.Connection | sqlite3.Cursor) -> Row:
     """A number that changes when a connection other than this one has committed."""
     found: Row = connection.execute("PRAGMA data_version").fetchone()
     return found
 
 
-def _version(connection: sqlite3.Connection | None) -> Row | None:
+def _version(connection: sqlite3.Connection | sqlite3.Cursor | None) -> Row | None:
     """The same; None if the connection is not open, or the file is locked."""
     try:
         return None if connection is None else data_version(connection)

@@ -54,13 +54,13 @@ sqlite3.register_adapter(type(None), {None: None}.__getitem__)
 
 
 class SqliteTransaction:
-    """Runs statements on one connection, all of them with one cursor."""
+    """Runs statements on one connection."""
 
     __slots__ = ("_cursor", "is_announced")
     combines_changes = False
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._cursor = connection.cursor()
+    def __init__(self, cursor: sqlite3.Cursor | sqlite3.Connection) -> None:
+        self._cursor = cursor
         self.is_announced = False
 
     def row(self, statement: Statement, values: Values) -> Row | None:
@@ -88,10 +88,6 @@ class SqliteTransaction:
 
     def overwrite_deleted(self) -> None:
         self._cursor.execute("PRAGMA secure_delete = ON").fetchone()
-
-    def close(self) -> None:
-        """End its last statement: one with more rows than were read would keep the connection in the past."""
-        self._cursor.close()
 
 
 class Write:
@@ -129,7 +125,7 @@ class SqliteStore:
         self._reader: sqlite3.Connection | None = None  # used on the event loop's thread only
         self._idle_readers: list[sqlite3.Connection] = []
         self._read_threads: ThreadPoolExecutor | None = None
-        self._writer: sqlite3.Connection | None = None  # used by the write that is in progress
+        self._writer: sqlite3.Cursor | None = None  # used by the write that is in progress
         self._write_thread: WriteThread | None = None
         self._waiting: deque[Write] = deque()
         self._writing: Write | None = None
@@ -267,22 +263,22 @@ class SqliteStore:
             for wake in self._watchers:
                 wake()
         if self._writer:
-            self._checkpoints.committed(self._writer.total_changes)
+            self._checkpoints.committed(self._writer.connection.total_changes)
         self._write_next()
 
     def _begin_now(self) -> bool:
-        """Begin a transaction without waiting. False if another process holds the lock, or nothing is open yet."""
+        """Begin a transaction without waiting. False if nothing is open yet, or it fails: the thread tries again."""
         if self._writer is None:
             return False
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
+        except sqlite3.Error:  # another process holds the lock, or the file is damaged
             return False
         return True
 
     def _run(self, work: Callable[[Transaction], T]) -> T:
         if self._writer is None:
-            self._writer = self._open(STRICT_TRIGGERS, *BUSY)
+            self._writer = self._open(STRICT_TRIGGERS, *BUSY).cursor()  # one for all, also for BEGIN and COMMIT
         self._writer.execute(f"PRAGMA {self._wait_pragma}")
         try:
             self._writer.execute("BEGIN IMMEDIATE")
@@ -297,8 +293,7 @@ class SqliteStore:
         try:
             done = work(tx)
         except BaseException:
-            tx.close()  # its error refers to it, and may live for long
-            _roll_back(self._writer)
+            _roll_back(self._writer)  # with the same cursor, so that it also ends a read that is not complete
             raise
         self._is_announced = tx.is_announced
         return done
@@ -324,7 +319,7 @@ class SqliteStore:
 
     def _close_writer(self) -> None:
         if self._writer:
-            self._writer.close()
+            self._writer.connection.close()
             self._writer = None
 
     def _upgrade(self, revision: str) -> Path | None:
@@ -371,10 +366,10 @@ class SqliteStore:
         return unavailable(str(self.path), reason, advice)
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
+def _roll_back(writer: sqlite3.Cursor) -> None:
     """Leave no transaction open. After some errors SQLite has already rolled back."""
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
+    if writer.connection.in_transaction:
+        writer.execute("ROLLBACK")
 
 
 @contextlib.contextmanager
