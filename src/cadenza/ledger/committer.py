@@ -119,7 +119,7 @@ class Committer:
 
     def start(self) -> None:
         self._is_running = True
-        self._wake()
+        self._start_batches()
 
     async def stop(self) -> None:
         """Write what waits, once."""
@@ -131,14 +131,9 @@ class Committer:
 
     def _add(self, move: Move) -> "asyncio.Future[Answer]":
         self._backlog.add(move)
-        if self._starting is None:
-            self._wake()
-        return move.answer
-
-    def _wake(self) -> None:
-        """Start batches in the next turn of the event loop, so that the moves of this turn share one."""
-        if self._starting is None:
+        if self._starting is None:  # in the next turn of the event loop, so that the moves of this turn share a batch
             self._starting = self._loop.call_soon(self._start_batches)
+        return move.answer
 
     def _start_batches(self) -> None:
         self._starting = None

@@ -69,10 +69,6 @@ class Marks:
         self._mark_after_s = mark_after_s
         self._elapsed_s = elapsed_s
 
-    def track(self, request: OpenHold, delivery: Delivery) -> None:
-        assert request.delivery is None
-        request.delivery, request.since_s = delivery, self._elapsed_s()
-
     def lose(self) -> None:
         """This process was swept: the requests that run end late, and what they owe is decided then."""
         for request in self._open.values():

@@ -138,7 +138,8 @@ class LedgerWriter:
         """
         request = self._open.get(completion_id)
         if request and request.process == self._presence.name:
-            self._marks.track(request, delivery)
+            assert request.delivery is None
+            request.delivery, request.since_s = delivery, self._elapsed_s()
 
     def end(self, outcome: Outcome) -> "asyncio.Future[Answer]":
         """Charge a request and release its hold. The end is queued at once, and written even if no caller awaits it.

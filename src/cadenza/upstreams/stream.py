@@ -13,6 +13,9 @@ import re
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
+import msgspec
+
+from cadenza.core.content import Content
 from cadenza.http.events import EVENT_BYTES_MAX, LF, EventReader, EventTooLarge
 from cadenza.upstreams.base import Fault, FaultKind, Piece, ReplyBounds, Sink
 from cadenza.upstreams.reader import EXTRAS, read_chunk
@@ -55,8 +58,8 @@ class ReplyStream:
 
         Most events differ from the one before only in their text. Recognising them costs a quarter of decoding them.
         """
-        self._bytes_left -= len(data)
-        if self._bytes_left < 0:
+        self._bytes_left = bytes_left = self._bytes_left - len(data)
+        if bytes_left < 0:
             self.end(FaultKind.OVERLONG)
             return sink.flush()
         if self.phase is ANSWERING and self._events.is_between and (texts := self._chunks.recognise(data)):
@@ -77,12 +80,9 @@ class ReplyStream:
 
     def end(self, kind: FaultKind) -> None:
         """Stop reading. If the reply is not finished, this is its fault."""
-        self._end(Fault(kind))
-
-    def _end(self, fault: Fault) -> None:
-        if self.phase is not ENDED:
-            self.fault = None if self.phase is FINISHED else fault
-            self.phase = ENDED
+        if self.phase is BEGINNING or self.phase is ANSWERING:
+            self.fault = Fault(kind)
+        self.phase = ENDED
 
     def _take_events(self, events: list[bytes], take: Take) -> None:
         for event in events:
@@ -95,7 +95,8 @@ class ReplyStream:
             try:
                 piece = self._chunks.read(event)
             except Fault as fault:
-                self._end(fault)
+                self.fault = None if self.phase is FINISHED else fault
+                self.phase = ENDED
                 return
             if piece is None:
                 self.has_terminator = True
@@ -112,40 +113,41 @@ class ReplyStream:
             take(piece)
 
 
-class ChunkReader:
+class ChunkReader(Content, msgspec.Struct, eq=False):
     """Reads the events of one stream. Most of them differ from the previous one only in their text.
 
     The bytes before and after the text of the last decoded event are kept. An event with the same bytes around a text
     without escapes means the same and is not decoded (1.3 µs instead of 3.5).
     """
 
-    def __init__(self, extras: Sequence[str] = EXTRAS) -> None:
-        self._extras = extras  # the names of those to pass on
-        self._before = self._after = b""  # around the text of an event, as sent
-        self._data_before = self._data_after = b""  # around it in the data of an event
-        self._between = b""  # the end of one event and the start of the next
+    extras: Sequence[str] = EXTRAS  # the names of those to pass on
+    before: bytes = b""  # the text of an event, as sent
+    after: bytes = b""
+    data_before: bytes = b""  # it, in the data of an event
+    data_after: bytes = b""
+    between: bytes = b""  # the end of one event and the start of the next
 
     def recognise(self, data: bytes) -> list[str] | None:
         """The texts, if the data is whole events that differ from the last decoded one only in their text.
 
         Such a text has no control characters, so it cannot contain the end of a line or of an event.
         """
-        rest = data.removeprefix(self._before)
-        content = rest.removesuffix(self._after)
+        rest = data.removeprefix(self.before)
+        content = rest.removesuffix(self.after)
         if rest is data or content is rest:  # nothing was removed: bytes return themselves
             return None
         if text := _plain_text(content):
             return [text]
-        texts = list(map(_plain_text, content.split(self._between)))
+        texts = list(map(_plain_text, content.split(self.between)))
         return texts if all(texts) else None
 
     def read(self, data: bytes) -> Piece | None:
         """The piece in one event; None for the terminator."""
-        rest = data.removeprefix(self._data_before)
-        content = rest.removesuffix(self._data_after)
+        rest = data.removeprefix(self.data_before)
+        content = rest.removesuffix(self.data_after)
         if rest is not data and content is not rest and (text := _plain_text(content)):
             return Piece(text, None, None, False, True)  # keywords would cost 0.2 µs more
-        piece = read_chunk(data, self._extras)
+        piece = read_chunk(data, self.extras)
         if piece and piece.content and BACKSLASH not in data and LF not in data:
             self._learn(data, piece)
         return piece
@@ -161,9 +163,9 @@ class ChunkReader:
         is_once = data.count(written) == 1 and data.count(b'"content"') == 1 and b'"message"' not in data
         if is_only_text and is_once:
             start = data.index(written) + len(name)
-            self._data_before, self._data_after = data[:start], data[start + len(written) - len(name) - 1 :]
-            self._before, self._after = b"data: " + self._data_before, self._data_after + b"\n\n"
-            self._between = self._after + self._before
+            self.data_before, self.data_after = data[:start], data[start + len(written) - len(name) - 1 :]
+            self.before, self.after = b"data: " + self.data_before, self.data_after + b"\n\n"
+            self.between = self.after + self.before
 
 
 def _plain_text(content: bytes) -> str:
