@@ -117,7 +117,10 @@ def test_an_interrupted_audit_leaves_nothing(tmp_path: Path) -> None:
     variables = environment(TMPDIR=str(tmp_path))
     command = [str(PROGRAM), "audit", "retention"]
     with subprocess.Popen(command, cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True) as audit:
-        wait_until(lambda: any(tmp_path.glob("cadenza-audit-*/kept/logs/serve-1.log")), "the service of the audit")
+        wait_until(
+            lambda: any(tmp_path.glob("cadenza-audit-*/kept/logs/serve-1.log")), "the log of the audit's service"
+        )
+        wait_until(lambda: children(audit.pid), "the service of the audit")
         started = children(audit.pid)
         audit.send_signal(signal.SIGTERM)
         _, said = audit.communicate(timeout=END_S)
