@@ -120,7 +120,7 @@ def test_an_interrupted_audit_leaves_nothing(tmp_path: Path) -> None:
         wait_until(
             lambda: any(tmp_path.glob("cadenza-audit-*/kept/logs/serve-1.log")), "the log of the audit's service"
         )
-        wait_until(lambda: children(audit.pid), "the service of the audit")
+        wait_until(lambda: len(children(audit.pid)) > 0, "the service of the audit")
         started = children(audit.pid)
         audit.send_signal(signal.SIGTERM)
         _, said = audit.communicate(timeout=END_S)
