@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.core.chat import NO_FIELDS, ChatRequest, Fields, UsageOptions
+from cadenza.core.chat import NO_FIELDS, SAMPLING, ChatRequest, Fields, UsageOptions
 from cadenza.core.content import Content
 from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.message_json import RAW_ITEMS
@@ -173,29 +173,9 @@ def _describe(error: msgspec.ValidationError, field: str) -> str:
 
 
 def _sampling(body: ChatBody) -> dict[str, msgspec.Raw]:
-    """The sampling fields. They are written out because a loop over their names takes four times as long."""
-    fields: dict[str, msgspec.Raw] = {}
-    nothing = NOTHING
-    if body.temperature is not nothing:
-        fields["temperature"] = body.temperature
-    if body.top_p is not nothing:
-        fields["top_p"] = body.top_p
-    if body.stop is not nothing:
-        fields["stop"] = body.stop
-    if body.seed is not nothing:
-        fields["seed"] = body.seed
-    if body.presence_penalty is not nothing:
-        fields["presence_penalty"] = body.presence_penalty
-    if body.frequency_penalty is not nothing:
-        fields["frequency_penalty"] = body.frequency_penalty
-    if body.response_format is not nothing:
-        fields["response_format"] = body.response_format
-    if body.reasoning_effort is not nothing:
-        fields["reasoning_effort"] = body.reasoning_effort
-    if body.logit_bias is not nothing:
-        fields["logit_bias"] = body.logit_bias
+    fields = {name: raw for name in SAMPLING if (raw := getattr(body, name)) is not NOTHING}
     for raw in fields.values():
-        if raw == nothing or len(raw) > FIELD_BYTES_MAX:
+        if raw == NOTHING or len(raw) > FIELD_BYTES_MAX:
             return _checked(fields)
     return fields
 
