@@ -28,8 +28,8 @@ DROPPED = "log lines were dropped"
 BYTES_MAX = 1024 * 1024  # a second or more of lines, at thousands of requests a second
 RETRY_S = 0.05  # a stream in non-blocking mode that is full
 FLUSH_SLICES = 20
-COLORS = {"info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}  # green, yellow, red
-PLAIN = "\x1b[0m"
+COLORS = {"info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}  # of terminals
+COLOR_END = "\x1b[0m"
 
 RenderDropped = Callable[[int], bytes]
 Level = Literal["info", "warning", "error", "critical"]
@@ -106,11 +106,9 @@ def _text_of(line: dict[str, object]) -> bytes:
     """The line for a terminal: time, level and event, then the fields by name."""
     fields = {name: value for name, value in line.items() if name not in {"event", "level", "timestamp"}}
     named = " ".join(f"{name}={_value(fields[name])}" for name in sorted(fields))
-    color = COLORS.get(str(line["level"]), "")
-    text = (
-        f"{line['timestamp']} [{color}{line['level']:<8}{PLAIN if color else ''}] {line['event']:<30} {named}".rstrip()
-    )
-    return text.encode(errors="backslashreplace")
+    level = str(line["level"])
+    text = f"{line['timestamp']} [{COLORS[level]}{level:<8}{COLOR_END}] {line['event']:<30} {named}"
+    return text.rstrip().encode(errors="backslashreplace")
 
 
 def _value(value: object) -> str:
