@@ -12,10 +12,10 @@ EPOCH = $(shell git log -1 --format=%ct) # of the last commit
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run release test test-slow simulate bench bench-check bench-money check fmt lock clean
+.PHONY: help setup run release test test-slow test-release simulate bench bench-check bench-money check fmt lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.dev ## Create .venv with the service, .venv/bin/cadenza, and all tools
 
@@ -28,11 +28,14 @@ release: $(VENV)/.run ## Build wheel, sdist, SBOM and their SHA-256 sums in dist
 	@SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python deploy/sbom.py >$(DIST)/cadenza.cdx.json
 	@cd $(DIST) && sha256sum cadenza* >SHA256SUMS && cat SHA256SUMS
 
-test: $(VENV)/.dev ## Run all tests but the slow ones (ARGS="tests/unit -k sse" for some of them)
-	@$(PYTEST) -m "not slow" $(ARGS)
+test: $(VENV)/.dev ## Run all tests but the slow ones and those for a release (ARGS="tests/unit -k sse" for some of them)
+	@$(PYTEST) -m "not slow and not release" $(ARGS)
 
 test-slow: $(VENV)/.dev ## Run the slow tests: soaks, storms, a browser, other programs
 	@$(PYTEST) -m slow $(ARGS)
+
+test-release: $(VENV)/.dev ## Run the tests before a release, which CI leaves out: wheel, image, the money benchmark
+	@$(PYTEST) -m release $(ARGS)
 
 bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick for two minutes)
 	@$(BIN)/python -m bench $(ARGS)

@@ -23,11 +23,10 @@ StartService = Callable[[ServiceSpec], Service]
 
 # The files of these folders run for seconds, the rest for up to a minute.
 SHORT = ("tests/unit/", "tests/contract/")
-ALL_SLOW = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.slow\(", re.MULTILINE)
+ALL_MARKED = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.(slow|release)\(", re.MULTILINE)
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/clients/")
 LONGEST = (  # of the slow ones, which begin first
     "tests/browser/test_design.py",
-    "tests/deploy/test_dockerfile.py",
     "tests/docs/test_blocks.py",
     "tests/fault/test_memory.py",
     "tests/fleet/test_failover.py",
@@ -69,7 +68,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     unwanted = {
         "slow": lambda text: "pytest.mark.slow" not in text,
-        "not slow": lambda text: ALL_SLOW.search(text) is not None,
+        "release": lambda text: "pytest.mark.release" not in text,
+        "not slow and not release": lambda text: ALL_MARKED.search(text) is not None,
     }.get(config.option.markexpr)
     return True if unwanted and unwanted(collection_path.read_text()) else None
 

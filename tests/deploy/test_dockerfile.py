@@ -27,7 +27,7 @@ STOP_S = 60.0
 HEALTH_S = 60.0
 DUMP_S = 120.0
 
-pytestmark = pytest.mark.slow(reason="builds what an image holds from scratch")
+builds_image = pytest.mark.release(reason="builds what an image holds from scratch")
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
     shutil.rmtree(folder)
 
 
+@builds_image
 @pytest.mark.timeout(600)  # the packages may have to be downloaded
 def test_image_serves_and_stops(image: Build) -> None:
     """The built program starts with the image's command, passes the image's health check, and stops on its signal."""
@@ -71,6 +72,7 @@ def check_health(programs: Path, port: int) -> int:
     return subprocess.run([programs / python, *moved], timeout=HEALTH_S, check=False, capture_output=True).returncode
 
 
+@builds_image
 def test_health_check_finds_a_dead_service(image: Build) -> None:
     """The health check fails if nothing listens."""
     with socket.socket() as bound:
@@ -78,6 +80,7 @@ def test_health_check_finds_a_dead_service(image: Build) -> None:
         assert check_health(image.inside("/opt/cadenza/bin"), bound.getsockname()[1]) != 0
 
 
+@builds_image
 def test_libraries_are_in_the_image(image: Build) -> None:
     """Every shared library that a package needs is in a package, in the base image, or installed."""
     files = [path for path in image.inside("/opt/cadenza/lib").rglob("*.so*") if path.is_file()]

