@@ -35,7 +35,8 @@ def page(chromium: Browser, service: Service) -> Iterator[Page]:
 def test_a_passkey_is_added_and_signs_in(service: Service, page: Page) -> None:
     """A passkey gives recovery codes, signs in without a password, is a second factor, and can be removed."""
     email = service.create_account(CREDIT_NANO)
-    sign_in(page, email)
+    sign_in_form(page, email)
+    page.wait_for_url(lambda url: "/sign-in" not in url)
     page.goto("/settings/security")
     page.get_by_label("Name").fill("My laptop")
     page.get_by_role("button", name="Add a passkey").click()
