@@ -24,6 +24,7 @@ from tests.environment import environment
 
 ROOT = Path(__file__).parents[1]
 ORDER_BYTES_MAX = 100_000
+COMMAND_S = 240.0
 
 
 class ForkedProcess:
@@ -36,13 +37,20 @@ class ForkedProcess:
         variables: Mapping[str, str],
         out: IO[bytes],
         errors: IO[bytes] | None = None,
+        *,
+        given: IO[bytes] | None = None,
+        server: socket.socket | None = None,
     ) -> None:
-        """Errors go to `out`, too, unless they have a file of their own."""
+        """Errors go to `out`, too, unless they have a file of their own.
+
+        With `given`, its standard input, it has no terminal. `server` is that of another process's tests.
+        """
         self.returncode: int | None = None
         self._lock = threading.Lock()
         order = json.dumps({"args": args, "folder": str(folder), "variables": dict(variables)}).encode()
         self._status, status = os.pipe()
-        socket.send_fds(_server(), [order], [out.fileno(), (errors or out).fileno(), status])
+        files = [out.fileno(), (errors or out).fileno(), status, *([given.fileno()] if given else [])]
+        socket.send_fds(server or fork_server(), [order], files)
         os.close(status)
         self.pid = int(os.read(self._status, 20))
 
@@ -73,7 +81,8 @@ class ForkedProcess:
 
 
 @functools.cache
-def _server() -> socket.socket:
+def fork_server() -> socket.socket:
+    """Takes the orders of this test process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-m", "tests.forked"]
@@ -89,21 +98,27 @@ def _server() -> socket.socket:
     return ours
 
 
+def run_by_server(server: socket.socket, command: list[str]) -> int:
+    """Have a process forked that takes the place of this one, with its files, folder and environment. The exit code."""
+    files = (sys.stdout.buffer, sys.stderr.buffer)
+    return ForkedProcess(command, Path.cwd(), os.environ, *files, given=sys.stdin.buffer, server=server).wait(COMMAND_S)
+
+
 def fork_on_demand(run: Callable[[list[str]], None]) -> None:
     """The server: fork a process for each order, which runs a command, until the tests close the socket."""
     orders = socket.socket(fileno=os.dup(0))
     while True:
-        order, (*files,), *_ = socket.recv_fds(orders, ORDER_BYTES_MAX, 3)
+        order, (*files,), *_ = socket.recv_fds(orders, ORDER_BYTES_MAX, 4)
         _reap()
         if not order:
             return
         if os.fork() == 0:
             orders.close()
-            out, errors, status = files
+            out, errors, status, *given = files
             if _fork_and_watch(status):
                 os._exit(0)
             os.close(status)
-            _settle_in(json.loads(order), out, errors)
+            _settle_in(json.loads(order), out, errors, given)
             _end_without_clean_up(run)
             return
         for file in files:
@@ -143,10 +158,14 @@ def _fork_and_watch(status: int) -> bool:
     return pid != 0
 
 
-def _settle_in(order: dict[str, Any], out: int, errors: int) -> None:
+def _settle_in(order: dict[str, Any], out: int, errors: int, given: list[int]) -> None:
     """Take the files, the folder, the environment and the command line of the order."""
-    with Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
+    if given:
+        os.setsid()  # without a terminal, a password is read from standard input
+    else:
+        given = [os.open(os.devnull, os.O_RDONLY)]
+    os.dup2(given[0], 0)
+    os.close(given[0])
     os.dup2(out, 1)
     os.dup2(errors, 2)
     os.close(out)

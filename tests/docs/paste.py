@@ -1,7 +1,8 @@
 """A terminal for the blocks of a page: a folder with a running service, and programs that do no harm when pasted.
 
-`cadenza` is the real program, but `cadenza serve` takes a free port. `make` only prints what it would do. `pip` does
-not use the network. `curl` is replaced where the machine has none. Answers are shorter than the page asks for.
+`cadenza` is the real program, forked from a process that has imported it, but `cadenza serve` is started by its command
+and takes a free port. `make` only prints what it would do. `pip` does not use the network. `curl` is replaced where the
+machine has none. Answers are shorter than the page asks for.
 """
 
 import contextlib
@@ -17,14 +18,25 @@ from typing import Protocol
 from tests.cli.program import LOADED, PROGRAM, ROOT, wait_until
 from tests.docs.markdown import Block
 from tests.environment import environment
+from tests.forked import fork_server
 
 PASTE_S = 240.0  # a block may have many commands
 DOCS_ADDRESS = "127.0.0.1:8080"
 MAX_TOKENS = re.compile(r"(?<=max_tokens)(\W+)\d+")
 TOKENS = 4  # the embedded model writes some 30 a second
 PASSWORDS = "correct horse battery staple\n" * 10
+CADENZA = f"""#!/bin/sh
+[ "$1" = serve ] && exec "{PROGRAM}" "$@" --port 0
+[ -n "$FORK_SERVER" ] && exec "{sys.executable}" -IS -c '
+import socket, sys
+sys.path.insert(0, "{ROOT}")
+from tests.forked import run_by_server
+sys.exit(run_by_server(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]))
+' "$FORK_SERVER" "{PROGRAM}" "$@"
+exec "{PROGRAM}" "$@"
+"""
 SHIMS = {
-    "cadenza": f'#!/bin/sh\n[ "$1" = serve ] && set -- "$@" --port 0\nexec "{PROGRAM}" "$@"\n',
+    "cadenza": CADENZA,
     "make": f'#!/bin/sh\nexec "{shutil.which("make")}" --dry-run --directory "{ROOT}" "$@"\n',
     "pip": f'#!/bin/sh\nexec "{sys.executable}" -m pip "$@" --no-index --disable-pip-version-check\n',
     "python": f'#!/bin/sh\nexec "{sys.executable}" "$@"\n',
@@ -90,11 +102,13 @@ class Terminal:
 
     def _run(self, block: Block, command: list[str]) -> str:
         output = self._scratch / "output"
+        server = fork_server().fileno() if sys.platform == "linux" else None
         with output.open("wb") as out:
             process = subprocess.Popen(
                 ["env", *command],  # finds the program on the PATH of the terminal
                 cwd=self._server.folder,
-                env=self._variables,
+                env=self._variables | {"FORK_SERVER": str(server or "")},
+                pass_fds=[server] if server else [],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
