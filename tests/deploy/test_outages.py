@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow(reason="waits for alerts of a real Prometheus")
 HEALTHY_SCRAPES = 10
 FIRES_S = 90.0
 ALL_S = 300.0  # for the panels: all that was seen
-PAUSE_S = 0.1  # of a client between two requests
+PAUSE_S = 0.25  # of a client between two requests
 BUSY_MACHINE = {"CadenzaDown", "CadenzaLoopLags"}  # may fire if the tests have too little CPU
 COSTS = 'cost_input = "0.20"\ncost_output = "0.60"\n'
 QUESTION = [{"role": "user", "content": "Search the web: who won the race yesterday?"}]
