@@ -107,6 +107,7 @@ def test_the_budget_is_not_passed(tmp_path: Path, upstream: LoopbackUpstream) ->
     assert sorted(asked_cases(upstream)) == sorted((model, n) for model in ("old", "new") for n in range(1, CASES + 1))
 
 
+@pytest.mark.slow(reason="interrupts a long run of the command")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_goes_on(tmp_path: Path, upstream: LoopbackUpstream, number: signal.Signals) -> None:
     """After Ctrl-C and kill -9 the same command asks only what is not recorded, and reaches the same verdict."""

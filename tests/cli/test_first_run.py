@@ -182,6 +182,7 @@ def test_second_start_shows_no_key(furnished: Path) -> None:
     assert "$CADENZA_API_KEY" in shown
 
 
+@pytest.mark.slow(reason="the real model is loaded")
 def test_stop_while_the_model_loads(furnished: Path) -> None:
     """A server that is stopped while its model loads leaves no process behind."""
     with serving(furnished) as server:
@@ -192,6 +193,7 @@ def test_stop_while_the_model_loads(furnished: Path) -> None:
         assert not is_alive(model)
 
 
+@pytest.mark.slow(reason="the real model is loaded")
 def test_model_ends_with_a_killed_server(furnished: Path) -> None:
     """When the server is killed, the process of the model ends by itself."""
     with serving(furnished) as server:

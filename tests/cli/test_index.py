@@ -321,6 +321,7 @@ def is_stopped(process: subprocess.Popen[str]) -> bool:
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0] in "TZ"
 
 
+@pytest.mark.slow(reason="a long run of the command")
 def test_a_run_that_is_stopped_leaves_a_good_index(tmp_path: Path) -> None:
     """After Ctrl-C the files so far are indexed, the exit code says so, and the next run does the rest."""
     with begun_run(tmp_path) as process:
@@ -342,6 +343,7 @@ def files_so_far(folder: Path) -> int:
     return 0
 
 
+@pytest.mark.slow(reason="a long run of the command")
 def test_a_second_run_at_the_same_time_says_so(tmp_path: Path) -> None:
     """While a run works, another one ends with a sentence, and the first one finishes."""
     with begun_run(tmp_path) as process:

@@ -37,6 +37,7 @@ from tests.service_config import CHARACTER, RouteSpec, ServiceSpec
 SECRET = "zyxel-forty-two"
 CASES = [[f"s{number}", f"{SECRET} {number}?", "Paris"] for number in range(4)]
 COSTS = 'cost_input = "1.00"\ncost_output = "2.00"\n'
+runs_inspect = pytest.mark.slow(reason="starts a program for each side of a comparison")
 
 
 @pytest.fixture
@@ -81,6 +82,7 @@ def evaluate(settings: Settings, asked: InspectOrder, budget_nano: int = 10**12)
     return asyncio.run(evaluate_with_inspect(settings, version, candidate, asked, budget_nano))
 
 
+@runs_inspect
 def test_task(tmp_path: Path, temporary: Path, upstreams: tuple[LoopbackUpstream, LoopbackUpstream]) -> None:
     """Both sides answer every sample with the class's character; scores, tokens and costs are compared in pairs."""
     found, verdict = evaluate(configured(tmp_path, upstreams), order(tmp_path))
@@ -97,6 +99,7 @@ def test_task(tmp_path: Path, temporary: Path, upstreams: tuple[LoopbackUpstream
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a child that ends with its parent")
+@runs_inspect
 def test_killed_command(tmp_path: Path, temporary: Path, upstreams: tuple[LoopbackUpstream, LoopbackUpstream]) -> None:
     """Kill -9 ends Inspect too. The next command deletes what both left behind, and nothing that is in use."""
     upstreams[0].always(Sse([Wait()]))
@@ -126,6 +129,7 @@ def test_killed_command(tmp_path: Path, temporary: Path, upstreams: tuple[Loopba
         assert list(temporary.iterdir()) == [used]
 
 
+@runs_inspect
 def test_faults_and_budget(
     tmp_path: Path, temporary: Path, upstreams: tuple[LoopbackUpstream, LoopbackUpstream]
 ) -> None:
@@ -139,6 +143,7 @@ def test_faults_and_budget(
     assert list(temporary.iterdir()) == []
 
 
+@runs_inspect
 @pytest.mark.parametrize(
     ("task", "message"),
     [

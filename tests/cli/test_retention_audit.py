@@ -32,6 +32,7 @@ DELETED = {
 }
 SERVED = ("chat, plain", "chat, tools", "chat, file", "answer")
 END_S = 60.0
+audits = pytest.mark.slow(reason="an audit sends 180 needles, and searches every place for them")
 
 
 def found(done: Done) -> dict[str, Any]:
@@ -64,6 +65,7 @@ class LeakingUpstream:
         return Good().steps(request)
 
 
+@audits
 def test_no_content_stays(audited: Deployment) -> None:
     """On SQLite, nothing is found of 180 needles but what is stored by design, and the report says so."""
     report = audited.folder / "audit.md"
@@ -85,6 +87,7 @@ def test_no_content_stays(audited: Deployment) -> None:
     assert "Nothing that was sent was found where it must not be." in page
 
 
+@audits
 def test_leaks_of_a_running_service_are_found(
     shared_upstream: LoopbackUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +115,7 @@ def test_leaks_of_a_running_service_are_found(
     assert [account["email"] for account in accounts if "audit.invalid" in account["email"]] == []
 
 
+@audits
 def test_an_interrupted_audit_leaves_nothing(tmp_path: Path) -> None:
     """After SIGTERM, the service of the audit has ended, and its folder is removed."""
     variables = environment(TMPDIR=str(tmp_path))

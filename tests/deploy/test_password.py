@@ -12,6 +12,7 @@ from tests.postgres import running_postgres
 from tests.service import CLI_S, program, wait_until
 
 PASSWORD = "correct horse battery staple"
+pytestmark = pytest.mark.slow(reason="starts a Postgres of its own")
 RULES = "local all postgres trust\nlocal all all scram-sha-256\n"
 
 

@@ -17,6 +17,7 @@ from tests.loopback import LoopbackUpstream
 
 SWITCHES = 6
 VERSIONS = "SELECT request_id, version FROM usage"
+pytestmark = pytest.mark.slow(reason="a fleet under load")
 MODELS = {1: "loopback-forte", 2: ROUTE.model}
 
 
