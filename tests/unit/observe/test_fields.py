@@ -39,8 +39,9 @@ def written(**fields: Any) -> dict[str, Any]:
 
 def is_of_log(node: ast.expr) -> bool:
     """Whether it is a method of the log that writes a line."""
-    *_, owner, method = "", *ast.unparse(node).split(".")
-    return owner in {"log", "_log"} and method in LEVELS
+    if not (isinstance(node, ast.Attribute) and node.attr in LEVELS):
+        return False
+    return ast.unparse(node.value).rpartition(".")[2] in {"log", "_log"}
 
 
 def log_calls() -> Iterator[tuple[str, ast.Call]]:

@@ -1,6 +1,7 @@
 """Markdown that arrives in pieces is rendered block by block, as the whole would be, at linear cost."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -76,12 +77,14 @@ class Run:
     def feed(self, *pieces: str) -> str:
         """The HTML of what is complete after these pieces."""
         before = len(self.parts)
-        with asyncio.Runner() as runner:
-            for piece in pieces:
-                self.stream.feed(piece)
-                if self.stream.is_due:
-                    self.parts += runner.run(self.stream.render())
+        asyncio.run(self._feed(pieces))
         return "".join(part.html for part in self.parts[before:])
+
+    async def _feed(self, pieces: Sequence[str]) -> None:
+        for piece in pieces:
+            self.stream.feed(piece)
+            if self.stream.is_due:
+                self.parts += await self.stream.render()
 
     def end(self) -> str:
         """The HTML of the whole text."""
