@@ -8,8 +8,6 @@ from cadenza.gateway.relay import ReplyHead
 from cadenza.grounding.answer import CitationFinder
 from cadenza.grounding.material import Grounding, ShownFile
 from cadenza.grounding.search.records import Source
-from cadenza.observe import make_log
-from cadenza.web.chat.markdown.process import MarkdownRenderer
 from cadenza.web.chat.relay import ChatEvents
 
 PAGE = Source("https://example.org/a", "A page", "Its text")
@@ -19,7 +17,7 @@ DOCUMENT = Source("local:travel.md", "Travel", "Its text")
 
 def events_with(*sources: Source) -> ChatEvents:
     head = ReplyHead("chatcmpl-one", 1, "forte", Price(1, 1), grounding=Grounding(sources=sources))
-    return ChatEvents(head, MarkdownRenderer(make_log()).stream("account"))
+    return ChatEvents(head)
 
 
 def citation(source: Source, start: int) -> dict[str, Any]:
@@ -45,7 +43,7 @@ def test_the_start_names_the_files_that_were_read_in_part() -> None:
     """Their names and parts; nothing if there are none."""
     cut_files = (ShownFile("a.pdf", "page 3 of 9"),)
     head = ReplyHead("chatcmpl-one", 1, "forte", Price(1, 1), grounding=Grounding(cut_files=cut_files))
-    sent = ChatEvents(head, MarkdownRenderer(make_log()).stream("account")).role()
+    sent = ChatEvents(head).role()
     assert json.loads(sent.removeprefix(b"data: "))["read"] == [{"name": "a.pdf", "shown": "page 3 of 9"}]
     assert b"read" not in events_with().role()
 

@@ -9,16 +9,16 @@ from cadenza.core.chat import call_object, usage_object
 from cadenza.core.records import FinishReason, Usage
 from cadenza.core.tool_calls import ToolCallDelta
 
-_ENCODE = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
 
 
 class Events(Protocol):
     """Encodes what happens in a streamed reply: the bytes that the client is sent."""
 
+    content: bytes  # the format of a text, which is given as JSON
+
     def role(self) -> bytes:
         """The reply begins."""
-
-    def content(self, text: str, /) -> bytes: ...
 
     def call(self, delta: ToolCallDelta, /) -> bytes: ...
 
@@ -45,29 +45,26 @@ class Chunks:
             {"id": completion_id, "object": "chat.completion.chunk", "created": created, "model": class_id}
         )
         start = b"data: " + head[:-1].replace(b"%", b"%%") + b',"choices":['
-        self._content = start + b'{"index":0,"delta":{"content":%b},"finish_reason":null}]}\n\n'
+        self.content = start + b'{"index":0,"delta":{"content":%b},"finish_reason":null}]}\n\n'
         self._choice = start + b'{"index":0,"delta":%b,"finish_reason":%b}]}\n\n'
         self._usage = start + b'],"usage":%b}\n\n'
 
     def role(self) -> bytes:
         return self._choice % (b'{"role":"assistant","content":""}', b"null")
 
-    def content(self, text: str) -> bytes:
-        return self._content % _ENCODE(text)
-
     def call(self, delta: ToolCallDelta) -> bytes:
         """One delta per chunk: some clients read only the first element of `tool_calls`."""
-        return self._choice % (_ENCODE({"tool_calls": [call_object(delta)]}), b"null")
+        return self._choice % (encode({"tool_calls": [call_object(delta)]}), b"null")
 
     def extras(self, extras: Mapping[str, Any]) -> bytes:
         """A refusal or reasoning."""
-        return self._choice % (_ENCODE(extras), b"null")
+        return self._choice % (encode(extras), b"null")
 
     def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
-        return self._choice % (_ENCODE({"annotations": annotations}), b"null")
+        return self._choice % (encode({"annotations": annotations}), b"null")
 
     def finish(self, reason: FinishReason) -> bytes:
         return self._choice % (b"{}", b'"%b"' % reason.encode())
 
     def usage(self, usage: Usage, cost_nano: int | None = None) -> bytes:
-        return self._usage % _ENCODE(usage_object(usage, cost_nano))
+        return self._usage % encode(usage_object(usage, cost_nano))

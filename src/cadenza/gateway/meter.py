@@ -41,7 +41,6 @@ class UsageMeter(Content, msgspec.Struct, eq=False):
     has_calls: bool = False  # the reply makes tool calls
     has_delivered: bool = False
     uncounted: StringIO | None = None  # from the first text on; a list of short texts would take ten times the memory
-    kept_chars: int = 0  # of `uncounted`
     tail: str = ""  # the end of what was counted: its tokens depend on what follows
     tokens_before_tail: int = 0
     tokens: int = 0
@@ -50,9 +49,13 @@ class UsageMeter(Content, msgspec.Struct, eq=False):
         """The client was sent this text. It is counted when a count is needed, not with every chunk."""
         if self.uncounted is None:
             self.uncounted, self.has_delivered = StringIO(), True
-        self.kept_chars += self.uncounted.write(text)
-        if self.kept_chars > UNCOUNTED_CHARS_MAX and self.prompt.tokenizer.is_loaded:
+        self.uncounted.write(text)
+        if self.uncounted.tell() > UNCOUNTED_CHARS_MAX and self.prompt.tokenizer.is_loaded:
             self._count_delivered()
+
+    @property
+    def kept_chars(self) -> int:
+        return self.uncounted.tell() if self.uncounted else 0
 
     def bound(self, window_tokens: int) -> None:
         """A route with this window answers. If a second one continues the reply, the larger window counts."""
@@ -127,7 +130,7 @@ class UsageMeter(Content, msgspec.Struct, eq=False):
     def _count_delivered(self) -> int:
         if self.uncounted and self.kept_chars:
             self.tail += self.uncounted.getvalue()
-            self.uncounted, self.kept_chars = StringIO(), 0
+            self.uncounted = StringIO()
             if end := _last_word(self.tail):
                 self.tokens_before_tail += self.prompt.tokenizer.count(self.tail[:end])
                 self.tail = self.tail[end:]

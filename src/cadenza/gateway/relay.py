@@ -18,7 +18,7 @@ from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, text_of_calls
 from cadenza.gateway.answers import Answers, error_event
-from cadenza.gateway.chunks import Chunks, Events
+from cadenza.gateway.chunks import Chunks, Events, encode
 from cadenza.gateway.meter import UsageMeter
 from cadenza.grounding.answer import GroundedStream, ground_whole
 from cadenza.grounding.material import NO_GROUNDING, Grounding
@@ -149,7 +149,7 @@ class StreamRelay:
             # A client or an upstream that gives up ends a gap too.
             self._exchange.gap_s = max(self._exchange.gap_s, time.monotonic() - self._sent_s)
         if self._grounded:
-            self._take_answer(self._grounded.end())
+            self._take_text(self._grounded.end())
         self.flush()
         if self._meter.needs_count and (fault is None or self._meter.has_delivered):
             await self._meter.count()
@@ -172,16 +172,13 @@ class StreamRelay:
         if piece.extras is not NO_EXTRAS and piece.extras:
             self._unsent.append((self._events.extras(piece.extras), text_of_extras(piece.extras)))
         if content := piece.content:
-            if self._grounded:
-                self._take_answer(self._grounded.take(content))
-            else:
-                self._unsent.append((self._events.content(content), content))
+            self._take_text(self._grounded.take(content) if self._grounded else content)
         if piece.calls and self._calls:
             self._take_calls(self._calls.take(piece.calls))
 
-    def _take_answer(self, text: str) -> None:
+    def _take_text(self, text: str) -> None:
         if text:
-            self._unsent.append((self._events.content(text), text))
+            self._unsent.append((self._events.content % encode(text), text))
 
     def _take_calls(self, deltas: list[ToolCallDelta]) -> None:
         if deltas:
@@ -189,13 +186,14 @@ class StreamRelay:
             self._meter.has_calls = True
 
     def take_texts(self, texts: list[str]) -> bool:
-        if self._grounded:
+        if self._grounded is not None:
             for text in texts:
-                self._take_answer(self._grounded.take(text))
+                self._take_text(self._grounded.take(text))
             return self.flush()
+        content = self._events.content
         if len(texts) == 1:
-            return self._send(self._events.content(texts[0]), texts[0])
-        return self._send(b"".join(map(self._events.content, texts)), "".join(texts))
+            return self._send(content % encode(texts[0]), texts[0])
+        return self._send(b"".join(map(content.__mod__, map(encode, texts))), "".join(texts))
 
     def flush(self) -> bool:
         """Send everything that arrived together in one write. False if the client is congested."""

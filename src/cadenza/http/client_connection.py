@@ -27,8 +27,7 @@ SMALL_PARTS = 1000  # parts that may be smaller before the average counts
 SLICE_BYTES = 256 * 1024
 Pieces = Sequence[bytes | memoryview]
 
-STOP = 0.0
-Receiver = Callable[[bytes], float]  # takes a part of the body; the deadline for the next part, or STOP
+Receiver = Callable[[bytes], bool]  # takes a part of the body; False if it wants no more for now
 
 
 class Broken(Exception):
@@ -72,9 +71,11 @@ class ClientConnection(asyncio.Protocol):
         self.headers: dict[bytes, bytes] = {}
         self._state = IDLE
         self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
         self._deadline = Deadline(self._loop, self._expire)
         self._waiter: asyncio.Future[None] | None = None
         self._receiver: Receiver | None = None
+        self._idle_s = self._end_s = math.inf  # how long it waits for a part, and until when for the last one
         self._buffer: list[bytes] = []  # parts of the body
         self._buffered_bytes = 0  # of those that wait for a receiver
         self._parser = httptools.HttpResponseParser(self)
@@ -117,20 +118,18 @@ class ClientConnection(asyncio.Protocol):
             raise
         await head_arrived
 
-    async def receive(self, receiver: Receiver, deadline_s: float = math.inf) -> bool:
-        """Hand the body to the receiver, part by part, until it says STOP (True) or the body ends (False).
+    async def receive(self, receiver: Receiver, deadline_s: float = math.inf, idle_s: float = math.inf) -> bool:
+        """Hand the body to the receiver, part by part, until it wants no more (True) or the body ends (False).
 
-        TimeoutError at the deadline, which the receiver moves with each part; Broken if the body breaks off.
+        TimeoutError at the deadline, or if no part arrives for `idle_s`; Broken if the body breaks off.
         """
         while self._buffer:
-            deadline_s = receiver(self.take_arrived())
-            if deadline_s == STOP:
+            if not receiver(self.take_arrived()):
                 return True
-        self._receiver = receiver
+        self._receiver, self._idle_s, self._end_s = receiver, idle_s, deadline_s
         try:
             while self._receiver is not None and self._state is not COMPLETE:
-                await self._news(deadline_s)
-                deadline_s = self._deadline.at_s
+                await self._news(min(deadline_s, self._clock() + idle_s))
             return self._receiver is None
         finally:
             self._receiver = None
@@ -149,7 +148,7 @@ class ClientConnection(asyncio.Protocol):
         return data
 
     def is_usable(self) -> bool:
-        is_fresh = self._loop.time() - self._idle_since_s < IDLE_S_MAX
+        is_fresh = self._clock() - self._idle_since_s < IDLE_S_MAX
         return is_fresh and self._state is IDLE and not self._transport.is_closing()
 
     def end_exchange(self) -> bool:
@@ -157,7 +156,7 @@ class ClientConnection(asyncio.Protocol):
         is_read = self._state is COMPLETE and not self._buffer and not self._transport.get_write_buffer_size()
         if is_read and self._keeps_alive and not self._transport.is_closing():
             self._state = EXCHANGE_ENDED[self._state]
-            self._idle_since_s = self._loop.time()
+            self._idle_since_s = self._clock()
             return True
         self.abort()
         return False
@@ -173,7 +172,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _news(self, deadline_s: float) -> asyncio.Future[None]:
-        """To be awaited: done when the head, the end of the body, a STOP or an error arrives; TimeoutError if late."""
+        """To be awaited: done when the head or the end of the body arrives or the receiver stops; or TimeoutError."""
         if self._state is BROKEN:
             raise Broken
         deadline = self._deadline
@@ -196,22 +195,15 @@ class ClientConnection(asyncio.Protocol):
             else:
                 waiter.set_result(None)
 
-    def _hand_over(self, receiver: Receiver, data: bytes) -> None:
-        """Give the receiver a part of the body, and note its deadline for the next part."""
-        try:
-            deadline_s = receiver(data)
-        except Exception as error:  # noqa: BLE001 it is raised again in the task that receives
-            self._receiver = None
-            self._wake(error)
-            return
-        deadline = self._deadline
-        if deadline_s >= deadline.at_s:  # the usual case
-            deadline.at_s = deadline_s
-        elif deadline_s == STOP:
-            self._receiver = None
-            self._wake()
-        else:
-            deadline.set(deadline_s)
+    def _expects_head(self) -> bool:
+        """False for bytes that no request asked for."""
+        if self._state is AWAITING_BYTE:
+            self._state = FIRST_BYTE[self._state]
+        return self._state is READING_HEAD
+
+    def _stop_receiving(self, error: Exception | None = None) -> None:
+        self._receiver = None
+        self._wake(error)
 
     def _note_buffered(self, size_bytes: int) -> None:
         """Parts of the body wait for a receiver. If they are many, stop reading."""
@@ -235,12 +227,9 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         state = self._state
-        if state is not READING_BODY:
-            if state is AWAITING_BYTE:
-                self._state = FIRST_BYTE[state]
-            elif state is not READING_HEAD:  # bytes that no request asked for
-                self._close()
-                return
+        if state is not READING_BODY and not self._expects_head():
+            self._close()
+            return
         parts = self._buffer
         kept = len(parts)
         is_http = True
@@ -253,8 +242,19 @@ class ClientConnection(asyncio.Protocol):
             is_http = is_http and self._overhead_bytes <= HEAD_BYTES_MAX
         else:
             self._overhead_bytes = 0
-            if receiver := self._receiver:
-                self._hand_over(receiver, parts.pop() if len(parts) == 1 else self.take_arrived())
+            receiver = self._receiver
+            if receiver is not None:
+                try:
+                    wants_more = receiver(parts.pop() if len(parts) == 1 else self.take_arrived())
+                except Exception as error:  # noqa: BLE001 it is raised again in the task that receives
+                    self._stop_receiving(error)
+                else:
+                    if wants_more:
+                        clock, end_s = self._clock, self._end_s  # called as `self._clock()` it takes half as long again
+                        next_s = clock() + self._idle_s
+                        self._deadline.at_s = next_s if next_s < end_s else end_s  # no earlier than it was
+                    else:
+                        self._stop_receiving()
             elif self._state is READING_BODY:
                 self._note_buffered(sum(map(len, parts[kept:])))
         if self._state is not state and self.status:  # the head or the body is complete
@@ -335,11 +335,11 @@ async def read_body(response: ClientConnection, deadline_s: float, bytes_max: in
         return whole
     parts, size_bytes = list[bytes](), 0
 
-    def keep(data: bytes) -> float:
+    def keep(data: bytes) -> bool:
         nonlocal size_bytes
         parts.append(data)
         size_bytes += len(data)
-        return deadline_s if size_bytes <= bytes_max else STOP
+        return size_bytes <= bytes_max
 
     await response.receive(keep, deadline_s)
     return b"".join(parts)

@@ -227,7 +227,8 @@ class Exchange(msgspec.Struct, eq=False):
         """
         if self.state is not STREAMING:
             return WRITE[self.state] is STREAMING  # False, or a KeyError
-        self.transport.write(data if self.request.is_http_1_0 or not data else b"%x\r\n%b\r\n" % (len(data), data))
+        write = self.transport.write  # Python 3.11 is slow to call what an instance has as a method
+        write(data if self.request.is_http_1_0 or not data else b"%x\r\n%b\r\n" % (len(data), data))
         self.last_write_s = time.monotonic()
         return True
 

@@ -16,12 +16,12 @@ from cadenza.core.content import Content
 from cadenza.core.errors import RateLimited
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
-from cadenza.http.client_connection import STOP, Broken, ClientConnection, Unanswered, read_body
+from cadenza.http.client_connection import Broken, ClientConnection, Unanswered, read_body
 from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
 from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
 from cadenza.upstreams.reader import EXTRAS, read_models, read_whole
-from cadenza.upstreams.stream import ANSWERING, BEGINNING, ENDED, FINISHED, ReplyStream
+from cadenza.upstreams.stream import BEGINNING, ENDED, FINISHED, ReplyStream
 from cadenza.upstreams.writer import RequestWriter
 
 OK = 200
@@ -116,9 +116,10 @@ async def open_http_reply(
             if response.status != OK:
                 raise await read_error(response, min(deadline_s, clock() + ERROR_BODY_S))
             if b"event-stream" in response.headers.get(b"content-type", b"").lower():
-                stream = ReplyStream(bounds, extras)
-                early = await read_beginning(response, stream, deadline_s)
-                return StreamedReply(http, response, stream, early, clock, timeouts.idle_s, now_s + total_s)
+                early = Collector()
+                stream = ReplyStream(bounds, early, extras)
+                await read_beginning(response, stream, early, deadline_s)
+                return StreamedReply(http, response, stream, early.pieces, clock, timeouts.idle_s, now_s + total_s)
             whole = response.take_whole()
             if whole is None:
                 whole = await read_body(response, deadline_s, bounds.size_bytes)
@@ -156,23 +157,20 @@ async def read_error(response: ClientConnection, deadline_s: float) -> Fault:
     return classify_error(response.status, response.headers.get(b"retry-after"), body)
 
 
-async def read_beginning(response: ClientConnection, stream: ReplyStream, deadline_s: float) -> list[Piece]:
-    """Read until the model has begun to answer; TimeoutError at the deadline."""
-    early = Collector()
+async def read_beginning(response: ClientConnection, stream: ReplyStream, early: Collector, deadline_s: float) -> None:
+    """Read until the model has begun to answer, into `early`; TimeoutError at the deadline."""
 
-    def keep(data: bytes) -> float:
-        stream.feed(data, early)
-        if stream.phase is not BEGINNING:
-            return STOP
-        early.pieces = [piece for piece in early.pieces if piece.usage or piece.has_bad_usage][-1:]
-        return deadline_s
+    def keep(data: bytes) -> bool:
+        is_beginning = stream.feed(data)
+        if is_beginning:
+            early.pieces = [piece for piece in early.pieces if piece.usage or piece.has_bad_usage][-1:]
+        return is_beginning
 
     while stream.phase is BEGINNING:
         if not await response.receive(keep, deadline_s):
-            stream.end_of_body(early.take)
+            stream.end_of_body()
     if stream.fault and not any(piece.has_begun for piece in early.pieces):
         raise stream.fault
-    return early.pieces
 
 
 class WholeReply(Content, msgspec.Struct, frozen=True):
@@ -207,7 +205,7 @@ class StreamedReply(Content, msgspec.Struct, eq=False):
                 # Read the few bytes after [DONE], so that the connection can be reused. No client waits for this.
                 deadline_s = self.clock() + READ_TO_END_S
                 with suppress(TimeoutError, Broken):
-                    await self.response.receive(lambda _: deadline_s, deadline_s)
+                    await self.response.receive(lambda _: True, deadline_s)
         finally:
             self.http.release(self.response)
 
@@ -216,34 +214,20 @@ class StreamedReply(Content, msgspec.Struct, eq=False):
         for piece in self.early:
             sink.take(piece)
         self.early.clear()
-
-        def receive(data: bytes) -> float:
-            """Feed a part of the body to the sink; return the deadline for the next part, or STOP."""
-            if not stream.feed(data, sink):
-                return STOP
-            if stream.phase is not ANSWERING:
-                return STOP if stream.phase is ENDED else self._next_deadline()
-            next_s = clock() + idle_s
-            return next_s if next_s < self.deadline_s else self.deadline_s
-
+        stream.sink = sink
         while True:
             if not sink.flush():
                 await sink.drain()
             if stream.phase is ENDED:
                 break
+            if stream.phase is FINISHED:  # the wait for the usage is short
+                self.deadline_s = min(self.deadline_s, clock() + min(idle_s, AFTER_FINISH_S))
             try:
-                if not await self.response.receive(receive, self._next_deadline()):
-                    stream.end_of_body(sink.take)
+                if not await self.response.receive(stream.feed, self.deadline_s, idle_s):
+                    stream.end_of_body()
             except TimeoutError:
                 stream.end(FaultKind.OVERLONG if clock() >= self.deadline_s else FaultKind.TIMED_OUT)
             except Broken:
                 stream.end(FaultKind.TRUNCATED)
         if stream.fault:
             raise stream.fault
-
-    def _next_deadline(self) -> float:
-        """The time by which the next part must arrive. After the finish reason, the wait for the usage is short."""
-        now_s, idle_s = self.clock(), self.idle_s
-        if self.stream.phase is FINISHED:
-            self.deadline_s = min(self.deadline_s, now_s + min(idle_s, AFTER_FINISH_S))
-        return min(self.deadline_s, now_s + idle_s)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import os
 import resource
 import socket
@@ -14,7 +13,7 @@ from typing import Self
 import msgspec
 
 from cadenza.http.client import HttpClient
-from cadenza.http.client_connection import STOP, ClientConnection
+from cadenza.http.client_connection import ClientConnection
 from tests.loopback import Request, read_request
 
 WAIT_S = 30.0  # for anything that must happen; generous, since the machine may be busy
@@ -143,9 +142,9 @@ async def read_part(response: ClientConnection) -> bytes | None:
     """The next part of the body; None at its end."""
     parts = list[bytes]()
 
-    def take(part: bytes) -> float:
+    def take(part: bytes) -> bool:
         parts.append(part)
-        return STOP
+        return False
 
     was_stopped = await response.receive(take)
     assert len(parts) == was_stopped
@@ -156,9 +155,9 @@ async def read_all(response: ClientConnection) -> bytes:
     """The rest of the body, in one go."""
     parts = list[bytes]()
 
-    def take(part: bytes) -> float:
+    def take(part: bytes) -> bool:
         parts.append(part)
-        return math.inf
+        return True
 
     assert not await response.receive(take)
     return b"".join(parts)

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from cadenza.http.client import PRUNE_S
-from cadenza.http.client_connection import HEAD_BYTES_MAX, IDLE_S_MAX, STOP, Broken, ClientConnection, Unanswered
+from cadenza.http.client_connection import HEAD_BYTES_MAX, IDLE_S_MAX, Broken, ClientConnection, Unanswered
 from tests.unit.http.peer import (
     LOCALHOST,
     WAIT_S,
@@ -549,30 +549,8 @@ async def test_a_request_that_outlives_the_client() -> None:
         await client_leaves(peer)
 
 
-async def test_a_receiver_moves_its_deadline() -> None:
-    """Each part moves the deadline for the next one; where none comes in time, TimeoutError is raised."""
-    loop = asyncio.get_running_loop()
-    received = list[bytes]()
-
-    async def script(visit: Visit) -> None:
-        await visit.request()
-        await visit.say(CHUNKED, b"3\r\none\r\n", b"3\r\ntwo\r\n")
-        await visit.until_left()
-
-    def take(part: bytes) -> float:
-        received.append(part)
-        return loop.time() + (0.05 if len(received) == 2 else WAIT_S)
-
-    async with asyncio.timeout(WAIT_S), talking(script) as (client, peer):
-        async with client.request("POST", "/", b"", WAIT_S) as response:
-            with pytest.raises(TimeoutError):
-                await response.receive(take, loop.time() + WAIT_S)
-        assert received == [b"one", b"two"]
-        await client_leaves(peer)
-
-
 async def test_a_receiver_that_stops_is_called_again() -> None:
-    """After STOP the parts are kept for the next receiver, and the end of the body is told apart from a stop."""
+    """After a stop the parts are kept for the next receiver, and the end of the body is told apart from a stop."""
     async with (
         asyncio.timeout(WAIT_S),
         talking(always(CHUNKED + b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")) as (client, _peer),
@@ -580,9 +558,9 @@ async def test_a_receiver_that_stops_is_called_again() -> None:
     ):
         received = list[bytes]()
 
-        def take(part: bytes) -> float:
+        def take(part: bytes) -> bool:
             received.append(part)
-            return STOP
+            return False
 
         while await response.receive(take):
             assert received
@@ -602,7 +580,7 @@ async def test_an_error_of_the_receiver_is_raised(is_buffered: bool) -> None:
         await visit.say(b"3\r\ntwo\r\n")
         await visit.until_left()
 
-    def fail(_part: bytes) -> float:
+    def fail(_part: bytes) -> bool:
         raise ZeroDivisionError
 
     async with asyncio.timeout(WAIT_S), talking(script) as (client, peer):

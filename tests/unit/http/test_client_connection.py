@@ -1,11 +1,12 @@
 """The client's end of a connection, fed by hand: one read may bring a part of the body and its end."""
 
 import asyncio
-import math
 
 import pytest
 
-from cadenza.http.client_connection import HEAD_BYTES_MAX, STOP, Broken, ClientConnection
+from cadenza.http.client_connection import HEAD_BYTES_MAX, Broken, ClientConnection
+from tests.unit.upstreams.asks import on_asyncio
+from tests.unit.upstreams.clock import Clock
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 PART = b"2\r\nhi\r\n"
@@ -43,11 +44,11 @@ async def open_response() -> tuple[ClientConnection, RecordingTransport]:
 
 
 class Parts(list[bytes]):
-    """A receiver that keeps every part and sets no deadline."""
+    """A receiver that keeps every part."""
 
-    def keep(self, data: bytes) -> float:
+    def keep(self, data: bytes) -> bool:
         self.append(data)
-        return math.inf
+        return True
 
 
 async def test_a_part_is_handed_over_before_the_bytes_behind_it_break_the_response() -> None:
@@ -67,7 +68,7 @@ async def test_an_exception_of_the_receiver_is_raised_though_the_response_ends_w
     """A receiver that fails at the last part of a body fails its caller, although the body ends in the same read."""
     connection, _ = await open_response()
 
-    def fail(_data: bytes) -> float:
+    def fail(_data: bytes) -> bool:
         raise ZeroDivisionError
 
     receiving = asyncio.create_task(connection.receive(fail))
@@ -102,13 +103,13 @@ async def test_bytes_behind_a_complete_response_do_not_spoil_it() -> None:
 
 
 async def test_a_receiver_that_stops_is_not_given_the_next_part() -> None:
-    """Parts that arrive after STOP wait for the next call, and the end of the body after them."""
+    """Parts that arrive after a stop wait for the next call, and the end of the body after them."""
     connection, _ = await open_response()
     parts = list[bytes]()
 
-    def keep_one(data: bytes) -> float:
+    def keep_one(data: bytes) -> bool:
         parts.append(data)
-        return STOP
+        return False
 
     receiving = asyncio.create_task(connection.receive(keep_one))
     await asyncio.sleep(0)
@@ -119,3 +120,35 @@ async def test_a_receiver_that_stops_is_not_given_the_next_part() -> None:
     assert await connection.receive(keep_one)
     assert not await connection.receive(keep_one)
     assert parts == [b"hi", b"hi"]
+
+
+@on_asyncio
+async def test_each_part_moves_the_deadline_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part gives the next one the whole idle time; if none arrives in it, TimeoutError is raised."""
+    clock = Clock(asyncio.get_running_loop(), monkeypatch, is_stopped=True)
+    connection, _ = await open_response()
+    receiving = asyncio.create_task(connection.receive(Parts().keep, idle_s=10))
+    for _ in range(3):
+        await clock.leap(9)
+        connection.data_received(PART)
+    await clock.leap(9)
+    assert not receiving.done()
+    await clock.leap(1)
+    with pytest.raises(TimeoutError):
+        await receiving
+
+
+@on_asyncio
+async def test_no_part_moves_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that keep arriving do not prevent the TimeoutError at the deadline of the whole body."""
+    loop = asyncio.get_running_loop()
+    clock = Clock(loop, monkeypatch, is_stopped=True)
+    connection, _ = await open_response()
+    receiving = asyncio.create_task(connection.receive(Parts().keep, loop.time() + 25, 10))
+    for _ in range(3):
+        await clock.leap(8)
+        connection.data_received(PART)
+    assert not receiving.done()
+    await clock.leap(1)
+    with pytest.raises(TimeoutError):
+        await receiving

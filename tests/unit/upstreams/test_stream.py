@@ -29,11 +29,12 @@ def text_event(text: str) -> bytes:
 
 def read_stream(*parts: bytes, events_max: int = MANY, ends: bool = True) -> tuple[list[Piece], ReplyStream]:
     """The pieces of these reads, and the stream after them."""
-    stream, sink = ReplyStream(ReplyBounds(events_max, MANY_BYTES)), Collector()
+    sink = Collector()
+    stream = ReplyStream(ReplyBounds(events_max, MANY_BYTES), sink)
     for part in parts:
-        stream.feed(part, sink)
+        stream.feed(part)
     if ends:
-        stream.end_of_body(sink.take)
+        stream.end_of_body()
     return sink.pieces, stream
 
 
@@ -251,7 +252,7 @@ def test_an_exception_of_the_sink_reaches_the_caller() -> None:
         def take(self, piece: Piece) -> None:
             raise ZeroDivisionError
 
-    stream = ReplyStream(ReplyBounds(MANY, MANY_BYTES))
+    stream = ReplyStream(ReplyBounds(MANY, MANY_BYTES), RefusingSink())
     with pytest.raises(ZeroDivisionError):
-        stream.feed(text_event("Hi"), RefusingSink())
+        stream.feed(text_event("Hi"))
     assert stream.fault is None

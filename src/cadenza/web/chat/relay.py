@@ -20,27 +20,24 @@ from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.events import write_event
 from cadenza.http.exchange import STREAMING, Exchange
-from cadenza.upstreams.base import OpenReply
-from cadenza.web.chat.markdown.process import MarkdownRenderer, MarkdownStream, RenderedText
+from cadenza.upstreams.base import OpenReply, Piece
+from cadenza.web.chat.markdown.process import MarkdownRenderer, RenderedText
 
 _ENCODE = msgspec.json.Encoder().encode
 
 
 class ChatEvents:
-    """Encodes the events of one reply, and feeds its text to the renderer."""
+    """Encodes the events of one reply."""
 
-    def __init__(self, head: ReplyHead, markdown: MarkdownStream) -> None:
+    content = b'data: {"type":"text","text":%b}\n\n'
+
+    def __init__(self, head: ReplyHead) -> None:
         self._head = head
-        self._markdown = markdown
 
     def role(self) -> bytes:
         start = {"id": self._head.completion_id, "class": self._head.class_id}
         cut_files = self._head.grounding.cut_files
         return _event("start", start | {"read": cut_files} if cut_files else start)
-
-    def content(self, text: str) -> bytes:
-        self._markdown.feed(text)
-        return _event("text", {"text": text})
 
     def call(self, delta: ToolCallDelta) -> bytes:
         return _event("call", {"call": call_object(delta)})
@@ -96,7 +93,7 @@ class ChatCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatRelay(StreamRelay):
-    """A reply to the chat page."""
+    """A reply to the chat page. Its text is also fed to the renderer."""
 
     def __init__(
         self,
@@ -109,7 +106,7 @@ class ChatRelay(StreamRelay):
     ) -> None:
         super().__init__(exchange, answers, head, meter)
         self._markdown = markdown.stream(account_id)
-        self._events: ChatEvents = ChatEvents(head, self._markdown)
+        self._events: ChatEvents = ChatEvents(head)
 
     async def run(self, reply: OpenReply) -> ReplyResult:
         result = await super().run(reply)
@@ -117,7 +114,13 @@ class ChatRelay(StreamRelay):
         return result
 
     def take_texts(self, texts: list[str]) -> bool:
-        return super().take_texts(texts) and not self._markdown.is_due
+        for text in texts:
+            self.take(Piece(text))
+        return self.flush()
+
+    def _take_text(self, text: str) -> None:
+        self._markdown.feed(text)
+        super()._take_text(text)
 
     def flush(self) -> bool:
         return super().flush() and not self._markdown.is_due

@@ -10,7 +10,6 @@ does not hold up the event loop.
 """
 
 import asyncio
-import math
 import socket
 import ssl
 import weakref
@@ -30,7 +29,7 @@ from cadenza.grounding.search.pages.addresses import (
     redirect_target,
 )
 from cadenza.grounding.search.records import FetchFailed
-from cadenza.http.client_connection import STOP, Broken, ClientConnection, GuardedConnection
+from cadenza.http.client_connection import Broken, ClientConnection, GuardedConnection
 
 MIB = 1024 * 1024
 GZIP_WINDOW = 31  # how zlib is told to expect the header and checksum of gzip
@@ -144,13 +143,13 @@ class FetchedBody:
         self._data = bytearray()
         self.is_full = False
 
-    def receive(self, part: bytes) -> float:
-        """The receiver of a connection: no deadline for the next part, or STOP if it is full or has more to decode."""
+    def receive(self, part: bytes) -> bool:
+        """The receiver of a connection. False if it is full or has more to decode."""
         assert not self.pending
         self._sent_bytes += len(part)
         self.pending = part
         self.decode_slice()
-        return STOP if self.pending or self.is_full else math.inf
+        return not (self.pending or self.is_full)
 
     def decode_slice(self) -> None:
         room = self._limit.bytes_max - len(self._data)
