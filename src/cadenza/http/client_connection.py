@@ -75,7 +75,7 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = Deadline(self._loop, self._expire)
         self._waiter: asyncio.Future[None] | None = None
         self._receiver: Receiver | None = None
-        self._idle_s = self._end_s = math.inf  # how long it waits for a part, and until when for the last one
+        self._idle_s = self._end_s = math.inf  # how long it waits for a part, and for all of them
         self._buffer: list[bytes] = []  # parts of the body
         self._buffered_bytes = 0  # of those that wait for a receiver
         self._parser = httptools.HttpResponseParser(self)
@@ -195,8 +195,8 @@ class ClientConnection(asyncio.Protocol):
             else:
                 waiter.set_result(None)
 
-    def _expects_head(self) -> bool:
-        """False for bytes that no request asked for."""
+    def _begin_head(self) -> bool:
+        """Bytes came that belong to no body. False if no request asked for them."""
         if self._state is AWAITING_BYTE:
             self._state = FIRST_BYTE[self._state]
         return self._state is READING_HEAD
@@ -227,7 +227,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         state = self._state
-        if state is not READING_BODY and not self._expects_head():
+        if state is not READING_BODY and not self._begin_head():
             self._close()
             return
         parts = self._buffer
@@ -250,7 +250,7 @@ class ClientConnection(asyncio.Protocol):
                     self._stop_receiving(error)
                 else:
                     if wants_more:
-                        clock, end_s = self._clock, self._end_s  # called as `self._clock()` it takes half as long again
+                        clock, end_s = self._clock, self._end_s  # Python 3.11 is slower to call `self._clock()`
                         next_s = clock() + self._idle_s
                         self._deadline.at_s = next_s if next_s < end_s else end_s  # no earlier than it was
                     else:

@@ -210,24 +210,32 @@ class StreamedReply(Content, msgspec.Struct, eq=False):
             self.http.release(self.response)
 
     async def deliver(self, sink: Sink) -> None:
-        stream, clock, idle_s = self.stream, self.clock, self.idle_s
+        stream = self.stream
         for piece in self.early:
             sink.take(piece)
         self.early.clear()
         stream.sink = sink
-        while True:
-            if not sink.flush():
-                await sink.drain()
-            if stream.phase is ENDED:
-                break
-            if stream.phase is FINISHED:  # the wait for the usage is short
-                self.deadline_s = min(self.deadline_s, clock() + min(idle_s, AFTER_FINISH_S))
-            try:
-                if not await self.response.receive(stream.feed, self.deadline_s, idle_s):
-                    stream.end_of_body()
-            except TimeoutError:
-                stream.end(FaultKind.OVERLONG if clock() >= self.deadline_s else FaultKind.TIMED_OUT)
-            except Broken:
-                stream.end(FaultKind.TRUNCATED)
+        try:
+            while True:
+                if not sink.flush():
+                    await sink.drain()
+                if stream.phase is ENDED:
+                    break
+                await self._receive()
+        finally:
+            del stream.sink  # it may refer back to this reply, and keep it in a cycle
         if stream.fault:
             raise stream.fault
+
+    async def _receive(self) -> None:
+        """Feed the stream until its sink is congested or its phase changes. After the finish reason, not for long."""
+        stream, clock = self.stream, self.clock
+        if stream.phase is FINISHED:
+            self.deadline_s = min(self.deadline_s, clock() + min(self.idle_s, AFTER_FINISH_S))
+        try:
+            if not await self.response.receive(stream.feed, self.deadline_s, self.idle_s):
+                stream.end_of_body()
+        except TimeoutError:
+            stream.end(FaultKind.OVERLONG if clock() >= self.deadline_s else FaultKind.TIMED_OUT)
+        except Broken:
+            stream.end(FaultKind.TRUNCATED)

@@ -1,6 +1,7 @@
 """Delivery of a reply to its sink: pieces as they arrive, in order, with backpressure; and how connections end."""
 
 import asyncio
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -356,3 +357,15 @@ async def test_a_body_that_does_not_end_after_done(clock: Clock) -> None:
         await closing
         await client_leaves(peer)
     assert (sink.text, sink.pieces[-1].finish_reason) == ("Hi", "stop")
+
+
+async def test_a_delivered_reply_does_not_keep_its_sink(upstream: LoopbackUpstream) -> None:
+    """A sink that refers to its reply is freed at once, without the garbage collector."""
+    upstream.always(Good())
+    sink = RecordingSink()
+    is_kept = weakref.ref(sink)
+    async with asyncio.timeout(WAIT_S), running(upstream.base_url) as openai, opened(openai) as reply:
+        await reply.deliver(sink)
+        assert is_kept()
+        del sink
+        assert not is_kept()
