@@ -360,7 +360,7 @@ async def test_a_body_that_does_not_end_after_done(clock: Clock) -> None:
 
 
 async def test_a_delivered_reply_does_not_keep_its_sink(upstream: LoopbackUpstream) -> None:
-    """A sink that refers to its reply is freed at once, without the garbage collector."""
+    """After the delivery nothing refers to the sink, so it is freed without the garbage collector."""
     upstream.always(Good())
     sink = RecordingSink()
     is_kept = weakref.ref(sink)
