@@ -33,7 +33,9 @@ class Caller(msgspec.Struct, frozen=True):
 async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
     """The key of a request; 401 if it is not live."""
     request = exchange.request
-    digest = request.memo = request.memo or digest_key(presented_key(request.headers))
+    if not request.memo:
+        request.memo = digest_key(presented_key(request.headers))
+    digest = request.memo
     found = gateway.key_cache.find_now(digest, exchange.started_s)
     if found is None or (found.expires_at is not None and time.time_ns() // 1_000_000 >= found.expires_at):
         found = await _look_up(gateway, exchange, digest)
@@ -122,13 +124,13 @@ def rate_of(principal: Principal, limits: Limits) -> Rate:
 def rate_headers(ticket: Ticket) -> bytes:
     """The time as OpenAI writes it: 120ms, 1.5s."""
     reset_ms = -(-ticket.reset_ns // NS_PER_MS)
-    if reset_ms < MS_PER_S:
-        reset = b"%dms" % reset_ms
-    else:
-        reset = (b"%.3f" % (reset_ms / MS_PER_S)).rstrip(b"0").rstrip(b".") + b"s"
+    reset = f"{reset_ms}ms"
+    if reset_ms >= MS_PER_S:
+        reset = f"{reset_ms / MS_PER_S:.3f}".rstrip("0").rstrip(".") + "s"
     return (
-        b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
-    ) % (ticket.limit, ticket.remaining, reset)
+        f"x-ratelimit-limit-requests: {ticket.limit}\r\nx-ratelimit-remaining-requests: {ticket.remaining}\r\n"
+        f"x-ratelimit-reset-requests: {reset}\r\n"
+    ).encode()
 
 
 def rate_exceeded(ticket: Ticket, rate: Rate) -> RateLimited:
