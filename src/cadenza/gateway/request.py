@@ -25,7 +25,6 @@ class RequestRecord(RouteRecord):
     `TracedRecord` (traces.py) keeps more of it.
     """
 
-    upstream_headers: Callable[[], bytes] | None = None  # further headers for an upstream, of a request that has any
     completion_id = ""  # of a chat whose credit is held
     endpoint = "unknown"
     principal: Principal | None = None
@@ -33,16 +32,19 @@ class RequestRecord(RouteRecord):
     _version: int | None = None
     _route: Route | None = None
     _fault = ""  # of the last route that failed, until another one answers
-    _cause = ""
     _held_s: float | None = None
     _answered_s: float | None = None
-    _steps: tuple[RequestStep, ...] = ()
 
     def __init__(self, exchange: Exchange, at: At = len) -> None:
         given = exchange.request.headers.get(b"x-request-id")
         self.at = at
         self.request_id = given.decode() if given and SANE_ID.fullmatch(given) else new_request_id()
         self._exchange = exchange
+        # What every request reads is its own: Python 3.11 is slow to find the attributes of a class by its instance.
+        self.upstream_headers: Callable[[], bytes] | None = None  # further headers for an upstream, if there are any
+        self.also_billed = ()
+        self._steps: tuple[RequestStep, ...] = ()
+        self._cause = ""
 
     def ended_by(self, error: BaseException) -> int:
         """Note why the request ended early, and return its status."""

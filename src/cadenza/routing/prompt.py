@@ -45,8 +45,6 @@ class PromptSize:
     _added: tuple[str, ...] = ()
     _added_chars = 0
     _sent_tokens: int | None = None  # of what the client sent, and the character
-    _exact: int | None = None
-    is_exact = False  # whether the tokens have been counted
     _character_tokens: int | None = None
 
     def __init__(
@@ -70,6 +68,8 @@ class PromptSize:
         self._texts = texts
         self._media = media
         self._fields_bytes = fields_bytes
+        self._exact: int | None = None
+        self.is_exact = False  # whether the tokens have been counted
 
     def add_texts(self, texts: tuple[str, ...], size_bytes: int) -> None:
         """Texts were added to what the client sent. `size_bytes` is 0 for texts that are a part of the body.
