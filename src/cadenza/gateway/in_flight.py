@@ -34,8 +34,12 @@ class InFlight:
 
     def end(self, exchange: Exchange) -> None:
         self.key_digests.pop(exchange, None)
+        if self._waiters:
+            self._tell_waiters(exchange)
+
+    def _tell_waiters(self, ended: Exchange) -> None:
         for waiter, awaited in self._waiters.items():
-            awaited.discard(exchange)
+            awaited.discard(ended)
             if not awaited and not waiter.done():
                 waiter.set_result(None)
 

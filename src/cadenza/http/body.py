@@ -166,9 +166,10 @@ class RequestBody(msgspec.Struct, eq=False):
             raise BodyTooLarge
         if budget:
             budget.take(self.unread_bytes)
+            self.budget = budget
         arrived = b"".join(self.parts)
         self.parts.clear()
-        self.budget, self.size_bytes, self.unread_bytes = budget, size_bytes, 0
+        self.size_bytes, self.unread_bytes = size_bytes, 0
         return arrived
 
     def release(self) -> None:
