@@ -43,15 +43,15 @@ class ChangeMark:
             self._changes += 1
 
 
-def data_version(connection: sqlite3.Connection | sqlite3.Cursor) -> Row:
-    """A number that changes when a connection other than this one has committed."""
-    found: Row = connection.execute("PRAGMA data_version").fetchone()
-    return found
-
-
 def _version(connection: sqlite3.Connection | sqlite3.Cursor | None) -> Row | None:
-    """The same; None if the connection is not open, or the file is locked."""
+    """A number that changes when a connection other than this one has committed.
+
+    None if the connection is not open, or the file is locked.
+    """
+    if connection is None:
+        return None
     try:
-        return None if connection is None else data_version(connection)
+        found: Row | None = connection.execute("PRAGMA data_version").fetchone()
     except sqlite3.Error:  # the next statement reports it
         return None
+    return found

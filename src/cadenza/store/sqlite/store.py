@@ -20,7 +20,7 @@ from sqlalchemy import text
 
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.sqlite import files, write_ahead_log
-from cadenza.store.sqlite.change_mark import ChangeMark, data_version
+from cadenza.store.sqlite.change_mark import ChangeMark
 from cadenza.store.sqlite.write_thread import WriteThread
 from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import (
@@ -32,7 +32,7 @@ from cadenza.store.store import (
 )
 
 LONG_READS_MAX = 4
-LOOK_EVERY_S = 0.02  # for commits of other connections: 0.6% of a core
+LOOK_EVERY_S = 0.04  # for commits of other processes
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
 STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
@@ -167,10 +167,11 @@ class SqliteStore:
     @contextlib.asynccontextmanager
     async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
         try:
-            connection = await asyncio.to_thread(self._open, READ_ONLY)
+            await self._in_turn(self._open_writer)
         except sqlite3.Error as error:
             raise self._translate(error) from None
-        with contextlib.closing(connection), _watching(connection, self._commits_of_others, wake):
+        await self.ping()  # the change mark needs the reader too
+        with _looking(self.change_mark, wake):
             self._watchers.append(wake)
             try:
                 yield
@@ -277,14 +278,18 @@ class SqliteStore:
         return True
 
     def _run(self, work: Callable[[Transaction], T]) -> T:
-        if self._writer is None:
-            self._writer = self._open(STRICT_TRIGGERS, *BUSY).cursor()  # one for all, also for BEGIN and COMMIT
-        self._writer.execute(f"PRAGMA {self._wait_pragma}")
+        writer = self._open_writer()
+        writer.execute(f"PRAGMA {self._wait_pragma}")
         try:
-            self._writer.execute("BEGIN IMMEDIATE")
+            writer.execute("BEGIN IMMEDIATE")
             return self._commit(self._work(work))
         finally:
-            self._writer.execute("PRAGMA busy_timeout=0")
+            writer.execute("PRAGMA busy_timeout=0")
+
+    def _open_writer(self) -> sqlite3.Cursor:
+        if self._writer is None:
+            self._writer = self._open(STRICT_TRIGGERS, *BUSY).cursor()  # one for all, also for BEGIN and COMMIT
+        return self._writer
 
     def _work(self, work: Callable[[Transaction], T]) -> T:
         """Do the work inside the transaction that has begun."""
@@ -306,12 +311,6 @@ class SqliteStore:
             _roll_back(self._writer)
             raise
         return done
-
-    def _commits_of_others(self) -> Row | None:
-        """A number that changes when another connection has committed; None if the writer is in use or not open."""
-        if self._writer is None or self._writing:
-            return None
-        return data_version(self._writer)
 
     async def _copy_rest(self) -> None:
         with contextlib.suppress(sqlite3.Error):
@@ -373,29 +372,18 @@ def _roll_back(writer: sqlite3.Cursor) -> None:
 
 
 @contextlib.contextmanager
-def _watching(
-    connection: sqlite3.Connection, commits_of_others: Callable[[], Row | None], wake: Callable[[], None]
-) -> Iterator[None]:
-    """For the block, call `wake` after commits, unless they are certainly all our own.
-
-    The connection is used for nothing else, on the event loop's thread. It sees every commit; which of them are our
-    own, `commits_of_others` tells, but not always.
-    """
-    loop = asyncio.get_running_loop()
-    last, last_of_others = data_version(connection), commits_of_others()
+def _looking(change_mark: Callable[[], object], wake: Callable[[], None]) -> Iterator[None]:
+    """For the block, look every LOOK_EVERY_S, and call `wake` if the mark is another one or not known."""
+    loop, last = asyncio.get_running_loop(), change_mark()
     timer: asyncio.TimerHandle
 
     def look() -> None:
-        nonlocal last, last_of_others, timer
+        nonlocal last, timer
         timer = loop.call_later(LOOK_EVERY_S, look)
-        with contextlib.suppress(sqlite3.OperationalError):  # the file is locked: the next look sees the change
-            found = data_version(connection)
-            if found != last:
-                of_others = commits_of_others()
-                last = found
-                if of_others is None or of_others != last_of_others:
-                    last_of_others = of_others or last_of_others
-                    wake()
+        found = change_mark()
+        if found is None or found != last:
+            last = found
+            wake()
 
     timer = loop.call_later(LOOK_EVERY_S, look)
     try:
