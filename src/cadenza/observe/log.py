@@ -22,7 +22,7 @@ from msgspec import UNSET, UnsetType
 
 from cadenza.observe.fields import WORD, keep_known
 
-LINES_WAIT_S = 0.02
+LINES_WAIT_S = 0.1
 FLUSH_S = 1.0  # how long the end of the process, or a line outside of an event loop, waits for a slow stream
 DROPPED = "log lines were dropped"
 BYTES_MAX = 1024 * 1024  # a second or more of lines, at thousands of requests a second
