@@ -44,9 +44,7 @@ LEFT_KEYS = Statement(
         idempotency.c.process == bindparam("of")
     )
 )
-MARKED = SelectByIds(  # by completion id only: an index on the process would lead through all of its marks each time
-    select(marks.c.process, *[marks.c[name] for name in HOLD_COLUMNS]), marks.c.completion_id
-)
+MARKED = SelectByIds(select(marks.c.process, *[marks.c[name] for name in HOLD_COLUMNS]), marks.c.completion_id)
 _KEY = (
     idempotency.c.account_id == bindparam("account"),
     idempotency.c.digest == bindparam("key"),

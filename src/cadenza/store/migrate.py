@@ -45,6 +45,7 @@ REVISIONS = (
     "0018",
     "0019",
     "0020",
+    "0021",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

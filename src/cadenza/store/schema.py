@@ -142,7 +142,6 @@ marks = Table(  # what a running request has delivered; it is charged if its pro
     Column("started_at", BigInteger, nullable=False),
     Column("version", Integer),  # of its class; null in older rows
     CheckConstraint("prompt_tokens >= 0 AND delivered_tokens > 0", name="tokens_are_counted"),
-    Index("ix_marks_process", "process"),
 )
 
 holds = Table(  # holds of an older release, which wrote one for each request; no new rows
