@@ -153,7 +153,7 @@ class Committer:
                 self._start(batch, mode)
 
     def _start(self, batch: list[Move], mode: BatchMode) -> None:
-        task = asyncio.create_task(self._write(batch, mode))
+        task = self._loop.create_task(self._write(batch, mode))
         self._running[task] = mode
         task.add_done_callback(self._batch_ended)
 
@@ -263,7 +263,8 @@ class Committer:
                 else:
                     group[1].append(move)
         for account_id, (ends, holds) in groups.items():
-            ended, charged_nano = list[End](), 0
+            ended: list[End] = []  # not list[End](), which takes 4,000 instructions more
+            charged_nano = 0
             for move in ends:
                 assert move.end
                 ended.append(move.end)
@@ -277,7 +278,7 @@ class Committer:
         return built
 
     def _answer(self, applied: Applied, ends: list[Move], holds: list[Move]) -> None:
-        taken = list[tuple[Hold, Held]]()
+        taken: list[tuple[Hold, Held]] = []
         for move, answer in zip(holds, applied.answers, strict=True):
             if move.hold and isinstance(answer, Held):
                 taken.append((move.hold, answer))
@@ -302,7 +303,7 @@ class Committer:
                 caps.hold(move.hold, answer.amount_nano)
 
     def _answer_ends(self, ends: list[Move], answers: list[Ended]) -> None:
-        outcomes = list[tuple[Outcome, int, int | None]]()
+        outcomes: list[tuple[Outcome, int, int | None]] = []
         for move, ended in zip(ends, answers, strict=True):
             assert move.end
             outcome, due_nano = move.end.outcome, move.end.due_nano

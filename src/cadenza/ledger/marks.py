@@ -79,7 +79,7 @@ class Marks:
         counted = await self._count()
         ids = [*counted]
         for begin in range(0, len(ids), MARKS_AT_ONCE):
-            rows = list[dict[str, Any]]()
+            rows: list[dict[str, Any]] = []
             for completion_id in ids[begin : begin + MARKS_AT_ONCE]:
                 if tracked := self._tracked(completion_id):
                     tracked.may_have_mark = True

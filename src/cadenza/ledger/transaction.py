@@ -127,7 +127,8 @@ def apply_moves(
     process has swept this one.
     """
     by_account, changes, rows = {move.account_id: move for move in moves}, Changes(), BatchRows(process, is_fenced)
-    applied, paid_debts = dict[str, Applied](), dict[str, int]()
+    applied: dict[str, Applied] = {}
+    paid_debts: dict[str, int] = {}
     locked = lock_accounts(tx, process, sorted(by_account), waits=waits)
     assert len(by_account) == len(moves)
     assert len(locked) == len(moves) or not waits, "every account of a batch exists"
@@ -197,7 +198,9 @@ def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, wait
 
 
 def _read_known(tx: Transaction, moves: Sequence[AccountMoves]) -> Known:
-    known, uncertain, with_keys = Known(), list[str](), list[Hold]()
+    known = Known()
+    uncertain: list[str] = []
+    with_keys: list[Hold] = []
     for move in moves:
         for end in move.ends:
             if end.is_uncertain:

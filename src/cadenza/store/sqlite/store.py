@@ -252,7 +252,7 @@ class SqliteStore:
                     write.done(None, error)
                     continue
             self._write_thread = self._write_thread or WriteThread("cadenza-store-write")
-            self._write_thread.run(run, self._written)
+            self._write_thread.run(run, self._written, write.answer.get_loop())
 
     def _written(self, result: object, error: BaseException | None) -> None:
         write, self._writing = self._writing, None

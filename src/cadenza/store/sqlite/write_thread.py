@@ -23,9 +23,9 @@ class WriteThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def run(self, work: Callable[[], Any], answer: Answer) -> None:
+    def run(self, work: Callable[[], Any], answer: Answer, loop: asyncio.AbstractEventLoop) -> None:
         """Run `work`, then call `answer` on the event loop with its result or its error."""
-        self._jobs.put((work, answer, asyncio.get_running_loop()))
+        self._jobs.put((work, answer, loop))
 
     def stop(self) -> None:
         """Wait until everything has run."""
