@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from sqlalchemy import text
 
 from cadenza.store.process_locks import ProcessLocks
@@ -53,15 +54,12 @@ sqlite3.register_adapter(bool, int)
 sqlite3.register_adapter(type(None), {None: None}.__getitem__)
 
 
-class SqliteTransaction:
+class SqliteTransaction(msgspec.Struct):
     """Runs statements on one connection."""
 
-    __slots__ = ("_cursor", "is_announced")
-    combines_changes = False
-
-    def __init__(self, cursor: sqlite3.Cursor | sqlite3.Connection) -> None:
-        self._cursor = cursor
-        self.is_announced = False
+    _cursor: sqlite3.Cursor | sqlite3.Connection
+    is_announced: bool = False
+    combines_changes: bool = False
 
     def row(self, statement: Statement, values: Values) -> Row | None:
         found: Row | None = self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
@@ -90,15 +88,12 @@ class SqliteTransaction:
         self._cursor.execute("PRAGMA secure_delete = ON").fetchone()
 
 
-class Write:
+class Write(msgspec.Struct):
     """What waits for the write connection: `run` in the write thread or, if it is brief, `work` on the event loop."""
 
-    __slots__ = ("answer", "run", "work")
-
-    def __init__(self, run: Callable[[], Any], work: Callable[[Transaction], Any] | None) -> None:
-        self.run = run
-        self.work = work
-        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    run: Callable[[], Any]
+    work: Callable[[Transaction], Any] | None
+    answer: "asyncio.Future[Any]"
 
     def done(self, result: object, error: BaseException | None) -> None:
         """Answer the caller, unless it was cancelled."""
@@ -232,7 +227,7 @@ class SqliteStore:
     def _in_turn(
         self, run: Callable[[], Any], work: Callable[[Transaction], Any] | None = None
     ) -> "asyncio.Future[Any]":
-        write = Write(run, work)
+        write = Write(run, work, asyncio.get_running_loop().create_future())
         self._waiting.append(write)
         self._write_next()
         return write.answer
