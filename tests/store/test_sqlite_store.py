@@ -411,3 +411,13 @@ async def test_an_os_error_of_the_work_is_not_mapped(sqlite_store: SqliteStore, 
     with pytest.raises(BrokenPipeError):
         await sqlite_store.transact(failing(BrokenPipeError()), is_brief=is_brief)
     assert await sqlite_store.row(COUNT, {}) == (int(is_open),)
+
+
+async def test_writes_leave_nothing_behind(store: SqliteStore) -> None:
+    """Writes share cursors: the driver keeps a reference to each of the last 200 of a connection."""
+    await store.row(COUNT, {})
+    await store.transact(count, is_brief=True)
+    before = sys.getallocatedblocks()
+    for _ in range(150):
+        await store.transact(count, is_brief=True)
+    assert sys.getallocatedblocks() - before < 75

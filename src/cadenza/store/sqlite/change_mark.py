@@ -27,12 +27,12 @@ class ChangeMark:
             self._changes += 1
         return None if found is None else self._changes
 
-    def begin(self, reader: sqlite3.Connection | None, writer: sqlite3.Cursor | None) -> None:
+    def begin(self, reader: sqlite3.Cursor | None, writer: sqlite3.Cursor | None) -> None:
         """A write begins, or has just begun. The reader is read first: what it shows is then in the count."""
         self._begun = _version(reader)
         self.while_idle(writer)
 
-    def while_writing(self, reader: sqlite3.Connection | None) -> int | None:
+    def while_writing(self, reader: sqlite3.Cursor | None) -> int | None:
         """The count while a write is in progress; None if it is not known."""
         return self._changes if self._begun and self._begun == _version(reader) else None
 
@@ -43,7 +43,7 @@ class ChangeMark:
             self._changes += 1
 
 
-def _version(connection: sqlite3.Connection | sqlite3.Cursor | None) -> Row | None:
+def _version(connection: sqlite3.Cursor | None) -> Row | None:
     """A number that changes when a connection other than this one has committed.
 
     None if the connection is not open, or the file is locked.

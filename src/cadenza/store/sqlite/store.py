@@ -117,7 +117,7 @@ class SqliteStore:
         self.process_locks = ProcessLocks(path)
         self._wait_s = wait_s
         self._wait_pragma = f"busy_timeout={round(wait_s * 1000)}"
-        self._reader: sqlite3.Connection | None = None  # used on the event loop's thread only
+        self._reader: sqlite3.Cursor | None = None  # for its version; used on the event loop's thread only
         self._idle_readers: list[sqlite3.Connection] = []
         self._read_threads: ThreadPoolExecutor | None = None
         self._writer: sqlite3.Cursor | None = None  # used by the write that is in progress
@@ -132,8 +132,9 @@ class SqliteStore:
     async def row(self, statement: Statement, values: Values) -> Row | None:
         try:
             if self._reader is None:
-                self._reader = self._open(READ_ONLY, *BUSY)
-            found: Row | None = self._reader.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
+                self._reader = self._open(READ_ONLY, *BUSY).cursor()
+            reader = self._reader.connection  # a new cursor, which leaves no snapshot open when there are more rows
+            found: Row | None = reader.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
         except sqlite3.Error:  # tried again in a thread, which waits for locks
             return await self._read(lambda tx: tx.row(statement, values))
         return found
@@ -193,10 +194,11 @@ class SqliteStore:
             await asyncio.to_thread(write_thread.stop)
         if read_threads:
             await asyncio.to_thread(read_threads.shutdown)
-        for connection in (self._reader, *self._idle_readers):
-            if connection:
-                connection.close()
-        self._reader = None
+        if self._reader:
+            self._idle_readers.append(self._reader.connection)
+            self._reader = None
+        for connection in self._idle_readers:
+            connection.close()
         self._change_mark.end(is_harmless=False)  # the next reader has versions of its own
         self._idle_readers.clear()
 
