@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.process import RESERVE_BYTES, group_limits, is_exhausted, memory_room
+from cadenza.process import (
+    QUIET_LOOKS,
+    QUIET_REQUESTS,
+    RESERVE_BYTES,
+    group_limits,
+    is_exhausted,
+    memory_room,
+    return_memory_after_peaks,
+)
 
 MIB = 2**20
 PRINT_ROOM = (
@@ -18,6 +26,19 @@ import resource
 from cadenza.process import protect_memory
 protect_memory()
 print(resource.getrlimit(resource.RLIMIT_CORE))
+"""
+
+RETURNED = """
+import sys
+from cadenza.process import return_memory
+
+return_memory()
+before = sys.getallocatedblocks()
+tuples = [(number, 0, 0, 0) for number in range(10_000)]
+del tuples
+kept = sys.getallocatedblocks() - before
+return_memory()
+print(kept, sys.getallocatedblocks() - before)
 """
 
 
@@ -86,6 +107,25 @@ def test_no_core_file() -> None:
     """After the call no core file can be written, and the limit cannot be raised."""
     done = subprocess.run([sys.executable, "-c", PROTECTED], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(0, 0)"
+
+
+def test_memory_is_returned() -> None:
+    """Tuples that Python keeps for reuse are freed."""
+    done = subprocess.run([sys.executable, "-c", RETURNED], capture_output=True, text=True, check=True)
+    kept, kept_after = map(int, done.stdout.split())
+    assert kept >= 1900
+    assert kept_after < kept / 2
+
+
+async def test_memory_is_returned_after_a_peak() -> None:
+    """It is returned a few times once few requests have been in flight for long enough, then after another peak."""
+    first, *_, last = QUIET_LOOKS
+    busy, quiet = [QUIET_REQUESTS], [QUIET_REQUESTS - 1]
+    looks = busy + quiet * (first - 1) + busy + quiet * 2 * last + busy + quiet * first
+    left, returned_at = looks[::-1], list[int]()
+    with pytest.raises(IndexError):
+        await return_memory_after_peaks(left.pop, 0, lambda: returned_at.append(len(looks) - len(left)))
+    assert returned_at == [*(first + 1 + wanted for wanted in QUIET_LOOKS), len(looks)]
 
 
 @pytest.mark.parametrize(
