@@ -242,7 +242,7 @@ _ROLE = msgspec.json.Decoder(_Role)
 
 def find_user_question(messages: list[msgspec.Raw], texts: list[str]) -> UserQuestion | None:
     """None if there is no user message. `texts` has the text of each message, and may have more."""
-    found = list[int]()
+    found: list[int] = []
     for index in range(len(messages) - 1, -1, -1):
         if _ROLE.decode(messages[index]).role == "user":
             found.append(index)

@@ -135,7 +135,8 @@ class Dispatcher:
         health_of = self.health.of
         if len(routes) == 1:
             return [(routes[0], health_of(routes[0]), True)]
-        broken, fit = list[Route](), list[Route]()
+        broken: list[Route] = []
+        fit: list[Route] = []
         for route in routes:
             (broken if health_of(route).is_open else fit).append(route)
         line = []
