@@ -184,7 +184,8 @@ class ClientConnection(asyncio.Protocol):
         return self._waiter
 
     def _expire(self) -> None:
-        self._wake(TimeoutError())
+        """No timer runs now, so a receiver that moved the deadline after this would leave it without one."""
+        self._stop_receiving(TimeoutError())
 
     def _wake(self, error: BaseException | None = None) -> None:
         """The waiter is forgotten: with its error it would keep the frames of the task that awaited it."""

@@ -152,3 +152,52 @@ async def test_no_part_moves_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     await clock.leap(1)
     with pytest.raises(TimeoutError):
         await receiving
+
+
+@on_asyncio
+async def test_a_part_that_arrives_too_late_is_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What arrives between the deadline and the turn of the task that receives is left, and the connection closed."""
+    loop = asyncio.get_running_loop()
+    clock = Clock(loop, monkeypatch, is_stopped=True)
+    connection, transport = await open_response()
+    parts, deadline_s = Parts(), loop.time() + 10
+    receiving = asyncio.create_task(connection.receive(parts.keep, deadline_s))
+    await asyncio.sleep(0)
+    loop.call_at(deadline_s, connection.data_received, PART + b"0\r\n\r\n")
+    await clock.leap(10)
+    with pytest.raises(TimeoutError):
+        await receiving
+    assert parts == []
+    assert not connection.end_exchange()
+    assert transport.is_aborted
+
+
+@on_asyncio
+async def test_a_kept_connection_has_the_deadline_of_its_next_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline that is earlier than what is left of the last exchange raises TimeoutError on time."""
+    loop = asyncio.get_running_loop()
+    clock = Clock(loop, monkeypatch, is_stopped=True)
+    connection, _ = await open_response()
+    parts = Parts()
+    receiving = asyncio.create_task(connection.receive(parts.keep, loop.time() + 1000, 100))
+    await asyncio.sleep(0)
+    connection.data_received(PART)
+    connection.data_received(b"0\r\n\r\n")
+    assert not await receiving
+    assert connection.end_exchange()
+    for idle_s in (10, 5, 2):
+        sending = connection.send(b"GET / HTTP/1.1\r\n\r\n", loop.time() + idle_s)
+        connection.data_received(HEAD)
+        await sending
+        receiving = asyncio.create_task(connection.receive(parts.keep, loop.time() + 1000, idle_s))
+        await clock.leap(idle_s - 1)
+        connection.data_received(PART)
+        await clock.leap(idle_s - 1)
+        assert not receiving.done()
+        connection.data_received(b"0\r\n\r\n")
+        assert not await receiving
+        assert connection.end_exchange()
+    sending = connection.send(b"GET / HTTP/1.1\r\n\r\n", loop.time() + 1)
+    await clock.leap(1)
+    with pytest.raises(TimeoutError):
+        await sending
