@@ -17,7 +17,7 @@ ADDRESS_RESERVE_BYTES = 448 * MIB  # the same, and a heap and a stack for each o
 NO_LIMIT_BYTES = 2**60  # v1 writes a number near 2**63 where there is no limit
 NO_THREAD = "can't start new thread"
 LOOK_EVERY_S = 5.0
-QUIET_REQUESTS = 100  # a full collection then takes a few milliseconds
+QUIET_REQUESTS = 100  # a full collection then takes 4 ms, but 20 to 40 beside 2,400 idle connections
 QUIET_LOOKS = (8, 16, 32, 64)  # first when kept connections to upstreams are closed, then for what was in use before
 
 
@@ -89,7 +89,7 @@ def return_memory() -> None:
 async def return_memory_after_peaks(
     count_requests: Callable[[], int], look_every_s: float = LOOK_EVERY_S, act: Callable[[], None] = return_memory
 ) -> None:
-    """Return memory in each time with few requests, when it has lasted for so many looks, and not again after that."""
+    """Call `act` when few requests were in flight at 8 looks in a row, and again at 16, 32 and 64 (QUIET_LOOKS)."""
     looks = 0
     while True:
         await asyncio.sleep(look_every_s)

@@ -15,7 +15,7 @@ encode = msgspec.json.Encoder().encode
 class Events(Protocol):
     """Encodes what happens in a streamed reply: the bytes that the client is sent."""
 
-    content: bytes  # the format of a text, which is given as JSON
+    content: bytes  # a text: a format with one `%b`, for the JSON of the text
 
     def role(self) -> bytes:
         """The reply begins."""

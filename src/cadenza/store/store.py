@@ -131,7 +131,8 @@ class Store(Protocol):
     def watch(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[None]:
         """Inside the block, call `wake` on the event loop within 50 ms after an announcement by any process.
 
-        It is also called when announcements may have been missed, and on SQLite after any commit of another process.
+        It is also called when announcements may have been missed, and on SQLite whenever `change_mark` is another one
+        or not known: after any commit of another process, and at times during our own.
         There is no payload: read the tables to see what changed. StoreUnavailable if watching cannot start; later
         failures are retried.
         """

@@ -33,7 +33,7 @@ from cadenza.store.store import (
 )
 
 LONG_READS_MAX = 4
-LOOK_EVERY_S = 0.04  # for commits of other processes
+LOOK_EVERY_S = 0.04  # for commits of other processes; `Store.watch` promises 50 ms
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
 STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
@@ -117,7 +117,7 @@ class SqliteStore:
         self.process_locks = ProcessLocks(path)
         self._wait_s = wait_s
         self._wait_pragma = f"busy_timeout={round(wait_s * 1000)}"
-        self._reader: sqlite3.Cursor | None = None  # for its version; used on the event loop's thread only
+        self._reader: sqlite3.Cursor | None = None  # of the connection for small reads, on the event loop
         self._idle_readers: list[sqlite3.Connection] = []
         self._read_threads: ThreadPoolExecutor | None = None
         self._writer: sqlite3.Cursor | None = None  # used by the write that is in progress
