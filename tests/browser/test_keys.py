@@ -29,7 +29,7 @@ def client_of(service: Service, key: str) -> openai.OpenAI:
 
 def chat(service: Service, key: str, class_id: str = "forte") -> None:
     with client_of(service, key) as client:
-        client.chat.completions.create(model=class_id, messages=MESSAGES)  # type: ignore[arg-type]
+        client.chat.completions.create(model=class_id, messages=MESSAGES)
 
 
 def tab_to(page: Page, name: str) -> None:

@@ -22,7 +22,8 @@ def whole_turn(client: openai.OpenAI, messages: list[Any]) -> dict[str, Any]:
     """The assistant's message of a plain reply, as clients send it back: with its nulls."""
     message = client.chat.completions.create(model="forte", messages=messages, tools=TOOLS).choices[0].message
     assert isinstance(message, ChatCompletionMessage)
-    return message.model_dump()
+    dumped: dict[str, Any] = message.model_dump()
+    return dumped
 
 
 def streamed_turn(client: openai.OpenAI, messages: list[Any]) -> dict[str, Any]:
@@ -40,7 +41,8 @@ def helper_turn(client: openai.OpenAI, messages: list[Any]) -> dict[str, Any]:
     assert [event.index for event in done] == list(range(len(message.tool_calls or [])))
     for call in message.tool_calls or []:
         assert call.function.parsed_arguments == json.loads(call.function.arguments)
-    return message.model_dump(exclude={"parsed"})
+    dumped: dict[str, Any] = message.model_dump(exclude={"parsed"})
+    return dumped
 
 
 def put_together(chunks: Iterable[ChatCompletionChunk]) -> dict[str, Any]:
