@@ -119,6 +119,7 @@ def stop_clock(page: Page) -> None:
 def serious_findings(page: Page) -> list[str]:
     """What axe-core says would stop somebody from using the page, with the elements."""
     if not page.evaluate("'axe' in window"):
+        page.add_init_script(AXE.axe_script)  # for the pages after this one
         page.evaluate(AXE.axe_script)
     return list(page.evaluate(SERIOUS))
 

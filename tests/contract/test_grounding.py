@@ -315,17 +315,17 @@ def test_a_large_file_passes_through_the_processes(api: RawClient, upstream: Loo
 
 
 def test_a_long_document_is_cut_by_relevance(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """A PDF of 300 pages goes to a model with a small window: the page in question stays, and the cut is told."""
-    pages = [f"Page {number} is about ordinary matters of the company. " * 12 for number in range(1, 301)]
-    pages[211] = "The password of the lighthouse is heliotrope. " + pages[211]
+    """A PDF of 120 pages goes to a model with a small window: the page in question stays, and the cut is told."""
+    pages = [f"Page {number} is about ordinary matters of the company. " * 12 for number in range(1, 121)]
+    pages[91] = "The password of the lighthouse is heliotrope. " + pages[91]
     question = {"type": "text", "text": "What is the password of the lighthouse?"}
     reply = api.chat(messages=ask(file_part(make_pdf(pages), "long.pdf"), question), model="mezzo")
     assert reply.status == 200
     text = question_sent(upstream)
     assert "heliotrope" in text
     assert "Page 1 is about" in text
-    assert "[page 212]\nThe password" in text
-    assert re.search(r'shows="pages [-0-9, ]+ of 300" cut="[^"]+left out">', text)
+    assert "[page 92]\nThe password" in text
+    assert re.search(r'shows="pages [-0-9, ]+ of 120" cut="[^"]+left out">', text)
     assert 4_000 < len(text) < 8_192 * 5
 
 
