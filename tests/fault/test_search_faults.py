@@ -9,7 +9,7 @@ import pytest
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient
 from tests.scripted_searxng import ScriptedSearxng, running_searxng
-from tests.service import Service
+from tests.service import Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 
 FAILS, OPENED = "the search engine fails", "the circuit of the search engine opened"
@@ -58,6 +58,7 @@ def test_a_failing_engine_is_left_out(service: Service, engine: ScriptedSearxng,
     counted = REASONS.findall(service.process.get("/metrics")[1])
     assert sum(float(count) for _, count in counted) == len(FAULTS)
     assert {reason for reason, _ in counted} <= {"broken", "failed", "not_json", "timeout", "resting", "late"}
+    wait_until(lambda: FAILS in service.output, "the warning in the log")  # lines are written some time later
     warned = [json.loads(line) for line in service.output.splitlines() if "the search engine" in line]
     assert {line["engine"] for line in warned} == {"searxng"}
     assert [line["event"] for line in warned] == [FAILS, OPENED][: len(warned)]
