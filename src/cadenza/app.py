@@ -66,7 +66,7 @@ from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, LoopLag, Observer, catch_strays, loop_errors, make_log
 from cadenza.observe.minutes import EVERY_S, MinuteRing, read_totals
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
-from cadenza.process import memory_room, return_memory_after_peaks
+from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
 from cadenza.server.asgi import AsgiAdapter, AsgiApp
@@ -268,8 +268,6 @@ class App:
         stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._follow_changes()))
         stack.push_async_callback(stop_task, asyncio.create_task(self._keep_minutes()))
-        returning = return_memory_after_peaks(lambda: len(gateway.in_flight))
-        stack.push_async_callback(stop_task, asyncio.create_task(returning))
         stack.callback(LoopLag(self._observer.metrics).stop)
         canaries = Canaries(self._store, self._observer, lambda: gateway.snapshot.catalogue)
         stack.push_async_callback(stop_task, asyncio.create_task(canaries.run()))

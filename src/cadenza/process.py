@@ -17,7 +17,7 @@ ADDRESS_RESERVE_BYTES = 448 * MIB  # the same, and a heap and a stack for each o
 NO_LIMIT_BYTES = 2**60  # v1 writes a number near 2**63 where there is no limit
 NO_THREAD = "can't start new thread"
 LOOK_EVERY_S = 5.0
-QUIET_REQUESTS = 100  # a full collection then takes 4 ms, but 20 to 40 beside 2,400 idle connections
+QUIET_CONNECTIONS = 500  # a full collection then takes a few ms; beside 2,400 connections it takes 20 to 40
 QUIET_LOOKS = (8, 16, 32, 64)  # first when kept connections to upstreams are closed, then for what was in use before
 
 
@@ -87,13 +87,13 @@ def return_memory() -> None:
 
 
 async def return_memory_after_peaks(
-    count_requests: Callable[[], int], look_every_s: float = LOOK_EVERY_S, act: Callable[[], None] = return_memory
+    count_connections: Callable[[], int], look_every_s: float = LOOK_EVERY_S, act: Callable[[], None] = return_memory
 ) -> None:
-    """Call `act` when few requests were in flight at 8 looks in a row, and again at 16, 32 and 64 (QUIET_LOOKS)."""
+    """Call `act` when few connections were open at 8 looks in a row, and again at 16, 32 and 64 (QUIET_LOOKS)."""
     looks = 0
     while True:
         await asyncio.sleep(look_every_s)
-        looks = looks + 1 if count_requests() < QUIET_REQUESTS else 0
+        looks = looks + 1 if count_connections() < QUIET_CONNECTIONS else 0
         if looks in QUIET_LOOKS:
             act()
 

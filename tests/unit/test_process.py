@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cadenza.process import (
+    QUIET_CONNECTIONS,
     QUIET_LOOKS,
-    QUIET_REQUESTS,
     RESERVE_BYTES,
     group_limits,
     is_exhausted,
@@ -118,9 +118,9 @@ def test_memory_is_returned() -> None:
 
 
 async def test_memory_is_returned_after_a_peak() -> None:
-    """It is returned a few times once few requests have been in flight for long enough, then after another peak."""
+    """It is returned a few times once few connections have been open for long enough, then after another peak."""
     first, *_, last = QUIET_LOOKS
-    busy, quiet = [QUIET_REQUESTS], [QUIET_REQUESTS - 1]
+    busy, quiet = [QUIET_CONNECTIONS], [QUIET_CONNECTIONS - 1]
     looks = busy + quiet * (first - 1) + busy + quiet * 2 * last + busy + quiet * first
     left, returned_at = looks[::-1], list[int]()
     with pytest.raises(IndexError):

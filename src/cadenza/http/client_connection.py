@@ -71,7 +71,6 @@ class ClientConnection(asyncio.Protocol):
         self.headers: dict[bytes, bytes] = {}
         self._state = IDLE
         self._loop = asyncio.get_running_loop()
-        self._clock = self._loop.time
         self._deadline = Deadline(self._loop, self._expire)
         self._waiter: asyncio.Future[None] | None = None
         self._receiver: Receiver | None = None
@@ -129,7 +128,7 @@ class ClientConnection(asyncio.Protocol):
         self._receiver, self._idle_s, self._end_s = receiver, idle_s, deadline_s
         try:
             while self._receiver is not None and self._state is not COMPLETE:
-                await self._news(min(deadline_s, self._clock() + idle_s))
+                await self._news(min(deadline_s, self._loop.time() + idle_s))
             return self._receiver is None
         finally:
             self._receiver = None
@@ -148,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
         return data
 
     def is_usable(self) -> bool:
-        is_fresh = self._clock() - self._idle_since_s < IDLE_S_MAX
+        is_fresh = self._loop.time() - self._idle_since_s < IDLE_S_MAX
         return is_fresh and self._state is IDLE and not self._transport.is_closing()
 
     def end_exchange(self) -> bool:
@@ -156,7 +155,7 @@ class ClientConnection(asyncio.Protocol):
         is_read = self._state is COMPLETE and not self._buffer and not self._transport.get_write_buffer_size()
         if is_read and self._keeps_alive and not self._transport.is_closing():
             self._state = EXCHANGE_ENDED[self._state]
-            self._idle_since_s = self._clock()
+            self._idle_since_s = self._loop.time()
             return True
         self.abort()
         return False
@@ -251,8 +250,8 @@ class ClientConnection(asyncio.Protocol):
                     self._stop_receiving(error)
                 else:
                     if wants_more:
-                        clock, end_s = self._clock, self._end_s  # Python 3.11 is slower to call `self._clock()`
-                        next_s = clock() + self._idle_s
+                        end_s = self._end_s
+                        next_s = self._loop.time() + self._idle_s
                         self._deadline.at_s = next_s if next_s < end_s else end_s  # no earlier than it was
                     else:
                         self._stop_receiving()

@@ -27,7 +27,7 @@ import uvloop
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.connections import Connections, ConnectionsLimits
 from cadenza.http.exchange import Exchange
-from cadenza.process import protect_memory
+from cadenza.process import protect_memory, return_memory_after_peaks
 from cadenza.server.acceptor import Acceptor, allow_many_files, connections_limits
 
 SEND_BUFFER_BYTES = 128 * 1024  # of the kernel: small, so that a slow reader is noticed
@@ -128,12 +128,14 @@ class Server:
         acceptor = Acceptor(
             self._listener, service.serve, service.refuse, service.connection_settings, self._connections
         )
+        returning = asyncio.create_task(return_memory_after_peaks(self._connections.__len__))
         try:
             if self._must_reload:
                 self._reload()
             await self._stopped.wait()
         finally:
             acceptor.close()
+            returning.cancel()
 
     async def _close_connections(self) -> None:
         for connection in self._connections:
