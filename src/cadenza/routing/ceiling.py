@@ -48,34 +48,30 @@ class Ceiling:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.reset()
+        self._level = float(most)
+        self._lowered_s = -math.inf
 
     def limit(self, now_s: float) -> int:
-        if not self._is_lowered:  # the usual case
-            return self._most
-        if now_s - self._lowered_s > RECOVER_S:
+        if self._level < self._most and now_s - self._lowered_s > RECOVER_S:
             self.reset()
         return int(self._level)
 
     def reset(self) -> None:
         self._level = float(self._most)
-        self._is_lowered = False
         self._lowered_s = -math.inf
 
     def lower(self, in_flight: int, started_s: float, now_s: float) -> None:
         """The route is overloaded. A request that was sent before the last step down does not count."""
         if in_flight >= FEW and started_s > self._lowered_s:
-            self._lower_to(min(self._level, in_flight) * STEP_DOWN, now_s)
+            self._level = min(self._level, in_flight) * STEP_DOWN
+            self._lowered_s = now_s
 
     def lower_if_due(self, times: FirstTokenTimes, now_s: float) -> None:
         """The route is slow: one step down, then time for it to take effect."""
         if now_s - self._lowered_s > times.recent_s:
-            self._lower_to(max(min(self._level, FEW), self._level * times.step), now_s)
+            self._level = max(min(self._level, FEW), self._level * times.step)
+            self._lowered_s = now_s
 
     def raise_by_answer(self, in_flight: int) -> None:
-        if self._is_lowered and in_flight * 2 >= self._level:
+        if self._level < self._most and in_flight * 2 >= self._level:
             self._level = min(self._most, self._level + STEP_UP)
-            self._is_lowered = self._level < self._most
-
-    def _lower_to(self, level: float, now_s: float) -> None:
-        self._level, self._is_lowered, self._lowered_s = level, level < self._most, now_s

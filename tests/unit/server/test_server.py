@@ -187,6 +187,23 @@ def test_idle_connections_are_closed_at_the_end() -> None:
     uvloop.run(script())
 
 
+def test_memory_is_returned_while_it_serves() -> None:
+    """What returns memory after a peak runs from the first connection to the end of the server."""
+
+    def is_looking() -> bool:
+        return any("return_memory_after_peaks" in repr(task) for task in asyncio.all_tasks())
+
+    async def script() -> None:
+        async with running(RecordedService()) as server:
+            await check_served(await server.connect())
+            assert is_looking()
+            signal.raise_signal(signal.SIGTERM)
+            assert await server.exit_code() == 0
+            assert not is_looking()
+
+    uvloop.run(script())
+
+
 def test_a_running_reply_is_completed_before_the_end() -> None:
     """A running exchange gets its whole reply, which announces the close; a request that waits behind it gets none."""
 
