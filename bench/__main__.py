@@ -21,7 +21,7 @@ from bench.gateways.cadenza import Cadenza
 from bench.gateways.install import ROOT, WORK_DIR, debian_program
 from bench.gateways.table import all_gateways
 from bench.machine import CannotRun
-from bench.measure import Site, measure_direct, measure_gateway
+from bench.measure import Site, measure_direct, measure_gateways
 from bench.plots import draw_plots
 from bench.report import show, write_report
 from bench.testbed import progress_bar, upstream
@@ -50,7 +50,7 @@ def main() -> int:
     try:
         chosen = choose_gateways(options.only)
         with upstream() as (folder, port), progress_bar(console, count_steps(options, chosen)) as step:
-            site = Site(folder, port, measure.QUICK if options.quick else measure.FULL, step)
+            site = Site(folder, port, pace_of(options), step)
             measure_parts(results, site, chosen, options)
     except CannotRun as reason:
         console.print(f"bench: {reason}", markup=False)
@@ -95,9 +95,13 @@ def choose_gateways(only: str) -> list[Gateway]:
     return [every[name] for name in names]
 
 
+def pace_of(options: argparse.Namespace) -> measure.Pace:
+    return measure.QUICK if options.quick else measure.FULL
+
+
 def count_steps(options: argparse.Namespace, chosen: list[Gateway]) -> int:
     steps = {
-        "gateways": 2 + STEPS_PER_GATEWAY * len(chosen),
+        "gateways": 2 + STEPS_PER_GATEWAY * len(chosen) * pace_of(options).rounds,
         "alone": len(ALONE),
         "growth": growth.count_steps(options.scale),
         "ledger": 1,
@@ -113,7 +117,7 @@ def measure_parts(results: Results, site: Site, chosen: list[Gateway], options: 
     if "gateways" in options.parts:
         _find_wrk(site)
         results.direct = measure_direct(site)
-        results.gateways = [measure_gateway(gateway, site, results.direct) for gateway in chosen]
+        results.gateways = measure_gateways(chosen, site, results.direct)
         results.versions |= {one.name: one.version for one in results.gateways if one.version}
     if has_own and "alone" in options.parts:
         results.sections += _sections_or_failure("Cadenza alone", lambda: measure_alone(site, is_quick=is_quick))

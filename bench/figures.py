@@ -1,7 +1,8 @@
 """The records that measurements fill and the report reads; `results.json` is `Results` as JSON."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import msgspec
 
@@ -14,6 +15,19 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     per_s: float
     core_share: float  # of the gateway's core; well below 1, the load generator was the bottleneck
     error: str | None = None
+    rounds_us: Sequence[float] = ()  # `cpu_us` of each round; it is their median
+
+    @classmethod
+    def median(cls, rounds: Sequence[Self]) -> Self:
+        measured_us = [one.cpu_us for one in rounds if one.cpu_us is not None]
+        return cls(
+            cpu_us=_median(measured_us),
+            served=sum(one.served for one in rounds),
+            per_s=statistics.median(one.per_s for one in rounds),
+            core_share=statistics.median(one.core_share for one in rounds),
+            error=next((one.error for one in rounds if one.error), None),
+            rounds_us=measured_us,
+        )
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +39,17 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     gap_p50_ms: float
     gap_p99_ms: float
     error: str | None = None
+
+    @classmethod
+    def median(cls, rounds: Sequence[Self]) -> Self:
+        return cls(
+            at_once=rounds[0].at_once,
+            first_p50_ms=statistics.median(one.first_p50_ms for one in rounds),
+            first_p99_ms=statistics.median(one.first_p99_ms for one in rounds),
+            gap_p50_ms=statistics.median(one.gap_p50_ms for one in rounds),
+            gap_p99_ms=statistics.median(one.gap_p99_ms for one in rounds),
+            error=next((one.error for one in rounds if one.error), None),
+        )
 
     def minus(self, direct: "Timing") -> "Timing":
         """The latency a gateway adds: the difference of the percentiles."""
@@ -52,6 +77,29 @@ class GatewayFigures(msgspec.Struct, kw_only=True):
     burst: Cost | None = None
     spaced: Cost | None = None
     added: list[Timing] = []
+
+    @classmethod
+    def median(cls, rounds: Sequence[Self]) -> Self:
+        """The medians of several rounds. A round that failed is left out, unless all have."""
+        good = [one for one in rounds if not one.failure]
+        if not good:
+            return rounds[0]
+        plain, burst, spaced = (
+            Cost.median([cost for cost in costs if cost])
+            for costs in zip(*((one.plain, one.burst, one.spaced) for one in good), strict=True)
+        )
+        return cls(
+            name=good[0].name,
+            version=good[0].version,
+            cold_start_s=_median(one.cold_start_s for one in good),
+            rss_idle_mb=_median(one.rss_idle_mb for one in good),
+            rss_load_mb=_median(one.rss_load_mb for one in good),
+            rss_after_mb=_median(one.rss_after_mb for one in good),
+            plain=plain,
+            burst=burst,
+            spaced=spaced,
+            added=[Timing.median(timings) for timings in zip(*(one.added for one in good), strict=True)],
+        )
 
     def added_at(self, at_once: int) -> Timing | None:
         return next((timing for timing in self.added if timing.at_once == at_once and not timing.error), None)
@@ -91,3 +139,8 @@ class Results(msgspec.Struct, kw_only=True):
 
     def find(self, name: str) -> GatewayFigures | None:
         return next((one for one in self.gateways if one.name == name and not one.failure), None)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

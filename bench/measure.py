@@ -4,7 +4,7 @@ The cost of a request is the user and system time of the gateway's process tree 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,8 +24,9 @@ PAUSE_S = 0.01
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """The duration of each measurement, in seconds."""
+    """How many rounds there are, and the duration of each measurement in a round, in seconds."""
 
+    rounds: int
     warm_s: float
     plain_s: float
     burst_s: float
@@ -34,8 +35,8 @@ class Pace(msgspec.Struct, frozen=True):
     after_s: float
 
 
-FULL = Pace(warm_s=3, plain_s=10, burst_s=6, spaced_s=10, timed_s=8, after_s=3)
-QUICK = Pace(warm_s=0.5, plain_s=2, burst_s=1, spaced_s=1.2, timed_s=1, after_s=0.3)
+FULL = Pace(rounds=3, warm_s=2, plain_s=4, burst_s=2, spaced_s=5, timed_s=4, after_s=2)
+QUICK = Pace(rounds=1, warm_s=0.5, plain_s=2, burst_s=1, spaced_s=1.2, timed_s=1, after_s=0.3)
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -55,13 +56,21 @@ def measure_direct(site: Site) -> list[Timing]:
     return [measure_times(target, at_once, site.pace.timed_s) for at_once in TIMED_AT_ONCE]
 
 
-def measure_gateway(gateway: Gateway, site: Site, direct: list[Timing]) -> GatewayFigures:
+def measure_gateways(gateways: Sequence[Gateway], site: Site, direct: list[Timing]) -> list[GatewayFigures]:
+    """Take turns: two starts of the same program differ by 5%, because of its memory layout, and minutes by more."""
+    rounds = [
+        [measure_gateway(gateway, site, direct, number) for gateway in gateways] for number in range(site.pace.rounds)
+    ]
+    return [GatewayFigures.median(measured) for measured in zip(*rounds, strict=True)]
+
+
+def measure_gateway(gateway: Gateway, site: Site, direct: list[Timing], number: int) -> GatewayFigures:
     figures = GatewayFigures(name=gateway.name)
     try:
         site.step(f"{gateway.name}: install")
         figures.version = gateway.install()
         site.step(f"{gateway.name}: start")
-        with running(gateway, site.folder / gateway.name.lower(), site.upstream_port) as started:
+        with running(gateway, site.folder / f"{gateway.name.lower()}-{number}", site.upstream_port) as started:
             figures.cold_start_s = started.cold_start_s
             _measure_running(figures, started, site, direct)
     except (CannotRun, OSError) as reason:  # TimeoutError is an OSError

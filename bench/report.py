@@ -37,12 +37,13 @@ ALT_TEXTS = {
 }
 METHOD = """\
 Each gateway runs one worker on core 0; load and upstream run on core 1. µs are user and system time of the gateway's
-process tree per request served: plain requests with 64 connections, streams of 100 chunks with 16. A reply counts only
-if its status is 200, all of its chunks arrived and a stream ended with its terminator. Requests/s are plain requests;
-"≥" means that the gateway's core was not busy, so the load generator was the limit. Added times are differences of
-percentiles: through the gateway, minus the same load sent directly to the upstream. That load is streams of 100 chunks
-(20 with one connection), 5 ms apart, started at random moments. A cold start lasts until the first 200 to a chat
-request.
+process tree per request served: plain requests with 64 connections, streams of 100 chunks with 16. The gateways take
+turns, each started anew, in as many rounds as the run has: figures are medians of the rounds, with the lowest and the
+highest in brackets. A reply counts only if its status is 200, all of its chunks arrived and a stream ended with its
+terminator. Requests/s are plain requests; "≥" means that the gateway's core was not busy, so the load generator was the
+limit. Added times are differences of percentiles: through the gateway, minus the same load sent directly to the
+upstream. That load is streams of 100 chunks (20 with one connection), 5 ms apart, started at random moments. A cold
+start lasts until the first 200 to a chat request.
 
 Cadenza runs with every feature on: a key in the store, limits, a hold and a charge per request in SQLite with full
 durability, and the log in a file. The others do less: nginx, vllm-router and sglang-router check no keys and count no
@@ -95,13 +96,20 @@ def cost_row(one: GatewayFigures) -> tuple[str, ...]:
     return (
         one.name,
         one.version or EMPTY,
-        *(number(cost.cpu_us if cost else None) for cost in (one.plain, one.burst, one.spaced)),
+        *(cost_cell(cost) for cost in (one.plain, one.burst, one.spaced)),
         rate(one.plain),
         number(one.rss_idle_mb),
         number(one.rss_load_mb),
         number(one.rss_after_mb),
         number(one.cold_start_s),
     )
+
+
+def cost_cell(cost: Cost | None) -> str:
+    """The median and, of several rounds, the lowest and the highest: '286 (271–301)'."""
+    if cost is None or cost.cpu_us is None or len(cost.rounds_us) < 2:
+        return number(cost.cpu_us if cost else None)
+    return f"{number(cost.cpu_us)} ({number(min(cost.rounds_us))}–{number(max(cost.rounds_us))})"
 
 
 def render_times(results: Results) -> str:
