@@ -94,7 +94,7 @@ async def serve_api(
             raise not_allowed(request.method, endpoint.methods)
         caller = await endpoint.identify(gateway, exchange)  # 401
         record.principal = caller.principal
-        answers.headers += rate_headers(caller.ticket)
+        answers.added_headers = rate_headers(caller.ticket)
         authorize(gateway, exchange, caller, endpoint.scope)  # 403 429
         record.at("identified")
         await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record, gateway.snapshot))
@@ -120,7 +120,7 @@ async def serve_api(
         answers.fail(RateLimited(OUT_OF_MEMORY, RETRY_S) if is_exhausted(error) else Internal())
     finally:
         gateway.in_flight.end(exchange)
-        answers.stop_pings()
+        gateway.pings.stop(answers)
         exchange.body.release()
         if not record.completion_id:  # no credit was held; otherwise the ledger records it, with its charge
             gateway.observer.record(record.outcome())

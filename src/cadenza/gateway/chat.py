@@ -70,7 +70,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     try:
         at("admitted")
         if chat.stream and principal.balance_nano >= catalogue.least_nano:
-            request.answers.start_pings(gateway.ping_s)
+            gateway.pings.start(request.answers)
         wanted = find_wanted(chat, principal, exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
@@ -89,7 +89,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
                 if chat.extra or reply.route.drops:
-                    request.answers.headers += ignored_header(chat.extra, chat.sampling, reply.route)
+                    request.answers.added_headers += ignored_header(chat.extra, chat.sampling, reply.route)
                 relay = start_relay(request, chat, hold, credit, ask, grounding)
                 result = await relay.run(reply)
                 at("relayed")

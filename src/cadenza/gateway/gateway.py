@@ -9,7 +9,7 @@ from cadenza.core.tokens import Tokenizer
 from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
-from cadenza.gateway.answers import PING_S
+from cadenza.gateway.answers import Pings
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.large.bodies import LargeBodies
@@ -48,8 +48,6 @@ class State(msgspec.Struct, frozen=True):
 class Gateway:
     """Shared by all requests; it has no state of a single request. New requests are served by `snapshot`."""
 
-    ping_s = PING_S  # how long a stream may be silent
-
     def __init__(
         self,
         state: State,
@@ -72,6 +70,7 @@ class Gateway:
         self.large_bodies = LargeBodies(observer)
         self.grounder = state.grounder or Grounder(store, observer)
         self.in_flight = InFlight()
+        self.pings = Pings()
         self.key_use = KeyUse(store, observer.log)
         self.uploads = Uploads(BodyMemory(body_bytes), observer.metrics)
         self.is_draining = False  # new requests are refused

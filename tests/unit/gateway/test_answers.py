@@ -11,7 +11,7 @@ import pytest
 
 from cadenza.core.errors import CadenzaError, InsufficientCredit, InvalidRequest, RateLimited, UpstreamFailed
 from cadenza.core.records import Usage
-from cadenza.gateway.answers import PING_S, Answers
+from cadenza.gateway.answers import PING_S, Answers, Pings
 from cadenza.http.events import PING, EventReader
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Fault, FaultKind, Piece
@@ -31,16 +31,16 @@ Serve = Callable[[Exchange, Answers], Awaitable[None]]
 async def served(client: Client, serve: Serve, *, is_wanted: bool = True) -> None:
     """Serve a request with a heartbeat; an error is rendered as at the edge of the request."""
     exchange = client.open()
-    answers = Answers(exchange, "r1")
+    answers, pings = Answers(exchange, "r1"), Pings(EVERY_S)
     try:
         if is_wanted:
-            answers.start_pings(EVERY_S)
+            pings.start(answers)
         async with asyncio.timeout(WAIT_S):
             await serve(exchange, answers)
     except CadenzaError as error:
         answers.fail(error)
     finally:
-        answers.stop_pings()
+        pings.stop(answers)
 
 
 def test_a_ping_comes_within_15_seconds() -> None:
@@ -158,6 +158,26 @@ async def test_pings_do_not_pile_up_for_a_client_that_does_not_read() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+async def test_each_of_several_streams_is_pinged_by_its_own_silence() -> None:
+    """One timer looks at all: a silent stream gets a ping, one that writes gets none, and none follows the end."""
+    clients, pings = [Client() for _ in range(3)], Pings(EVERY_S)
+    answers = [Answers(client.open(), f"r{number}") for number, client in enumerate(clients)]
+    *silent, busy = clients
+    for one in answers:
+        pings.start(one)
+        one.start_stream(first=CONTENT)
+    while any(PING not in client.bodies for client in silent):
+        await asyncio.sleep(0)
+        busy.exchange.write(CONTENT)
+    assert PING not in busy.bodies
+    for one in answers:
+        pings.stop(one)
+    pings.stop(answers[0])  # a second time does no harm
+    sent = [len(client.sent) for client in clients]
+    await asyncio.sleep(SEVERAL_S)
+    assert [len(client.sent) for client in clients] == sent
+
+
 async def test_a_client_that_leaves_while_it_waits_gets_nothing_more() -> None:
     """The task that serves it is cancelled, and its outcome is that of a client that left."""
     client = Client()
@@ -178,7 +198,7 @@ async def test_a_chat_whose_model_is_silent_is_kept_alive(funded: FundedStore) -
     silence = asyncio.Event()
     upstream = ScriptedUpstream(Piece("yes", "stop", Usage(3, 1)), opening=silence)
     async with running_api(funded, upstream) as api:
-        api.gateway.ping_s = EVERY_S
+        api.gateway.pings.every_s = EVERY_S
         client = Client()
         api.chat(client, stream=True)
         serving = asyncio.create_task(client.serve(api.gateway))
@@ -197,7 +217,7 @@ async def test_a_model_that_fails_after_pings_costs_nothing(funded: FundedStore)
     silence = asyncio.Event()
     upstream = ScriptedUpstream(Fault(FaultKind.TRUNCATED), opening=silence)
     async with running_api(funded, upstream) as api:
-        api.gateway.ping_s = EVERY_S
+        api.gateway.pings.every_s = EVERY_S
         client = Client()
         api.chat(client, stream=True)
         serving = asyncio.create_task(client.serve(api.gateway))
@@ -213,7 +233,7 @@ async def test_leaving_while_the_store_takes_no_hold_is_free(funded: FundedStore
     """The head and pings came before credit was held, and the model was not asked: nothing is charged, nothing held."""
     upstream = ScriptedUpstream(Piece("yes", "stop", Usage(3, 1)))
     async with running_api(funded, upstream) as api:
-        api.gateway.ping_s = EVERY_S
+        api.gateway.pings.every_s = EVERY_S
         client = Client()
         api.chat(client, stream=True)
         assert funded.store.path
@@ -233,7 +253,7 @@ async def test_leaving_while_the_store_takes_no_hold_is_free(funded: FundedStore
 async def test_an_account_without_credit_gets_its_402(tmp_path: Path) -> None:
     """However soon pings come, a client that can pay for nothing is not told that its request was accepted."""
     async with open_funded_store(tmp_path, 0) as poor, running_api(poor) as api:
-        api.gateway.ping_s = NO_TIME_S
+        api.gateway.pings.every_s = NO_TIME_S
         client = Client()
         api.chat(client, stream=True)
         await client.serve(api.gateway)
