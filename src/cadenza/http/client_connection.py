@@ -80,6 +80,7 @@ class ClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._fields: list[tuple[bytes, bytes]] = []  # names in lower case, and values
         self._overhead_bytes = 0  # everything since the last byte of a body: heads, trailers, chunk sizes
+        self._has_framing = False  # the head says where the body ends
         self._keeps_alive = False
         self._idle_since_s = 0.0
 
@@ -91,7 +92,7 @@ class ClientConnection(asyncio.Protocol):
         if self._state is BROKEN:  # the other end closed it before it was used
             raise Unanswered
         self.status, self._overhead_bytes = 0, 0
-        self._fields.clear()
+        self._fields.clear()  # trailers of the last response
         self._state = REQUEST_SENT[self._state]
         self._transport.write(request)
         return self._news(deadline_s)
@@ -265,7 +266,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
         del self._parser  # it refers back to the connection, which is freed at once without it
-        if self._state is READING_BODY and exc is None and not FRAMING & self.headers.keys():
+        if self._state is READING_BODY and exc is None and not self._has_framing:
             self._state = BODY_COMPLETE[self._state]
             self._wake()
         else:
@@ -290,10 +291,10 @@ class ClientConnection(asyncio.Protocol):
         coding = headers.get(b"transfer-encoding")
         if coding is not None and coding.strip().lower() != b"chunked":
             raise Broken  # a body that cannot be read
+        self._has_framing = coding is not None or b"content-length" in headers
+        fields.clear()
         status = self._parser.get_status_code()
-        if status < 200:  # an interim response: the real one follows
-            fields.clear()
-        else:
+        if status >= 200:  # else it is an interim response: the real one follows
             self.status = status
             self._state = HEAD_COMPLETE[self._state]
 

@@ -6,7 +6,7 @@ closes the connection at once, which stops the upstream from generating.
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from urllib.parse import quote
 
@@ -116,10 +116,11 @@ async def open_http_reply(
             if response.status != OK:
                 raise await read_error(response, min(deadline_s, clock() + ERROR_BODY_S))
             if b"event-stream" in response.headers.get(b"content-type", b"").lower():
+                response.headers = {}  # nothing else in them is needed: a stream does not keep them
                 early = Collector()
                 stream = ReplyStream(bounds, early, extras)
                 await read_beginning(response, stream, early, deadline_s)
-                return StreamedReply(http, response, stream, early.pieces, clock, timeouts.idle_s, now_s + total_s)
+                return StreamedReply(http, response, stream, early.pieces, timeouts.idle_s, now_s + total_s)
             whole = response.take_whole()
             if whole is None:
                 whole = await read_body(response, deadline_s, bounds.size_bytes)
@@ -194,7 +195,6 @@ class StreamedReply(Content, msgspec.Struct, eq=False):
     response: ClientConnection
     stream: ReplyStream
     early: list[Piece]  # those that arrived before there was a sink
-    clock: Callable[[], float]
     idle_s: float
     deadline_s: float  # of the whole reply
 
@@ -203,17 +203,17 @@ class StreamedReply(Content, msgspec.Struct, eq=False):
             stream = self.stream
             if stream.has_terminator and stream.is_whole and self.response.take_whole() is None:
                 # Read the few bytes after [DONE], so that the connection can be reused. No client waits for this.
-                deadline_s = self.clock() + READ_TO_END_S
+                deadline_s = asyncio.get_running_loop().time() + READ_TO_END_S
                 with suppress(TimeoutError, Broken):
                     await self.response.receive(lambda _: True, deadline_s)
         finally:
             self.http.release(self.response)
 
     async def deliver(self, sink: Sink) -> None:
-        stream = self.stream
-        for piece in self.early:
-            sink.take(piece)
-        self.early.clear()
+        """Feed the stream; wait while its sink is congested. After the finish reason it is not fed for long."""
+        stream, early, loop = self.stream, self.early, asyncio.get_running_loop()
+        while early:
+            sink.take(early.pop(0))
         stream.sink = sink
         try:
             while True:
@@ -221,21 +221,16 @@ class StreamedReply(Content, msgspec.Struct, eq=False):
                     await sink.drain()
                 if stream.phase is ENDED:
                     break
-                await self._receive()
+                if stream.phase is FINISHED:
+                    self.deadline_s = min(self.deadline_s, loop.time() + min(self.idle_s, AFTER_FINISH_S))
+                try:
+                    if not await self.response.receive(stream.feed, self.deadline_s, self.idle_s):
+                        stream.end_of_body()
+                except TimeoutError:
+                    stream.end(FaultKind.OVERLONG if loop.time() >= self.deadline_s else FaultKind.TIMED_OUT)
+                except Broken:
+                    stream.end(FaultKind.TRUNCATED)
         finally:
             del stream.sink  # it may refer back to this reply, and keep it in a cycle
         if stream.fault:
             raise stream.fault
-
-    async def _receive(self) -> None:
-        """Feed the stream until its sink is congested or its phase changes. After the finish reason, not for long."""
-        stream, clock = self.stream, self.clock
-        if stream.phase is FINISHED:
-            self.deadline_s = min(self.deadline_s, clock() + min(self.idle_s, AFTER_FINISH_S))
-        try:
-            if not await self.response.receive(stream.feed, self.deadline_s, self.idle_s):
-                stream.end_of_body()
-        except TimeoutError:
-            stream.end(FaultKind.OVERLONG if clock() >= self.deadline_s else FaultKind.TIMED_OUT)
-        except Broken:
-            stream.end(FaultKind.TRUNCATED)

@@ -9,7 +9,7 @@ import pytest
 from cadenza.core.records import Usage
 from cadenza.http.events import DONE
 from cadenza.upstreams.base import FaultKind, Piece
-from cadenza.upstreams.openai import READ_TO_END_S
+from cadenza.upstreams.openai import READ_TO_END_S, StreamedReply
 from tests.loopback import (
     Close,
     Event,
@@ -88,6 +88,17 @@ async def test_a_long_answer_within_its_limit_is_complete(upstream: LoopbackUpst
     """A long answer passes all bounds of a reply."""
     sink, fault = await read_reply(upstream, reply, make_ask(6000, stream=True), route(131_072))
     assert (fault, sink.text) == (None, reply.text)
+
+
+@on_uvloop
+async def test_an_open_stream_does_not_keep_the_headers_of_its_response(upstream: LoopbackUpstream) -> None:
+    """Some upstreams send kilobytes of them, and a stream may stay open for long."""
+    pause = Pause()
+    upstream.script(Sse([ROLE, said("Hi"), pause]))
+    async with running(upstream.base_url) as openai, opened(openai) as reply:
+        assert isinstance(reply, StreamedReply)
+        assert reply.response.headers == {}
+    pause.release()
 
 
 @on_uvloop
