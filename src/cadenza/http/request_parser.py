@@ -158,7 +158,7 @@ class RequestParser:
         self._phase = HEAD
         self._receiver = receiver
         self._head_bytes_max = head_bytes_max
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = None  # made with the next head, if it is needed
         self._known: KnownHead | None = None  # the last head that the next one may be like
         self._head = b""  # that is being read, if it arrived whole
         self._line = b""  # the request line and the CR behind it, or as much of them as has arrived
@@ -252,6 +252,8 @@ class RequestParser:
 
     def _feed(self, piece: bytes) -> None:
         self._has_progressed = False
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
@@ -260,7 +262,7 @@ class RequestParser:
         except httptools.HttpParserError as error:
             raise Malformed(error.__context__.status if isinstance(error.__context__, Malformed) else 400) from None
         if self._phase is SIZED:
-            self._parser = httptools.HttpRequestParser(self)  # for the next head: the last one waits for the body
+            self._parser = None  # it waits for the body, which it does not see; the next head gets another one
         elif not self._has_progressed and self._phase is CHUNKED:
             self._count_overhead(len(piece))
 
@@ -299,6 +301,7 @@ class RequestParser:
         self._has_progressed = True
         self._overhead_bytes = 0
         parser, line, fields = self._parser, self._line, self._fields
+        assert parser
         method = parser.get_method()
         if len(line) != len(method) + len(self._target) + LINE_BYTES or not line.endswith(VERSIONS):
             raise Malformed
@@ -332,6 +335,7 @@ class RequestParser:
         self._receiver.receive_body(data)
 
     def on_message_complete(self) -> None:
+        assert self._parser
         if not self._parser.should_upgrade():  # otherwise HttpParserUpgrade follows
             self.end_request()
 
@@ -351,12 +355,13 @@ class RequestParser:
 
     def close(self) -> None:
         """Nothing more is read. What refers back to the connection is dropped, so that it is freed at once."""
-        del self._parser, self._receiver
+        self._parser = None
+        del self._receiver
 
     def end_request(self) -> None:
         self._has_progressed = self._has_ended = True
         self._phase = HEAD
-        self._line = b""
+        self._line = self._target = b""
         self._overhead_bytes = 0
         self.input.forget_blank_line()
         self._receiver.receive_end()
