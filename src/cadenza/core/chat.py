@@ -208,7 +208,7 @@ class ChatRequest(Content, msgspec.Struct, frozen=True):
 
     model: str | None
     messages: list[msgspec.Raw]
-    texts: list[str] | LargeTexts  # of the messages: what grounding looks at
+    texts: list[str] | LargeTexts  # of the messages: what grounding looks at. Empty once the ask is composed
     stream: bool
     max_tokens: int | None
     sampling: dict[str, msgspec.Raw]

@@ -194,7 +194,9 @@ def compose(
     plan: Plan,
     grounding: Grounding = NO_GROUNDING,
 ) -> Ask:
-    """The ask, with the client's messages as they were sent."""
+    """The ask, with the client's messages as they were sent. Their texts are dropped: a stream would have both."""
+    if isinstance(chat.texts, list):
+        chat.texts.clear()
     fields = chat.fields if chat.tools else chat.sampling
     own_bytes = OWN_BYTES + MESSAGE_OWN_BYTES * len(chat.messages) + character.size_bytes + plan.fields_bytes
     if chat.extra and (passed := passed_fields(chat.extra, plan)):

@@ -44,6 +44,7 @@ class PromptSize:
 
     _added: tuple[str, ...] = ()
     _added_chars = 0
+    _sent_chars: int | None = None  # counted once: a stream asks for them with each mark
     _sent_tokens: int | None = None  # of what the client sent, and the character
     _character_tokens: int | None = None
 
@@ -125,8 +126,10 @@ class PromptSize:
     @property
     def _chars(self) -> int:
         """Of what was sent, without the character layer."""
-        chars = self._texts.chars if isinstance(self._texts, LargeTexts) else sum(map(len, self._texts()))
-        return chars + self._added_chars
+        if self._sent_chars is None:
+            texts = self._texts
+            self._sent_chars = texts.chars if isinstance(texts, LargeTexts) else sum(map(len, texts()))
+        return self._sent_chars + self._added_chars
 
     async def _count_sent(self, *, is_urgent: bool) -> int:
         if isinstance(self._texts, LargeTexts):

@@ -1,22 +1,28 @@
 """The edge of the API: paths, methods, preflights, and errors that reveal nothing internal."""
 
+import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy import text
 
+from cadenza.core.chat import ChatRequest
 from cadenza.core.errors import NotFound
+from cadenza.core.records import Usage
 from cadenza.gateway.api import find_endpoint
 from cadenza.gateway.gateway import body_bytes_max
 from cadenza.ledger.transaction import READ_KEY
 from cadenza.store.statements import Statement
+from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FundedStore, WatchedStore
 from tests.unit.gateway.gateways import Api, running_api
 from tests.unit.gateway.scripted_upstream import ScriptedUpstream
 
 SECRET = "the words of a client"
+PROMPT = "a prompt that no other test sends"
 
 
 @pytest.fixture
@@ -198,3 +204,20 @@ async def test_a_sane_request_id_is_echoed(api: Api, sent: bytes, is_echoed: boo
     given = client.headers[b"x-request-id"]
     assert (given == sent) is is_echoed
     assert is_echoed or given.startswith(b"req_")
+
+
+async def test_an_open_stream_keeps_its_prompt_once(funded: FundedStore) -> None:
+    """It keeps its messages as they came, to count them or to continue elsewhere; their decoded texts are dropped."""
+    silence = asyncio.Event()
+    upstream = ScriptedUpstream(Piece("yes", "stop", Usage(3, 1)), opening=silence)
+    async with running_api(funded, upstream) as api:
+        client = Client()
+        api.chat(client, PROMPT, stream=True)
+        serving = asyncio.create_task(client.serve(api.gateway))
+        await upstream.is_asked.wait()
+        chats = [each for each in gc.get_objects() if isinstance(each, ChatRequest)]
+        [chat] = [each for each in chats if PROMPT.encode() in bytes(each.messages[0])]
+        assert (chat.texts, PROMPT in chat.counted_texts()) == ([], True)
+        silence.set()
+        await serving
+    assert client.status == 200

@@ -66,6 +66,21 @@ async def test_the_exact_count_is_made_once(tokenizer: WatchedTokenizer) -> None
     assert len(tokenizer.threads) == 1
 
 
+def test_the_length_of_a_prompt_is_found_once(tokenizer: WatchedTokenizer) -> None:
+    """A stream is marked by an estimate twice a second, which does not read its messages again."""
+    reads = list[list[str]]()
+
+    def read() -> list[str]:
+        reads.append(TEXTS)
+        return TEXTS
+
+    prompt = PromptSize(tokenizer, CHARACTER, read, BODY_BYTES)
+    estimates = {prompt.rough for _ in range(3)}
+    prompt.add_texts(("x" * 400,), 400)
+    assert estimates < {*estimates, prompt.rough}
+    assert len(reads) == 1
+
+
 async def test_the_count_of_the_client_leaves_the_character_out(tokenizer: WatchedTokenizer) -> None:
     """What the client sent is counted as if there were no character layer."""
     assert await size_of(tokenizer).exact_of_client() == own_count(tokenizer) - (
