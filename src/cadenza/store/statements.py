@@ -45,16 +45,18 @@ class Statement:
 
     @cached_property
     def sqlite_text(self) -> str:
-        return str(self._compiled)
+        return self._sqlite[0]
 
     @cached_property
     def sqlite_values(self) -> PickValues:
         """A function that orders named values by the placeholders of `sqlite_text`."""
-        return pick_values(self._compiled)
+        return self._sqlite[1]
 
     @cached_property
-    def _compiled(self) -> SQLCompiler:
-        return compile_for(SQLITE, self.core, self.columns)
+    def _sqlite(self) -> tuple[str, PickValues]:
+        """The text and the function. The compiler, which has much more, is not kept."""
+        compiled = compile_for(SQLITE, self.core, self.columns)
+        return str(compiled), pick_values(compiled)
 
 
 class SelectByIds:
