@@ -18,7 +18,6 @@ NO_LIMIT_BYTES = 2**60  # v1 writes a number near 2**63 where there is no limit
 NO_THREAD = "can't start new thread"
 LOOK_EVERY_S = 5.0
 QUIET_CONNECTIONS = 500  # a full collection then takes a few ms; beside 2,400 connections it takes 20 to 40
-SPARE_ITERATORS = 255  # of futures, that asyncio keeps
 QUIET_LOOKS = (8, 16, 32, 64)  # first when kept connections to upstreams are closed, then for what was in use before
 
 
@@ -87,17 +86,6 @@ def return_memory() -> None:
         libc.malloc_trim(0)
 
 
-def replace_spare_iterators() -> None:
-    """Free the iterators of futures that asyncio keeps for reuse, and let it keep new ones.
-
-    After a peak they are in as many areas as there were streams that ended last. Python puts new objects where most is
-    in use. The first half of the list are those that were kept; a list is freed from its end.
-    """
-    future = asyncio.get_running_loop().create_future()
-    iterators = [future.__await__() for _ in range(2 * SPARE_ITERATORS)]
-    del iterators
-
-
 async def return_memory_after_peaks(
     count_connections: Callable[[], int], look_every_s: float = LOOK_EVERY_S, act: Callable[[], None] = return_memory
 ) -> None:
@@ -107,7 +95,6 @@ async def return_memory_after_peaks(
         await asyncio.sleep(look_every_s)
         looks = looks + 1 if count_connections() < QUIET_CONNECTIONS else 0
         if looks in QUIET_LOOKS:
-            replace_spare_iterators()
             act()
 
 

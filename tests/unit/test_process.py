@@ -1,6 +1,5 @@
 """Settings of a process: how much memory its limits leave it, and which errors mean that it is exhausted."""
 
-import asyncio
 import resource
 import subprocess
 import sys
@@ -12,11 +11,9 @@ from cadenza.process import (
     QUIET_CONNECTIONS,
     QUIET_LOOKS,
     RESERVE_BYTES,
-    SPARE_ITERATORS,
     group_limits,
     is_exhausted,
     memory_room,
-    replace_spare_iterators,
     return_memory_after_peaks,
 )
 
@@ -118,20 +115,6 @@ def test_memory_is_returned() -> None:
     kept, kept_after = map(int, done.stdout.split())
     assert kept >= 1900
     assert kept_after < kept / 2
-
-
-async def test_the_iterators_that_asyncio_keeps_are_replaced() -> None:
-    """Those that it kept before are freed, and it keeps others."""
-    future = asyncio.get_running_loop().create_future()
-
-    def kept() -> set[int]:
-        return {id(each) for each in [future.__await__() for _ in range(SPARE_ITERATORS)]}
-
-    kept()  # now it keeps as many as it can
-    before = kept()
-    assert kept() == before
-    replace_spare_iterators()
-    assert not kept() & before
 
 
 async def test_memory_is_returned_after_a_peak() -> None:

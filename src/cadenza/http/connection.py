@@ -97,10 +97,10 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None  # serves it
         self._loop = asyncio.get_running_loop()
         self._deadline = Deadline(self._loop, self._close)
-        self._write_flow: WriteFlow | None = None  # since the client first read too slowly
+        self._write_flow = WriteFlow(settings.limits.unread_s, self.abort)
         self._discarded_bytes = 0  # of a body that the application did not read, or while it lingers
         self._linger_end_s = 0.0
-        self._pause: Pause | None = None  # after a refusal with a pause, until a reply without one
+        self._pause = Pause(self._loop, settings.limits.pause_s_max, self._parse_if_allowed)
 
     @property
     def proxies(self) -> TrustedProxies:
@@ -136,39 +136,32 @@ class Connection(asyncio.Protocol):
         self.write = _discard
         self._connections.remove(self)
         self._deadline.close()
+        self._pause.close()
         self._parser.close()
         self.is_congested = False
-        if self._pause:
-            self._pause.close()
-        if self._write_flow:
-            self._write_flow.close()
+        self._write_flow.close()
         if self._exchange:
             self._exchange.interrupt(Interruption.DISCONNECT)
             self._exchange = self._task = None
 
     def data_received(self, data: bytes) -> None:
         state = self._state
-        is_paused = self._pause is not None and self._pause.timer is not None
-        if (state is IDLE or state is AWAITING_HEAD) and not (self.is_congested or is_paused):  # the usual case
+        if (state is IDLE or state is AWAITING_HEAD) and not (self.is_congested or self._pause.timer):  # the usual case
             self._parse(data)
         elif state not in DISCARDING:
             self._parser.input.add(data)
-            if self._pause:
-                self._pause.note_input()
+            self._pause.note_input()
             self._parse_if_allowed()
         elif state is LINGERING:
             self._linger_on(len(data))
 
     def pause_writing(self) -> None:
         self.is_congested = True
-        if self._write_flow is None:
-            self._write_flow = WriteFlow(self._settings.limits.unread_s, self.abort)
         self._write_flow.pause()
 
     def resume_writing(self) -> None:
         self.is_congested = False
-        if self._write_flow:
-            self._write_flow.resume()
+        self._write_flow.resume()
         self._parse_if_allowed()
 
     # the input
@@ -204,7 +197,7 @@ class Connection(asyncio.Protocol):
         """Whether the input stays unparsed: another request is served, the client does not read, or a pause runs."""
         if self._exchange:
             return self._exchange.body.is_complete or self._state in DISCARDING
-        if self._pause and self._pause.timer and not self._parser.is_in_body:
+        if self._pause.timer and not self._parser.is_in_body:
             return True
         return self._state in DISCARDING or (self.is_congested and not self._parser.is_in_body)
 
@@ -260,8 +253,7 @@ class Connection(asyncio.Protocol):
     # the transport of an exchange
 
     async def drain(self) -> None:
-        if self._write_flow:
-            await self._write_flow.drain()
+        await self._write_flow.drain()
 
     def receive_more(self, exchange: Exchange) -> None:
         assert exchange is self._exchange or self._state in CLOSED
@@ -285,11 +277,9 @@ class Connection(asyncio.Protocol):
         self._deadline.set(now_s + self._settings.limits.keep_alive_s)
         self._connections.quiet[self] = now_s
         if exchange.pause_s:
-            if self._pause is None:
-                self._pause = Pause(self._loop, self._settings.limits.pause_s_max, self._parse_if_allowed)
             self._pause.begin(exchange.pause_s)
         else:
-            self._pause = None
+            self._pause.ignored = 0
         if self._parser.input.data or not self._is_reading:
             self._parse_if_allowed()
 
