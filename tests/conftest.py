@@ -79,8 +79,8 @@ def _is_whole_run(config: pytest.Config) -> bool:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Three for two cores, because many tests wait for another process; five for the slow ones, which wait longer."""
-    return (5 if config.option.markexpr == "slow" else 3) * (os.cpu_count() or 1) // 2 or 1
+    """Four for two cores, because many tests wait for another process; five for the slow ones, which wait longer."""
+    return (5 if config.option.markexpr == "slow" else 4) * (os.cpu_count() or 1) // 2 or 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -47,7 +47,10 @@ QUICK = ReaderLimits(ChildLimits(cpu_s=0, memory_bytes=768 * MIB), task_s=WAIT_S
 SECRET = "zanzibar"
 HEAVY_TEXT = "漢" * (4 << 20)  # to rank it by this character takes more than a second of CPU time
 
-pytestmark = pytest.mark.skipif(this_machine() is None, reason="reads /proc, and needs the filter")
+pytestmark = [
+    pytest.mark.slow(reason="starts a child process for each test"),
+    pytest.mark.skipif(this_machine() is None, reason="reads /proc, and needs the filter"),
+]
 
 
 def sent(name: str, data: bytes | str) -> SentFile:

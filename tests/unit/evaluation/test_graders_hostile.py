@@ -20,6 +20,8 @@ DEEP = (
     + "}]}"
 )
 
+pytestmark = pytest.mark.slow(reason="code runs up to its limits, in a child process for each case")
+
 
 @pytest_asyncio.fixture
 async def graders() -> AsyncIterator[Graders]:

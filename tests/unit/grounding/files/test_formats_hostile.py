@@ -62,6 +62,7 @@ def test_an_archive_that_states_too_much() -> None:
     assert [section.text for section in read_document("a.docx", "", data, LIMITS)] == ["text"]
 
 
+@pytest.mark.slow(reason="files as large as they may be")
 def test_a_million_objects() -> None:
     """A PDF with a million objects is read within the limits of a task."""
     tree = made.page_tree(0, 1)
@@ -233,6 +234,7 @@ def test_hostile_numbers() -> None:
     assert time.process_time() - began_s < CPU_S
 
 
+@pytest.mark.slow(reason="files as large as they may be")
 @pytest.mark.parametrize("tag", ["div", "table><tr><td", "b"])
 def test_deep_html(tag: str) -> None:
     """HTML that is nested 30,000 deep is read, in time that grows with its length only."""
@@ -244,6 +246,7 @@ def test_deep_html(tag: str) -> None:
     assert time.process_time() - began_s < 2 * CPU_S
 
 
+@pytest.mark.slow(reason="files as large as they may be")
 @pytest.mark.parametrize(
     "piece",
     [
