@@ -91,7 +91,7 @@ def test_on_schedule(deployment: Deployment, upstream: LoopbackUpstream) -> None
     wait_until(lambda: shows(first, 0) and shows(second, 0), "the reference")
     upstream.always(Good(OTHER))
     wait_until(lambda: shows(first, 1) and shows(second, 1), "the drift being shown by both")
-    assert any('"a model drifts"' in process.output for process in (first, second))
+    wait_until(lambda: any('"a model drifts"' in one.output for one in (first, second)), "the warning in the log")
     begun = [at for _, _, at in rows(deployment)]
     assert min(after - before for before, after in itertools.pairwise(begun)) >= EVERY_S * 1000
 

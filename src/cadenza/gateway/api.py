@@ -120,7 +120,7 @@ async def serve_api(
         answers.fail(RateLimited(OUT_OF_MEMORY, RETRY_S) if is_exhausted(error) else Internal())
     finally:
         gateway.in_flight.end(exchange)
-        gateway.pings.stop(answers)
+        gateway.in_flight.pings.stop(answers)
         exchange.body.release()
         if not record.completion_id:  # no credit was held; otherwise the ledger records it, with its charge
             gateway.observer.record(record.outcome())

@@ -70,7 +70,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     try:
         at("admitted")
         if chat.stream and principal.balance_nano >= catalogue.least_nano:
-            gateway.pings.start(request.answers)
+            gateway.in_flight.pings.start(request.answers)
         wanted = find_wanted(chat, principal, exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400

@@ -9,7 +9,6 @@ from cadenza.core.tokens import Tokenizer
 from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
-from cadenza.gateway.answers import Pings
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.large.bodies import LargeBodies
@@ -70,7 +69,6 @@ class Gateway:
         self.large_bodies = LargeBodies(observer)
         self.grounder = state.grounder or Grounder(store, observer)
         self.in_flight = InFlight()
-        self.pings = Pings()
         self.key_use = KeyUse(store, observer.log)
         self.uploads = Uploads(BodyMemory(body_bytes), observer.metrics)
         self.is_draining = False  # new requests are refused

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from cadenza.core.rates import Limits
 from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Presence
+from cadenza.gateway.answers import Pings
 from cadenza.http.exchange import Exchange, Interruption
 from cadenza.observe import Log
 from cadenza.store.store import StoreUnavailable
@@ -26,6 +27,7 @@ class InFlight:
     """
 
     def __init__(self) -> None:
+        self.pings = Pings()
         self.key_digests: dict[Exchange, bytes] = {}
         self._waiters: dict[asyncio.Future[None], set[Exchange]] = {}  # each waits for the end of its exchanges
 

@@ -80,7 +80,6 @@ class ClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._fields: list[tuple[bytes, bytes]] = []  # names in lower case, and values
         self._overhead_bytes = 0  # everything since the last byte of a body: heads, trailers, chunk sizes
-        self._has_framing = False  # the head says where the body ends
         self._keeps_alive = False
         self._idle_since_s = 0.0
 
@@ -146,6 +145,10 @@ class ClientConnection(asyncio.Protocol):
             self._transport.resume_reading()
         self._buffered_bytes = 0
         return data
+
+    def forget_headers(self) -> None:
+        """Keep only those that say where the body ends: a server may send kilobytes of others."""
+        self.headers = {name: value for name, value in self.headers.items() if name in FRAMING}
 
     def is_usable(self) -> bool:
         is_fresh = self._loop.time() - self._idle_since_s < IDLE_S_MAX
@@ -266,7 +269,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
         del self._parser  # it refers back to the connection, which is freed at once without it
-        if self._state is READING_BODY and exc is None and not self._has_framing:
+        if self._state is READING_BODY and exc is None and not FRAMING & self.headers.keys():
             self._state = BODY_COMPLETE[self._state]
             self._wake()
         else:
@@ -291,7 +294,6 @@ class ClientConnection(asyncio.Protocol):
         coding = headers.get(b"transfer-encoding")
         if coding is not None and coding.strip().lower() != b"chunked":
             raise Broken  # a body that cannot be read
-        self._has_framing = coding is not None or b"content-length" in headers
         fields.clear()
         status = self._parser.get_status_code()
         if status >= 200:  # else it is an interim response: the real one follows

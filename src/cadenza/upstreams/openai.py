@@ -116,7 +116,7 @@ async def open_http_reply(
             if response.status != OK:
                 raise await read_error(response, min(deadline_s, clock() + ERROR_BODY_S))
             if b"event-stream" in response.headers.get(b"content-type", b"").lower():
-                response.headers = {}  # nothing else in them is needed: a stream does not keep them
+                response.forget_headers()
                 early = Collector()
                 stream = ReplyStream(bounds, early, extras)
                 await read_beginning(response, stream, early, deadline_s)

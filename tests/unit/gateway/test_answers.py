@@ -198,7 +198,7 @@ async def test_a_chat_whose_model_is_silent_is_kept_alive(funded: FundedStore) -
     silence = asyncio.Event()
     upstream = ScriptedUpstream(Piece("yes", "stop", Usage(3, 1)), opening=silence)
     async with running_api(funded, upstream) as api:
-        api.gateway.pings.every_s = EVERY_S
+        api.gateway.in_flight.pings.every_s = EVERY_S
         client = Client()
         api.chat(client, stream=True)
         serving = asyncio.create_task(client.serve(api.gateway))
@@ -217,7 +217,7 @@ async def test_a_model_that_fails_after_pings_costs_nothing(funded: FundedStore)
     silence = asyncio.Event()
     upstream = ScriptedUpstream(Fault(FaultKind.TRUNCATED), opening=silence)
     async with running_api(funded, upstream) as api:
-        api.gateway.pings.every_s = EVERY_S
+        api.gateway.in_flight.pings.every_s = EVERY_S
         client = Client()
         api.chat(client, stream=True)
         serving = asyncio.create_task(client.serve(api.gateway))
@@ -233,7 +233,7 @@ async def test_leaving_while_the_store_takes_no_hold_is_free(funded: FundedStore
     """The head and pings came before credit was held, and the model was not asked: nothing is charged, nothing held."""
     upstream = ScriptedUpstream(Piece("yes", "stop", Usage(3, 1)))
     async with running_api(funded, upstream) as api:
-        api.gateway.pings.every_s = EVERY_S
+        api.gateway.in_flight.pings.every_s = EVERY_S
         client = Client()
         api.chat(client, stream=True)
         assert funded.store.path
@@ -253,7 +253,7 @@ async def test_leaving_while_the_store_takes_no_hold_is_free(funded: FundedStore
 async def test_an_account_without_credit_gets_its_402(tmp_path: Path) -> None:
     """However soon pings come, a client that can pay for nothing is not told that its request was accepted."""
     async with open_funded_store(tmp_path, 0) as poor, running_api(poor) as api:
-        api.gateway.pings.every_s = NO_TIME_S
+        api.gateway.in_flight.pings.every_s = NO_TIME_S
         client = Client()
         api.chat(client, stream=True)
         await client.serve(api.gateway)

@@ -109,7 +109,7 @@ async def test_a_file_that_crashes_its_parser_is_a_400(funded: FundedStore) -> N
 async def test_a_stream_that_waits_for_its_files_has_pings(funded: FundedStore) -> None:
     """They come before credit is held; a file that then cannot be read is an event with the type of the 400."""
     async with files_of(funded, module=FAULTY) as files:
-        files.gateway.pings.every_s = 0.001  # a child takes much longer to start
+        files.gateway.in_flight.pings.every_s = 0.001  # a child takes much longer to start
         client = await files.ask(["text", "crash"], stream=True)
         assert (client.status, client.bodies[0]) == (200, PING)
         [event] = EventReader().feed(client.bodies[-1])
