@@ -26,7 +26,7 @@ from cadenza.cli.index import index_problem
 from cadenza.config import Settings
 from cadenza.config.classes import resolve_classes
 from cadenza.config.settings import GroundingSettings
-from cadenza.control.account.accounts import create_account, list_accounts
+from cadenza.control.account.accounts import create_account, find_accounts
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.sign_in.links import make_operator_link
@@ -114,12 +114,11 @@ async def _prepare(settings: Settings, log: Log) -> Prepared:
     store = open_store(settings.store.url)
     try:
         await prepare_store(store, say_backup)
-        accounts = await list_accounts(store)
-        emails = [account.email for account in accounts]
-        demo = None if emails or settings.source else await _make_demo(store)
+        found = await find_accounts(store, besides=DEMO_EMAIL)
+        demo = None if found.has_any or settings.source else await _make_demo(store)
         classes = await resolve_classes(store, settings, ServingProcess(replaced=partial(log_replaced, log)))
-        path = None if set(emails) - {DEMO_EMAIL} else await make_operator_link(store, now_ms())
-        return Prepared(bool(emails), any(account.is_operator for account in accounts), demo, path, classes)
+        path = None if found.has_others else await make_operator_link(store, now_ms())
+        return Prepared(found.has_any, found.has_operator, demo, path, classes)
     finally:
         await store.close()
 

@@ -23,7 +23,7 @@ from cadenza.ledger import credit
 from cadenza.ledger.origins import OPENING_NOTE
 from cadenza.store.store import Store, StoreRefused, Transaction
 from cadenza.store.tables import accounts, audit_events, links, sessions, site_secrets
-from cadenza.store.tables.accounts import Account, Preferences, Theme
+from cadenza.store.tables.accounts import Account, AccountsFound, Preferences, Theme
 from cadenza.store.tables.audit_events import AuditEvent
 
 EMAIL_CHARS_MAX = 254
@@ -168,6 +168,11 @@ async def _change(
 
 async def list_accounts(store: Store) -> list[Account]:
     return await accounts.list_all(store)
+
+
+async def find_accounts(store: Store, besides: str) -> AccountsFound:
+    """Whether there are accounts, any besides this address, and an operator."""
+    return await accounts.find_any(store, besides)
 
 
 def find_account(tx: Transaction, email: str) -> Account:

@@ -35,6 +35,14 @@ class Account(msgspec.Struct, frozen=True):
     shows_cost: bool = False  # replies say what they cost
 
 
+class AccountsFound(msgspec.Struct, frozen=True):
+    """Which accounts there are, found without reading them all."""
+
+    has_any: bool
+    has_others: bool  # besides the one that was named
+    has_operator: bool
+
+
 class Preferences(msgspec.Struct, frozen=True):
     """What the owner of an account chooses."""
 
@@ -57,6 +65,9 @@ BY_ID = Statement(select(*COLUMNS).where(_OF_ID))
 LOCK = Statement(select(schema.accounts.c.id).where(_OF_ID).with_for_update(key_share=True))
 PASSWORD = Statement(select(schema.accounts.c.password_hash).where(_OF_ID))
 LOCK_PASSWORD = Statement(select(schema.accounts.c.password_hash).where(_OF_ID).with_for_update())
+_ANY = select(schema.accounts.c.id)
+_OTHERS = _ANY.where(schema.accounts.c.email != bindparam("email"))
+FOUND = Statement(select(_ANY.exists(), _OTHERS.exists(), _ANY.where(schema.accounts.c.is_operator).exists()))
 OPERATORS = Statement(select(schema.accounts.c.id).where(schema.accounts.c.is_operator).with_for_update())
 OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
 COUNT = Statement(select(func.count()).select_from(schema.accounts))
@@ -117,6 +128,11 @@ def lock_first_operator(tx: Transaction) -> bool:
 
 async def list_all(store: Store) -> list[Account]:
     return [read_account(row) for row in await store.rows(OLDEST_FIRST, {})]
+
+
+async def find_any(store: Store, besides: str) -> AccountsFound:
+    [found] = await store.rows(FOUND, {"email": besides})
+    return AccountsFound(*map(bool, found))
 
 
 async def count(store: Store) -> int:

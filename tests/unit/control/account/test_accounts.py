@@ -9,6 +9,7 @@ from cadenza.control.account.accounts import (
     NewAccount,
     add_account,
     create_account,
+    find_accounts,
     list_accounts,
     resume_account,
     set_class,
@@ -25,7 +26,7 @@ from cadenza.ledger.credit import BALANCE_NANO_LIMIT
 from cadenza.store.schema import accounts, entries
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
-from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.accounts import Account, AccountsFound
 from cadenza.store.tables.audit_events import list_newest
 from tests.passwords import cheap_hash
 
@@ -57,6 +58,16 @@ async def test_an_account_is_created_with_its_opening_credit(store: Store) -> No
     assert account == Account(account.id, EMAIL, "mezzo", FIVE_NANO, 0, NOW_MS, granted_nano=FIVE_NANO)
     assert await list_accounts(store) == [account]
     assert await entries_of(store) == [("grant", FIVE_NANO, "opening credit")]
+
+
+async def test_which_accounts_there_are(store: Store) -> None:
+    """A start learns whether there are accounts, others than the demo account, and an operator."""
+    assert await find_accounts(store, besides=EMAIL) == AccountsFound(False, False, False)
+    await add(store)
+    assert await find_accounts(store, besides=EMAIL) == AccountsFound(True, False, False)
+    assert await find_accounts(store, besides="demo@localhost") == AccountsFound(True, True, False)
+    await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=True)
+    assert await find_accounts(store, besides=EMAIL) == AccountsFound(True, False, True)
 
 
 async def test_an_account_without_opening_credit_has_no_entry(store: Store) -> None:
