@@ -1,6 +1,7 @@
 """Routes: the next one serves if the first cannot, and a client only hears of the last."""
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -92,9 +93,11 @@ def test_next_route_serves_if_the_first_refuses(api: RawClient, stream: bool) ->
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_next_route_serves_if_the_first_is_silent(api: RawClient, upstream: LoopbackUpstream, stream: bool) -> None:
-    """A first route that accepts and stays silent is given up after its timeout."""
+    """A first route that accepts and stays silent is given up after its timeout, whatever the account can pay for."""
     upstream.script(Raw([Pause()]))
+    began_s = time.monotonic()
     assert text_of(api, "fortissimo", stream=stream) == "from the backup"
+    assert time.monotonic() - began_s < 15 * SILENCE_S  # the account can pay for 37 times 1,024 tokens
 
 
 def test_silent_route_is_disconnected(api: RawClient, upstream: LoopbackUpstream) -> None:

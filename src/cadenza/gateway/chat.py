@@ -211,6 +211,7 @@ def compose(
         tools=chat.tools,
         extra=chat.extra,
         prompt_tokens=prompt.at_most,
+        is_fitted=max_tokens is None,
         is_large=type(chat.texts) is LargeTexts or grounding.texts_bytes > SLICE_BYTES,
         counted_bytes=sent_bytes(chat.messages, fields) + grounding.texts_bytes + own_bytes,
         on_asked=credit.note_asked,

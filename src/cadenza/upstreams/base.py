@@ -83,6 +83,7 @@ class Ask(Content, msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     begun: str = ""
     separate: Sequence[msgspec.Raw] = ()
+    is_fitted: bool = False  # the client set no limit: `max_tokens` is what its account can pay for
     is_large: bool = False  # it must not be copied as a whole: that would hold up other requests
     counted_bytes: int | None = None  # the most bytes that credit is held for; None if none is held
     on_asked: Callable[[Route | None], None] = lambda _route: None

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from cadenza.core.records import Route, Timeouts
@@ -144,6 +145,14 @@ async def test_a_whole_reply_has_time_to_be_generated(
     async with waiting(upstream, make_ask(max_tokens), *steps, where=route(max_output_tokens)) as delivery:
         limit_s = TIMEOUTS.first_token_s + idle_times * IDLE_S
         assert await delivery.ends_after(clock, limit_s) is FaultKind.TIMED_OUT
+
+
+@on_asyncio
+async def test_little_credit_gives_a_silent_provider_no_more_time(upstream: LoopbackUpstream, clock: Clock) -> None:
+    """A limit that is only what the account can pay for gives a reply no more time than no limit."""
+    ask = msgspec.structs.replace(make_ask(131_072), is_fitted=True)
+    async with waiting(upstream, ask, where=route(1_000_000)) as delivery:
+        assert await delivery.ends_after(clock, TIMEOUTS.first_token_s + IDLE_S) is FaultKind.TIMED_OUT
 
 
 @on_asyncio
