@@ -85,6 +85,7 @@ def test_by_hand(deployment: Deployment, upstream: LoopbackUpstream) -> None:
     assert_no_content(deployment)
 
 
+@pytest.mark.slow(reason="waits for a schedule")
 def test_on_schedule(deployment: Deployment, upstream: LoopbackUpstream) -> None:
     """Of two processes one runs each watch; both show the drift; a killed one leaves a watch that the next ends."""
     first, second = deployment.start_many(2)

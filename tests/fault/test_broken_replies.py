@@ -156,6 +156,7 @@ def test_client_that_leaves_before_a_plain_reply_pays_for_the_prompt(
     assert checked_rows(deployment)[request.request_id].cost_nano == left_cost_nano("forte", request.content, [])
 
 
+@pytest.mark.slow(reason="asks once for every byte")
 def test_stream_that_is_cut_at_any_byte(deployment: Deployment, upstream: LoopbackUpstream) -> None:
     """A stream cut at any byte is either complete and charged as counted, or broken and charged as delivered."""
     whole = terse_stream(LAST_WORDS)
@@ -192,6 +193,7 @@ def check_cut_stream(request: ChatRequest, reply: Reply, row: Row) -> None:
         assert row.status == 502, request
 
 
+@pytest.mark.slow(reason="asks once for every byte")
 def test_plain_reply_that_is_cut_at_any_byte(deployment: Deployment, upstream: LoopbackUpstream) -> None:
     """A plain reply is charged as counted if every byte of it arrived, and costs nothing if one is missing."""
     whole = terse_plain("".join(LAST_WORDS))

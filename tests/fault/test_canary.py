@@ -138,6 +138,7 @@ def rig() -> Iterator[CanaryRig]:
         yield CanaryRig(stack)
 
 
+@pytest.mark.slow(reason="sends requests until a canary is decided")
 def test_a_flaky_candidate_is_rolled_back(rig: CanaryRig) -> None:
     """It fails always: it is gone after a dozen of its requests, and no request outside of its share has failed."""
     process = rig.start()

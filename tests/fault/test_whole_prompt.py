@@ -83,6 +83,7 @@ def send_all(api: RawClient, bodies: list[bytes]) -> list[Reply]:
         return list(threads.map(api.post, bodies))
 
 
+@pytest.mark.slow(reason="counts the tokens of many requests")
 def test_what_is_served_never_costs_more_than_was_held(served: Service, upstream: LoopbackUpstream, seed: int) -> None:
     """Bodies of every shape, twenty at once: each is paid for in full by the upstream's own count, or refused."""
     maker, chosen, statuses, ratios = BodyMaker(seed), random.Random(seed), Counter[int](), [0.0]

@@ -56,6 +56,7 @@ def watched(shared_upstream: LoopbackUpstream) -> Iterator[Watched]:
         yield Watched(service, service.process.rss_bytes)
 
 
+@pytest.mark.slow(reason="replies as large as they may be")
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_reply_is_bounded_by_its_tokens(watched: Watched, upstream: LoopbackUpstream, case: str) -> None:
     """Against `max_tokens: 50` such a reply is cut off as broken, and the memory of the service stays bounded."""

@@ -10,6 +10,7 @@ from tests.simulation.themes import Database, Theme
 SEEDS = range(4)
 
 
+@pytest.mark.slow(reason="simulates thousands of requests")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_seed_breaks_no_rule(seed: int) -> None:
     """Whatever the seed does to processes, store and clients, no invariant of the money is broken."""
@@ -18,6 +19,7 @@ def test_a_seed_breaks_no_rule(seed: int) -> None:
     assert done.whole > 0
 
 
+@pytest.mark.slow(reason="simulates thousands of requests")
 @pytest.mark.parametrize(("database", "theme"), [("postgres", None), ("sqlite", None), ("postgres", "limited")])
 def test_one_seed_is_one_run(database: Database, theme: Theme | None) -> None:
     """The same seed does the same, step by step."""
@@ -37,6 +39,7 @@ def test_a_loss_of_valkey_breaks_no_rule() -> None:
     assert done.whole > 0
 
 
+@pytest.mark.slow(reason="simulates thousands of requests")
 def test_the_shortest_history() -> None:
     """Of a run that breaks a rule, what the rule does not need is left out."""
     plan = make_plan(7, requests=60, database="postgres")

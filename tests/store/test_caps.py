@@ -293,6 +293,7 @@ async def test_an_answer_past_its_hold_stops_at_the_cap(rich: Store) -> None:
     assert await figures(rich) == (WHOLE_NANO + 600, 0)
 
 
+@pytest.mark.slow(reason="waits until a process counts as dead")
 async def test_a_dead_process_is_charged_within_the_cap(rich: Store, url: str) -> None:
     """After kill -9 its mark is charged and counted, and what it held of the cap is free again."""
     await cap(rich, Cap(2 * WHOLE_NANO))

@@ -175,6 +175,7 @@ async def sweepers(url: str, count: int) -> AsyncIterator[list[Fork]]:
             await one.let_end()
 
 
+@pytest.mark.slow(reason="waits until a process counts as dead")
 async def test_a_killed_process_is_swept_once_and_a_living_one_never(store: Store, url: str) -> None:
     """After kill -9, two sweepers at once charge the mark once and free the rest; a living one keeps its reserve."""
     await fund(store, 100 * WHOLE_NANO)

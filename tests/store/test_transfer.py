@@ -318,6 +318,7 @@ async def waits_for_a_lock(other: Aside) -> bool:
     return bool(await other.rows("SELECT 1 FROM pg_locks WHERE NOT granted"))
 
 
+@pytest.mark.slow(reason="waits until a process counts as dead")
 async def test_a_served_target_is_refused(source: Path, postgres: Postgres) -> None:
     """While a service runs on the target nothing is carried over; the row of a dead process does not matter."""
     with postgres.migrated_database() as target:

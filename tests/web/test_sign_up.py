@@ -104,6 +104,7 @@ def test_a_sign_up_that_cannot_be(open_site: Service, fields: dict[str, str], re
     assert open_site.ledger.query("SELECT * FROM accounts WHERE email = ?", "other@example.org") == []
 
 
+@pytest.mark.slow(reason="hashes passwords until a limit is used up")
 def test_sign_ups_of_one_network_are_limited(open_site: Service) -> None:
     """A network has ten attempts, whatever their result: for opening credit, and to learn which addresses are taken."""
     visitor = Visitor(open_site.port, from_elsewhere())

@@ -65,6 +65,7 @@ async def test_a_lane_may_keep_owners_apart() -> None:
     assert not exists(second)
 
 
+@pytest.mark.slow(reason="uses up the limits of a child process")
 @pytest.mark.parametrize(
     "how", ["use CPU time", "abort", "crash", "divide by zero", "lose its memory", "call another system"]
 )
@@ -130,6 +131,7 @@ async def test_no_other_owner_comes_between_the_tasks_of_a_turn() -> None:
     await lane.stop()
 
 
+@pytest.mark.slow(reason="uses up the limits of a child process")
 @pytest.mark.skipif(this_machine() is None, reason="only Linux tells the CPU time of a child")
 @pytest.mark.parametrize("how", ["use CPU time", "exit", "leave"])
 async def test_an_owner_pays_for_what_its_tasks_use(how: str) -> None:

@@ -59,6 +59,7 @@ def test_an_image_costs_its_tiles(width: int, height: int, tiles: int) -> None:
         assert media.size_bytes == len(url) + 2
 
 
+@pytest.mark.slow(reason="tries all sizes of an image")
 @pytest.mark.parametrize("round_side", [Fraction, math.floor, math.ceil, round])
 def test_no_rounding_of_a_provider_makes_more_tiles(round_side: Callable[[Fraction], Fraction | int]) -> None:
     """Whether it keeps fractions of a pixel after the first reduction, or rounds them in any way."""

@@ -155,6 +155,7 @@ def test_a_lower_limit_takes_no_place_away() -> None:
     assert shares.take(MODEST, 0.0)
 
 
+@pytest.mark.slow(reason="refuses as many keys as are remembered")
 def test_only_the_latest_refused_keys_are_remembered() -> None:
     """Of more refused keys than WANTING_KEYS_MAX the latest hold back a place each, and the earlier ones none."""
     shares, places = Shares(5 * WANTING_KEYS_MAX), 2 * WANTING_KEYS_MAX

@@ -130,6 +130,7 @@ HOSTILE_YAML = {
 }
 
 
+@pytest.mark.slow(reason="files as deep and as large as they may be")
 @pytest.mark.parametrize("name", HOSTILE_YAML)
 def test_hostile_yaml_is_one_sentence(name: str, tmp_path: Path) -> None:
     """Aliases that multiply, cycles and objects of Python are refused."""

@@ -35,6 +35,7 @@ def test_the_interval_is_repeatable() -> None:
     assert bootstrap_interval(differences) == bootstrap_interval(differences)
 
 
+@pytest.mark.slow(reason="draws thousands of samples")
 @pytest.mark.parametrize("count", [20, 60])
 def test_the_interval_covers_the_true_difference(count: int) -> None:
     """Over 300 seeded suites, the interval holds the true difference about 95 times out of 100."""
@@ -46,6 +47,7 @@ def test_the_interval_covers_the_true_difference(count: int) -> None:
     assert 0.92 <= covered / 300 <= 0.99
 
 
+@pytest.mark.slow(reason="draws thousands of samples")
 def test_a_wrong_decision_is_rare() -> None:
     """Of 300 suites of 60 cases with equal sides, at most 7 % are decided as better or worse."""
     rng = Random(7)

@@ -60,6 +60,7 @@ def written(ask: Ask, dialect: str, system: str) -> bytes:
     return body
 
 
+@pytest.mark.slow(reason="counts the tokens of many requests")
 def test_no_upstream_counts_more_than_was_held(seed: int) -> None:
     """Bodies of every shape, written for every dialect: all that arrives has at most as many tokens as were held."""
     maker, ratios = BodyMaker(seed), [0.0]

@@ -76,6 +76,7 @@ def test_where_a_stream_is_split_makes_no_difference(parts: list[str], data: st.
     assert removed(*pieces) == removed(answer)
 
 
+@pytest.mark.slow(reason="tries every split of a text")
 @pytest.mark.parametrize(
     ("answer", "left"),
     [

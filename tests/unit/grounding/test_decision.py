@@ -37,6 +37,7 @@ def test_the_docs_say_how_good_the_decision_is() -> None:
     assert line in DOCS.read_text().splitlines()
 
 
+@pytest.mark.slow(reason="learns the weights anew")
 def test_the_weights_are_learned_from_the_labelled_messages() -> None:
     """`python -m bench.search_decision` makes the weights that the package has, but for rounding."""
     learned = learn([example for name in files_to_learn() for example in read_examples(name)])

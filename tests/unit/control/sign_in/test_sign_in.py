@@ -51,6 +51,7 @@ async def attempt(
     return (await sign_ins.check_password(SignInAttempt(email, password, network, device))).account
 
 
+@pytest.mark.slow(reason="hashes passwords")
 @pytest.mark.parametrize("password", ["82736451", "x" * 1024, "pässwörd €"])
 async def test_a_password_within_bounds_is_accepted(password: str) -> None:
     """The shortest, the longest and one beyond ASCII all work, and no other does."""
@@ -98,6 +99,7 @@ async def test_attempts_on_an_account_are_limited_without_locking_its_owner_out(
     assert await attempt(sign_ins, network="198.51.100.1", device=device) == account
 
 
+@pytest.mark.slow(reason="hashes passwords until a limit is used up")
 async def test_an_unknown_address_is_limited_like_a_known_one(sign_ins: SignIns, account: Account) -> None:
     """The limit does not show which addresses have an account."""
     for number in range(ACCOUNT_FAILURES.burst):

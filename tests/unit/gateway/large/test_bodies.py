@@ -199,6 +199,7 @@ def body_with_keys(count: int) -> bytes:
     return MANY_KEYS % b",".join(b'"%d":1' % number for number in range(count))
 
 
+@pytest.mark.slow(reason="uses up the limits of a child process")
 @pytest.mark.parametrize(
     "limits",
     [

@@ -168,6 +168,7 @@ def test_a_book_is_cut_soon() -> None:
     assert time.process_time() - began_s < 5
 
 
+@pytest.mark.slow(reason="files as large as they may be")
 @pytest.mark.parametrize("unit", ["x", "漢", "-", " a"])
 def test_a_line_of_10_mb_is_cut_too(unit: str) -> None:
     """Without spaces to break at, it is cut anywhere, in bounded time."""

@@ -2,10 +2,12 @@
 
 import statistics
 
+import pytest
 from bench.retrieval import retrieve
 from bench.retrieval_files import PLAIN, Maker
 
 
+@pytest.mark.slow(reason="ranks a whole library of files")
 def test_the_answers_are_sent_and_little_else() -> None:
     """Of 29 questions about 13 files at least 27; the median is a few thousand tokens of up to 650,000."""
     made = Maker()

@@ -68,6 +68,7 @@ async def test_code_is_coloured_without_files(renderer: MarkdownRenderer) -> Non
     await renderer.stop()
 
 
+@pytest.mark.slow(reason="uses up the limits of a child process")
 async def test_a_heavy_block_is_plain_text(renderer: MarkdownRenderer) -> None:
     """A block beyond the CPU time ends the child and is shown as it is; the next one gets a new child."""
     rendered = await renderer.render("account", HEAVY)

@@ -114,6 +114,7 @@ def test_code_keeps_every_character() -> None:
     assert parsed.text.removeprefix("python").rstrip("\n") == code.rstrip("\n")
 
 
+@pytest.mark.slow(reason="renders texts as long as they may be")
 @pytest.mark.parametrize(
     "part",
     [

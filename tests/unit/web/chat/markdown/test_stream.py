@@ -141,6 +141,7 @@ def test_long_code_is_rendered_in_parts() -> None:
     assert run.source == f"```py\n{code}```\n*text*\n\n"
 
 
+@pytest.mark.slow(reason="renders texts as long as they may be")
 @pytest.mark.parametrize("text", ["x" * 80_000, "- item\n" * 12_000], ids=["one line", "list"])
 def test_a_block_that_is_too_long_is_plain_text(text: str) -> None:
     """It is shown as it is, and so is the rest of the reply; what was complete before it is rendered."""
@@ -152,6 +153,7 @@ def test_a_block_that_is_too_long_is_plain_text(text: str) -> None:
     assert all(len(part.source) <= TASK_CHARS_MAX + 500 for part in run.parts)
 
 
+@pytest.mark.slow(reason="renders texts as long as they may be")
 @pytest.mark.parametrize("text", ["x", "- a\n", "```\n", "\n", "text\n\n", "[", "> a\n", "a line of text\n"])
 def test_the_work_is_linear(text: str) -> None:
     """However small the pieces are, at most about five times as many characters are parsed as the text has."""
@@ -161,6 +163,7 @@ def test_the_work_is_linear(text: str) -> None:
     assert run.parsed_chars <= 6 * 10_000
 
 
+@pytest.mark.slow(reason="renders texts as long as they may be")
 def test_a_long_text_at_once_is_rendered_in_tasks_of_bounded_size() -> None:
     """A text that arrives as one piece, with many blocks, is rendered as its pieces would be."""
     run, source = Run(), "# Title\n\nSome *text*.\n\n" * 4_000
