@@ -35,7 +35,7 @@ STREAM = (
     b"x-accel-buffering: no\r\n"
 )
 
-PING_S = 13.5  # with the tenth that a ping may be late, less than 15 seconds
+PING_S = 12.5  # with the tenth that a ping may be late, and a second of a busy machine, less than 15 seconds
 
 
 class Answers(Content, msgspec.Struct, eq=False):

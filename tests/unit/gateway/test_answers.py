@@ -45,7 +45,7 @@ async def served(client: Client, serve: Serve, *, is_wanted: bool = True) -> Non
 
 def test_a_ping_comes_within_15_seconds() -> None:
     """The longest silence is the time between two looks at it, and a tenth of it."""
-    assert PING_S * 1.1 < 15
+    assert PING_S * 1.1 + 1 < 15  # the loop of a busy machine may be late
 
 
 async def test_a_reply_that_is_waited_for_has_a_head_and_pings() -> None:
