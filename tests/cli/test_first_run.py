@@ -169,6 +169,16 @@ def check_stop(server: Server, number: signal.Signals) -> None:
     assert "Traceback" not in server.output
 
 
+def test_second_start_with_the_demo_account_alone(tmp_path: Path) -> None:
+    """It makes no second demo account and shows no key, but still the link that makes the first operator."""
+    with serving(tmp_path) as server:
+        first = server.output
+    with serving(tmp_path) as server:
+        second = server.output
+    assert ("sk-cdz-" in first, "sk-cdz-" in second) == (True, False)
+    assert "/join/" in second
+
+
 def test_second_start_shows_no_key(furnished: Path) -> None:
     """With accounts, a start shows no key and no password, but how to make a key and an operator; SIGINT stops it."""
     with serving(furnished) as server:

@@ -1,6 +1,7 @@
 """Pings: a stream that has nothing to send tells its client that it lives, also before its reply begins."""
 
 import asyncio
+import gc
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
@@ -176,6 +177,72 @@ async def test_each_of_several_streams_is_pinged_by_its_own_silence() -> None:
     sent = [len(client.sent) for client in clients]
     await asyncio.sleep(SEVERAL_S)
     assert [len(client.sent) for client in clients] == sent
+
+
+async def test_a_stream_after_a_quiet_time_is_pinged() -> None:
+    """When no stream is left the timer stops; the next stream starts it again."""
+    pings = Pings(EVERY_S)
+    for number in range(2):
+        client = Client()
+        answers = Answers(client.open(), f"r{number}")
+        pings.start(answers)
+        await client.until_sent(PING)
+        pings.stop(answers)
+        await asyncio.sleep(SEVERAL_S)
+
+
+async def test_the_end_of_one_stream_leaves_the_others_their_pings() -> None:
+    """A stream that ends before its first ping gets none, and the timer of the others goes on."""
+    clients, pings = [Client() for _ in range(3)], Pings(EVERY_S)
+    first, *others = [Answers(client.open(), f"r{number}") for number, client in enumerate(clients)]
+    for answers in (first, *others):
+        pings.start(answers)
+    pings.stop(first)
+    for client in clients[1:]:
+        await client.until_sent(PING, times=2)
+    assert not clients[0].sent
+    for answers in others:
+        pings.stop(answers)
+
+
+async def test_one_look_pings_all_silent_streams() -> None:
+    """Of many streams that fell silent together, none is pinged twice before another is pinged once."""
+    clients, pings = [Client() for _ in range(30)], Pings(EVERY_S)
+    every = [Answers(client.open(), f"r{number}") for number, client in enumerate(clients)]
+    for answers in every:
+        answers.start_stream()
+        pings.start(answers)
+    await clients[-1].until_sent(PING)
+    assert {client.bodies.count(PING) for client in clients} == {1}
+    for answers in every:
+        pings.stop(answers)
+
+
+async def test_a_request_is_silent_from_when_its_pings_began() -> None:
+    """It has written nothing yet, so the time of its last write says nothing: no ping comes before its time."""
+    client, pings = Client(), Pings(EVERY_S)
+    answers = Answers(client.open(), "r1")
+    pings.start(answers)
+    pings.every_s = 60.0  # from the first look on
+    await asyncio.sleep(SEVERAL_S)
+    assert not client.sent
+    pings.stop(answers)
+
+
+async def test_nothing_is_kept_of_a_stream_that_ended(funded: FundedStore) -> None:
+    """The edge of a request ends its pings, or each stream would be looked at and kept for ever."""
+    async with running_api(funded, ScriptedUpstream(Piece("yes", "stop", Usage(3, 1)))) as api:
+        before = _count_answers()
+        client = Client()
+        api.chat(client, stream=True)
+        await client.serve(api.gateway)
+        assert client.bodies[-1].endswith(b"data: [DONE]\n\n")
+        assert _count_answers() == before
+
+
+def _count_answers() -> int:
+    gc.collect()
+    return sum(type(one) is Answers for one in gc.get_objects())
 
 
 async def test_a_client_that_leaves_while_it_waits_gets_nothing_more() -> None:

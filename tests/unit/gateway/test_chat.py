@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from cadenza.children.turns import TurnLimits
-from cadenza.core.chat import ChatRequest
+from cadenza.core.chat import ChatRequest, LargeTexts
 from cadenza.core.errors import InsufficientCredit, InvalidRequest, RateLimited
 from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
-from cadenza.gateway.chat import INLINE_BYTES, fit, read_chat
+from cadenza.gateway.chat import INLINE_BYTES, compose, fit, read_chat
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
 from cadenza.gateway.validate import parse_chat
 from cadenza.http.body import BodyMemory
@@ -202,3 +202,23 @@ def test_the_names_of_passed_fields_are_counted() -> None:
     written = RequestWriter(PLAIN).write(plan.routes[0], ask)
     ask.check_counted(len(written))
     assert msgspec.json.decode(written).keys() >= {*names}
+
+
+@pytest.mark.parametrize("output_limit", [100, 1_000])
+@pytest.mark.parametrize(("sent", "is_fitted"), [(b"", True), (b',"max_tokens":900', False)])
+def test_a_limit_is_fitted_where_the_client_set_none(sent: bytes, is_fitted: bool, output_limit: int) -> None:
+    """A client's own limit is its own, also if its account can pay for less."""
+    ask = compose(parse_chat(HI % sent), CHARACTER, prompt_of(20), Paid(output_limit), ONE_ROUTE)
+    assert ask.is_fitted is is_fitted
+
+
+def test_the_ask_of_a_large_body_is_large() -> None:
+    """It is written in slices; its texts are in another process, and none are dropped here."""
+
+    async def count(character: str, *, is_urgent: bool) -> tuple[int, int]:
+        raise NotImplementedError(character, is_urgent)
+
+    small = parse_chat(HI % b"")
+    large = msgspec.structs.replace(small, texts=LargeTexts(2, count))
+    asks = [compose(chat, CHARACTER, prompt_of(20), Paid(1_000), ONE_ROUTE) for chat in (large, small)]
+    assert [ask.is_large for ask in asks] == [True, False]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cadenza.core.money import Price
@@ -419,10 +419,12 @@ def test_the_usage_chunk_has_no_choices() -> None:
 
 
 @given(texts, st.integers(0, 2**53), st.text(max_size=9))
+@example("100%", 1, "%b %s %")
 def test_the_constant_part_of_a_chunk_is_valid_json(completion_id: str, created: int, class_id: str) -> None:
     """Any id, time and class can be spliced with a delta."""
-    event = decode(Chunks(completion_id, created, class_id).content % encode("x"))
-    assert (event["id"], event["created"], event["model"]) == (completion_id, created, class_id)
+    spliced = Chunks(completion_id, created, class_id)
+    for event in map(decode, (spliced.content % encode("x"), spliced.finish("stop"), spliced.usage(Usage(1, 1)))):
+        assert (event["id"], event["created"], event["model"]) == (completion_id, created, class_id)
 
 
 def test_a_tool_call_is_named_once() -> None:

@@ -630,3 +630,20 @@ async def test_a_connection_that_was_lost_before_its_first_request() -> None:
             await asyncio.sleep(0)
         with pytest.raises(Unanswered):
             await connection.send(b"GET / HTTP/1.1\r\n\r\n")
+
+
+async def test_trailers_are_not_headers_of_the_next_response() -> None:
+    """Trailers change nothing in the next response of their connection."""
+
+    async def script(visit: Visit) -> None:
+        for _ in range(2):
+            await visit.request()
+            await visit.say(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            await visit.say(b"2\r\nhi\r\n0\r\nretry-after: 7\r\n\r\n")
+        await visit.until_left()
+
+    async with talking(script) as (client, peer):
+        for _ in range(2):
+            response = await fetch(client)
+            assert (response.headers, response.body) == ({b"transfer-encoding": b"chunked"}, b"hi")
+        assert peer.requests_per_visit == [2]

@@ -169,3 +169,17 @@ def test_empty_data_lines_count_towards_the_limit() -> None:
     reader.feed(b"data: " + b"x" * (EVENT_BYTES_MAX - 100) + b"\n")
     with pytest.raises(EventTooLarge):
         feed_often(reader, b"data\n" * 200, 3)
+
+
+def test_a_reader_shows_no_content() -> None:
+    """A log line or an error with a reader in it has nothing of an answer."""
+    reader = EventReader()
+    reader.feed(b"data: a secret")
+    assert "secret" not in repr(reader)
+
+
+def test_comments_in_parts_are_not_a_large_event() -> None:
+    """An upstream may send heartbeats for hours: a line that is complete is no part of an event."""
+    reader = EventReader(100)
+    for _ in range(100):
+        assert reader.feed(b": pi") + reader.feed(b"ng\n\n") == []

@@ -146,3 +146,10 @@ def test_a_text_file_leaves_no_doubt() -> None:
     media = Media(size_bytes=1_000, tokens=100, tokens_held=300, tokens_max=750)
     prompt = PromptSize(Tokenizer(), CHARACTER, lambda: TEXTS, 2_000, media)
     assert prompt.believable_tokens == prompt.size_bytes
+
+
+def test_the_estimate_of_added_texts_is_the_same_each_time() -> None:
+    """A stream is marked twice a second; what grounding added is estimated once, not once more with each mark."""
+    prompt = size_of(Tokenizer())
+    prompt.add_texts(("x" * 4000,), 4000)
+    assert len({prompt.rough for _ in range(3)}) == 1

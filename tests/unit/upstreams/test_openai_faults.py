@@ -24,6 +24,7 @@ from tests.loopback import (
     said,
 )
 from tests.loopback import Raw as RawReply
+from tests.loopback.chunks import framed, sse_event
 from tests.unit.http.peer import refusing_port, until
 from tests.unit.upstreams.asks import (
     FINISH,
@@ -212,3 +213,24 @@ async def test_a_port_without_a_listener() -> None:
             fault = await deliver(openai, RecordingSink())
     assert fault is not None
     assert fault.kind is FaultKind.UNREACHABLE
+
+
+UNFINISHED = b"".join(map(sse_event, (ROLE, said("Hi"), FINISH))).removesuffix(b"\n\n")
+SSE = {"content-type": "text/event-stream"}
+
+
+@on_uvloop
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [http_head(200, SSE | {"transfer-encoding": "chunked"}), framed(UNFINISHED)],
+        [http_head(200, SSE | {"content-length": str(len(UNFINISHED) + 2)}), UNFINISHED],
+    ],
+    ids=["chunked", "length"],
+)
+async def test_a_framed_stream_that_is_closed_within_its_last_event_is_cut(
+    upstream: LoopbackUpstream, steps: list[bytes]
+) -> None:
+    """Its framing says that more was to come, so its unfinished last event does not count as the end."""
+    fault = await fault_of(upstream, RawReply([*steps, Close()]))
+    assert fault.kind is FaultKind.TRUNCATED
