@@ -83,11 +83,16 @@ class Ask(Content, msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     begun: str = ""
     separate: Sequence[msgspec.Raw] = ()
-    is_fitted: bool = False  # the client set no limit: `max_tokens` is what its account can pay for
+    is_fitted: bool = False  # the client set no limit; `max_tokens`, if there is one, is what its account can pay for
     is_large: bool = False  # it must not be copied as a whole: that would hold up other requests
     counted_bytes: int | None = None  # the most bytes that credit is held for; None if none is held
     on_asked: Callable[[Route | None], None] = lambda _route: None
     headers: Callable[[], bytes] | None = None  # further ones for each request to an upstream, which name its trace
+
+    @property
+    def client_limit(self) -> int | None:
+        """The `max_tokens` that the client set, or what its account can pay for of them."""
+        return None if self.is_fitted else self.max_tokens
 
     def messages_for(self, route: Route) -> Sequence[msgspec.Raw]:
         return self.separate if self.separate and route.system == "each" else self.messages

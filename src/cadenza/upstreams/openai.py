@@ -101,8 +101,7 @@ async def open_http_reply(
     if max_tokens is not None and max_tokens < tokens:
         tokens = max_tokens
     if not ask.stream:  # then all of it comes at once: a token takes its part of the idle timeout
-        has_limit = max_tokens is not None and not ask.is_fitted
-        first_s += timeouts.idle_s * (-(-tokens // TOKENS_PER_IDLE) if has_limit else 1)
+        first_s += timeouts.idle_s * (1 if ask.client_limit is None else -(-tokens // TOKENS_PER_IDLE))
     clock = asyncio.get_running_loop().time
     now_s = clock()
     deadline_s = now_s + (first_s if first_s < total_s else total_s)

@@ -75,3 +75,13 @@ async def test_an_answer_in_words_stays_short_when_tools_are_offered(server: Loo
     """With tools that are not called the limit is that of an answer."""
     tools = TOOLS | {"tool_choice": msgspec.Raw(b'"none"')}
     assert (await sent(server, Ask([USER], {}, None, stream=True, tools=tools)))["max_tokens"] == 256
+
+
+@pytest.mark.parametrize("knows_tools", [False, True])
+@pytest.mark.parametrize(("tools", "paid", "limit"), [({}, 3_000, 256), ({}, 20, 20), (TOOLS, 3_000, 1_024)])
+async def test_what_an_account_can_pay_for_makes_no_answer_longer(
+    server: LoopbackUpstream, tools: dict[str, msgspec.Raw], paid: int, limit: int, knows_tools: bool
+) -> None:
+    """An account with little credit gets the usual length where its client set no limit, or less."""
+    ask = Ask([USER], {}, paid, stream=True, tools=tools, is_fitted=True)
+    assert (await sent(server, ask, knows_tools=knows_tools))["max_tokens"] == limit

@@ -49,7 +49,7 @@ async def open_with_tools(endpoint: Upstream, route: Route, ask: Ask) -> OpenRep
     messages = _as_plain_text(ask.messages)
     name = await _choose(endpoint, route, msgspec.structs.replace(ask, messages=messages), tools, choice)
     limit = ask.output_limit(route) or CALL_TOKENS
-    if ask.max_tokens is None:
+    if ask.client_limit is None:
         limit = min(limit, CALL_TOKENS if name else ANSWER_TOKENS)
     plain = msgspec.structs.replace(ask, messages=messages, tools={}, max_tokens=limit, counted_bytes=None)
     if name is None:

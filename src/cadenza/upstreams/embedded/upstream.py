@@ -140,7 +140,8 @@ async def ask_model(model: LoadedModel, route: Route, ask: Ask) -> OpenReply:
     ask = msgspec.structs.replace(ask, sampling=SAMPLING | ask.sampling, stream=True)
     if ask.tools and not model.knows_tools:
         return await open_with_tools(model.endpoint, route, ask)
-    max_tokens = ask.max_tokens or (CALL_TOKENS if ask.tools else ANSWER_TOKENS)
+    usual_tokens = CALL_TOKENS if ask.tools else ANSWER_TOKENS
+    max_tokens = ask.client_limit or min(usual_tokens, ask.max_tokens or usual_tokens)
     return await model.endpoint.open(route, msgspec.structs.replace(ask, max_tokens=max_tokens))
 
 
