@@ -34,7 +34,7 @@ test: $(VENV)/.dev ## Run all tests but the slow ones and those for a release (A
 test-slow: $(VENV)/.dev ## Run the slow tests: soaks, storms, a browser, other programs
 	@$(PYTEST) -m slow $(ARGS)
 
-test-release: $(VENV)/.dev ## Run the tests before a release, which CI leaves out: wheel and image
+test-release: $(VENV)/.dev ## Run the tests before a release, which CI leaves out: wheel, image, deployments, alerts, generated clients
 	@$(PYTEST) -m release $(ARGS)
 
 bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick for two minutes)

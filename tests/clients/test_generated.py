@@ -21,7 +21,7 @@ CONFIG = "post_hooks: []\n"  # no formatting
 
 pytestmark = [
     pytest.mark.timeout(PROGRAMS_S + 2 * INSTALL_S + RUN_S),
-    pytest.mark.slow(reason="installs and runs other people's programs"),
+    pytest.mark.release(reason="installs and runs other people's generators"),
 ]
 
 

@@ -26,7 +26,7 @@ from tests.service import Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.valkey import running_valkey
 
-pytestmark = pytest.mark.slow(reason="waits for alerts of a real Prometheus")
+pytestmark = pytest.mark.release(reason="waits for alerts of a real Prometheus")
 
 HEALTHY_SCRAPES = 10
 FIRES_S = 90.0

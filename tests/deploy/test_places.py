@@ -31,7 +31,7 @@ from tests.service_config import classes_spec
 STOP_S = 60.0
 WORKDIR = read_dockerfile().setting("WORKDIR")
 HERE = ("--host", "127.0.0.1", "--port", "0")
-pytestmark = pytest.mark.slow(reason="starts the program in every place")
+pytestmark = pytest.mark.release(reason="starts the program in every place of a deployment")
 
 
 class Deployed(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ PLAN = FaultPlan(load_s=10.0, failures=(Failure("kill", 4.0),), small_s=(1.0,), 
 NONE = CountedAmount()
 
 
-@pytest.mark.slow(reason="a run of the benchmark takes real seconds")
+@pytest.mark.release(reason="a run of the benchmark takes real seconds")
 async def test_a_short_run_finds_no_fault_in_the_money(tmp_path: Path) -> None:
     """With a kill and a revocation, Cadenza loses no whole reply, charges none twice, and passes no budget."""
     result = await Run(CadenzaOnSQLite(), PLAN, seed=1, output=tmp_path).measure(tmp_path / "gateway")

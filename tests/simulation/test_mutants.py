@@ -35,7 +35,7 @@ def test_a_mutant_applies_to_the_source(mutant: Mutant) -> None:
         assert text != (ROOT / "src" / "cadenza" / file).read_text()
 
 
-@pytest.mark.slow(reason="simulates until a rule is broken")
+@pytest.mark.release(reason="simulates wrong programs until a rule is broken")
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
