@@ -78,9 +78,9 @@ def _is_whole_run(config: pytest.Config) -> bool:
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Four for two cores, because many tests wait for another process; five for the slow ones, which wait longer."""
-    return (5 if config.option.markexpr == "slow" else 4) * (os.cpu_count() or 1) // 2 or 1
+def pytest_xdist_auto_num_workers() -> int:
+    """Four for two cores, because many tests wait for another process."""
+    return 2 * (os.cpu_count() or 1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
