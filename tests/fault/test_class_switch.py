@@ -123,7 +123,7 @@ def test_a_config_with_mistakes_does_not_stop_a_switch(account: Account, upstrea
     do_switch(account.service)
     assert account.api.chat().status == 200
     assert asked_models(upstream) == [ROUTE.model]
-    wait_until(lambda: account.service.output.count(NOT_READ) == times + 1, "the mistakes in the log")
+    wait_until(lambda: account.service.output.count(NOT_READ) > times, "the mistakes in the log")
 
 
 def test_a_config_without_a_provider_in_use_is_refused(account: Account, upstream: LoopbackUpstream) -> None:
