@@ -18,6 +18,9 @@ PAGES_TO_RUN = sorted(
     (page for page in PAGES if page != CLIENTS and blocks(page, "bash", "python")),
     key=lambda page: "cadenza memory add" in page.read_text(),  # last: a note is part of every later prompt
 )
+LONG_PAGES = {"evaluation.md", "grounding.md"}
+IS_SLOW = pytest.mark.slow(reason="the model answers many times")
+IS_LONG = pytest.mark.release(reason="the model computes for 10 to 20 seconds")
 
 
 def all_blocks(language: str) -> list[Block]:
@@ -47,8 +50,10 @@ def test_readme_has_the_first_steps() -> None:
 
 
 @pytest.mark.timeout(600)  # the embedded model answers several times, perhaps on a busy machine
-@pytest.mark.slow(reason="the model answers many times")
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES_TO_RUN])
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.name, marks=IS_LONG if page.name in LONG_PAGES else IS_SLOW) for page in PAGES_TO_RUN],
+)
 def test_commands_and_programs_run(server: Server, tmp_path: Path, page: Path) -> None:
     """The bash and Python blocks of a page, pasted one after the other, succeed and get no error object."""
     terminal = Terminal(server, tmp_path)
