@@ -131,7 +131,8 @@ def test_once(service: Service, tmp_path: Path) -> None:
     assert "! http://127.0.0.1:1 does not answer: connection refused." in done.stdout
     assert "loopback/loopback-forte        closed" in done.stdout
     found = json.loads(service.cli("top", "--url", f"{url}/v1/", "--interval", "0.5", "--json").stdout)
-    assert (found["processes"], len(found["routes"]), found["problems"]) == (1, 3, [])
+    problems = [one for one in found["problems"] if "event loop is late" not in one]  # it may be, on a busy machine
+    assert (found["processes"], len(found["routes"]), problems) == (1, 3, [])
     nothing = service.cli("top", "--url", "http://127.0.0.1:1", "--once")
     assert (nothing.returncode, "Is the service running?" in nothing.stderr) == (1, True)
 

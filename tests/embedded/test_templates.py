@@ -48,7 +48,7 @@ STRICT = {
     "keeps the last": "{% set ns = namespace(text='') %}{% for m in messages %}{% if m.role == 'system' %}"
     "{% set ns.text = m.content %}{% endif %}{% endfor %}{{ ns.text }}" + TURNS,
 }
-pytestmark = pytest.mark.slow(reason="a model is loaded for each template")
+pytestmark = pytest.mark.release(reason="a model is loaded for each template")
 
 
 def written(system: Any) -> Any:
