@@ -32,7 +32,7 @@ test: $(VENV)/.dev ## Run all tests but the slow ones and those for a release (A
 	@$(PYTEST) -m "not slow and not release" $(ARGS)
 
 test-slow: $(VENV)/.dev ## Run the slow tests: soaks, storms, a browser, other programs
-	@$(PYTEST) -m slow $(ARGS)
+	@$(PYTEST) -m "slow and not release" $(ARGS)
 
 test-release: $(VENV)/.dev ## Run the tests before a release, which CI leaves out: wheel, image, deployments, alerts, generated clients
 	@$(PYTEST) -m release $(ARGS)

@@ -24,6 +24,8 @@ StartService = Callable[[ServiceSpec], Service]
 # The files of these folders run for seconds, the rest for up to a minute.
 SHORT = ("tests/unit/", "tests/contract/")
 ALL_MARKED = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.(slow|release)\(", re.MULTILINE)
+SLOW = "slow and not release"
+FOR_RELEASE = re.compile(r"pytest\.mark\.release|^from tests\.browser\.looks import", re.MULTILINE)
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/clients/")
 LONGEST = (  # of the slow ones, which begin first
     "tests/browser/test_design.py",
@@ -67,8 +69,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
         return None
     unwanted = {
-        "slow": lambda text: "pytest.mark.slow" not in text,
-        "release": lambda text: "pytest.mark.release" not in text,
+        SLOW: lambda text: "pytest.mark.slow" not in text,
+        "release": lambda text: FOR_RELEASE.search(text) is None,
         "not slow and not release": lambda text: ALL_MARKED.search(text) is not None,
     }.get(config.option.markexpr)
     return True if unwanted and unwanted(collection_path.read_text()) else None
@@ -88,7 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     No long file begins among the last, and of the other tests none that needs Debian's packages among the first.
     """
-    is_slow = config.option.markexpr == "slow"
+    is_slow = config.option.markexpr == SLOW
 
     def place(item: pytest.Item) -> float:
         path = item.nodeid.partition("::")[0]

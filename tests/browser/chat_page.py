@@ -5,8 +5,6 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.conftest import sign_in
 from tests.loopback import ROLE, STOP, Sse, said, usage_chunk
 
-PHONE = {"width": 390, "height": 844}
-
 
 def open_chat(page: Page, email: str) -> None:
     sign_in(page, email)

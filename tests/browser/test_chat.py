@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Dialog, expect
 
-from tests.browser.chat_page import PHONE, ask, open_chat, replies, whole
+from tests.browser.chat_page import ask, open_chat, replies, whole
 from tests.browser.conftest import OpenPage, serious_findings, shoot, stop_clock
+from tests.browser.looks import PHONE, each_scheme
 from tests.loopback import ROLE, STOP, Good, LoopbackUpstream, Pause, Sse, Status, said, usage_chunk
 from tests.service import CREDIT_NANO, Service
 from tests.unit.web.hostile import HOSTILE
@@ -247,7 +248,7 @@ def test_the_reader_is_not_pulled_to_the_end(open_page: OpenPage, upstream: Loop
     assert thread.evaluate("thread => thread.scrollTop") == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@each_scheme
 def test_on_a_phone(open_page: OpenPage, upstream: LoopbackUpstream, email: str, scheme: str) -> None:
     """The list is a drawer; a suggestion is sent with one touch; nothing is wider than the screen."""
     upstream.always(whole(MARKDOWN))

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import FilePayload, Locator, Page, expect
 
-from tests.browser.chat_page import PHONE, ask, expect_replies, open_chat, reload_chat, replies, whole
+from tests.browser.chat_page import ask, expect_replies, open_chat, reload_chat, replies, whole
 from tests.browser.conftest import OpenPage, serious_findings, shoot
+from tests.browser.looks import PHONE, each_scheme
 from tests.loopback import LoopbackUpstream
 from tests.service import CREDIT_NANO, Service
 from tests.service_config import RouteSpec, ServiceSpec
@@ -271,7 +272,7 @@ def test_an_image_needs_a_class_that_takes_it(open_page: OpenPage, upstream: Loo
     expect(chips(page)).to_contain_text(["notes.txt"])
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@each_scheme
 def test_files_look_well(open_page: OpenPage, upstream: LoopbackUpstream, email: str, scheme: str) -> None:
     """On a phone and on a screen, nothing is wider than the page, and axe-core has no serious finding."""
     upstream.always(whole("Both say **noon**."))

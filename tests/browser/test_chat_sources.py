@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.chat_page import PHONE, ask, open_chat, reload_chat, replies, whole
+from tests.browser.chat_page import ask, open_chat, reload_chat, replies, whole
 from tests.browser.conftest import OpenPage, serious_findings, shoot, stop_clock
+from tests.browser.looks import PHONE, each_scheme
 from tests.loopback import LoopbackUpstream
 from tests.service import CREDIT_NANO, Service
 
@@ -191,7 +192,7 @@ def test_search_and_memory_can_be_turned_off(open_page: OpenPage, email: str, up
     assert seen == ["none", None, None]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@each_scheme
 def test_sources_look_well(open_page: OpenPage, email: str, scheme: str) -> None:
     """On a phone and on a screen, nothing is wider than the page, and axe-core has no serious finding."""
     page = open_page(viewport=PHONE, color_scheme=scheme)

@@ -8,14 +8,13 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.account import Account
 from tests.browser.conftest import TIMEOUT_MS, OpenPage, shoot, sign_in
+from tests.browser.looks import PHONE
 from tests.debian import CannotInstall
 from tests.installed import INSTALL_S, give_up
 from tests.loopback import LoopbackUpstream
 from tests.service import CREDIT_NANO, Service
 from tests.service_config import classes_spec
 from tests.stripe.local_stripe import SECRET_KEY, STRIPE_TOML, WEBHOOK_SECRET, running_stripe
-
-PHONE = {"width": 390, "height": 844}
 
 pytestmark = [pytest.mark.timeout(INSTALL_S + 300), pytest.mark.slow(reason="a browser adds credit")]
 

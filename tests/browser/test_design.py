@@ -1,7 +1,6 @@
 """The visual language in a real browser: accessible, narrow enough for a phone, light, and usable by keyboard."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Dialog, Page, Route, expect
@@ -9,16 +8,12 @@ from playwright.sync_api import Dialog, Page, Route, expect
 from cadenza.core.records import Cap
 from tests.account import Account
 from tests.browser.conftest import TIMEOUT_MS, OpenPage, serious_findings, shoot, sign_in, stop_clock
+from tests.browser.looks import LOOKS, PHONE, each_look
 from tests.loopback import Good, LoopbackUpstream
 from tests.service import CREDIT_NANO, Service
 from tests.web.operators import account_id_of, make_operator
 
 PARTS = Path(__file__).parent
-PHONE = {"width": 390, "height": 844}
-LOOKS: dict[str, dict[str, Any]] = {
-    "light": {"color_scheme": "light"},
-    "dark-phone": {"color_scheme": "dark", "viewport": PHONE},
-}
 PATHS = ("/", "/sign-in", "/no-such-page", "/gallery", "/conversation")
 RICH = ("/keys", "/usage", "/credit", "/settings/security")  # tables, charts, forms and badges between them
 OTHERS = (
@@ -51,7 +46,7 @@ def show_parts(page: Page) -> None:
         page.route(f"**/{name}", answer)
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@each_look
 def test_parts_are_accessible(open_page: OpenPage, look: str) -> None:
     """axe-core has no serious finding on our pages and on every part, in both schemes and on a phone."""
     page = open_page(**LOOKS[look])

@@ -1,20 +1,16 @@
 """From a new key to its end, in a real browser and with a real client."""
 
 import re
-from typing import Any
 
 import openai
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import OpenPage, serious_findings, shoot, sign_in
+from tests.browser.looks import LOOKS, each_look
 from tests.service import CREDIT_NANO, Service
 
 MESSAGES = [{"role": "user", "content": "Say hello."}]
-LOOKS: dict[str, dict[str, Any]] = {
-    "light": {"color_scheme": "light"},
-    "dark-phone": {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
-}
 pytestmark = pytest.mark.slow(reason="a browser manages keys")
 
 
@@ -100,7 +96,7 @@ def test_the_new_key_and_its_snippets_are_copied(open_page: OpenPage, email: str
     assert f'api_key="{key}"' in str(page.evaluate("navigator.clipboard.readText()"))
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@each_look
 def test_the_pages_are_accessible(open_page: OpenPage, service: Service, email: str, look: str) -> None:
     """axe-core has no serious finding on the pages of keys and usage; their pictures are kept for people to look at."""
     for class_id in ("mezzo", "forte", "fortissimo"):

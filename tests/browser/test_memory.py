@@ -1,17 +1,12 @@
 """Notes in a real browser: added, edited and deleted without scripts, on a desk and on a phone."""
 
-from typing import Any
-
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import OpenPage, serious_findings, shoot, sign_in
+from tests.browser.looks import LOOKS, each_look
 from tests.service import CREDIT_NANO, Service
 
-LOOKS: dict[str, dict[str, Any]] = {
-    "light": {"color_scheme": "light"},
-    "dark-phone": {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
-}
 LONG = "Unbreakable" * 20 + "\nsecond line, which is long enough to be wrapped on a phone and perhaps on a desk too"
 pytestmark = pytest.mark.slow(reason="a browser manages notes")
 
@@ -47,7 +42,7 @@ def test_a_note_lives_and_ends_without_scripts(open_page: OpenPage, email: str) 
     expect(page.get_by_role("heading", name="No notes yet")).to_be_visible()
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@each_look
 def test_the_page_is_accessible_and_fits(open_page: OpenPage, email: str, look: str) -> None:
     """axe-core finds nothing serious, no line is too wide, a long text is counted, and deleting asks first."""
     page = open_page(**LOOKS[look])

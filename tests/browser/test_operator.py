@@ -4,6 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import OpenPage, serious_findings, shoot, sign_in
+from tests.browser.looks import PHONE
 from tests.raw_client import RawClient
 from tests.service import CREDIT_NANO, Service
 from tests.web.operators import make_operator
@@ -60,7 +61,7 @@ def test_a_canary_is_ended_by_its_button(open_page: OpenPage, service: Service, 
     promotion = ["--candidate", "loopback/new", "--share", "5", "--force", "--reason", "a trial"]
     assert service.cli("classes", "adopt", "fortissimo").returncode == 0
     assert service.cli("classes", "promote", "fortissimo", *promotion).returncode == 0
-    page = open_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = open_page(viewport=PHONE, color_scheme="dark")
     sign_in(page, operator)
     page.goto("/operator/classes")
     expect(page.get_by_text("canary: version 2 at 5%")).to_be_visible()
@@ -79,7 +80,7 @@ def test_a_canary_is_ended_by_its_button(open_page: OpenPage, service: Service, 
 
 def test_the_pages_are_accessible(open_page: OpenPage, operator: str) -> None:
     """The operator's pages have no serious finding of axe."""
-    page = open_page(viewport={"width": 390, "height": 844})
+    page = open_page(viewport=PHONE)
     sign_in(page, operator)
     for path in PAGES:
         page.goto(f"/operator{path}")

@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.browser.conftest import TIMEOUT_MS, OpenPage, shoot, sign_in
+from tests.browser.looks import PHONE
 from tests.service import CREDIT_NANO, Service
 
 AUTHENTICATOR = {
@@ -117,7 +118,7 @@ def test_the_pages_of_signing_in_look_right(service: Service, open_page: OpenPag
     for name, options in (
         ("light", {}),
         ("dark", {"color_scheme": "dark"}),
-        ("phone", {"viewport": {"width": 390, "height": 844}}),
+        ("phone", {"viewport": PHONE}),
     ):
         page = open_page(**options)
         page.goto("/sign-in")
