@@ -12,8 +12,10 @@ from tests.cli.program import run_here
 BEFORE = f"{EMAIL} has 5.00 dollars of credit, which are forfeited.\n"
 
 
-def addresses(folder: Path) -> list[str]:
-    return [account["email"] for account in json.loads(run_here(folder, "account", "list", "--json").stdout)]
+def accounts(folder: Path) -> list[tuple[str, str]]:
+    """The address and the state of each."""
+    listed = json.loads(run_here(folder, "account", "list", "--json").stdout)
+    return [(account["email"], account["state"]) for account in listed]
 
 
 @pytest.mark.parametrize(("args", "given"), [((), f" {EMAIL.upper()} \n"), (("--yes",), "")])
@@ -24,7 +26,8 @@ def test_an_account_is_erased(furnished: Path, args: tuple[str, ...], given: str
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert done.stderr.startswith(BEFORE)
     assert "Forfeited: 5.00 dollars." in done.stderr
-    assert all(address.startswith("erased-acct_") for address in addresses(furnished))
+    [(address, state)] = accounts(furnished)
+    assert (address.startswith("erased-acct_"), state) == (True, "erased")
     assert run_here(furnished, "ledger", "check").returncode == 0
     exported = run_here(furnished, "ledger", "export").stdout
     assert EMAIL not in exported
@@ -46,4 +49,4 @@ def test_nothing_is_erased_by_mistake(furnished: Path, args: tuple[str, ...], gi
     assert (done.returncode, done.stdout) == (1, "")
     assert reason in done.stderr
     assert re.search(rf"^cadenza: {re.escape(reason)}", done.stderr, re.MULTILINE)  # not behind the question
-    assert addresses(furnished) == [EMAIL]
+    assert accounts(furnished) == [(EMAIL, "active")]

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.cli.program import run_here
 from tests.conftest import StartService
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient
@@ -183,6 +184,18 @@ def test_a_suspended_account_is_signed_out(
     assert operator.api("POST", f"{other_page}/resume").json["suspended_at"] is None
     owner.sign_in(other)
     assert audit_events_of(service, other) == [(email, "account.suspend", ""), (email, "account.resume", "")]
+
+
+def test_an_erased_account_is_shown_and_cannot_be_changed(
+    service: Service, operator: Visitor, other: str, other_page: str
+) -> None:
+    """The lists and its page say that it is erased, and the page offers no form."""
+    assert run_here(service.folder, "account", "erase", other, "--yes").returncode == 0
+    page = operator.get(other_page)
+    assert "State erased since" in page.words
+    assert other_page + "/" not in page.text
+    assert "suspended" not in page.words
+    assert operator.api("POST", f"{other_page}/resume").status == 400
 
 
 def test_an_operator_is_made_and_unmade(

@@ -37,6 +37,10 @@ NO_EMPTY_DATABASE = (
     "The audit needs a database of Valkey of its own, and none of the databases 1 to 15 is empty. "
     "Empty one of them, or run the audit with a config whose [shared_state] names another server."
 )
+LOST_POSTGRES = "Postgres was lost during the audit: {}. When it answers again, drop the database {} of the audit."
+LOST_VALKEY = (
+    "Valkey was lost during the audit: {}. When it answers again, empty its database {}, which had no other keys."
+)
 
 
 @asynccontextmanager
@@ -55,25 +59,29 @@ async def private_store(url: str, folder: Path, given: str | None = None) -> Asy
 
 @asynccontextmanager
 async def _new_database(url: str) -> AsyncIterator[str]:
-    import asyncpg  # type: ignore[import-untyped]  # noqa: PLC0415 slow to import
-
+    from cadenza.store.postgres import contents  # noqa: PLC0415 slow to import
     from cadenza.store.postgres.connection import PostgresAddress, PostgresBounds, connect  # noqa: PLC0415 the same
 
     bounds = PostgresBounds(connect_s=CONNECT_S)
     name = f"cadenza_audit_{secrets.token_hex(6)}"
     try:
         connection = await connect(PostgresAddress(url), bounds)
-    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+    except contents.ERRORS as error:
         raise ControlError(f"Postgres cannot be reached: {type(error).__name__}.") from None
     try:
         try:
             await connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
-        except asyncpg.InsufficientPrivilegeError:
+        except contents.ERRORS as error:
+            if not contents.is_forbidden(error):
+                raise ControlError(f"Postgres made no database for the audit: {type(error).__name__}.") from None
             raise ControlError(NOT_PERMITTED.format(role=await connection.fetchval("SELECT current_user"))) from None
         try:
             yield urlsplit(url)._replace(path=f"/{name}").geturl()
         finally:
-            await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            try:
+                await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            except contents.ERRORS as error:
+                raise ControlError(LOST_POSTGRES.format(type(error).__name__, name)) from None
     finally:
         connection.terminate()
 
@@ -91,7 +99,11 @@ async def private_shared_state(url: str) -> AsyncIterator[str]:
     try:
         yield made
     finally:
-        await _with_valkey(ValkeyAddress.parse(made), _remove_ours)
+        address = ValkeyAddress.parse(made)
+        try:
+            await _with_valkey(address, _remove_ours)
+        except ValkeyUnreachable as error:
+            raise ControlError(LOST_VALKEY.format(error, address.database)) from None
 
 
 async def _empty_database(url: str) -> str:

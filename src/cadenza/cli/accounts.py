@@ -78,7 +78,7 @@ def list_(as_json: bool, config: str | None) -> None:
     rows = [
         {
             **to_row(account, "id", "email"),
-            "state": "active" if account.suspended_at is None else "suspended",
+            "state": account.state,
             "is_operator": bool(account.is_operator),  # SQLite has no booleans
             "class": account.preferred_class,
             **to_row(account, "balance", "granted", "held", "debt", "created_at"),

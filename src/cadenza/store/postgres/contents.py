@@ -12,9 +12,10 @@ import asyncpg  # type: ignore[import-untyped]
 import msgspec
 
 from cadenza.store.postgres.connection import Connection, PostgresAddress, PostgresBounds, connect
+from cadenza.store.postgres.errors import DRIVER_ERRORS
 
 PIECE_BYTES = 1024 * 1024
-ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+ERRORS = (OSError, TimeoutError, *DRIVER_ERRORS)
 STDERR = "/proc/self/fd/2"  # of a server that does not collect its log; a pipe or socket has the size 0
 TABLES = """
     SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS name,

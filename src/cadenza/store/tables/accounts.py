@@ -11,6 +11,7 @@ from cadenza.store.store import Row, Store, Transaction, change_row
 from cadenza.store.tables import epochs
 
 Theme = Literal["system", "light", "dark"]
+AccountState = Literal["active", "suspended", "erased"]
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -33,6 +34,13 @@ class Account(msgspec.Struct, frozen=True):
     debt_nano: int = 0  # paid by ended holds and later credit, before anything else
     granted_nano: int = 0  # the part of the balance that was not paid for, and is spent first
     shows_cost: bool = False  # replies say what they cost
+    erased_at: int | None = None  # it is suspended since then, too
+
+    @property
+    def state(self) -> AccountState:
+        if self.erased_at is not None:
+            return "erased"
+        return "active" if self.suspended_at is None else "suspended"
 
 
 class AccountsFound(msgspec.Struct, frozen=True):
