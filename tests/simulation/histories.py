@@ -186,7 +186,7 @@ CHANGES: list[tuple[Statement, Mapping[str, Pick]]] = [
             "preferred_class": one_of("forte", "piano"),
             **dict.fromkeys(("password_hash", "theme"), one_of("x")),
             **dict.fromkeys(("is_operator", "uses_search", "uses_memory", "shows_cost"), one_of(True, False)),
-            **dict.fromkeys(("suspended_at", "verified_at", "low_noticed_at"), one_of(None, 1)),
+            **dict.fromkeys(("suspended_at", "erased_at", "verified_at", "low_noticed_at"), one_of(None, 1)),
             **dict.fromkeys(("low_balance_nano", "debt_nano", "granted_nano"), AMOUNT),
         },
     ),
