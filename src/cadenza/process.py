@@ -1,6 +1,5 @@
 """Settings of a whole process: the service, its workers and the model's child. A leaf: it imports nothing of ours."""
 
-import asyncio
 import ctypes
 import gc
 import resource
@@ -90,6 +89,8 @@ async def return_memory_after_peaks(
     count_connections: Callable[[], int], look_every_s: float = LOOK_EVERY_S, act: Callable[[], None] = return_memory
 ) -> None:
     """Call `act` when few connections were open at 8 looks in a row, and again at 16, 32 and 64 (QUIET_LOOKS)."""
+    import asyncio  # noqa: PLC0415 children do without it
+
     looks = 0
     while True:
         await asyncio.sleep(look_every_s)

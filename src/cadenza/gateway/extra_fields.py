@@ -6,6 +6,7 @@ Their names come from the client: only those that are plain words are kept, and 
 import re
 from collections.abc import Container, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,7 +15,9 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.core.records import Plan, Route
 from cadenza.gateway.tools import NOTHING
-from cadenza.routing.prompt import PromptSize
+
+if TYPE_CHECKING:  # the child that parses large bodies does without asyncio
+    from cadenza.routing.prompt import PromptSize
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 FIELDS_MAX = 64
@@ -39,7 +42,7 @@ def passed_fields(extra: Fields, plan: Plan) -> Fields:
     return {name: raw for name, raw in extra.items() if name in names}
 
 
-def count_passed_fields(extra: Fields, plan: Plan, prompt: PromptSize) -> None:
+def count_passed_fields(extra: Fields, plan: Plan, prompt: "PromptSize") -> None:
     """Count what a route of the plan may send upstream as a part of the prompt. Its bytes are in the body already."""
     passed = passed_fields(extra, plan)
     for name, raw in passed.items():

@@ -1,0 +1,21 @@
+"""What a child process loads."""
+
+import subprocess
+import sys
+
+import pytest
+
+CHILDREN = (
+    "evaluation.code_child",
+    "gateway.large.child",
+    "grounding.files.child",
+    "upstreams.embedded.child",
+    "web.chat.markdown.child",
+)
+
+
+@pytest.mark.parametrize("name", CHILDREN)
+def test_a_child_has_no_event_loop(name: str) -> None:
+    """A child loads no asyncio, which takes 2 to 7 MB and 10 to 30 ms of CPU time at its start."""
+    program = f"import sys, cadenza.{name}; sys.exit('asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
