@@ -78,6 +78,7 @@ def test_a_canary_is_ended_by_its_button(open_page: OpenPage, service: Service, 
     assert service.cli("classes", "adopt", "fortissimo", "--undo").returncode == 0
 
 
+@pytest.mark.release(reason="axe-core takes seconds for a long page")
 def test_the_pages_are_accessible(open_page: OpenPage, operator: str) -> None:
     """The operator's pages have no serious finding of axe."""
     page = open_page(viewport=PHONE)

@@ -86,6 +86,7 @@ def test_forced_call_in_a_whole_reply(wire: RawClient) -> None:
     check_call(call, TAG)
 
 
+@pytest.mark.release(reason="what the model makes of small talk changes with the model only")
 def test_required_call_is_made_in_small_talk(wire: RawClient) -> None:
     """With `required` one of the tools is called, even for small talk."""
     _, calls = ask(wire, [user("Hi, how are you?")], [ADD, TAG], tool_choice="required")
@@ -108,6 +109,7 @@ def test_auto_calls_the_tool_that_fits(wire: RawClient) -> None:
     check_call(call, WEATHER)
 
 
+@pytest.mark.release(reason="what the model makes of small talk changes with the model only")
 def test_auto_answers_small_talk(wire: RawClient) -> None:
     """With `auto` small talk is answered in words."""
     content, calls = ask(wire, [user("Hi, how are you?")], [WEATHER, ADD], max_tokens=WORDS_TOKENS, stream=True)

@@ -17,7 +17,7 @@ FILES = {
     "parking.md": "# Parking\n\nVisitors park behind the north gate. The barrier closes at 19:00.",
     "travel.md": "# Travel\n\nTravel costs are refunded within 30 days. Hotels are paid up to 140 dollars a night.",
 }
-pytestmark = pytest.mark.slow(reason="the real model reads whole documents")
+pytestmark = pytest.mark.release(reason="the real model reads whole documents")
 
 
 @pytest.fixture(scope="module")

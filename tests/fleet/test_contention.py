@@ -24,7 +24,7 @@ from tests.fleet.fleet import NO_STATE, FleetSpec, write_config
 from tests.fleet.ledger import FleetLedger
 from tests.service import now_ms
 
-TRANSACTIONS = int(os.environ.get("CADENZA_FLEET_TRANSACTIONS") or 900)
+TRANSACTIONS = int(os.environ.get("CADENZA_FLEET_TRANSACTIONS") or 600)
 PROCESSES = 3
 CREDIT_NANO = 10**13
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ class Contention:
 def test_transactions_on_the_same_accounts_never_deadlock(
     ledger: FleetLedger, accounts: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Thousands of holds and charges on one account, and on fifty: no deadlock, and every charge is in the balances."""
+    """Hundreds of holds and charges on one account, and on fifty: no deadlock, and every charge is in the balances."""
     contention, began_s = Contention(ledger, accounts), time.monotonic()
     asyncio.run(contention.run())
     seconds = time.monotonic() - began_s
