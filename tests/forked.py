@@ -25,6 +25,7 @@ from tests.environment import environment
 ROOT = Path(__file__).parents[1]
 ORDER_BYTES_MAX = 100_000
 COMMAND_S = 240.0
+NUMBER_BYTES = 20  # of a pid and of an exit code: both may be in the pipe before one is read
 
 
 class ForkedProcess:
@@ -52,12 +53,12 @@ class ForkedProcess:
         files = [out.fileno(), (errors or out).fileno(), status, *([given.fileno()] if given else [])]
         socket.send_fds(server or fork_server(), [order], files)
         os.close(status)
-        self.pid = int(os.read(self._status, 20))
+        self.pid = int(os.read(self._status, NUMBER_BYTES))
 
     def poll(self) -> int | None:
         with self._lock:
             if self.returncode is None and select.select([self._status], [], [], 0)[0]:
-                self.returncode = int(os.read(self._status, 20))
+                self.returncode = int(os.read(self._status, NUMBER_BYTES))
                 os.close(self._status)
             return self.returncode
 
@@ -153,8 +154,9 @@ def _fork_and_watch(status: int) -> bool:
     """Fork once more. The parent tells the child's pid, and its exit code when it has ended."""
     pid = os.fork()
     if pid:
-        os.write(status, str(pid).encode())
-        os.write(status, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+        os.write(status, str(pid).rjust(NUMBER_BYTES).encode())
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.write(status, str(code).rjust(NUMBER_BYTES).encode())
     return pid != 0
 
 
