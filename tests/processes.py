@@ -1,10 +1,14 @@
-"""Processes as /proc shows them: their children, command lines and CPU time. One that has ended has none of these."""
+"""Processes as /proc shows them: children, command lines, CPU time and memory. One that has ended has none of these."""
 
 import os
+import platform
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+KERNEL = tuple(int(part) for part in platform.release().split(".")[:2])
+CAN_COLLAPSE = Path("/sys/kernel/mm/transparent_hugepage").exists() and KERNEL >= (6, 1)  # memory to huge pages
 
 
 def children(pid: int) -> set[int]:
@@ -35,6 +39,12 @@ def cpu_s(pid: int) -> float:
             return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
+def memory_kb(pid: int | str, kind: str) -> int:
+    """How much of its memory is of this kind, by a line of `smaps_rollup`."""
+    lines = read_of(pid, "smaps_rollup").decode().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{kind}:")), 0)
+
+
 @contextmanager
 def stopped(pids: Iterable[int]) -> Iterator[None]:
     """These processes do nothing until the block ends: they neither answer nor close anything."""
@@ -48,7 +58,7 @@ def stopped(pids: Iterable[int]) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def read_of(pid: int, name: str) -> bytes:
+def read_of(pid: int | str, name: str) -> bytes:
     """A file of /proc about it; nothing once it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/{name}").read_bytes()

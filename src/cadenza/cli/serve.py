@@ -24,6 +24,10 @@ CONFIG_EXIT = 78  # EX_CONFIG of sysexits.h: a supervisor need not try again
 )
 def serve(config: str | None, host: str | None, port: int | None) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
+    from cadenza.process import claim_object_memory  # noqa: PLC0415 import time
+
+    claim_object_memory()
+
     from cadenza.cli.start import run_service  # noqa: PLC0415 import time
     from cadenza.config import ConfigError  # noqa: PLC0415 import time
 
