@@ -9,8 +9,8 @@ PINNED := --require-hashes --only-binary :all:
 MODEL := src/cadenza/upstreams/embedded/pins.txt # in the package, because `cadenza model install` needs it
 DIST ?= dist
 EPOCH = $(shell git log -1 --format=%ct) # of the last commit
-KEEPING := env -u PYTHONDONTWRITEBYTECODE # compiled modules are kept: without them each start takes 0.4 s more
-PYTEST := $(KEEPING) $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+KEEP_COMPILED := env -u PYTHONDONTWRITEBYTECODE # without compiled modules each start takes 0.4 s more
+PYTEST := $(KEEP_COMPILED) $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run release test test-slow test-release simulate bench bench-check bench-money check fmt lock clean
@@ -21,7 +21,7 @@ help: ## List the targets
 setup: $(VENV)/.dev ## Create .venv with the service, .venv/bin/cadenza, and all tools
 
 run: $(VENV)/.run ## Run the service; installs it first if needed (ARGS="--port 9000" for options)
-	@exec $(KEEPING) $(BIN)/cadenza serve $(ARGS)
+	@exec $(KEEP_COMPILED) $(BIN)/cadenza serve $(ARGS)
 
 release: $(VENV)/.run ## Build wheel, sdist, SBOM and their SHA-256 sums in dist/: the same bytes from the same commit
 	@rm -rf $(DIST) && mkdir -p $(DIST)
@@ -39,7 +39,7 @@ test-release: $(VENV)/.dev ## Run the tests before a release, which CI leaves ou
 	@$(PYTEST) -m release $(ARGS)
 
 bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick for two minutes)
-	@$(KEEPING) $(BIN)/python -m bench $(ARGS)
+	@$(KEEP_COMPILED) $(BIN)/python -m bench $(ARGS)
 
 bench-check: $(VENV)/.dev ## Compare the instructions per request with bench/baseline.json (ARGS=--accept to write it)
 	@$(BIN)/python -m bench.check $(ARGS)

@@ -1,14 +1,13 @@
 """Processes as /proc shows them: children, command lines, CPU time and memory. One that has ended has none of these."""
 
+import mmap
 import os
-import platform
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-KERNEL = tuple(int(part) for part in platform.release().split(".")[:2])
-CAN_COLLAPSE = Path("/sys/kernel/mm/transparent_hugepage").exists() and KERNEL >= (6, 1)  # memory to huge pages
+from cadenza.process import HUGE_PAGE_BYTES, MADV_COLLAPSE
 
 
 def children(pid: int) -> set[int]:
@@ -37,6 +36,16 @@ def cpu_s(pid: int) -> float:
         ticks = [*_ticks(pid), *(number for child in found for number in _ticks(child)[:2])]
         if found <= children(pid):  # none of them ended meanwhile, which would make it one of those that have
             return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def has_huge_pages() -> bool:
+    """Whether the kernel moves memory to huge pages when it is asked to."""
+    with mmap.mmap(-1, 2 * HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as area:
+        area[:] = bytes(len(area))
+        with suppress(OSError):
+            area.madvise(MADV_COLLAPSE)
+            return True
+    return False
 
 
 def memory_kb(pid: int | str, kind: str) -> int:

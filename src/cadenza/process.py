@@ -15,7 +15,7 @@ PR_SET_DUMPABLE = 4
 MADV_COLLAPSE = 25  # of Linux 6.1
 MIB = 1024 * 1024
 HUGE_PAGE_BYTES = 2 * MIB
-OBJECT_BYTES_MAX = 512  # a larger object has memory of its own
+OBJECT_BYTES_MAX = 512  # a larger object is not in these areas
 OBJECT_MEMORY_BYTES = 22 * MIB  # the objects of a service that has started, without those of the command line
 _KEPT: list[bytes] = []  # what keeps the claimed memory
 RESERVE_BYTES = 160 * MIB  # the tokenizer, the connections and the rest of a busy process
@@ -51,13 +51,13 @@ def claim_object_memory(size_bytes: int = OBJECT_MEMORY_BYTES) -> None:
     """Take the memory of Python's objects in one piece, on huge pages. To be called before the modules are loaded.
 
     Python takes it in areas of 1 MB, when it needs one, and the libraries of modules come to lie between them; a huge
-    page is 2 MB in a row. A processor keeps the places of about a thousand pages: with small ones, a request takes 4%
-    more time, and a quarter of all starts are slower still (docs/performance.md).
+    page is 2 MB in a row. On small pages a request takes 4% more time, and some starts are slower still: probably
+    because a processor keeps the places of about a thousand pages only (docs/performance.md).
     """
     if sys.platform != "linux":
         return
-    filling = repeat(OBJECT_BYTES_MAX - sys.getsizeof(b""), size_bytes // OBJECT_BYTES_MAX)
-    objects = deque(map(bytes, filling))  # a list would move while it grows, and leave gaps
+    sizes = repeat(OBJECT_BYTES_MAX - sys.getsizeof(b""), size_bytes // OBJECT_BYTES_MAX)
+    objects = deque(map(bytes, sizes))  # a list would move while it grows, and leave gaps
     _KEPT.extend(islice(objects, 0, None, MIB // OBJECT_BYTES_MAX // 2))  # two in each area: an empty one is returned
     places = sorted(map(id, _KEPT))
     begin, end = -(-places[0] // HUGE_PAGE_BYTES), places[-1] // HUGE_PAGE_BYTES
