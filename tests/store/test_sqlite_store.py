@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import func, insert, select, text
 
 from cadenza.store.schema import accounts
+from cadenza.store.sqlite.change_mark import ASKED_WRITES
 from cadenza.store.sqlite.store import SqliteStore, SqliteTransaction
 from cadenza.store.statements import Statement
 from cadenza.store.store import StoreRefused, StoreUnavailable, Transaction
@@ -147,6 +148,26 @@ async def test_the_change_mark_is_exact_while_a_write_is_in_progress(
         pass
     assert store.change_mark() is None
     await writing
+    assert store.change_mark() == before
+
+
+async def test_the_change_mark_is_not_known_during_a_write_if_nobody_asked_before(
+    store: SqliteStore, other: sqlite3.Connection
+) -> None:
+    """After some writes that nobody asked during it is not known in the next one, and exact again in those after it."""
+    await store.row(COUNT, {})
+    before = store.change_mark()
+    for number in range(ASKED_WRITES):
+        await store.transact(adding(f"own {number}"), is_brief=True)
+    seen: list[object] = []
+    for name in ("late", "later"):
+        other.execute("BEGIN IMMEDIATE")  # so that our write cannot begin
+        writing = asyncio.create_task(store.transact(adding(name), is_brief=True))
+        await asyncio.sleep(0)
+        seen.append(store.change_mark())
+        other.execute("COMMIT")
+        await writing
+    assert seen == [None, before]
     assert store.change_mark() == before
 
 

@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import math
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,8 @@ from sqlalchemy import text
 
 from cadenza.store.address import open_store
 from cadenza.store.postgres.store import Listener
-from cadenza.store.sqlite.store import SqliteStore
+from cadenza.store.sqlite import change_mark
+from cadenza.store.sqlite.store import LOOK_EVERY_S, SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, Transaction
 from tests.postgres import Postgres
@@ -103,6 +107,33 @@ async def test_own_commits_wake_nobody_unless_they_are_announced(sqlite_store: S
             await wait_for(woken)
     await other.close()
     assert in_vain < OWN_COMMITS / 2
+
+
+async def test_a_watcher_does_not_look_while_requests_do(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While requests ask for the change mark, it asks SQLite only after a pause of them, and hears of every commit."""
+    other, woken = sqlite3.connect(sqlite_store.path, isolation_level=None), asyncio.Event()
+    asked_s, pauses_s = -math.inf, list[float]()
+    is_asking, version = False, change_mark._version
+
+    def look(connection: sqlite3.Cursor | None) -> object:
+        if not is_asking:
+            pauses_s.append(time.monotonic() - asked_s)
+        return version(connection)
+
+    async with sqlite_store.watch(woken.set), asyncio.timeout(WAIT_S):
+        monkeypatch.setattr(change_mark, "_version", look)
+        for _ in range(3):
+            other.execute("UPDATE epochs SET number = number + 1")
+            while not woken.is_set():
+                is_asking, asked_s = True, time.monotonic()
+                sqlite_store.change_mark()
+                is_asking = False
+                await asyncio.sleep(0.001)
+            woken.clear()
+    other.close()
+    assert all(pause_s > LOOK_EVERY_S / 2 for pause_s in pauses_s)
 
 
 async def test_nothing_is_heard_after_the_block(store: Store, other: Store) -> None:

@@ -3,44 +3,58 @@
 `PRAGMA data_version` of the write connection changes with commits of other connections only. It cannot be read while a
 thread commits on that connection. But until that commit, no other process can commit: the version of the reader, which
 changes with every commit, is then the one that it had when the write began. In the instant between our commit and the
-time at which the event loop hears of it, nothing is known.
+time at which the event loop hears of it, nothing is known. Nor is it during a write whose reader was not read, because
+nobody asked for the count during the writes before it.
 """
 
+import math
 import sqlite3
+import time
 
 from cadenza.store.store import Row
+
+ASKED_WRITES = 8  # for how many writes after one during which the count was asked for the reader is read
 
 
 class ChangeMark:
     """The count, and what the two connections last said."""
 
     def __init__(self) -> None:
-        self._changes = 0
+        self.changes = 0
+        self.known_s = -math.inf  # when nothing was missing in it, by the monotonic clock
+        self._writes_to_read = ASKED_WRITES  # writes at whose beginning the reader is read
         self._others: Row | None = None  # the last version of the write connection
         self._begun: Row | None = None  # the version of the reader when the write in progress began
 
     def while_idle(self, writer: sqlite3.Cursor | None) -> int | None:
         """The count while no write is in progress; None if it is not known."""
+        now_s = time.monotonic()  # before the version is read
         found = _version(writer)
         if found != self._others:
             self._others = found
-            self._changes += 1
-        return None if found is None else self._changes
+            self.changes += 1
+        if found is None:
+            return None
+        self.known_s = now_s
+        return self.changes
 
     def begin(self, reader: sqlite3.Cursor | None, writer: sqlite3.Cursor | None) -> None:
         """A write begins, or has just begun. The reader is read first: what it shows is then in the count."""
-        self._begun = _version(reader)
+        if self._writes_to_read:
+            self._writes_to_read -= 1
+            self._begun = _version(reader)
         self.while_idle(writer)
 
     def while_writing(self, reader: sqlite3.Cursor | None) -> int | None:
         """The count while a write is in progress; None if it is not known."""
-        return self._changes if self._begun and self._begun == _version(reader) else None
+        self._writes_to_read = ASKED_WRITES
+        return self.changes if self._begun and self._begun == _version(reader) else None
 
     def end(self, *, is_harmless: bool) -> None:
         """A write ended."""
         self._begun = None
         if not is_harmless:
-            self._changes += 1
+            self.changes += 1
 
 
 def _version(connection: sqlite3.Cursor | None) -> Row | None:

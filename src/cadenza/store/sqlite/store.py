@@ -9,6 +9,7 @@ if its caller is cancelled. The driver's own transaction control is off (`isolat
 import asyncio
 import contextlib
 import sqlite3
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -167,12 +168,35 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self._translate(error) from None
         await self.ping()  # the change mark needs the reader too
-        with _looking(self.change_mark, wake):
+        with self._looking(wake):
             self._watchers.append(wake)
             try:
                 yield
             finally:
                 self._watchers.remove(wake)
+
+    @contextlib.contextmanager
+    def _looking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """For the block, call `wake` within LOOK_EVERY_S if the mark is another one, or not known."""
+        loop, mark, last = asyncio.get_running_loop(), self._change_mark, self.change_mark()
+        timer: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal last, timer
+            found: object = mark.changes
+            known_for_s = time.monotonic() - mark.known_s
+            if known_for_s > LOOK_EVERY_S / 2:  # no request or write has looked just now
+                found, known_for_s = self.change_mark(), 0.0
+            timer = loop.call_later(LOOK_EVERY_S - known_for_s, look)
+            if found is None or found != last:
+                last = found
+                wake()
+
+        timer = loop.call_later(LOOK_EVERY_S, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def ping(self) -> None:
         await self.row(PING, {})
@@ -366,24 +390,3 @@ def _roll_back(writer: sqlite3.Cursor) -> None:
     """Leave no transaction open. After some errors SQLite has already rolled back."""
     if writer.connection.in_transaction:
         writer.execute("ROLLBACK")
-
-
-@contextlib.contextmanager
-def _looking(change_mark: Callable[[], object], wake: Callable[[], None]) -> Iterator[None]:
-    """For the block, look every LOOK_EVERY_S, and call `wake` if the mark is another one or not known."""
-    loop, last = asyncio.get_running_loop(), change_mark()
-    timer: asyncio.TimerHandle
-
-    def look() -> None:
-        nonlocal last, timer
-        timer = loop.call_later(LOOK_EVERY_S, look)
-        found = change_mark()
-        if found is None or found != last:
-            last = found
-            wake()
-
-    timer = loop.call_later(LOOK_EVERY_S, look)
-    try:
-        yield
-    finally:
-        timer.cancel()
