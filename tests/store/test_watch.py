@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import math
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from sqlalchemy import text
 
 from cadenza.store.address import open_store
 from cadenza.store.postgres.store import Listener
-from cadenza.store.sqlite import change_mark
 from cadenza.store.sqlite.store import LOOK_EVERY_S, SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, Transaction
@@ -109,31 +107,35 @@ async def test_own_commits_wake_nobody_unless_they_are_announced(sqlite_store: S
     assert in_vain < OWN_COMMITS / 2
 
 
-async def test_a_watcher_does_not_look_while_requests_do(
-    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While requests ask for the change mark, it asks SQLite only after a pause of them, and hears of every commit."""
-    other, woken = sqlite3.connect(sqlite_store.path, isolation_level=None), asyncio.Event()
-    asked_s, pauses_s = -math.inf, list[float]()
-    is_asking, version = False, change_mark._version
+class LookedAt(SqliteStore):
+    """Notes how long after the last request each look for a commit was."""
 
-    def look(connection: sqlite3.Cursor | None) -> object:
-        if not is_asking:
-            pauses_s.append(time.monotonic() - asked_s)
-        return version(connection)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.asked_s = -math.inf
+        self.pauses_s: list[float] = []
 
-    async with sqlite_store.watch(woken.set), asyncio.timeout(WAIT_S):
-        monkeypatch.setattr(change_mark, "_version", look)
+    def change_mark(self) -> object:
+        self.pauses_s.append(time.monotonic() - self.asked_s)
+        return super().change_mark()
+
+    def serve_request(self) -> None:
+        self.asked_s = time.monotonic()
+        super().change_mark()
+
+
+async def test_a_watcher_does_not_look_while_requests_do(sqlite_store: SqliteStore) -> None:
+    """While requests ask for the change mark, it asks only after a pause of them, and still hears of every commit."""
+    store, woken = LookedAt(sqlite_store.path), asyncio.Event()
+    async with store.watch(woken.set), asyncio.timeout(WAIT_S):
         for _ in range(3):
-            other.execute("UPDATE epochs SET number = number + 1")
+            await sqlite_store.transact(change)
             while not woken.is_set():
-                is_asking, asked_s = True, time.monotonic()
-                sqlite_store.change_mark()
-                is_asking = False
+                store.serve_request()
                 await asyncio.sleep(0.001)
             woken.clear()
-    other.close()
-    assert all(pause_s > LOOK_EVERY_S / 2 for pause_s in pauses_s)
+    await store.close()
+    assert all(pause_s > LOOK_EVERY_S / 2 for pause_s in store.pauses_s)
 
 
 async def test_nothing_is_heard_after_the_block(store: Store, other: Store) -> None:
