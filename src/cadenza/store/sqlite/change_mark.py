@@ -13,7 +13,7 @@ import time
 
 from cadenza.store.store import Row
 
-ASKED_WRITES = 8  # for how many writes after one during which the count was asked for the reader is read
+ASKED_WRITES = 8  # a write reads the reader's version if the count was asked for during one of this many before it
 
 
 class ChangeMark:
@@ -21,8 +21,8 @@ class ChangeMark:
 
     def __init__(self) -> None:
         self.changes = 0
-        self.known_s = -math.inf  # when nothing was missing in it, by the monotonic clock
-        self._writes_to_read = ASKED_WRITES  # writes at whose beginning the reader is read
+        self.known_s = -math.inf  # when the count was last certain, by the monotonic clock
+        self._writes_to_read = ASKED_WRITES  # how many of the next writes read the reader's version
         self._others: Row | None = None  # the last version of the write connection
         self._begun: Row | None = None  # the version of the reader when the write in progress began
 
@@ -40,6 +40,7 @@ class ChangeMark:
 
     def begin(self, reader: sqlite3.Cursor | None, writer: sqlite3.Cursor | None) -> None:
         """A write begins, or has just begun. The reader is read first: what it shows is then in the count."""
+        self._begun = None
         if self._writes_to_read:
             self._writes_to_read -= 1
             self._begun = _version(reader)
