@@ -13,7 +13,7 @@ KEEP_COMPILED := env -u PYTHONDONTWRITEBYTECODE # without compiled modules each 
 PYTEST := $(KEEP_COMPILED) $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run release test test-slow test-release simulate bench bench-check bench-money check fmt lock clean
+.PHONY: help setup run release image test test-slow test-release simulate mutants bench bench-check bench-money check docs fmt lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,11 @@ release: $(VENV)/.run ## Build wheel, sdist, SBOM and their SHA-256 sums in dist
 	@SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python deploy/sbom.py >$(DIST)/cadenza.cdx.json
 	@cd $(DIST) && sha256sum cadenza* >SHA256SUMS && cat SHA256SUMS
 
+image: ## Build the image of a release. PYTHON_IMAGE names its base by digest: python:3.11-slim@sha256:...
+	@case "$(PYTHON_IMAGE)" in *@sha256:????????????????????????????????????????????????????????????????) ;; \
+	*) echo "Name the base image by its digest: make image PYTHON_IMAGE=python:3.11-slim@sha256:..." >&2; exit 1;; esac
+	@docker build -f deploy/Dockerfile --build-arg PYTHON_IMAGE="$(PYTHON_IMAGE)" -t cadenza .
+
 test: $(VENV)/.dev ## Run all tests but the slow ones and those for a release (ARGS="tests/unit -k sse" for some of them)
 	@$(PYTEST) -m "not slow and not release" $(ARGS)
 
@@ -37,6 +42,9 @@ test-slow: $(VENV)/.dev ## Run the slow tests: soaks, storms, a browser, other p
 
 test-release: $(VENV)/.dev ## Run the tests before a release, which CI leaves out: wheel, image, deployments, alerts, generated clients
 	@$(PYTEST) -m release $(ARGS)
+
+mutants: $(VENV)/.dev ## Run tests on sources with a mistake in them (ARGS="--only gateway/auth.py" for some of them)
+	@$(KEEP_COMPILED) $(BIN)/python -m tests.mutants $(ARGS)
 
 bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick for two minutes)
 	@$(KEEP_COMPILED) $(BIN)/python -m bench $(ARGS)
@@ -55,17 +63,21 @@ check: $(VENV)/.dev ## Check format, lint, types and the direction of imports
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy & types=$$!; $(BIN)/lint-imports --no-logo; imports=$$?; wait $$types && exit $$imports
 
+docs: $(VENV)/.dev ## Write docs/config.md from the settings, and the table of docs/privacy.md from the schema
+	@$(BIN)/python -m cadenza.config.write
+	@$(BIN)/python -m cadenza.store.privacy
+
 fmt: $(VENV)/.dev ## Format the code and fix what the linter can fix
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --fix --quiet .
 
 lock: $(VENV)/.uv ## Pin the dependencies with their hashes (ARGS=--upgrade for newer releases)
 	@echo uv | $(COMPILE) - -o requirements/uv.txt $(ARGS)
-	@$(COMPILE) pyproject.toml -o requirements/run.txt $(ARGS)
+	@$(COMPILE) pyproject.toml --extra all -o requirements/run.txt $(ARGS)
 	@$(COMPILE) --no-annotate --group model -o $(MODEL) $(ARGS)
 	@$(COMPILE) --group otel -o requirements/otel.txt $(ARGS)
-	@$(COMPILE) pyproject.toml --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
-	@$(COMPILE) pyproject.toml --group bench -c requirements/run.txt -o requirements/bench.txt $(ARGS)
+	@$(COMPILE) pyproject.toml --extra all --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
+	@$(COMPILE) pyproject.toml --extra all --group bench -c requirements/run.txt -o requirements/bench.txt $(ARGS)
 	@for pins in bench/peers/*.in requirements/clients/*.in requirements/localstripe/*.in requirements/searxng/*.in; do $(COMPILE) $$pins -o $${pins%.in}.txt $(ARGS); done
 	@if command -v npm >/dev/null; then for pins in tests/node bench/peers/prisma; do \
 	    (cd $$pins && npm install --package-lock-only --ignore-scripts --no-audit --no-fund --silent); done; \

@@ -6,7 +6,6 @@ If a gateway or a part cannot be measured, the report gives the reason and the r
 """
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -45,7 +44,7 @@ def main() -> int:
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         is_quick=options.quick,
         machine=machine.facts(),
-        versions={"commit": _commit()},
+        versions={"commit": machine.commit()},
     )
     try:
         chosen = choose_gateways(options.only)
@@ -164,11 +163,6 @@ def _find_wrk(site: Site) -> None:
         debian_program("wrk", "wrk")
     except CannotRun as reason:
         site.step(f"use the built-in client instead of wrk: {reason}")
-
-
-def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "an unknown commit"
 
 
 if __name__ == "__main__":

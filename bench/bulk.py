@@ -39,7 +39,8 @@ ADD_KEY = Statement(
 )
 ADD_GRANT = Statement(
     text("""
-    INSERT INTO entries (account_id, kind, amount_nano, note, created_at) VALUES (:id, 'grant', :nano, 'bench', :at)""")
+    INSERT INTO entries (account_id, kind, amount_nano, note, created_at, granted_nano, origin)
+    VALUES (:id, 'grant', :nano, 'bench', :at, 0, 'payment')""")
 )
 ADD_USAGES = Statement(
     text("""

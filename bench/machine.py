@@ -167,6 +167,17 @@ def move_to_load_core() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
+def commit() -> str:
+    """The commit of this tree; it ends with -dirty if files were changed since."""
+    command = ["git", "-C", str(Path(__file__).parents[1]), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "an unknown commit"
+
+
+def load_average() -> str:
+    """Of the last minute."""
+    return f"{os.getloadavg()[0]:.2f}"
+
+
 def facts() -> dict[str, str | int]:
     """The facts about this machine that the figures depend on."""
     return {
@@ -175,7 +186,7 @@ def facts() -> dict[str, str | int]:
         "architecture": platform.machine(),
         "kernel": platform.release(),
         "python": interpreter(),
-        "load_average": f"{os.getloadavg()[0]:.2f}",
+        "load_average": load_average(),
     }
 
 

@@ -9,6 +9,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from cadenza.observe.health import RULES
+
 FOLDER = Path(__file__).parent
 TABLE = FOLDER / "dashboard.toml"
 DASHBOARD = FOLDER / "grafana" / "cadenza.json"
@@ -16,7 +18,7 @@ ALERTS = FOLDER / "alerts.yaml"
 ALERTS_HEAD = """\
 # Alert rules for Prometheus, which scrapes each gateway's /metrics as the job "cadenza".
 # severity: page means that clients fail or money is at stake now; ticket means this week.
-# docs/operating.md says what to do for each. Change them in dashboard.toml, and run dashboard.py.
+# Expressions are from dashboard.toml, severities and texts from the program's table of problems. Run dashboard.py.
 groups:
   - name: cadenza
     rules:
@@ -122,14 +124,15 @@ def write_alerts(rows: list[Table]) -> str:
 
 
 def _write_rule(alert: Table) -> str:
-    expression = alert["expr"]
+    expression, rule = alert["expr"], RULES[alert["problem"]]
     if "\n" in expression:
         expression = "|\n" + "\n".join(f"          {line}" for line in expression.split("\n"))
     lines = [f"      - alert: {alert['name']}", f"        expr: {expression}"]
     if "for" in alert:
         lines.append(f"        for: {alert['for']}")
-    lines += [f"        labels: {{severity: {alert['severity']}}}", "        annotations:"]
-    return "\n".join([*lines, f"          summary: {alert['summary']}"]) + "\n"
+    lines += [f"        labels: {{severity: {rule.severity}}}", "        annotations:"]
+    texts = {"summary": rule.title, "description": rule.advice}
+    return "\n".join([*lines, *(f"          {name}: {json.dumps(text)}" for name, text in texts.items())]) + "\n"
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ def find_programs() -> Path:
 def installed_programs() -> Path | None:
     on_path = shutil.which("initdb")
     if on_path is not None and shutil.which("pg_ctl"):
-        return Path(on_path).parent
+        return Path(on_path).resolve().parent  # a link has only some of the programs beside it
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
     return versions[-1].parent if versions else None
 

@@ -1,13 +1,10 @@
 """Processes as /proc shows them: children, command lines, CPU time and memory. One that has ended has none of these."""
 
-import mmap
 import os
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from cadenza.process import HUGE_PAGE_BYTES, MADV_COLLAPSE
 
 
 def children(pid: int) -> set[int]:
@@ -29,6 +26,13 @@ def own_cpu_s(pid: int) -> float:
     return sum(_ticks(pid)[:2]) / os.sysconf("SC_CLK_TCK")
 
 
+def thread_cpu_ns(pid: int) -> int:
+    """The CPU time of a process's living threads, as exactly as the scheduler knows it."""
+    return sum(
+        int(read_of(pid, f"task/{task.name}/schedstat").split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()
+    )
+
+
 def cpu_s(pid: int) -> float:
     """The CPU time of a process and of its children, those that have ended included."""
     while True:
@@ -36,22 +40,6 @@ def cpu_s(pid: int) -> float:
         ticks = [*_ticks(pid), *(number for child in found for number in _ticks(child)[:2])]
         if found <= children(pid):  # none of them ended meanwhile, which would make it one of those that have
             return sum(ticks) / os.sysconf("SC_CLK_TCK")
-
-
-def has_huge_pages() -> bool:
-    """Whether the kernel moves memory to huge pages when it is asked to."""
-    with mmap.mmap(-1, 2 * HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as area:
-        area[:] = bytes(len(area))
-        with suppress(OSError):
-            area.madvise(MADV_COLLAPSE)
-            return True
-    return False
-
-
-def memory_kb(pid: int | str, kind: str) -> int:
-    """How much of its memory is of this kind, by a line of `smaps_rollup`."""
-    lines = read_of(pid, "smaps_rollup").decode().splitlines()
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{kind}:")), 0)
 
 
 @contextmanager

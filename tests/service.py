@@ -26,8 +26,9 @@ from typing import IO, Self, TypeVar
 from sqlalchemy import text
 
 from cadenza.control.account.accounts import create_account
-from cadenza.control.keys import KeyLimits, KeyOrder, create_key
+from cadenza.control.keys import CapOrder, KeyOrder, create_key
 from cadenza.control.money.credit import give_credit
+from cadenza.core.money import format_dollars
 from cadenza.core.records import Cap
 from cadenza.fleet.changes import make_change
 from cadenza.store.statements import Statement
@@ -237,7 +238,8 @@ class Deployment:
         self, email: str = EMAIL, scopes: tuple[str, ...] = (), cap: Cap | None = None, **limits: float
     ) -> str:
         """`limits` are the key's own `requests_per_second` and `burst`."""
-        order = KeyOrder("test", scopes, limits=KeyLimits(**limits), cap=cap)  # type: ignore[arg-type]
+        capped = CapOrder(format_dollars(cap.limit_nano), cap.period) if cap else None
+        order = KeyOrder("test", scopes, cap=capped, **limits)  # type: ignore[arg-type]
         return _with_store(self.store, lambda db: create_key(db, email, order, now_ms()))[0]
 
     def create_account(self, credit_nano: int, preferred_class: str = "forte", *, has_costly_hash: bool = False) -> str:

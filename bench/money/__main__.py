@@ -1,7 +1,8 @@
 """`make bench-money`: gateways with budgets, while their processes and networks fail; see docs/money.md.
 
-Writes results.json, results.md and plot.svg, and all records of each gateway, to .bench/money. If a gateway cannot be
-measured, the report gives the reason and the run continues with the rest.
+Each run measures all gateways, one after the other. Writes results.json, results.md and plot.svg, and all records of
+each gateway in each run, to .bench/money. If a gateway cannot be measured, the report gives the reason and the run
+continues with the rest.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from bench.money.table import all_gateways
 
 RECORDS = WORK_DIR / "money"
 PUBLISHED = ROOT / "docs" / "money"
+RUNS = 3
 ENDED = 143  # the exit code of a shell after SIGTERM
 
 
@@ -36,16 +38,15 @@ def main() -> int:
     if unknown := [name for name in wanted if name not in gateways]:
         sys.stderr.write(f"bench: unknown gateway {unknown[0]!r}; choose from {', '.join(gateways)}\n")
         return 1
-    results = MoneyResults(
-        datetime.now(UTC).isoformat(timespec="seconds"), options.seed, options.quick, machine.facts(), []
-    )
-    for folder in (RECORDS, options.output):
-        folder.mkdir(parents=True, exist_ok=True)
-    for name in wanted:
-        results.gateways.append(measure(name, options))
+    results = MoneyResults(now(), options.seed, options.quick, machine.facts(), [])
+    options.output.mkdir(parents=True, exist_ok=True)
+    for number in range(1, options.runs + 1):
+        records = RECORDS / f"run-{number}"
+        records.mkdir(parents=True, exist_ok=True)
+        results.runs.append([measure(name, options, number, records) for name in wanted])
     (options.output / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)))
     (options.output / "results.md").write_text(render(results))
-    (options.output / "plot.svg").write_text(draw(results.gateways))
+    (options.output / "plot.svg").write_text(draw(results.runs))
     sys.stdout.write(render(results))
     sys.stderr.write(f"Written to {options.output}.\n")
     return 0
@@ -53,27 +54,39 @@ def main() -> int:
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.money", description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a short run of each gateway; takes a few minutes")
+    parser.add_argument("--quick", action="store_true", help="short runs of each gateway, of a few minutes")
+    parser.add_argument("--runs", type=int, default=RUNS, help="how often all gateways are run (default: %(default)s)")
     parser.add_argument("--only", default="", help=f"comma-separated gateways (default: {','.join(all_gateways())})")
     parser.add_argument("--seed", type=int, default=1, help="of the requests (default: %(default)s)")
     parser.add_argument("--publish", action="store_true", help="write the report of a full run to docs/money")
     options = parser.parse_args()
-    if options.publish and (options.only or options.quick):
-        parser.error("--publish is for a full run: leave out --only and --quick")
+    if options.publish and (options.only or options.quick or options.runs < RUNS):
+        parser.error(f"--publish is for {RUNS} full runs or more: leave out --only and --quick")
     options.output = PUBLISHED if options.publish else RECORDS
     return options
 
 
-def measure(name: str, options: argparse.Namespace) -> GatewayResult:
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def measure(name: str, options: argparse.Namespace, number: int, records: Path) -> GatewayResult:
+    """One gateway in one run, with the commit, and the load of the machine before and after."""
     gateway = all_gateways()[name]
     if isinstance(gateway, str):
         return GatewayResult(name, reason=gateway)
-    sys.stderr.write(f"{name} ...\n")
+    sys.stderr.write(f"run {number} of {options.runs}: {name} ...\n")
     WORK_DIR.mkdir(exist_ok=True)
+    plan, began_at, load = QUICK if options.quick else FULL, now(), machine.load_average()
     with tempfile.TemporaryDirectory(prefix="money-", dir=WORK_DIR) as folder:
         try:
-            return asyncio.run(
-                Run(gateway, QUICK if options.quick else FULL, options.seed, RECORDS).measure(Path(folder))
+            result = asyncio.run(Run(gateway, plan, options.seed, records).measure(Path(folder)))
+            return msgspec.structs.replace(
+                result,
+                began_at=began_at,
+                commit=machine.commit(),
+                load_before=load,
+                load_after=machine.load_average(),
             )
         except CannotRun as reason:
             return GatewayResult(name, reason=str(reason))

@@ -1,4 +1,4 @@
-"""The plot: the whole replies of each gateway in each second, its failures as bands, and what became of the money."""
+"""The plot: the whole replies of each gateway in each second of each run, its failures, and what its money became."""
 
 import html
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ BARS = 84  # the height of the highest
 TITLE = "Whole replies in each second while gateways fail, and money lost, doubled and overdrawn"
 
 
-def draw(results: Sequence[GatewayResult]) -> str:
-    """An SVG with a row for each gateway that was measured."""
-    measured = [one for one in results if one.reckoning]
-    seconds = max((len(one.served_per_s) for one in measured), default=1)
-    most = max((count for one in measured for count in one.served_per_s), default=1) or 1
+def draw(runs: Sequence[Sequence[GatewayResult]]) -> str:
+    """An SVG with a row for each gateway that was measured, in each run."""
+    measured = [(one, number) for number, run in enumerate(runs, start=1) for one in run if one.reckoning]
+    seconds = max((len(one.served_per_s) for one, _ in measured), default=1)
+    most = max((count for one, _ in measured for count in one.served_per_s), default=1) or 1
     height = TOP + ROW * len(measured) + 24
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
@@ -27,13 +27,14 @@ def draw(results: Sequence[GatewayResult]) -> str:
         _text(LEFT, 20, f"Whole replies in each second (at most {most}), over {seconds} seconds", "muted"),
     ]
     width = (WIDTH - LEFT - RIGHT) / seconds
-    for row, one in enumerate(measured):
-        parts += _row(one, TOP + row * ROW, width, BARS / most)
+    for row, (one, number) in enumerate(measured):
+        parts += _row(one, f"{one.name}, run {number}", TOP + row * ROW, (width, BARS / most))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _row(one: GatewayResult, top: int, width: float, scale: float) -> list[str]:
-    base, parts = top + 16 + BARS, [_text(16, top + 24, one.name, "ink", weight=600)]
+def _row(one: GatewayResult, title: str, top: int, scales: tuple[float, float]) -> list[str]:
+    (width, scale), base = scales, top + 16 + BARS
+    parts = [_text(16, top + 24, title, "ink", weight=600)]
     assert one.reckoning
     for line, text in enumerate(_lines(one.reckoning)):
         parts.append(_text(16, top + 44 + 17 * line, text, "muted"))

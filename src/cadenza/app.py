@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cadenza import clock
 from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.classes import class_rules, provider_costs, resolve_classes, watched_class
 from cadenza.config.settings import (
@@ -29,9 +30,8 @@ from cadenza.config.settings import (
     SearchSettings,
 )
 from cadenza.control.class_versions import ServingProcess
-from cadenza.control.email.low_balance import LowBalanceNotices
+from cadenza.control.email.low_balance import LOOK_EVERY_S, LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
-from cadenza.control.money.documents import DocumentIssuer
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.retention import RetentionKeeper
@@ -43,9 +43,10 @@ from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
 from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
-from cadenza.evaluation.canaries import Canaries
+from cadenza.evaluation.canaries import USUAL_RULES, Canaries
 from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
+from cadenza.fleet.background import follow, repeat, running
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import ENDPOINTS, Endpoint, serve_api
@@ -55,6 +56,7 @@ from cadenza.gateway.detail_log import DetailLog
 from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
+from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.traces import Tracer
 from cadenza.grounding.gather import Grounder
 from cadenza.grounding.search.records import SearchOptions
@@ -80,6 +82,7 @@ from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.chat.stream import WebChat
 from cadenza.web.probes import HostNames, Probes
+from cadenza.web.service_health import ServiceHealth
 from cadenza.web.settings import SiteParts, SiteSettings
 
 if TYPE_CHECKING:
@@ -87,7 +90,6 @@ if TYPE_CHECKING:
 
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # names the folder of metrics to worker processes
 GC_THRESHOLDS = (100_000, 20, 20)
-RETRY_S = 0.25
 FIXED_SECTIONS = (
     "server",
     "store",
@@ -95,7 +97,6 @@ FIXED_SECTIONS = (
     "platform",
     "mail",
     "payments",
-    "billing",
     "observe",
     "retention",
 )  # a reload does not change them
@@ -120,7 +121,6 @@ class App:
         self._settings = settings
         self._log = log
         self._store = open_store(settings.store.url)
-        self._write_check = WriteCheck(self._store, log)
         self._observer = observer = Observer(log, FaultPoint(settings.fault_point) if settings.fault_point else None)
         self._states: dict[str, ClassState] = {}  # of the classes that are served
         self._shared = open_shared_state(settings, observer)
@@ -129,13 +129,16 @@ class App:
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
         names = HostNames(settings.platform.base_url)
-        self._probes = Probes(self._why_not_ready, observer, token, render, names)
         self._chat = WebChat(log, settings.platform.base_url, settings.retention)
         self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
         self._minutes = MinuteRing()
+        self._health = ServiceHealth(
+            lambda: self.gateway, WriteCheck(self._store, log), self._read_metrics, self._minutes, self._outbox
+        )
+        self._probes = Probes(self._health, observer, token, render, names)
 
     @property
     def drain_s(self) -> float:
@@ -180,7 +183,7 @@ class App:
                 class_rules=lambda class_id: class_rules(self._settings, class_id),
                 read_metrics=self._read_metrics,
                 minutes=self._minutes,
-                find_store_problem=self._write_check.problem,
+                health=self._health,
                 markdown=self._chat.markdown,
                 outbox=self._outbox,
             )
@@ -192,10 +195,8 @@ class App:
         """The metrics of all workers, or of this process if it is the only one."""
         return await self._workers.read() if self._workers else read_families(self._observer.metrics.registry)
 
-    async def _keep_minutes(self) -> None:
-        while True:
-            self._minutes.note(read_totals(await self._read_metrics()), time.time())
-            await asyncio.sleep(EVERY_S)
+    async def _note_minute(self) -> None:
+        self._minutes.note(read_totals(await self._read_metrics()), time.time())
 
     async def start(self) -> bool:
         asyncio.get_running_loop().set_exception_handler(loop_errors(self._log))
@@ -246,36 +247,41 @@ class App:
         stack.push_async_callback(self._chat.markdown.stop)
         await self._presence.start()
         stack.push_async_callback(self._presence.stop)
-        for writer in (AttemptLog(self._store, self._observer), DetailLog(self._store, self._observer)):
-            writer.start()
-            stack.push_async_callback(writer.stop)
+        await self._keep_writing(stack, AttemptLog(self._store, self._observer))
+        await self._keep_writing(stack, DetailLog(self._store, self._observer))
         await self.gateway.start(epoch)
         stack.push_async_callback(self.gateway.stop)
+        await self._keep_writing(stack, self.gateway.key_use)
         if self._settings.mail and self._outbox:
             stack.push_async_callback(self._outbox.stop)
             send, base_url = build_send(self._settings.mail), self._settings.platform.base_url
             notices = LowBalanceNotices(self._store, send, self._log, base_url)
-            stack.push_async_callback(stop_task, asyncio.create_task(notices.run()))
-        if self._settings.billing:
-            issuer = DocumentIssuer(self._store, self._settings.billing, self._log)
-            stack.push_async_callback(stop_task, asyncio.create_task(issuer.run()))
+            await stack.enter_async_context(
+                running(repeat(lambda: notices.look(clock.now_ms()), LOOK_EVERY_S, self._log))
+            )
         keeper = RetentionKeeper(self._store, self._settings.retention, self._log)
-        stack.push_async_callback(stop_task, asyncio.create_task(keeper.run()))
+        await stack.enter_async_context(running(keeper.run()))
         gateway = self.gateway
-        revocations = RevocationWatch(
-            gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
-        )
-        stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
-        stack.push_async_callback(stop_task, asyncio.create_task(self._follow_changes()))
-        stack.push_async_callback(stop_task, asyncio.create_task(self._keep_minutes()))
+        revocations = RevocationWatch(gateway.in_flight, gateway.key_cache, self._presence, self._log)
+        await stack.enter_async_context(running(revocations.run()))
+        changed = asyncio.Event()
+        self._presence.on_change(changed.set)
+        await stack.enter_async_context(running(follow(changed, self._catch_up, self._log)))
+        await stack.enter_async_context(running(repeat(self._note_minute, EVERY_S, self._log, at_once=True)))
         stack.callback(LoopLag(self._observer.metrics).stop)
         canaries = Canaries(self._store, self._observer, lambda: gateway.snapshot.catalogue)
-        stack.push_async_callback(stop_task, asyncio.create_task(canaries.run()))
+        stack.push_async_callback(canaries.stop)
+        await stack.enter_async_context(running(repeat(canaries.look, USUAL_RULES.every_s, self._log, at_once=True)))
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
         self._watching = asyncio.create_task(self._watch_classes())
         stack.push_async_callback(stop_task, self._watching)
+
+    async def _keep_writing(self, stack: AsyncExitStack, log: AttemptLog | DetailLog | KeyUse) -> None:
+        """Write what it gathers, again and again, and once more at the end."""
+        stack.push_async_callback(log.write)
+        await stack.enter_async_context(running(repeat(log.write, log.every_s, self._log)))
 
     async def _watch_classes(self) -> None:
         """Run the watches of classes that are due, until the service drains."""
@@ -308,18 +314,9 @@ class App:
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
         return Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
 
-    async def _follow_changes(self) -> None:
+    async def _catch_up(self) -> None:
         """Load what was changed even if no request comes that would: the pages show it."""
-        changed = asyncio.Event()
-        self._presence.on_change(changed.set)
-        while True:
-            await changed.wait()
-            changed.clear()
-            try:
-                await self.gateway.reloader.catch_up(await epochs.current(self._store, epochs.CLASSES))
-            except StoreUnavailable:
-                changed.set()
-                await asyncio.sleep(RETRY_S)
+        await self.gateway.reloader.catch_up(await epochs.current(self._store, epochs.CLASSES))
 
     async def _load_snapshot(self) -> Snapshot | None:
         """Read the config and the versions of classes again. None if nothing has changed, or nothing can be used."""
@@ -350,7 +347,7 @@ class App:
 
     async def _read_prices(self, settings: Settings) -> dict[str, PriceSchedule]:
         """The prices of classes, with their changes to come. A price of the config that is not used is logged."""
-        found = await read_schedules(self._store, settings.prices, time.time_ns() // 1_000_000)
+        found = await read_schedules(self._store, settings.prices, clock.now_ms())
         for class_id, schedule in found.items():
             if unused := say_unused(class_id, settings.prices[class_id], DEFAULT_PRICES[class_id], schedule):
                 self._log.warning("a price of the config is not used", class_id=class_id, reason=unused)
@@ -427,16 +424,6 @@ class App:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
 
-    async def _why_not_ready(self) -> str | None:
-        if self.gateway.is_draining:
-            return "draining"
-        if not self.gateway.has_usable_route():
-            return "no route is usable"
-        problem = await self._write_check.problem()
-        if problem:
-            self.gateway.ledger.distrust_store()
-        return problem
-
     def _log_backup(self, copy: Path) -> None:
         self._log.info("the store was copied before its migration", copy=str(copy))
 
@@ -452,7 +439,7 @@ def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
         before=before.version.number,
         ended_canary=before.candidate.number if before.candidate else None,
         advice="If you did not change the config, processes on this store have different ones: give all the same, "
-        f"or let the store decide with 'cadenza classes adopt {class_id}'.",
+        f"or let the store decide with 'cadenza class adopt {class_id}'.",
     )
 
 
@@ -471,7 +458,7 @@ def build_limits(settings: Settings) -> Limits:
     """Without shared state, each worker process gets an equal share of the slots."""
     given, processes = settings.limits, settings.server.workers if settings.shared_state.url == MEMORY else 1
     rate, concurrency = Rate(given.requests_per_second, given.burst), -(-given.concurrency // processes)
-    return Limits(rate, concurrency, given.revoked_streams)
+    return Limits(rate, concurrency)
 
 
 def build_catalogue(
@@ -531,9 +518,8 @@ def site_settings(settings: Settings) -> SiteSettings:
         opening_credits_per_hour=site.opening_credits_per_hour,
         region=settings.store.region,
         has_config=settings.source is not None,
-        stripe=msgspec.convert(settings.payments, StripeAccess | None, from_attributes=True),
+        stripe=msgspec.convert(settings.payments.stripe, StripeAccess | None, from_attributes=True),
         secret_key=site.secret_key,
-        seller=settings.billing,
         retention=settings.retention,
     )
 
@@ -581,7 +567,9 @@ def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
         return EmbeddedUpstream(log, spec.context_tokens, provider.model_path)
     assert provider.base_url
     dialect = DIALECTS[provider.dialect]
-    return OpenAIUpstream(provider.base_url, provider.api_key, dialect, provider.proxy, provider.api_version)
+    return OpenAIUpstream(
+        provider.base_url, provider.api_key, dialect, provider.proxy, provider.api_version, provider.authorities
+    )
 
 
 def build_from_environment() -> App:

@@ -5,19 +5,12 @@ import gc
 import resource
 import signal
 import sys
-from collections import deque
 from collections.abc import Callable
-from itertools import islice, repeat
 from pathlib import Path, PurePosixPath
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
-MADV_COLLAPSE = 25  # of Linux 6.1
 MIB = 1024 * 1024
-HUGE_PAGE_BYTES = 2 * MIB
-OBJECT_BYTES_MAX = 512  # a larger object is not in these areas
-OBJECT_MEMORY_BYTES = 22 * MIB  # the objects of a service that has started, without those of the command line
-_KEPT: list[bytes] = []  # what keeps the claimed memory
 RESERVE_BYTES = 160 * MIB  # the tokenizer, the connections and the rest of a busy process
 ADDRESS_RESERVE_BYTES = 448 * MIB  # the same, and a heap and a stack for each of a handful of threads
 NO_LIMIT_BYTES = 2**60  # v1 writes a number near 2**63 where there is no limit
@@ -45,24 +38,6 @@ def _set(option: int, value: int) -> None:
     """Call prctl, which fails for neither of these options; other systems do not have it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
-
-
-def claim_object_memory(size_bytes: int = OBJECT_MEMORY_BYTES) -> None:
-    """Take the memory of Python's objects in one piece, on huge pages. To be called before the modules are loaded.
-
-    Python takes it in areas of 1 MB, when it needs one, and the libraries of modules come to lie between them; a huge
-    page is 2 MB in a row. On small pages a request takes 4% more time, and some starts are slower still: probably
-    because a processor keeps the places of about a thousand pages only (docs/performance.md).
-    """
-    if sys.platform != "linux":
-        return
-    sizes = repeat(OBJECT_BYTES_MAX - sys.getsizeof(b""), size_bytes // OBJECT_BYTES_MAX)
-    objects = deque(map(bytes, sizes))  # a list would move while it grows, and leave gaps
-    _KEPT.extend(islice(objects, 0, None, MIB // OBJECT_BYTES_MAX // 2))  # two in each area: an empty one is returned
-    places = sorted(map(id, _KEPT))
-    begin, end = -(-places[0] // HUGE_PAGE_BYTES), places[-1] // HUGE_PAGE_BYTES
-    size = ctypes.c_size_t((end - begin) * HUGE_PAGE_BYTES)
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(begin * HUGE_PAGE_BYTES), size, MADV_COLLAPSE)  # older kernels refuse it
 
 
 def memory_room(processes: int = 1, root: Path = Path("/")) -> int | None:

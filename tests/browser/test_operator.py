@@ -17,7 +17,6 @@ PAGES = [
     "/keys",
     "/classes",
     "/classes/forte",
-    "/documents",
     "/ledger",
     "/months/2026-10",
     "/audit-log",
@@ -59,8 +58,8 @@ def test_a_request_appears_in_the_list(open_page: OpenPage, service: Service, op
 def test_a_canary_is_ended_by_its_button(open_page: OpenPage, service: Service, operator: str) -> None:
     """The button asks first. Then the canary is over, and the history has the reason."""
     promotion = ["--candidate", "loopback/new", "--share", "5", "--force", "--reason", "a trial"]
-    assert service.cli("classes", "adopt", "fortissimo").returncode == 0
-    assert service.cli("classes", "promote", "fortissimo", *promotion).returncode == 0
+    assert service.cli("class", "adopt", "fortissimo").returncode == 0
+    assert service.cli("class", "promote", "fortissimo", *promotion).returncode == 0
     page = open_page(viewport=PHONE, color_scheme="dark")
     sign_in(page, operator)
     page.goto("/operator/classes")
@@ -75,7 +74,7 @@ def test_a_canary_is_ended_by_its_button(open_page: OpenPage, service: Service, 
     expect(page.get_by_text("stays: too slow")).to_be_visible()
     expect(page.get_by_text("Canary: version")).to_have_count(0)
     shoot(page, "operator-canary-ended-phone")
-    assert service.cli("classes", "adopt", "fortissimo", "--undo").returncode == 0
+    assert service.cli("class", "adopt", "fortissimo", "--undo").returncode == 0
 
 
 @pytest.mark.release(reason="axe-core takes seconds for a long page")

@@ -2,14 +2,14 @@
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tests.cli.program import Done, run_here
-from tests.loopback import ROLE, Good, LoopbackUpstream, Request, Sse, Status, Step, chunk, said, usage_chunk, usage_of
+from tests.loopback import ROLE, LoopbackUpstream, Request, Sse, Status, Step, chunk, said, usage_chunk, usage_of
 from tests.trial_upstream import Provider
 
 OLD, NEW = "acme/old", "acme/new"
@@ -26,13 +26,14 @@ class Models(msgspec.Struct, frozen=True):
     broken: frozenset[int] = frozenset()  # cases that the new model answers with status 500
     answer_tokens: int = ANSWER_TOKENS
     busy: list[Status] = []  # answers to the first requests for cases
+    fails_first: list[Status] = []  # answers to the first requests that check the wire
 
     def steps(self, request: Request) -> Iterable[Step]:
         body = request.json if request.method == "POST" else {}
         asked = str(body["messages"][-1].get("content", "")) if body else ""
-        if body.get("model") == "judge":
-            return Good(judge(asked, self.word)).steps(request)
         if not asked.startswith("Case "):
+            if self.fails_first:
+                return self.fails_first.pop().steps(request)
             return Provider().steps(request)
         if self.busy:
             return self.busy.pop().steps(request)
@@ -44,17 +45,7 @@ class Models(msgspec.Struct, frozen=True):
         return Sse([ROLE, said(said_word), chunk(finish="stop"), counted]).steps(request)
 
 
-def judge(asked: str, word: str) -> str:
-    """Prefers the answer that has the word."""
-    first = asked.partition("--- Answer A begins")[2].partition("--- Answer A ends")[0]
-    second = asked.partition("--- Answer B begins")[2].partition("--- Answer B ends")[0]
-    choice = "TIE" if (word in first) == (word in second) else "A" if word in first else "B"
-    return f"One answer has the word.\nVERDICT: {choice}"
-
-
-def write_suite(
-    folder: Path, cases: int = CASES, word: str = "right", max_tokens: int = 20, more: Sequence[dict[str, Any]] = ()
-) -> Path:
+def write_suite(folder: Path, cases: int = CASES, word: str = "right", max_tokens: int = 20) -> Path:
     path = folder / "suite.jsonl"
     rows = [
         {
@@ -69,7 +60,7 @@ def write_suite(
         }
         for number in range(1, cases + 1)
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
@@ -93,7 +84,7 @@ def evaluate(folder: Path, *options: str, code: int = 0) -> dict[str, Any]:
 
 def run_evaluate(folder: Path, *options: str) -> Done:
     given = ["--candidate", NEW, "--suite", "suite.jsonl", *options]
-    return run_here(folder, "classes", "evaluate", "forte", *given)
+    return run_here(folder, "class", "evaluate", "forte", *given)
 
 
 def asked_cases(upstream: LoopbackUpstream) -> list[tuple[str, int]]:

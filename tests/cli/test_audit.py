@@ -12,7 +12,7 @@ from cadenza.store.tables.audit_events import AuditEvent
 from tests.cli.conftest import EMAIL
 from tests.cli.program import run_here
 
-FIELDS = ["id", "at", "actor", "act", "account", "subject", "detail", "token"]
+FIELDS = ["id", "at", "actor", "event", "account", "subject", "detail", "token"]
 
 
 def write_events(folder: Path, count: int) -> None:
@@ -37,7 +37,7 @@ def test_events_are_listed_oldest_first(furnished: Path) -> None:
     """Each event is listed with its fields; --count takes the newest, --account those of one account."""
     write_events(furnished, 3)
     listed = json.loads(run_here(furnished, "audit", "list", "--json").stdout)
-    shown = [event for event in listed if event["act"] in {"key.revoke", "ledger.check"}]
+    shown = [event for event in listed if event["event"] in {"key.revoke", "ledger.check"}]
     assert [event["subject"] for event in shown] == ["key_0", "key_1", "key_2", "ledger"]
     assert list(shown[0]) == FIELDS
     assert (shown[1]["at"], shown[1]["actor"], shown[1]["account"]) == ("1970-01-01T00:00:01Z", COMMAND_LINE, EMAIL)
@@ -53,11 +53,3 @@ def test_an_unknown_account_is_refused(furnished: Path) -> None:
     done = run_here(furnished, "audit", "list", "--account", "nobody@example.org")
     assert (done.returncode, done.stdout) == (1, "")
     assert "There is no account" in done.stderr
-
-
-def test_the_group_has_its_earlier_name(furnished: Path) -> None:
-    """Scripts that say `cadenza acts list` still work; the help does not name it."""
-    listed, earlier = (run_here(furnished, group, "list", "--json").stdout for group in ("audit", "acts"))
-    assert json.loads(listed)
-    assert earlier == listed
-    assert "acts" not in run_here(furnished, "--help").stdout

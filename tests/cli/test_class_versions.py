@@ -1,4 +1,4 @@
-"""cadenza classes show, history, diff, adopt, promote and rollback beside a running service."""
+"""cadenza class show, history, diff, adopt, promote and rollback beside a running service."""
 
 import json
 import threading
@@ -34,7 +34,7 @@ def account(shared_upstream: LoopbackUpstream, upstream: LoopbackUpstream) -> It
 
 
 def classes(account: Account, *words: str) -> Result:
-    return CliRunner().invoke(app, ["classes", *words, "--config", str(account.service.config)])
+    return CliRunner().invoke(app, ["class", *words, "--config", str(account.service.config)])
 
 
 def change(account: Account, *words: str) -> str:
@@ -66,7 +66,7 @@ def test_a_class_is_adopted_promoted_and_rolled_back(account: Account, upstream:
     """Each command takes effect with the next request; refusals name the line, the command and the reason."""
     pinned = refusal(account, "promote", "forte", "--candidate", "acme/two", "--force", "--reason", "a trial")
     assert f"{account.service.config}, line " in pinned
-    assert "cadenza classes adopt forte" in pinned
+    assert "cadenza class adopt forte" in pinned
     assert "version 1" in change(account, "adopt", "forte")
     no_verdict = refusal(account, "promote", "forte", "--candidate", "acme/two")
     assert "no verdict on acme/two" in no_verdict
@@ -98,7 +98,7 @@ def test_versions_are_shown_and_compared(account: Account) -> None:
     change(account, "promote", "forte", "--candidate", "acme/two", "--share", "5", "--force", "--reason", "a trial")
     shown = classes(account, "show", "forte").stdout
     assert "version 2 serves 5% of accounts" in shown
-    assert "cadenza classes rollback forte" in shown
+    assert "cadenza class rollback forte" in shown
     [found] = read(account, "diff", "forte")
     assert (found["before"], found["after"]) == (1, 2)
     assert [(one["change"], one["route"]) for one in found["routes"]] == [

@@ -1,4 +1,4 @@
-"""cadenza classes list | reload, without a store."""
+"""cadenza class list | reload, without a store."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def row(class_id: str, spec: RouteSpec) -> dict[str, Any]:
 
 def test_list_as_json(tmp_path: Path) -> None:
     """One array has a row for every route, in the order in which each class tries them."""
-    done = run_here(tmp_path, "classes", "list", "--json", "--config", config_in(tmp_path, SPEC.toml()))
+    done = run_here(tmp_path, "class", "list", "--json", "--config", config_in(tmp_path, SPEC.toml()))
     assert done.returncode == 0
     rows = json.loads(done.stdout)
     later, heavy, equal = SPEC.routes["forte"]
@@ -53,7 +53,7 @@ def test_list_as_json(tmp_path: Path) -> None:
 
 def test_list_as_a_table(tmp_path: Path) -> None:
     """A header, then a line for every route; nothing is cut off."""
-    done = run_here(tmp_path, "classes", "list", "--config", config_in(tmp_path, SPEC.toml()))
+    done = run_here(tmp_path, "class", "list", "--config", config_in(tmp_path, SPEC.toml()))
     names, *lines = done.stdout.splitlines()
     assert names.split() == list(row("forte", SPEC.routes["forte"][0]))
     assert len(lines) == 4
@@ -64,14 +64,14 @@ def test_list_as_a_table(tmp_path: Path) -> None:
 
 def test_list_of_the_built_in_default(tmp_path: Path) -> None:
     """Without a config file the embedded model serves every class."""
-    rows = json.loads(run_here(tmp_path, "classes", "list", "--json").stdout)
+    rows = json.loads(run_here(tmp_path, "class", "list", "--json").stdout)
     assert [one["class"] for one in rows] == ["mezzo", "forte", "fortissimo"]
     assert {one["provider"] for one in rows} == {"local"}
 
 
 def test_reload_without_a_server(tmp_path: Path) -> None:
     """Reload succeeds while no server runs: the next start reads the file anyway."""
-    done = run_here(tmp_path, "classes", "reload", "--config", config_in(tmp_path, SPEC.toml()))
+    done = run_here(tmp_path, "class", "reload", "--config", config_in(tmp_path, SPEC.toml()))
     assert done.returncode == 0
     assert done.stdout == ""
     assert "before its next request" in done.stderr
@@ -80,7 +80,7 @@ def test_reload_without_a_server(tmp_path: Path) -> None:
 def test_reload_of_a_file_with_mistakes(tmp_path: Path) -> None:
     """All mistakes are reported with the nearest known name, and nothing is announced: no store is created."""
     toml = SPEC.toml().replace("weight = 3", "weigth = 3").replace('provider = "backup"', 'provider = "bakcup"')
-    done = run_here(tmp_path, "classes", "reload", "--config", config_in(tmp_path, toml))
+    done = run_here(tmp_path, "class", "reload", "--config", config_in(tmp_path, toml))
     assert done.returncode == 1
     assert "weigth" in done.stderr
     assert '"weight"' in done.stderr
@@ -92,6 +92,6 @@ def test_reload_of_a_file_with_mistakes(tmp_path: Path) -> None:
 def test_reload_without_a_secret(tmp_path: Path) -> None:
     """A provider key that is missing from the environment is refused, with the name of its variable."""
     toml = SPEC.toml().replace('/v1"\nretention', '/v1"\napi_key_env = "ACME_TEST_KEY"\nretention', 1)
-    done = run_here(tmp_path, "classes", "reload", "--config", config_in(tmp_path, toml))
+    done = run_here(tmp_path, "class", "reload", "--config", config_in(tmp_path, toml))
     assert done.returncode == 1
     assert "ACME_TEST_KEY" in done.stderr

@@ -8,6 +8,7 @@ import pytest
 
 from cadenza.config import load_settings
 from cadenza.config.classes import resolve_classes
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.store.store import Store
 from tests.class_switch import switch
@@ -31,6 +32,7 @@ def test_healthy(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     assert words == [
         ["ok", part]
         for part in (
+            "program",
             "config",
             "store",
             "shared",
@@ -108,7 +110,7 @@ def test_shared_state_in_valkey(tmp_path: Path, upstream: LoopbackUpstream) -> N
             assert words in check["found"]
             assert password not in done.stdout + done.stderr
     (check,) = (one for one in _json(run_here(tmp_path, "doctor", "--json"), code=1) if one["check"] == "shared")
-    assert "that Valkey is up" in check["todo"]
+    assert (check["found"][:23], check["todo"][:8]) == ("Valkey does not answer:", "Start it")
 
 
 def test_unreachable_provider(tmp_path: Path) -> None:
@@ -117,8 +119,8 @@ def test_unreachable_provider(tmp_path: Path) -> None:
         _configure(tmp_path, address)
         (fault,) = _unwell(_json(run_here(tmp_path, "doctor", "--json"), code=1))
     assert (fault["check"], fault["state"]) == ("route", "fault")
-    assert "forte -> acme" in fault["found"]
-    assert "Check base_url" in fault["todo"]
+    assert fault["found"] == "forte -> acme: large: it refuses connections (refused)"
+    assert fault["todo"] == FaultKind.REFUSED.advice
 
 
 def test_provider_that_refuses_the_key(tmp_path: Path, upstream: LoopbackUpstream) -> None:

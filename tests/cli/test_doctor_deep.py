@@ -76,7 +76,7 @@ def test_broken_streams(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     upstream.script(Provider())  # GET /models
     configure(tmp_path, upstream.base_url)
     (fault,) = unwell(deep(run_here(tmp_path, "doctor", "--deep", "--json"), code=1))
-    assert (fault["check"], fault["state"], fault["found"]) == ("stream", "fault", "its answer breaks off")
+    assert (fault["check"], fault["state"], fault["found"]) == ("stream", "fault", "its answer breaks off (truncated)")
     assert len(chats(upstream.requests)) == ALL_IS_WELL
 
 
@@ -87,7 +87,7 @@ def test_silence(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     configure(tmp_path, upstream.base_url)
     (fault,) = unwell(deep(run_here(tmp_path, "doctor", "--deep", "--timeout", "4.5", "--json"), code=1))
     assert (fault["check"], fault["state"]) == ("plain", "fault")
-    assert fault["found"] == "no complete answer within 4.5 s; the rest was not tried"
+    assert fault["found"] == "nothing arrived in time (timed_out); the rest was not tried"
     assert len(chats(upstream.requests)) == 1
 
 

@@ -56,7 +56,7 @@ def service(quality: LoopbackUpstream) -> Iterator[Service]:
 
 
 def classes(service: Service, *words: str) -> Result:
-    return CliRunner().invoke(app, ["classes", *words, "--config", str(service.config)])
+    return CliRunner().invoke(app, ["class", *words, "--config", str(service.config)])
 
 
 def try_candidate(service: Service, model: str) -> Result:
@@ -73,14 +73,18 @@ def test_a_worse_candidate_is_refused(service: Service) -> None:
     refused = try_candidate(service, "new-nothing")
     assert refused.exit_code == 1
     assert f"it loses {CASES} cases, and 0 are allowed: {CASES} too many." in str(refused.exception)
-    assert f"of {CASES} cases with the tag 'sums', it fails {CASES}." in str(refused.exception)
+    assert f"of {CASES} cases with the tag 'sums' that the incumbent passes, it fails {CASES}." in str(
+        refused.exception
+    )
 
 
 def test_a_candidate_that_is_worse_at_one_tag_is_refused(service: Service) -> None:
     """As many wins as losses is a tie on the whole; `must_pass` finds the tag."""
     refused = try_candidate(service, "new-words")
     assert refused.exit_code == 1
-    assert f"of {CASES} cases with the tag 'sums', it fails {CASES}." in str(refused.exception)
+    assert f"of {CASES} cases with the tag 'sums' that the incumbent passes, it fails {CASES}." in str(
+        refused.exception
+    )
 
 
 def test_a_better_candidate_is_promoted(service: Service) -> None:

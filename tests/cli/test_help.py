@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.cli import app
+from cadenza.cli.lazy import LazyGroup
 from tests.cli.conftest import EMAIL
 from tests.cli.program import run, run_here, run_program
 
@@ -26,12 +28,12 @@ for args in json.loads(sys.argv[1]):
     loaded.append(sorted(sys.modules))
 print(json.dumps(loaded), file=sys.stderr)
 """
-LIGHT = re.compile(r"cadenza(\.(cli|core)(\..*)?)?")
+LIGHT = re.compile(r"cadenza(\.(cli|clock|core|process)(\..*)?)?")
 SLOW_LIBRARIES = {"alembic", "asyncio", "prometheus_client", "pydantic", "rich", "sqlalchemy", "uvloop"}
 SERVICE = re.compile(
-    r"cadenza\.(app|gateway|http|routing|server|web)(\..*)?|cadenza\.upstreams\.(?!dialects$).*|httptools|uvloop|xllamacpp|rich"
+    r"cadenza\.(app|gateway|http|routing|server|web)(\..*)?|cadenza\.upstreams\.(?!(base|dialects|faults)$).*|httptools|uvloop|xllamacpp|rich"
 )
-HELP_COMMANDS = [("--help",), ("key", "--help"), ("serve", "--help"), ("--version",)]
+HELP_COMMANDS = [("--help",), ("serve", "--help"), ("--version",)]
 STORE_COMMANDS = [
     ("account", "list"),
     ("account", "credit", EMAIL, "1.00"),
@@ -42,8 +44,8 @@ STORE_COMMANDS = [
     ("ledger", "export"),
     ("audit", "list"),
     ("index",),
-    ("classes", "list"),
-    ("classes", "reload"),
+    ("class", "list"),
+    ("class", "reload"),
     ("backup", "copy.db"),
 ]
 COMMANDS = [
@@ -70,7 +72,7 @@ def modules_after(folder: Path, commands: list[tuple[str, ...]]) -> dict[str, se
 
 
 def test_help_loads_only_the_command_line(tmp_path: Path) -> None:
-    """Help and version load neither config nor store nor service, and no slow library."""
+    """The help of the program and of serve, and the version, load neither config nor store, and no slow library."""
     for command, loaded in modules_after(tmp_path, HELP_COMMANDS).items():
         assert {name for name in loaded if name.startswith("cadenza") and not LIGHT.fullmatch(name)} == set(), command
         assert loaded & SLOW_LIBRARIES == set(), command
@@ -99,6 +101,17 @@ def test_help_shows_defaults(tmp_path: Path) -> None:
     assert "[default: (all)]" in shown
     assert "[default: (the rate in the config)]" in shown
     assert "[default: ($CADENZA_CONFIG, else ./cadenza.toml, else the embedded model)]" in shown
+
+
+def test_help_of_a_group_has_the_sentences_of_its_commands() -> None:
+    """The sentence that a group shows without importing a command is the first one of the help of that command."""
+    groups = [app]
+    for group in groups:
+        for name, stub in group.commands.items():
+            command = group.load(name)
+            assert stub.get_short_help_str(200) == command.get_short_help_str(200), name
+            groups += [command] if isinstance(command, LazyGroup) else []
+    assert len(groups) > 1
 
 
 def test_version(tmp_path: Path) -> None:

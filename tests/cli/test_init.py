@@ -164,7 +164,7 @@ def test_model_that_does_not_answer(tmp_path: Path, upstream: LoopbackUpstream) 
     unnamed = run_here(tmp_path, *given)
     assert "--yes needs --model: large-7, small-7\n" in unnamed.stderr
     failed = run_here(tmp_path, *given, "--model", "other")
-    assert "Check base_url and the name of the model. Nothing was written." in failed.stderr
+    assert "Check base_url and the name of the model of the route. Nothing was written." in failed.stderr
     assert (unnamed.returncode, failed.returncode, list(tmp_path.iterdir())) == (1, 1, [])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cadenza.cli.serve import CONFIG_EXIT
+from cadenza.cli.start import CONFIG_EXIT
 from tests.cli.conftest import EMAIL, PASSWORD
 from tests.cli.program import Done, run, run_here
 

@@ -1,4 +1,4 @@
-"""cadenza classes price."""
+"""cadenza class price."""
 
 import json
 from pathlib import Path
@@ -13,17 +13,17 @@ CHANGE = ("forte", "--input", "1.20", "--output", "3.60", "--from", "2031-12-01"
 def test_prices_are_listed_with_their_changes(tmp_path: Path) -> None:
     """What counts now, without a date if it is the config's, and what comes; after a cancellation it is gone."""
     assert run_here(tmp_path, "migrate").returncode == 0
-    done = run_here(tmp_path, "classes", "price", *CHANGE)
+    done = run_here(tmp_path, "class", "price", *CHANGE)
     assert (done.returncode, done.stdout) == (0, "")
     assert "forte costs 1.20 input / 3.60 output from 2031-12-01T00:00:00Z (UTC) on." in done.stderr
-    rows = json.loads(run_here(tmp_path, "classes", "price", "forte", "--json").stdout)
+    rows = json.loads(run_here(tmp_path, "class", "price", "forte", "--json").stdout)
     amounts: list[dict[str, str | None]] = [
         {"class": "forte", "state": "now", "from": None, "input": "1.07", "output": "3.45"},
         {"class": "forte", "state": "to come", "from": "2031-12-01T00:00:00Z", "input": "1.20", "output": "3.60"},
     ]
     assert rows == [{**one, "cached_input": None} for one in amounts]
-    assert run_here(tmp_path, "classes", "price", "forte", "--cancel", "2031-12-01").returncode == 0
-    table = run_here(tmp_path, "classes", "price").stdout
+    assert run_here(tmp_path, "class", "price", "forte", "--cancel", "2031-12-01").returncode == 0
+    table = run_here(tmp_path, "class", "price").stdout
     assert [line.split()[:2] for line in table.splitlines()[1:]] == [
         [class_id, "now"] for class_id in ("mezzo", "forte", "fortissimo")
     ]
@@ -44,7 +44,7 @@ def test_prices_are_listed_with_their_changes(tmp_path: Path) -> None:
 )
 def test_mistakes_are_one_sentence(tmp_path: Path, given: tuple[str, ...], words: str) -> None:
     """Each says what to do, with exit code 1."""
-    done = run_here(tmp_path, "classes", "price", *given)
+    done = run_here(tmp_path, "class", "price", *given)
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr

@@ -60,7 +60,7 @@ def test_a_retried_request_is_explained(service: Service, account: Account) -> N
         "class      forte, version 1",
         "route      beta/large",
         "end        200: It was served.",
-        "acme/large failed: an error (failed, status 500)",
+        "acme/large failed: it answers with an error (failed, status 500)",
         "beta/large began to answer",
         "the charge was in the store",
         "credit was held",
@@ -80,7 +80,7 @@ def test_a_request_that_failed_or_was_refused_is_explained(
     second.script(Status(503))
     failed = service.cli("explain", ask(account, 502)).stdout
     assert "end        502: No route of the class answered." in failed
-    assert "beta/large failed: an error (failed, status 503)" in failed
+    assert "beta/large failed: it answers with an error (failed, status 503)" in failed
     assert all(shown.endswith("charged    nothing\n") for shown in (refused, failed))
 
 

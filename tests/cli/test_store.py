@@ -43,8 +43,7 @@ def test_file_that_is_not_a_database(tmp_path: Path) -> None:
 def age(folder: Path) -> None:
     """Make the store look as if a later version had migrated it."""
     with closing(sqlite3.connect(folder / "data" / "cadenza.db")) as connection, connection:
-        for table in ("schema_revision", "alembic_version"):
-            connection.execute(f"UPDATE {table} SET version_num = '9999'")
+        connection.execute("UPDATE schema_version SET revision = '9999', oldest_program = '9999'")
 
 
 def _mode(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""cadenza classes suite check | import."""
+"""cadenza class suite check."""
 
 import json
 from pathlib import Path
@@ -16,18 +16,18 @@ CASE = {
 def test_check_counts_by_tag_and_by_grader(tmp_path: Path) -> None:
     """A good suite is counted, as text and as JSON."""
     (tmp_path / "good.jsonl").write_text(json.dumps(CASE) + "\n" + json.dumps(CASE | {"id": "b", "is_cheap": True}))
-    done = run_here(tmp_path, "classes", "suite", "check", "good.jsonl")
+    done = run_here(tmp_path, "class", "suite", "check", "good.jsonl")
     assert done.returncode == 0
     assert done.stdout.splitlines()[0].startswith("good.jsonl: 2 cases, 1 of them cheap, digest ")
     assert done.stdout.splitlines()[1:] == ["By tag: arithmetic 2", "By grader: number 2"]
-    (row,) = json.loads(run_here(tmp_path, "classes", "suite", "check", "good.jsonl", "--json").stdout)
+    (row,) = json.loads(run_here(tmp_path, "class", "suite", "check", "good.jsonl", "--json").stdout)
     assert (row["cases"], row["cheap"], row["tags"], row["graders"]) == (2, 1, {"arithmetic": 2}, {"number": 2})
 
 
 def test_check_names_every_mistake(tmp_path: Path) -> None:
     """A bad suite ends with status 1, and a sentence for each line."""
     (tmp_path / "bad.jsonl").write_text(json.dumps(CASE | {"tag": "x"}) + "\n{}\n")
-    done = run_here(tmp_path, "classes", "suite", "check", "bad.jsonl")
+    done = run_here(tmp_path, "class", "suite", "check", "bad.jsonl")
     assert done.returncode == 1
     assert "bad.jsonl:1: unknown key: 'tag'; did you mean 'tags'?" in done.stderr
     assert "bad.jsonl:2: Object missing required field `id`" in done.stderr
@@ -35,25 +35,4 @@ def test_check_names_every_mistake(tmp_path: Path) -> None:
 
 def test_check_without_a_file_is_of_the_starter_suite(tmp_path: Path) -> None:
     """The starter suite comes with the program."""
-    assert run_here(tmp_path, "classes", "suite", "check").stdout.startswith("starter: 125 cases, 30 of them cheap")
-
-
-def test_import_writes_a_suite_that_passes_the_check(tmp_path: Path) -> None:
-    """An import writes a new file, says what it left out, and never overwrites one."""
-    (tmp_path / "evals.jsonl").write_text('{"input": "2+2?", "ideal": "4"}\n{"input": "3", "ideal": []}\n')
-    words = ("classes", "suite", "import", "evals.jsonl", "--output", "mine.jsonl")
-    done = run_here(tmp_path, *words)
-    assert done.returncode == 0
-    assert done.stderr.splitlines()[0].startswith("left out: evals.jsonl:2: `ideal` is neither")
-    assert done.stderr.splitlines()[1] == "1 cases converted, 1 left out."
-    assert run_here(tmp_path, "classes", "suite", "check", "mine.jsonl").returncode == 0
-    again = run_here(tmp_path, *words)
-    assert again.returncode == 1
-    assert "mine.jsonl exists already" in again.stderr
-
-
-def test_import_to_the_standard_output(tmp_path: Path) -> None:
-    """Without --output the suite is printed, and the sentences go to the standard error."""
-    (tmp_path / "evals.jsonl").write_text('{"input": "2+2?", "ideal": "4"}')
-    done = run_here(tmp_path, "classes", "suite", "import", "evals.jsonl", "--from", "openai-evals")
-    assert json.loads(done.stdout)["id"] == "evals-1"
+    assert run_here(tmp_path, "class", "suite", "check").stdout.startswith("starter: 125 cases, 30 of them cheap")

@@ -14,12 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 
-from cadenza.cli.top.numbers import Readings, RouteNumbers, TopNumbers
-from cadenza.cli.top.scrape import Scrape
-from cadenza.cli.top.view import KEYS, SORTS, draw
-from cadenza.observe.worker_metrics import Labels
+from cadenza.cli.running_service import Reading
+from cadenza.cli.top.readings import Numbers, compare
+from cadenza.cli.top.view import draw
+from cadenza.observe.facts import RouteFact
+from cadenza.observe.health import Problem
+from cadenza.observe.samples import Samples
+from cadenza.observe.worker_metrics import Family, Labels
 from tests.cli.program import PROGRAM
 from tests.environment import environment
 from tests.loopback import LoopbackUpstream
@@ -31,7 +35,6 @@ WAIT_S = 60.0
 READ_BYTES = 65_536
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 HOME = "\x1b[H"
-ROUTE = (("model", "large"), ("provider", "acme"))
 Values = dict[str, dict[Labels, float]]
 
 
@@ -39,23 +42,13 @@ def labels(**given: str) -> Labels:
     return tuple(sorted(given.items()))
 
 
-def numbers_of(before: Values, now: Values, problems: tuple[str, ...] = ()) -> TopNumbers:
+def numbers_of(before: Values, now: Values, *problems: Problem) -> Numbers:
     """The numbers of two readings that are ten seconds apart."""
-    readings = Readings()
-    for at_s, values in ((100.0, before), (110.0, now)):
-        readings.add(Scrape(at_s, values, 1, list(problems)))
-    return readings.numbers(1)
-
-
-def route_values(state: str, *, in_flight: float = 0.0) -> Values:
-    return {
-        "cadenza_route_limit": {ROUTE: 40.0},
-        "cadenza_route_in_flight": {ROUTE: in_flight},
-        "cadenza_route_state": {(*ROUTE, ("state", state)): 1.0},
-        "cadenza_route_last_fault_timestamp_seconds": {
-            labels(provider="acme", model="large", kind="timed_out", status=""): 107.0
-        },
-    }
+    first, second = (
+        Samples(Family(name, "", "", [(name, at, value) for at, value in of.items()]) for name, of in values.items())
+        for values in (before, now)
+    )
+    return compare(Reading(100.0, first, 1, []), Reading(110.0, second, 1, list(problems)))
 
 
 def test_rates_and_percentiles() -> None:
@@ -72,47 +65,23 @@ def test_rates_and_percentiles() -> None:
             "cadenza_first_byte_seconds_bucket": dict(zip(le, (90.0, 97.0, 100.0), strict=True)),
         },
     )
-    assert found.statuses_per_s == {"200": 2.0, "502": 1.0}
-    assert (found.requests_per_s, found.tokens_per_s) == (3.0, {})
-    assert found.first_token_s == {"p50": 0.1, "p95": 1.0, "p99": float("inf")}
-
-
-@pytest.mark.parametrize(
-    ("now", "said"),
-    [
-        (route_values("open"), "acme/large does not answer: timed_out. The provider is overloaded"),
-        ({"cadenza_refused_total": {labels(reason="store"): 5.0}}, "The store takes no writes"),
-        ({"cadenza_slots_taken": {(): 4.0}, "cadenza_slots_limit": {(): 4.0}}, "Out of slots: 4 of 4 are taken"),
-        (
-            {"cadenza_first_byte_seconds_bucket": {labels(le="10.0"): 9.0}, **route_values("closed", in_flight=3.0)},
-            "Replies begin late: p95 of the first token is up to 10 s. Most of those in flight are at acme/large.",
-        ),
-        ({"cadenza_requests_total": {labels(endpoint="chat", status="500"): 9.0}}, "cadenza tail --status 5xx"),
-    ],
-    ids=["provider down", "store locked", "out of slots", "provider slow", "errors"],
-)
-def test_the_cause_is_the_first_line(now: Values, said: str) -> None:
-    """Each outage is named, with what to do."""
-    found = numbers_of({}, now)
-    assert said in found.problems[0]
-    assert "! " in click.unstyle(draw(found, 80, 24)[1])
+    assert (found.rates["requests/s"], found.rates["tokens/s"]) == ({"200": 2.0, "502": 1.0}, {})
+    assert (found.seconds["first token p50"], found.seconds["p95"], found.seconds["commit p95"]) == (0.1, 1.0, None)
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(80, 24), (40, 12), (200, 60), (20, 4)])
 def test_it_fits_the_screen(columns: int, lines: int) -> None:
-    """No line is longer than the screen, and routes that do not work come first among those that fit."""
-    found = numbers_of({}, route_values("closed"), problems=("a long sentence " * 20,) * 5)
-    many = [RouteNumbers(f"provider-{number}", "x" * 40, "closed", 1, 40, "", None) for number in range(99)]
-    found = TopNumbers(**{name: getattr(found, name) for name in found.__struct_fields__} | {"routes": many})
-    broken = RouteNumbers("zeta", "large", "open", 0, 40, "timed_out", 3)
-    found.routes.append(broken)
-    for sort in SORTS:
-        shown = [click.unstyle(line) for line in draw(found, columns, lines, sort, KEYS)]
-        assert len(shown) <= lines
-        assert max(map(len, shown)) <= columns
+    """No line is longer than the screen, the gravest problems are first, and then routes that do not work."""
+    found = numbers_of({}, {}, *(Problem(f"kind_{number}", "page", "a long sentence " * 9, "") for number in range(3)))
+    many = [RouteFact(f"provider-{number}", "x" * 40, limit=40) for number in range(99)]
+    broken = RouteFact("zeta", "large", "open", "timed_out", None, 107.0, 0, 40)
+    found = msgspec.structs.replace(found, routes=[*many, broken])
+    shown = [click.unstyle(line) for line in draw(found, columns, lines, "q quits")]
+    assert len(shown) <= lines
+    assert max(map(len, shown)) <= columns
+    assert shown[1].startswith("! a long sentence")
     if lines >= 24:
-        assert [line for line in shown if line.startswith("zeta/large")]
-        assert any("more routes" in line for line in shown)
+        assert shown[[line[:5] for line in shown].index("route") + 1].startswith("zeta/large")
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +96,14 @@ def test_once(service: Service, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{service.port}"
     done = service.cli("top", "--url", url, "--url", "127.0.0.1:1", "--interval", "0.5")
     assert done.returncode == 0
-    assert "1 of 2 addresses   1 process" in done.stdout
-    assert "! http://127.0.0.1:1 does not answer: connection refused." in done.stdout
-    assert "loopback/loopback-forte        closed" in done.stdout
+    assert "answered 1   processes 1" in done.stdout
+    assert "! A gateway does not answer. http://127.0.0.1:1: connection refused." in done.stdout
+    assert "loopback/loopback-forte         closed" in done.stdout
     found = json.loads(service.cli("top", "--url", f"{url}/v1/", "--interval", "0.5", "--json").stdout)
-    problems = [one for one in found["problems"] if "event loop is late" not in one]  # it may be, on a busy machine
-    assert (found["processes"], len(found["routes"]), problems) == (1, 3, [])
+    problems = [one for one in found["problems"] if one["kind"] != "loop_lags"]  # it may be, on a busy machine
+    assert (found["gauges"]["workers"], len(found["routes"]), problems) == (1, 3, [])
     nothing = service.cli("top", "--url", "http://127.0.0.1:1", "--once")
-    assert (nothing.returncode, "Is the service running?" in nothing.stderr) == (1, True)
+    assert (nothing.returncode, "Is it running" in nothing.stderr) == (1, True)
 
 
 class Watcher:
@@ -165,7 +134,7 @@ class Watcher:
 
 
 def test_at_a_terminal(service: Service) -> None:
-    """At 80 × 24 everything is on the screen; it follows a new size at once, sorts by a key, and ends by one."""
+    """At 80 × 24 everything is on the screen; it follows a new size, and ends by a key."""
     ours, theirs = pty.openpty()
     watcher = Watcher(ours)
     watcher.resize(80, 24)
@@ -175,14 +144,10 @@ def test_at_a_terminal(service: Service) -> None:
         try:
             shown = watcher.wait_for("All is well")
             assert (len(shown) <= 24, max(map(len, shown)) <= 80) == (True, True)
-            for label in ("requests/s", "first token", "tokens/s", "money/h", "slots", "store", "route"):
+            for label in ("requests/s", "tokens/s", "charged $/h", "times", "slots", "store", "route"):
                 assert any(line.startswith(label) for line in shown), label
             watcher.resize(50, 10)
-            os.kill(process.pid, 28)  # SIGWINCH: this terminal is not the process's own
             watcher.wait_for(r"\Acadenza top.{0,39}(\n.{0,50}){1,9}\Z")  # at most 10 lines of 50 characters
-            watcher.resize(80, 24)
-            watcher.press("s")
-            watcher.wait_for(r"\(in flight\)")
             watcher.press("q")
             assert process.wait(WAIT_S) == 0
             assert termios.tcgetattr(theirs) == before

@@ -18,7 +18,7 @@ from tests.cli.conftest import EMAIL, PASSWORD
 from tests.cli.program import COMMAND_S, PROGRAM, ROOT, Server, run_here, serving, wait_until
 from tests.environment import environment
 from tests.loopback import LoopbackUpstream, Pause, Sse, chunk, said
-from tests.processes import children, has_huge_pages, is_alive, memory_kb, read_of
+from tests.processes import children, is_alive, read_of
 from tests.raw_client import RawClient, read_all, read_until
 from tests.service import RELOADED
 from tests.service_config import RouteSpec, ServiceSpec
@@ -106,13 +106,6 @@ def test_two_workers_serve(crew: Crew) -> None:
         assert set(crowd.map(lambda _: crew.wire.chat(stream=True).status, range(40))) == {200}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into these processes")
-def test_objects_are_on_huge_pages(crew: Crew) -> None:
-    """Most of the memory of Python's objects is on huge pages, in the parent and in each worker."""
-    on_huge_pages_kb = [memory_kb(pid, "AnonHugePages") for pid in (crew.server.pid, *crew.workers)]
-    assert min(on_huge_pages_kb) >= 16 * 1024 or not has_huge_pages()
-
-
 def test_start_is_logged_once(crew: Crew) -> None:
     """The parent writes the start line, with the number of workers."""
     [line] = [line for line in crew.server.output.splitlines() if '"starting"' in line]
@@ -137,11 +130,11 @@ def test_hangup_reaches_both_workers(crew: Crew, upstream: LoopbackUpstream) -> 
 
 
 def test_reload_command_reaches_both_workers(crew: Crew, upstream: LoopbackUpstream) -> None:
-    """After `classes reload` the next request of either worker uses the new config."""
+    """After `class reload` the next request of either worker uses the new config."""
     spec = ServiceSpec(crew.spec.providers, {"forte": [RouteSpec("acme", "three")]}, WORKERS_TOML)
     config = crew.server.folder / "cadenza.toml"
     config.write_text(spec.toml())
-    assert run_here(crew.server.folder, "classes", "reload").returncode == 0
+    assert run_here(crew.server.folder, "class", "reload").returncode == 0
     assert crew.serves()
     assert {request.json["model"] for request in upstream.requests} == {"three"}
 

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import openai
 import pytest
 
+from tests.account import Account, open_account
+from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient
 from tests.service import Service
 
@@ -38,3 +40,17 @@ def api(service: Service) -> RawClient:
 def api_as(service: Service) -> Callable[[str | None], RawClient]:
     """Bare HTTP with another key, or without one."""
     return lambda key: RawClient(service.port, key)
+
+
+@pytest.fixture
+def account(service: Service) -> Iterator[Account]:
+    """An account with plenty of credit."""
+    with open_account(service) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def backup() -> Iterator[LoopbackUpstream]:
+    """A second upstream."""
+    with LoopbackUpstream() as running:
+        yield running

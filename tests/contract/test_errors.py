@@ -7,7 +7,6 @@ import openai
 import pytest
 
 from tests.loopback import Good, LoopbackUpstream, Status
-from tests.raw_client import RawClient
 from tests.service import Service
 
 BUSY = Status(429, b'{"error": {"message": "slow down"}}', {"retry-after": "1"})
@@ -141,21 +140,3 @@ def test_sdk_waits_out_a_rate_limit(counted: Counted, upstream: LoopbackUpstream
     upstream.script(BUSY)
     chat(counted.client)
     assert counted.sent == 2
-
-
-def test_429_always_has_retry_headers(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """A 429 has retry headers even if the upstream's had none."""
-    upstream.always(Status(429))
-    reply = api.chat()
-    reply.error(429, "rate_limit_error")
-    assert int(reply.headers["retry-after"]) >= 1
-    assert int(reply.headers["retry-after-ms"]) > 0
-
-
-@pytest.mark.parametrize("retry_after", ["soon", "-5", "1e400", "nan", "Wed, 21 Oct 2099 07:28:00 GMT", "9" * 400])
-def test_absurd_retry_after_of_an_upstream_is_not_passed_on(
-    api: RawClient, upstream: LoopbackUpstream, retry_after: str
-) -> None:
-    """Whatever Retry-After the upstream sends, the client gets a sane number of seconds."""
-    upstream.always(Status(429, headers={"retry-after": retry_after}))
-    assert 1 <= int(api.chat().headers["retry-after"]) <= 3600

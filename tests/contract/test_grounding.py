@@ -89,18 +89,6 @@ def question_sent(upstream: LoopbackUpstream) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_file_is_read(api: RawClient, upstream: LoopbackUpstream, stream: bool) -> None:
-    """Its text reaches the model in its place, fenced and named, and the client is told."""
-    reply = api.chat(messages=ask({"type": "text", "text": "When?"}, file_part(SECRET)), stream=stream)
-    assert reply.status == 200
-    assert "attachments=1" in reply.headers[HEADER]
-    question, file = sent(upstream)["messages"][-1]["content"][-2:]
-    assert question["text"] == "When?"
-    assert SECRET in file["text"]
-    assert 'kind="file" name="notes.txt"' in file["text"]
-
-
 def test_the_question_after_a_file_is_the_users_words(api: RawClient, upstream: LoopbackUpstream) -> None:
     """The file comes first with the warning, then notes and sources, and directly before the words: the question."""
     chat_with(api, NOTES, SOURCES, messages=ask(file_part(SECRET), {"type": "text", "text": QUESTION}))
@@ -181,43 +169,6 @@ def test_a_request_with_tools_gets_none_of_it(api: RawClient, upstream: Loopback
     assert b"annotations" not in reply.body
 
 
-@pytest.mark.parametrize("part", [file_part(SECRET), IMAGE, AUDIO], ids=["file", "image_url", "input_audio"])
-def test_parts_with_tools_need_a_route_that_takes_them(
-    api: RawClient, upstream: LoopbackUpstream, part: dict[str, Any]
-) -> None:
-    """They pass unchanged to a route that takes them; without one the 400 says that grounding does not apply."""
-    messages = ask({"type": "text", "text": "What is this?"}, part)
-    refused = api.chat(messages=messages, tools=TOOLS, model="forte")
-    message = refused.error(400)
-    assert f"'{part['type']}'" in message
-    assert "Grounding does not apply with tools" in message
-    assert api.chat(messages=messages, tools=TOOLS, model="fortissimo").status == 200
-    assert sent(upstream)["messages"][-1]["content"] == messages[0]["content"]
-
-
-@pytest.mark.parametrize(("start", "part"), [(b"\x89PNG\r\n\x1a\n", "image_url"), (b"ID3", "input_audio")])
-def test_an_image_as_a_file_is_told_its_part(
-    api: RawClient, upstream: LoopbackUpstream, start: bytes, part: str
-) -> None:
-    """The 400 for an image or audio that was sent as a file names the part that it belongs into."""
-    message = api.chat(messages=ask(file_part(start + bytes(100), "a.pdf"))).error(400)
-    assert message.startswith("messages: the file 'a.pdf' cannot be read: it is a")
-    assert message.endswith(f", or send it as an '{part}' part.")
-    assert upstream.requests == []
-
-
-@pytest.mark.parametrize("part", [IMAGE, AUDIO], ids=["image_url", "input_audio"])
-def test_images_and_audio_need_a_route_that_takes_them(
-    api: RawClient, upstream: LoopbackUpstream, part: dict[str, Any]
-) -> None:
-    """On the plain path, too: unchanged to a route that takes them, else a 400 that names the part."""
-    messages = ask({"type": "text", "text": "What is this?"}, part)
-    refused = api.chat(messages=messages, model="forte")
-    assert f"'{part['type']}'" in refused.error(400)
-    assert api.chat(messages=messages, model="fortissimo").status == 200
-    assert part in sent(upstream)["messages"][-1]["content"]
-
-
 def test_one_request_can_turn_search_and_memory_off(api: RawClient, upstream: LoopbackUpstream) -> None:
     """`x-cadenza-grounding: none` leaves the question as it is. A file is still read: the client sent it."""
     messages = ask({"type": "text", "text": QUESTION})
@@ -238,14 +189,6 @@ def test_an_address_that_is_not_opened_is_told(api: RawClient, upstream: Loopbac
     assert "could not be read" not in question_sent(upstream)
 
 
-def test_an_unknown_value_of_the_switch_is_refused(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """With tools and without: nothing is sent upstream that the client may have wanted to keep back."""
-    for more in ({}, {"tools": TOOLS}):
-        reply = api.post({"messages": ask({"type": "text", "text": QUESTION}), **more}, {HEADER: "off"})
-        assert "`none`" in reply.error(400)
-    assert not upstream.requests
-
-
 def test_a_reply_can_be_sent_back(api: RawClient, upstream: LoopbackUpstream) -> None:
     """The message of a reply with sources, echoed whole as SDKs do, reaches the upstream without its annotations."""
     asked = ask({"type": "text", "text": QUESTION})
@@ -254,27 +197,6 @@ def test_a_reply_can_be_sent_back(api: RawClient, upstream: LoopbackUpstream) ->
     assert api.chat(messages=[*asked, said, *ask({"type": "text", "text": "Thanks."})]).status == 200
     echoed = sent(upstream)["messages"][2]
     assert echoed == {name: value for name, value in said.items() if name != "annotations"}
-
-
-BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
-    "a file by its id": ({"type": "file", "file": {"file_id": "file-abc"}}, "Send the file inline"),
-    "an encrypted or broken PDF": (file_part(b"%PDF-1.7\n\x00broken", "plan.pdf"), "'plan.pdf'"),
-    "a picture": (file_part(b"\x89PNG\r\n\x1a\n" + b"\0" * 64, "../../x/photo.txt"), "'photo.txt'"),
-    "data that is no base64": (
-        {"type": "file", "file": {"filename": "a.txt", "file_data": "data:text/plain;base64,@@@"}},
-        "'a.txt'",
-    ),
-    "an empty file": (file_part(b"", "empty.txt"), "'empty.txt'"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_FILES)
-def test_a_bad_file_is_a_400_with_its_name(api: RawClient, upstream: LoopbackUpstream, case: str) -> None:
-    """The message names the file and says why; nothing is sent upstream."""
-    part, words = BAD_FILES[case]
-    reply = api.chat(messages=ask({"type": "text", "text": "Read this."}, part))
-    assert words in reply.error(400)
-    assert not upstream.requests
 
 
 def test_a_file_cannot_end_its_fence(api: RawClient, upstream: LoopbackUpstream) -> None:

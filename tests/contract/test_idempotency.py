@@ -3,14 +3,13 @@
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 
 from tests.account import PROMPT_TOKENS, Account, forte_nano, open_account
-from tests.loopback import ROLE, STOP, LoopbackUpstream, Pause, Raw, Sse, Status, said
+from tests.loopback import ROLE, STOP, LoopbackUpstream, Pause, Raw, Sse, said
 from tests.raw_client import MESSAGES, RawClient, Reply, read_until
 from tests.service import Service
 from tests.service_config import ordinary_spec
@@ -20,12 +19,6 @@ DAY_MS = 24 * 60 * 60 * 1000
 SECOND_MS = 1000
 ROUNDS = 10
 AT_ONCE = 4
-
-
-@pytest.fixture
-def account(service: Service) -> Iterator[Account]:
-    with open_account(service) as opened:
-        yield opened
 
 
 def ask(api: RawClient, key: str, *, stream: bool = False, text: str = "Say hello.") -> Reply:
@@ -41,36 +34,6 @@ def chat_bytes(api: RawClient, key: str) -> bytes:
 def completion_id(reply: Reply, *, stream: bool) -> str:
     first = reply.body.partition(b"\n")[0].removeprefix(b"data: ") if stream else reply.body
     return str(json.loads(first)["id"])
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_key_is_served_once(account: Account, upstream: LoopbackUpstream, stream: bool) -> None:
-    """A repeated key is a 409 that names both ids of the first request, is not to be retried, and costs nothing."""
-    first = ask(account.api, "once", stream=stream)
-    assert first.status == 200
-    for _ in range(2):
-        second = ask(account.api, "once", stream=stream)
-        message = second.error(409)
-        assert second.headers["x-should-retry"] == "false"
-        assert first.headers["x-request-id"] in message
-        assert completion_id(first, stream=stream) in message
-    assert len(upstream.requests) == 1
-    assert account.charge()["amount_nano"] == -COST_NANO
-
-
-def test_key_is_independent_of_the_body(account: Account, upstream: LoopbackUpstream) -> None:
-    """Another body with the same key is a repetition, and the same body with another key is not."""
-    ask(account.api, "one")
-    ask(account.api, "one", text="Something else.").error(409)
-    assert ask(account.api, "One").status == 200
-    assert account.spent_nano == 2 * COST_NANO
-
-
-def test_request_without_a_key_is_never_a_repetition(account: Account, upstream: LoopbackUpstream) -> None:
-    """Requests without the header or with an empty one are never repetitions."""
-    statuses = [account.api.chat().status, account.api.chat().status, ask(account.api, "").status]
-    assert [*statuses, ask(account.api, "").status] == [200] * 4
-    assert account.spent_nano == 4 * COST_NANO
 
 
 def test_long_keys_are_distinguished(account: Account, upstream: LoopbackUpstream) -> None:
@@ -137,13 +100,6 @@ def test_one_of_several_concurrent_requests_is_served(
             assert all(completion_id(served, stream=stream) in message for message in messages)
     assert len(upstream.requests) == ROUNDS
     assert [charge["amount_nano"] for charge in account.charges] == [-COST_NANO] * ROUNDS
-
-
-def test_key_may_be_used_again_after_a_failure(account: Account, upstream: LoopbackUpstream) -> None:
-    """After a 502, which costs nothing, the same key is served, once."""
-    upstream.script(Status(500), Status(500))
-    assert [ask(account.api, "retry").status for _ in range(4)] == [502, 502, 200, 409]
-    assert account.charge()["amount_nano"] == -COST_NANO
 
 
 def test_key_may_be_used_again_after_a_refusal(service: Service, upstream: LoopbackUpstream) -> None:

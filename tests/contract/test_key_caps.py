@@ -1,26 +1,16 @@
 """The spend cap of a key decides: a request is served, its limit is fitted to the cap, or it is a 402 that says so."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from cadenza.core.money import format_dollars
 from cadenza.core.records import Cap
-from tests.account import PROMPT_TOKENS, Account, forte_nano, open_account, run_command
+from tests.account import PROMPT_TOKENS, Account, forte_nano, run_command
 from tests.loopback import Json, LoopbackUpstream, Pause, Raw, completion
 from tests.raw_client import RawClient, Reply, read_all
-from tests.service import Service
 
 LEAST_TOKENS = 16
 FITTED = "x-cadenza-max-tokens"
 SPENT = "SELECT c.spent_nano FROM caps c JOIN keys k ON k.id = c.key_id WHERE k.prefix = ?"
-
-
-@pytest.fixture
-def account(service: Service) -> Iterator[Account]:
-    """An account with plenty of credit."""
-    with open_account(service) as opened:
-        yield opened
 
 
 def paying_for(output_tokens: int) -> int:

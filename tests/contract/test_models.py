@@ -46,14 +46,6 @@ def test_retrieved_model_equals_the_listed_one(api: RawClient) -> None:
         assert retrieved == listed[model]
 
 
-@pytest.mark.parametrize(
-    "model", ["piano", "gpt-4o", "Forte", "forte%20", "..", "%00", "%C3%A9", "%ff", "forte/x", "x" * 5000]
-)
-def test_unknown_model_is_404(api: RawClient, model: str) -> None:
-    """The reserved class and any other id are not found."""
-    api.get(f"/v1/models/{model}").error(404)
-
-
 def test_created_and_list_survive_a_restart(start_service: StartService, upstream: LoopbackUpstream) -> None:
     """`created` is the same after a restart, and a class without routes is left out of the list."""
     routes = {"mezzo": [RouteSpec("loopback")], "forte": [RouteSpec("loopback")]}

@@ -50,7 +50,7 @@ def test_a_rejected_key_is_seen_everywhere(rejected: Service, upstream: Loopback
     assert api.get("/readyz").status == 200
     reply = api.chat()
     assert (reply.status, reply.json["error"]["type"]) == (502, "api_error")
-    assert (api.get("/readyz").status, api.get("/readyz").body) == (503, b"no route is usable\n")
+    assert (api.get("/readyz").status, api.get("/readyz").body[:19]) == (503, b"No route is usable:")
     wait_until(lambda: len(failed_lines(rejected)) == 1, "the log line of the request")
     assert [(line["provider"], line["fault"]) for line in failed_lines(rejected)] == [("acme", "unauthorized")]
     metrics = api.get("/metrics").body.decode()
@@ -60,17 +60,16 @@ def test_a_rejected_key_is_seen_everywhere(rejected: Service, upstream: Loopback
     done = rejected.cli("doctor", "--json")
     faults = [check for check in json.loads(done.stdout) if check["state"] == "fault"]
     assert done.returncode == 1
-    assert [check["found"].partition(", ")[0] for check in faults] == [
-        "mezzo -> acme: large: chats fail: unauthorized (401)",
-        "forte -> acme: large: chats fail: unauthorized (401)",
+    assert [check["found"] for check in faults] == [
+        "No route is usable: every chat fails.",
+        "A provider rejects its key. acme/large: it rejects the provider's key (unauthorized, status 401).",
     ]
-    assert faults[0]["todo"] == "Check the provider's key."
+    assert faults[1]["todo"].startswith("Check the provider's key")
 
     upstream.always(ListsModels(Good("I am back.")))
     assert api.chat().status == 200
     assert api.get("/readyz").status == 200
-    done = rejected.cli("doctor")
-    assert (done.returncode, "unauthorized (401)" in done.stdout) == (0, True)  # told as the last fault
+    assert rejected.cli("doctor").returncode == 0
 
 
 def test_the_operator_sees_each_model_once_with_its_last_error(rejected: Service) -> None:
@@ -95,7 +94,7 @@ def test_doctor_asks_each_model_for_one_token(rejected: Service, upstream: Loopb
     assert (done.returncode, tried["state"], tried["found"]) == (
         1,
         "fault",
-        "it rejects the provider's key (status 401)",
+        "it rejects the provider's key (unauthorized, status 401)",
     )
     chats = [one for one in upstream.requests if one.path.endswith("/chat/completions")]
     assert [one.json["max_tokens"] for one in chats] == [1]

@@ -20,12 +20,6 @@ REST_S = 60
 
 
 @pytest.fixture(scope="module")
-def backup() -> Iterator[LoopbackUpstream]:
-    with LoopbackUpstream() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def rested(shared_upstream: LoopbackUpstream, backup: LoopbackUpstream) -> Iterator[Service]:
     """forte: first, then backup. mezzo: first alone. fortissimo: one that refuses connections alone."""
     with refusing_address() as refused:

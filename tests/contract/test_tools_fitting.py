@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.contract.tool_upstream import TOOLS
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient
 from tests.schemas import check_completion, check_stream
 from tests.service import Service
-from tests.service_config import CHARACTER, ServiceSpec
-from tests.tokens import count_prompt, count_tokens
+from tests.service_config import ServiceSpec
+from tests.tokens import count_tokens
 
 WINDOW_TOKENS = 128_000
 SMALL_TOKENS = 2_000
@@ -87,58 +86,10 @@ def test_400_kb_of_definitions_are_answered(
     assert sent(upstream)["tools"] == tools
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-@pytest.mark.parametrize("asked", [131_073, 943_000, 10**12])
-def test_limit_above_the_largest_is_fitted_with_tools(
-    api: RawClient, upstream: LoopbackUpstream, name: str, asked: int
-) -> None:
-    """A limit beyond every route is fitted to the window on the tool path, and is a 400 on the plain one."""
-    assert api.chat(model="mezzo", tools=TOOLS, **{name: asked}).status == 200
-    assert WINDOW_TOKENS * 0.9 < sent(upstream)["max_tokens"] < WINDOW_TOKENS
-    api.chat(model="mezzo", **{name: asked}).error(400)
-
-
-def test_small_limit_is_kept(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """A limit that fits is sent upstream unchanged."""
-    assert api.chat(model="mezzo", tools=TOOLS, max_tokens=50).status == 200
-    assert sent(upstream)["max_tokens"] == 50
-
-
-def test_small_prompt_goes_to_the_first_route(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """A prompt that fits goes to the first route, with a limit for its window."""
-    assert api.chat(model="forte", tools=TOOLS, max_tokens=5_000).status == 200
-    assert sent(upstream)["model"] == "small"
-    assert sent(upstream)["max_tokens"] == 1_000
-
-
-@pytest.mark.parametrize("words", [900, 1_200])
-def test_prompt_is_fitted_by_its_tokens(api: RawClient, upstream: LoopbackUpstream, words: int) -> None:
-    """A prompt with more bytes than a small window has tokens goes to it, with the limit that its tokens leave."""
-    content = "word " * words
-    prompt_tokens = count_prompt([CHARACTER, content, json.dumps(TOOLS)])
-    messages = [{"role": "user", "content": content}]
-    assert api.chat(model="forte", tools=TOOLS, messages=messages).status == 200
-    assert prompt_tokens + 16 < SMALL_TOKENS < len(content)
-    assert sent(upstream)["model"] == "small"
-    assert sent(upstream)["max_tokens"] == SMALL_TOKENS - prompt_tokens - int(prompt_tokens * 0.05) < 1_000
-
-
 def test_large_definitions_go_to_the_larger_window(api: RawClient, upstream: LoopbackUpstream) -> None:
     """Definitions that do not fit the first route are answered by the next one."""
     assert api.chat(model="forte", tools=definitions(20_000)).status == 200
     assert sent(upstream)["model"] == "large"
-
-
-@pytest.mark.parametrize("model", ["mezzo", "forte"])
-def test_definitions_that_no_window_holds_are_400(api: RawClient, upstream: LoopbackUpstream, model: str) -> None:
-    """If not even the shortest answer fits any window, the 400 says how much was sent and how much fits."""
-    long = [{"role": "user", "content": "one two three four " * 15_000}]
-    message = api.chat(model=model, tools=definitions(400_000), messages=long).error(400)
-    assert message.startswith(
-        "context_length_exceeded: This model's maximum context length is 128000 tokens. However, "
-    )
-    assert "tool definitions" in message
-    assert upstream.requests == []
 
 
 def test_definitions_count_in_the_context_limit(api: RawClient, upstream: LoopbackUpstream) -> None:

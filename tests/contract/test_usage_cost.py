@@ -1,20 +1,12 @@
 """`usage.cost`: what a reply cost, in dollars, for those who ask for it. Others see nothing new."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.account import Account, open_account
-from tests.service import Service
+from tests.account import Account
 
 ASKED = {"usage": {"include": True}}
-
-
-@pytest.fixture
-def account(service: Service) -> Iterator[Account]:
-    with open_account(service) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("stream", [False, True])

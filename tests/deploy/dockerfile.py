@@ -18,6 +18,7 @@ from tests.deploy.files import DEPLOY, ROOT
 STEP_S = 240.0
 PATHS = ("/opt/cadenza", "/build", "/var/lib/cadenza")
 KNOWN = {
+    "ARG",
     "CMD",
     "COPY",
     "ENTRYPOINT",

@@ -48,6 +48,7 @@ HEALTHY: Series = {
     of("cadenza_ledger_short_nano_total"): counter(1e6),
     of("cadenza_upstream_faults_total", 'provider="acme",kind="failed"'): counter(6),
     of("cadenza_upstream_faults_total", 'provider="acme",kind="unauthorized"'): counter(0),
+    of("cadenza_upstream_faults_total", 'provider="acme",kind="quota"'): counter(0),
     of("cadenza_route_state", f'{ROUTE},state="open"'): gauge(0),
     of("cadenza_route_state", f'{ROUTE},state="closed"'): gauge(1),
     of("cadenza_doubtful_usage_total", 'provider="acme"'): counter(0),
@@ -63,7 +64,7 @@ HEALTHY: Series = {
     of("cadenza_canary_share", CLASS): gauge(0),
     of("cadenza_watch_drift", f'{CLASS},measure="score"'): gauge(0),
     of("cadenza_log_dropped_total"): counter(0),
-    **buckets("cadenza_first_byte_seconds", f"{CLASS},", {"1.0": 599, "30.0": 600, "60.0": 600, "+Inf": 600}),
+    **buckets("cadenza_first_byte_seconds", f"{CLASS},", {"1.0": 500, "10.0": 590, "30.0": 600, "+Inf": 600}),
     **buckets("cadenza_stream_gap_seconds", f"{CLASS},", {"1.0": 580, "10.0": 599, "30.0": 600, "+Inf": 600}),
     **buckets("cadenza_ledger_commit_seconds", "", {"0.01": 600, "1.0": 600, "2.5": 600, "+Inf": 600}),
     **buckets("cadenza_loop_lag_seconds", "", {"0.01": 240, "0.25": 240, "0.5": 240, "+Inf": 240}),
@@ -72,7 +73,7 @@ OUTAGES: dict[str, Series] = {
     "CadenzaDown": {of("up"): gauge(0)},
     "CadenzaChatsFail": {of("cadenza_requests_total", BAD): counter(60)},
     "CadenzaFirstByteIsSlow": buckets(
-        "cadenza_first_byte_seconds", f"{CLASS},", {"1.0": 590, "30.0": 590, "60.0": 600, "+Inf": 600}
+        "cadenza_first_byte_seconds", f"{CLASS},", {"1.0": 400, "10.0": 400, "30.0": 600, "+Inf": 600}
     ),
     "CadenzaStreamsStall": buckets(
         "cadenza_stream_gap_seconds", f"{CLASS},", {"1.0": 540, "10.0": 540, "30.0": 600, "+Inf": 600}
@@ -81,6 +82,9 @@ OUTAGES: dict[str, Series] = {
     "CadenzaMarginIsNegative": {of("cadenza_provider_cost_dollars_total", f'{CLASS},provider="acme"'): counter(4)},
     "CadenzaProviderRejectsKey": {
         of("cadenza_upstream_faults_total", 'provider="acme",kind="unauthorized"'): f"0x{MINUTES - 5} 1x{MINUTES}"
+    },
+    "CadenzaProviderIsUnpaid": {
+        of("cadenza_upstream_faults_total", 'provider="acme",kind="quota"'): f"0x{MINUTES - 5} 1x{MINUTES}"
     },
     "CadenzaRouteRests": {  # half-open at every second look
         of("cadenza_route_state", f'{ROUTE},state="open"'): " ".join(["1 0"] * STEPS_MAX)

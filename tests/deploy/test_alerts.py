@@ -7,10 +7,14 @@ import pytest
 from deploy.dashboard import ALERTS, COLUMNS, DASHBOARD, queries_of, read_rows, write_alerts, write_dashboard
 
 from cadenza.observe import Metrics
+from cadenza.observe.findings import LATE_SHARES
+from cadenza.observe.health import RULES as PROBLEMS
+from cadenza.observe.minutes import LATE_S
 from tests.deploy.files import ROOT, alert_rules
 
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
 ROWS = read_rows()
+ALERTS_OF = {alert["problem"]: alert["name"] for row in ROWS for alert in row.get("alerts", ())}
 RULES = {rule["alert"]: rule for rule in alert_rules()}
 PANELS = {panel["title"]: panel for row in ROWS for panel in row["panels"]}
 QUERIES = {f"{title}, {legend}": query for title, one in PANELS.items() for legend, query in queries_of(one).items()}
@@ -84,9 +88,35 @@ def test_rule_is_complete(name: str) -> None:
         assert rule["expr"].count(opening) == rule["expr"].count(closing)
 
 
-def test_every_alert_is_in_the_docs() -> None:
-    """The docs say what to do for each alert, and name no other."""
-    assert set(re.findall(r"`(Cadenza[A-Z]\w+)`", OPERATING)) == set(RULES)
+def test_an_alert_says_what_its_problem_says() -> None:
+    """Severity, summary and description are those of the program's table, and a problem has at most one alert."""
+    assert len(set(ALERTS_OF.values())) == len(ALERTS_OF) == len(RULES)
+    for kind, name in ALERTS_OF.items():
+        rule, problem = RULES[name], PROBLEMS[kind]
+        assert rule["labels"]["severity"] == problem.severity
+        assert rule["annotations"] == {"summary": problem.title, "description": problem.advice}
+
+
+def test_an_alert_has_the_bounds_of_its_problem() -> None:
+    """Alert and live view call the same part of the same histogram late."""
+    quantiles = re.compile(r"histogram_quantile\(([0-9.]+), .*\((\w+)_bucket.*> ([0-9.]+)$")
+    found = {
+        name: (float(part), float(bound))
+        for it in RULES.values()
+        for part, name, bound in quantiles.findall(it["expr"])
+    }
+    assert found == {name: (1 - share, LATE_S[name]) for name, share in LATE_SHARES.items()}
+
+
+def test_the_docs_have_the_table_of_problems() -> None:
+    """Each problem is one line of docs/operating.md, in the words of the program, with its alert."""
+    lines = [
+        f"| `{one.kind}` | {one.severity} | {one.title} | {one.advice} | {f'`{name}`' if name else '–'} |"
+        for one in PROBLEMS.values()
+        for name in [ALERTS_OF.get(one.kind)]
+    ]
+    table = OPERATING.partition("| problem | severity |")[2].partition("\n\n")[0]
+    assert table.splitlines()[2:] == lines
 
 
 def test_every_metric_is_in_the_dashboard() -> None:

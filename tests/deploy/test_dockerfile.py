@@ -18,7 +18,7 @@ from tests.deploy.files import DEPLOY, ROOT, server_table
 from tests.environment import environment
 from tests.service import Serving, wait_until
 
-BASE = "python:3.11-slim"
+BASE = "${PYTHON_IMAGE}"
 # In the base image: the C library's own, and those that Debian's apt needs.
 BASE_LIBRARIES = {"libc", "libm", "libpthread", "libdl", "librt", "libgcc_s", "libstdc++", "ld-linux-x86-64"}
 BASE_LIBRARIES |= {"ld-linux-aarch64", "libz"}
@@ -103,6 +103,14 @@ def test_image_is_small_and_unprivileged() -> None:
     assert dockerfile.setting("COPY") == "--from=build /opt/cadenza /opt/cadenza"
     assert dockerfile.setting("USER") not in {"root", "0", "0:0"}
     assert dockerfile.setting("EXPOSE") == str(server_table("compose")["port"])
+
+
+@pytest.mark.parametrize("base", ["", "python:3.11-slim", "python:3.11-slim@sha256:", "python@sha256:abc"])
+def test_the_image_of_a_release_needs_a_digest(base: str) -> None:
+    """A tag can be moved to another image, so a release with a tag alone is refused before anything is built."""
+    command = ["make", "image", f"PYTHON_IMAGE={base}"]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, "Name the base image by its digest" in done.stderr) == (2, True)
 
 
 def test_dependencies_are_pinned() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cadenza.cli.serve import CONFIG_EXIT
+from cadenza.cli.start import CONFIG_EXIT
 from tests.deploy.confined import Confined, Place, confined
 from tests.deploy.dockerfile import read_dockerfile
 from tests.deploy.files import (

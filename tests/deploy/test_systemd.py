@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.cli.serve import CONFIG_EXIT
+from cadenza.cli.start import CONFIG_EXIT
 from tests.debian import find_or_install
 from tests.deploy.files import DEPLOY, unit
 

@@ -73,6 +73,6 @@ def _spans(page: Path) -> list[str]:
 
 
 def _shown(rest: str) -> Shown:
-    depth = 3 if rest.startswith("classes suite") else 2
+    depth = 3 if rest.startswith("class suite") else 2
     words = takewhile(lambda word: re.fullmatch("[a-z]+", word), rest.split()[:depth])
     return Shown(tuple(words), tuple(_OPTION.findall(rest)))

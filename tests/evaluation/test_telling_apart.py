@@ -2,13 +2,11 @@
 
 from collections import Counter
 
-import msgspec
-
 from cadenza.core.money import Price
 from cadenza.core.records import Route
 from cadenza.evaluation.graders import Graders
-from cadenza.evaluation.runner import AskedSide, GradedAnswer, RunProgress, SuiteRun, run_suite
-from cadenza.evaluation.suite import RunsCode, Suite
+from cadenza.evaluation.runner import AskedSide, RunProgress, SuiteRun, run_suite
+from cadenza.store.tables.verdicts import AnswerScore
 from cadenza.upstreams.openai import OpenAIUpstream
 from tests.evaluation.known_quality import KnownQuality, starter
 from tests.loopback import LoopbackUpstream
@@ -17,19 +15,13 @@ ROUTE = Route("known", "known-1", 128_000, 4096)
 SIDE = AskedSide((ROUTE,), Price(0, 0), Price(0, 0))
 
 
-def without_code() -> Suite:
-    """Each answer with code takes a process of its own; the slow test of the references runs those."""
-    cases = [case for case in starter().cases if not any(isinstance(one, RunsCode) for one in case.graders)]
-    return msgspec.structs.replace(starter(), cases=tuple(cases))
-
-
 async def scores(model: KnownQuality) -> Counter[str]:
     """How many cases of each tag an upstream passes."""
-    suite, passed = without_code(), Counter[str]()
+    suite, passed = starter(), Counter[str]()
 
-    async def record(graded: list[GradedAnswer], _progress: RunProgress) -> None:
+    async def record(graded: list[AnswerScore], _progress: RunProgress) -> None:
         for one in graded:
-            passed[suite.cases[one.score.case_number - 1].tags[0]] += one.score.score == 1
+            passed[suite.cases[one.case_number - 1].tags[0]] += one.score == 1
 
     with LoopbackUpstream() as server:
         server.always(model)
@@ -53,5 +45,5 @@ async def scores(model: KnownQuality) -> Counter[str]:
 async def test_each_upstream_gets_the_score_that_it_deserves() -> None:
     """The passed cases are exactly those that the upstream knows; a weak tag shows in its tag alone."""
     for model in (KnownQuality(0.95), KnownQuality(0.8, {"tools": 0.0}), KnownQuality(0.5)):
-        known = Counter(case.tags[0] for case in without_code().cases if model.knows(case))
+        known = Counter(case.tags[0] for case in starter().cases if model.knows(case))
         assert +await scores(model) == +known

@@ -106,7 +106,7 @@ class CanaryRig:
 
     def history(self) -> list[tuple[str, str]]:
         with closing(sqlite3.connect(self.deployment.store, timeout=STORE_WAIT_S)) as store:
-            return store.execute("SELECT act, detail FROM acts WHERE actor = 'canary' ORDER BY id").fetchall()
+            return store.execute("SELECT event, detail FROM audit_events WHERE actor = 'canary' ORDER BY id").fetchall()
 
     def _with_store(self, work: Any) -> Any:
         return run_aside(lambda: with_store(f"sqlite:///{self.deployment.store}", work))

@@ -177,9 +177,9 @@ def test_a_process_with_another_config_says_what_it_replaces(deploy: Deploy) -> 
     second = deployment.start()
     [line] = [json.loads(line) for line in second.output.splitlines() if REPLACES in line]
     assert (line["class_id"], line["before"], line["version"]) == ("forte", 1, 2)
-    assert "'cadenza classes adopt forte'" in line["advice"]
+    assert "'cadenza class adopt forte'" in line["advice"]
     assert REPLACES not in first.output
-    events = deployment.cli("classes", "history", "forte", "--json").stdout
+    events = deployment.cli("class", "history", "forte", "--json").stdout
     assert [event["detail"] for event in json.loads(events)] == [
         f"version 1: loopback/{SERVED}",
         "version 2: loopback/another",

@@ -15,6 +15,7 @@ MAX_TOKENS = 16  # the least that is ever granted: no request can be fitted to a
 FIRST = 100  # every number has three digits, so every prompt has the same number of tokens
 PROMPT_TOKENS = estimate_tokens(ChatRequest(FIRST).content)
 HOLD_NANO = PROMPT_TOKENS * 1070 + MAX_TOKENS * 3450
+MORE_TOKENS = 12  # that the upstream counts beyond ours
 WORDS = ["all", " of", " it"]
 
 
@@ -61,4 +62,31 @@ def test_storm_never_holds_more_than_the_balance(deploy: Deploy, upstream: Loopb
 
     assert Counter(reply.status for reply in asyncio.run(run())) == {200: PAID, 402: REQUESTS - PAID}
     assert deployment.ledger.balance_nano == PAID * (HOLD_NANO - 1070 - 3450)
+    deployment.ledger.check()
+
+
+def test_the_last_credit_pays_for_replies_that_cost_more_than_was_held(
+    deploy: Deploy, upstream: LoopbackUpstream
+) -> None:
+    """All credit is held, and the upstream counts more: each reply is whole, and is charged what was held for it."""
+    deployment, pause = deploy(PAID * HOLD_NANO), Pause()
+    process = deployment.start()
+    upstream.always(Whole(WORDS, usage_of(PROMPT_TOKENS + MORE_TOKENS, MAX_TOKENS), pause))
+
+    async def run() -> list[Reply]:
+        requests = [
+            ChatRequest(FIRST + number, max_tokens=MAX_TOKENS, stream=number % 2 == 0) for number in range(PAID)
+        ]
+        replies = [asyncio.create_task(send(process.port, deployment.key, request)) for request in requests]
+        await asyncio.to_thread(upstream.wait_for_request, PAID)
+        pause.release()
+        return await asyncio.gather(*replies)
+
+    replies = asyncio.run(run())
+    assert Counter((reply.status, reply.is_done) for reply in replies) == {(200, True): PAID}
+    charged_nano = [row["cost_nano"] for row in deployment.ledger.query("SELECT cost_nano FROM usage")]
+    assert charged_nano == [HOLD_NANO] * PAID
+    assert deployment.ledger.balance_nano == 0
+    assert process.metric("cadenza_ledger_short_nano_total") == PAID * MORE_TOKENS * 1070
+    assert process.metric("cadenza_ledger_lost_total") == 0
     deployment.ledger.check()

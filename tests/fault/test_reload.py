@@ -49,7 +49,7 @@ class Reloads:
 
     def announce(self) -> None:
         """Reload as an operator does, by the command."""
-        run_command(self.service, "classes", "reload")
+        run_command(self.service, "class", "reload")
 
     def change(self, spec: ServiceSpec | None = None, **fields: Any) -> None:
         self.write(msgspec.structs.replace(spec or self.service.spec, **fields).toml())
@@ -276,7 +276,7 @@ def test_command_refuses_mistakes(reloads: Reloads) -> None:
     """A file with mistakes is refused with all of them and exit code 1, and the server is not signalled."""
     reloads.write(reloads.service.spec.toml().replace("weight = 1", "weigth = 1").replace("burst = 10000", "burst = 0"))
     before = reloads.service.output
-    done = reloads.service.cli("classes", "reload")
+    done = reloads.service.cli("class", "reload")
     assert done.returncode == 1
     assert "weigth" in done.stderr
     assert "burst" in done.stderr

@@ -96,7 +96,7 @@ class Cluster:
         """
         name = f"fleet_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-        self.execute("SELECT setval(pg_get_serial_sequence('acts', 'id'), 1000)", name)
+        self.execute("SELECT setval(pg_get_serial_sequence('audit_events', 'id'), 1000)", name)
         return name
 
     def replica(self, folder: Path, port: int) -> "Cluster":

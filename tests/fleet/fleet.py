@@ -143,7 +143,7 @@ class Fleet:
         """Processes that were killed are swept, then every gateway ends by itself and leaves nothing behind."""
         wait_until(lambda: self.ledger.processes() == GATEWAYS, "the sweep of every killed process", SWEPT_S)
         self.each(lambda gateway: gateway.process.stop())
-        assert self.ledger.still_held() == (0, 0, 0, 0), self.output[-5000:]
+        assert self.ledger.still_held() == (0, 0, 0), self.output[-5000:]
         self.ledger.check()
         assert self.ledger.processes() == 0
 

@@ -11,7 +11,7 @@ import msgspec
 from click.testing import CliRunner
 
 from cadenza.cli import app
-from cadenza.control.keys import KeyLimits, KeyOrder, create_key
+from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.money.credit import give_credit
 from cadenza.store.store import Store
 from tests.fleet.cluster import connect
@@ -27,8 +27,7 @@ ROWS = """
     FROM usage ORDER BY started_at"""
 STILL_HELD = """
     SELECT (SELECT COALESCE(SUM(held_nano), 0) FROM accounts),
-    (SELECT COUNT(*) FROM reserves WHERE amount_nano > 0), (SELECT COUNT(*) FROM holds WHERE state = 'open'),
-    (SELECT COUNT(*) FROM marks)"""
+    (SELECT COUNT(*) FROM reserves WHERE amount_nano > 0), (SELECT COUNT(*) FROM marks)"""
 
 T = TypeVar("T")
 
@@ -94,7 +93,7 @@ class FleetLedger:
 
     def create_key(self, email: str, **limits: float) -> str:
         """`limits` are the key's own `requests_per_second` and `burst`."""
-        order = KeyOrder("test", limits=KeyLimits(**limits))  # type: ignore[arg-type]
+        order = KeyOrder("test", **limits)  # type: ignore[arg-type]
         return self.control(lambda store: create_key(store, email, order, now_ms()))[0]
 
     def balance_nano(self, email: str) -> int:
@@ -112,7 +111,7 @@ class FleetLedger:
         return found
 
     def still_held(self) -> tuple[int, ...]:
-        """Held nano-dollars, reserves, holds and marks."""
+        """Held nano-dollars, reserves and marks."""
         return tuple(int(number) for number in self.query(STILL_HELD)[0])
 
     def marked_tokens(self) -> int:
@@ -124,7 +123,7 @@ class FleetLedger:
         try:
             wait_until(lambda: not any(self.still_held()), "nothing being held", within_s)
         except AssertionError:
-            raise AssertionError(f"still held (nano-dollars, reserves, holds, marks): {self.still_held()}") from None
+            raise AssertionError(f"still held (nano-dollars, reserves, marks): {self.still_held()}") from None
 
     def check(self) -> None:
         """Nothing is held, `cadenza ledger check` finds nothing, and no account was ever below zero."""

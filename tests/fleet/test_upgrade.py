@@ -1,20 +1,20 @@
-"""An upgrade under load, and the way back: the release before and this one serve from one store, to the nano."""
+"""An upgrade under load, and the way back: a release and the next one serve from one store, to the nano."""
 
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.cli.program import run_here
+from tests.cli.program import run, run_here
 from tests.fleet.cluster import Cluster
-from tests.fleet.release_before import ReleaseBefore, run, unpack
 from tests.fleet.requests import COST_NANO, LATE_STORE, USAGE, WORDS, FleetRequest
 from tests.loopback import LoopbackUpstream, Wait, Whole
+from tests.next_release import NEXT, first_release, next_release
 from tests.raw_client import ChatRequest, Reply, send
 from tests.service import EMAIL, PASSWORD, ServiceProcess, wait_until
 from tests.service_config import classes_spec
@@ -24,12 +24,20 @@ DRAINING = b"The service is restarting"  # to a request that arrived while its p
 CLIENTS = 6
 STREAM_S = 0.3  # long enough that what a stream has delivered is marked in the store
 SERVED = 12  # replies in each phase of the upgrade
-pytestmark = pytest.mark.slow(reason="runs the release before beside this one")
+pytestmark = pytest.mark.slow(reason="runs two releases beside each other")
+
+
+Release = Mapping[str, str]  # the variables with which `cadenza` is its program
 
 
 @pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> ReleaseBefore:
-    return unpack(tmp_path_factory.mktemp("release-before"))
+def first(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    return first_release(tmp_path_factory.mktemp("first-release"))
+
+
+@pytest.fixture(scope="module")
+def following(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    return next_release(tmp_path_factory.mktemp("next-release"))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -53,10 +61,10 @@ class Fleet:
         self._processes = list[ServiceProcess]()
         self._numbers = itertools.count(100_000)
 
-    async def start(self, release: ReleaseBefore | None = None) -> ServiceProcess:
+    async def start(self, release: Release) -> ServiceProcess:
         """Start a process and let the clients use it too."""
         log = self.folder / f"process-{len(self._processes)}.log"
-        process = ServiceProcess(self.folder, log, variables=release.variables if release else {})
+        process = ServiceProcess(self.folder, log, variables=release)
         self._processes.append(process)
         await asyncio.to_thread(process.wait_until_ready)
         self._ports.append(process.port)
@@ -100,15 +108,18 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet_of_the_release_before(
-    before: ReleaseBefore, store_url: str, upstream: LoopbackUpstream, folder: Path
-) -> Iterator[Fleet]:
-    """No process runs yet. That release has made the store and an account."""
+def fleet_of(first: Release, store_url: str, upstream: LoopbackUpstream, folder: Path) -> Iterator[Fleet]:
+    """No process runs yet. The first release has made the store and an account."""
     config = folder / "cadenza.toml"
     config.write_text(msgspec.structs.replace(classes_spec(upstream.base_url), store_url=store_url).toml())
-    before.cli(config, "migrate")
-    before.cli(config, "account", "create", EMAIL, "--credit", "100.00", "--password-stdin", given=f"{PASSWORD}\n")
-    fleet = Fleet(folder, before.cli(config, "key", "create", "--account", EMAIL))
+    create = ("account", "create", EMAIL, "--credit", "100.00", "--password-stdin")
+    done = [
+        run(folder, "migrate", **first),
+        run(folder, *create, given=f"{PASSWORD}\n", **first),
+        run(folder, "key", "create", "--account", EMAIL, **first),
+    ]
+    assert [one.returncode for one in done] == [0, 0, 0], done
+    fleet = Fleet(folder, done[-1].stdout.strip())
     try:
         yield fleet
     finally:
@@ -117,29 +128,29 @@ def fleet_of_the_release_before(
 
 @pytest.mark.timeout(300)
 def test_an_upgrade_under_load_and_the_way_back(
-    before: ReleaseBefore, store_url: str, upstream: LoopbackUpstream, tmp_path: Path
+    first: Release, following: Release, store_url: str, upstream: LoopbackUpstream, tmp_path: Path
 ) -> None:
-    """A migration beside the release before, this release, and back: every nano is on the upstream's record."""
+    """A migration beside the first release, the next release, and back: every nano is on the upstream's record."""
     upstream.always(Whole(WORDS, USAGE, Wait(STREAM_S)))
-    config = tmp_path / "cadenza.toml"
 
     async def run_through(fleet: Fleet) -> None:
-        old = await fleet.start(before)
+        old = await fleet.start(first)
         async with fleet.load():
             await fleet.serve_more()
-            await asyncio.to_thread(run, config, "migrate")
+            migrated = await asyncio.to_thread(run, tmp_path, "migrate", **following)
+            assert (migrated.returncode, NEXT in migrated.stderr) == (0, True), migrated
             await fleet.serve_more()
-            new = await fleet.start()
+            new = await fleet.start(following)
             await fleet.serve_more()
             await fleet.stop(old)
             await fleet.serve_more()
-            old = await fleet.start(before)
+            old = await fleet.start(first)
             await fleet.serve_more()
             await fleet.stop(new)
             await fleet.serve_more()
         await fleet.stop(old)
 
-    with fleet_of_the_release_before(before, store_url, upstream, tmp_path) as fleet:
+    with fleet_of(first, store_url, upstream, tmp_path) as fleet:
         asyncio.run(run_through(fleet))
         broken = [reply.raw for reply in fleet.replies if not reply.is_done]
         assert [raw for raw in broken if not any(words in raw for words in (*LATE_STORE, DRAINING))] == []

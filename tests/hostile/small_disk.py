@@ -4,6 +4,7 @@ import contextlib
 import os
 import resource
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 
 def fill(folder: Path) -> None:
-    with (folder / FILLER).open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+    """Take all space that is left. To be called again if some was given back."""
+    with (folder / FILLER).open("ab", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(b"x" * 4096)
 
@@ -42,9 +44,22 @@ def free(folder: Path) -> None:
 
 @contextlib.contextmanager
 def full_disk(folder: Path) -> Iterator[None]:
+    """Whatever space a program gives back is taken at once."""
+    is_over = threading.Event()
+
+    def keep_full() -> None:
+        while not is_over.wait(0.005):
+            fill(folder)
+
     fill(folder)
-    yield
-    free(folder)
+    keeper = threading.Thread(target=keep_full)
+    keeper.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        keeper.join()
+        free(folder)
 
 
 @contextlib.contextmanager

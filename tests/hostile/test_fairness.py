@@ -184,8 +184,9 @@ async def test_the_blocks_of_a_reply_share_their_cpu_time() -> None:
     limits = RenderLimits(ChildLimits(cpu_s=0, memory_bytes=512 * MIB), WAIT_S, AMPLE)
     renderer = MarkdownRenderer(make_log(io.StringIO()), limits)
     try:
-        assert not (await renderer.render("account", HEAVY_MARKDOWN)).is_plain
-        bomb = await renderer.render("account", RenderTask("\n\n".join([HEAVY_MARKDOWN.text] * 20)))
+        block = "![" * 1_000  # a tenth of a second
+        assert not (await renderer.render("account", RenderTask(block))).is_plain
+        bomb = await renderer.render("account", RenderTask("\n\n".join([block] * 40)))
         assert bomb.html.startswith(messages.HEAVY)
     finally:
         await renderer.stop()

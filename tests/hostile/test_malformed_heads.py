@@ -42,6 +42,10 @@ MALFORMED = {
         b"POST /v1/models HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + CHUNKED,
         501,
     ),
+    "more codings than are read": (
+        b"POST /v1/models HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: " + b"," * 60_000 + b"chunked\r\n\r\n" + CHUNKED,
+        400,
+    ),
     "gzip, chunked in two fields": (
         b"POST /v1/models HTTP/1.1\r\n"
         + HOST

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import sqlite3
 import stat
 import time
@@ -13,24 +14,27 @@ from typing import Any
 
 import pytest
 
-from cadenza.store.migrate import REVISIONS
 from cadenza.store.sqlite.store import SqliteStore
-from tests.cli.program import Done, run_here
-from tests.hostile.small_disk import full_disk, no_file_grows, read_only, small_disk
+from cadenza.store.store import StoreUnavailable, check_write
+from tests.cli.program import Done, run, run_here
+from tests.hostile.small_disk import fill, full_disk, no_file_grows, read_only, small_disk
 from tests.loopback import LoopbackUpstream
 from tests.migrated import PRIVATE, checkpointed_bytes
+from tests.next_release import HEAD, NEXT, next_release
 from tests.raw_client import RawClient
 from tests.service import Deployment, ServiceProcess, wait_until
 from tests.service_config import classes_spec
+from tests.unit.http.peer import until
 
 pytestmark = pytest.mark.slow(reason="fills disks")
 
 EMAIL = "owner@example.org"
-OLD = REVISIONS[-2]
 PAGE_BYTES = 4096
 PROBES = 300
 PAGES_PER_S = 30  # those of the service's other work included
 UNANSWERED_S = 2.0
+RETRIES = 8
+LOG_BYTES = 256 * 1024
 READING = [
     ("account", "list"),
     ("key", "list", "--account", EMAIL),
@@ -48,15 +52,21 @@ def deployment(upstream: LoopbackUpstream) -> Iterator[Deployment]:
 
 @pytest.fixture(scope="module")
 def old_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The file of a store that an older version has made."""
+    """The file of a store that this program has made, which is old for the next release."""
 
     async def make(store: SqliteStore) -> None:
-        await store.upgrade(OLD)
+        await store.upgrade()
         await store.close()
 
     path = tmp_path_factory.mktemp("old") / "cadenza.db"
     asyncio.run(make(SqliteStore(path)))
     return checkpointed_bytes(path)
+
+
+@pytest.fixture(scope="module")
+def following(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables with which `cadenza` is the next release."""
+    return next_release(tmp_path_factory.mktemp("next"))
 
 
 @pytest.fixture
@@ -76,6 +86,10 @@ def is_refused(port: int, key: str) -> bool:
     return False
 
 
+def says_what_to_do(readiness: str) -> bool:
+    return re.search("[Ff]ree space|has space", readiness) is not None
+
+
 def check_trouble(deployment: Deployment, process: ServiceProcess, trouble: AbstractContextManager[None]) -> None:
     """During the trouble chats get 429 and /readyz 503; after it both get 200 again."""
     wire = RawClient(process.port, deployment.key)
@@ -83,7 +97,7 @@ def check_trouble(deployment: Deployment, process: ServiceProcess, trouble: Abst
     with trouble:
         wait_until(lambda: process.get("/readyz")[0] == 503, "/readyz telling it")
         wait_until(lambda: is_refused(process.port, deployment.key), "chats being refused")
-        assert "free space on its disk" in process.get("/readyz")[1]
+        wait_until(lambda: says_what_to_do(process.get("/readyz")[1]), "/readyz saying what to do")
         assert process.get("/healthz")[0] == 200
     wait_until(lambda: process.get("/readyz")[0] == 200, "/readyz recovering")
     wait_until(lambda: wire.chat().status == 200, "chats being served again")
@@ -96,6 +110,54 @@ def test_full_disk_makes_the_service_not_ready(deployment: Deployment) -> None:
         process = deployment.start()
         check_trouble(deployment, process, full_disk(folder))
         process.stop()
+
+
+def test_a_full_disk_is_logged_once_a_minute(deployment: Deployment) -> None:
+    """However often the ledger tries again while the disk is full, each event of the log has one line."""
+    folder = deployment.store.parent
+    with small_disk(folder):
+        process = deployment.start(has_piped_log=True)
+        assert RawClient(process.port, deployment.key).chat().status == 200
+        with full_disk(folder):
+            wait_until(lambda: retries(process) >= RETRIES, "the ledger trying again")
+        events = [json.loads(line)["event"] for line in process.output.splitlines() if line.startswith("{")]
+        counts = {event: events.count(event) for event in events if event not in ("request", "internal error")}
+        assert counts.pop("the store did not take a batch of the ledger") == 1
+        assert set(counts.values()) == {1}
+        process.stop()
+
+
+def test_a_checkpoint_gives_back_space(tmp_path: Path) -> None:
+    """On a full disk the write-ahead log is copied and truncated, so that writes go on without an operator."""
+    path = tmp_path / "data" / "cadenza.db"
+    path.parent.mkdir()
+
+    async def write(store: SqliteStore, times: int) -> None:
+        for _ in range(times):
+            await check_write(store)
+
+    async def check() -> None:
+        store = SqliteStore(path)
+        await store.upgrade()
+        await write(store, 1)
+        log = path.with_name("cadenza.db-wal")
+        while log.stat().st_size < LOG_BYTES:
+            await write(store, 10)
+        fill(path.parent)
+        with pytest.raises(StoreUnavailable, match="full"):
+            await write(store, 100)
+        await until(lambda: log.stat().st_size < LOG_BYTES)
+        await write(store, 10)
+        await store.close()
+
+    with small_disk(path.parent):
+        asyncio.run(check())
+
+
+def retries(process: ServiceProcess) -> float:
+    """How often the store did not take a batch."""
+    found = re.search(r"^cadenza_ledger_retries_total ([0-9.]+)", process.get("/metrics")[1], re.MULTILINE)
+    return float(found[1]) if found else 0.0
 
 
 def test_files_that_cannot_grow_make_the_service_not_ready(deployment: Deployment) -> None:
@@ -176,10 +238,10 @@ def test_reading_creates_no_store(tmp_path: Path, command: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize("command", [*READING, ("doctor",)], ids=" ".join)
-def test_reading_migrates_no_store(old_store: Path, command: tuple[str, ...]) -> None:
+def test_reading_migrates_no_store(old_store: Path, command: tuple[str, ...], following: dict[str, str]) -> None:
     """A command that only reads leaves an older schema as it is, and says what to do."""
-    done = run_here(old_store.parents[1], *command)
-    assert revision_of(old_store) == OLD
+    done = run(old_store.parents[1], *command, **following)
+    assert revision_of(old_store) == HEAD
     assert copies_of(old_store) == []
     if command != ("doctor",):
         assert done.returncode == 1
@@ -187,27 +249,31 @@ def test_reading_migrates_no_store(old_store: Path, command: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize("command", [("migrate",), ("account", "create", EMAIL, "--password-stdin")], ids=" ".join)
-def test_a_migration_copies_the_store_first(old_store: Path, command: tuple[str, ...]) -> None:
+def test_a_migration_copies_the_store_first(
+    old_store: Path, command: tuple[str, ...], following: dict[str, str]
+) -> None:
     """The copy beside the file has the old revision, in its name too, is private, and is named on standard error."""
-    done = run_here(old_store.parents[1], *command, given="correct horse battery staple\n")
+    done = run(old_store.parents[1], *command, given="correct horse battery staple\n", **following)
     assert done.returncode == 0, done.stderr
     [copy] = copies_of(old_store)
     assert f"copied to {copy}." in done.stderr
-    assert copy.name.startswith(f"cadenza.db.backup-{OLD}-")
-    assert (revision_of(copy), revision_of(old_store)) == (OLD, REVISIONS[-1])
+    assert copy.name.startswith(f"cadenza.db.backup-{HEAD}-")
+    assert (revision_of(copy), revision_of(old_store)) == (HEAD, NEXT)
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert not list(old_store.parent.glob("*.partial"))
 
 
-def test_a_migration_without_room_for_the_copy_does_not_begin(tmp_path: Path, old_store: Path) -> None:
+def test_a_migration_without_room_for_the_copy_does_not_begin(
+    tmp_path: Path, old_store: Path, following: dict[str, str]
+) -> None:
     """On a full disk the store stays at its revision, and no half copy is left."""
     with small_disk(old_store.parent):
         with full_disk(old_store.parent):
-            done = run_here(tmp_path, "migrate")
+            done = run(tmp_path, "migrate", **following)
             assert done.returncode == 1
             assert "space" in done.stderr
             assert copies_of(old_store) == []
-        assert revision_of(old_store) == OLD
+        assert revision_of(old_store) == HEAD
 
 
 def doctor(deployment: Deployment) -> Done:
@@ -224,7 +290,7 @@ def store_fault(done: Done) -> dict[str, Any]:
 
 def revision_of(path: Path) -> str:
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        [(revision,)] = connection.execute("SELECT version_num FROM schema_revision").fetchall()
+        [(revision,)] = connection.execute("SELECT revision FROM schema_version").fetchall()
         return str(revision)
 
 

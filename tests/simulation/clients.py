@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from cadenza.core.errors import CadenzaError
-from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Principal, ReplyResult, RequestStep, Route, Usage
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.billing import Credit, allowance
@@ -16,6 +15,7 @@ from cadenza.routing.prompt import Character, PromptSize
 from cadenza.store.tables import keys
 from cadenza.store.tables.keys import FoundKey
 from cadenza.upstreams.base import Piece
+from tests.simulation.oracle import TokenPrice, price_at, reply_cost
 from tests.simulation.plan import PlannedRequest
 from tests.simulation.process import Process
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 CHARS_PER_TOKEN = 4
 WINDOW_TOKENS = 32_000
 OUTPUT_TOKENS = 4_000
-PRICE = Price(251, 1_013, 23)  # odd, so that nothing is paid for without a rest
 ROUTE = Route("acme", "model-1", WINDOW_TOKENS, OUTPUT_TOKENS)
 CHARACTER = Character("")
 CHUNKS = 5
@@ -57,6 +56,7 @@ class Chat(msgspec.Struct, eq=False):
     idempotency: str | None
     started_s: float
     prompt_tokens: int  # as we count them
+    price: TokenPrice  # of the time at which it begins, by the clock of its process
     is_asked: bool = False
     answer: Held | Insufficient | Repeated | None = None  # of the ledger
     registered_as: str = ""  # the name of its process when its credit was held
@@ -72,6 +72,7 @@ class Chat(msgspec.Struct, eq=False):
     ended_as: str = ""  # the name of its process then
     has_failed: bool = False  # the upstream failed
     started_ms: int = 0  # by the clock of its process
+    checked_ms: int = 0  # when its key was checked
     is_thawed: bool = False  # its process may have taken itself for fresh, because its clocks stood still
     is_limited: bool = False  # its key is beyond its rate, or no slot was free
     marked_nano: int = 0  # what a killed process had marked of it, at least
@@ -129,9 +130,11 @@ class Refusal(Exception):
 
 async def serve(world: "World", process: Process, chat: Chat, digest: bytes) -> None:
     """Serve one chat, as the gateway does. What happened is noted in `chat`."""
-    chat.started_ms = process.now_ms()
+    chat.started_ms = chat.checked_ms = process.now_ms()
+    chat.price = price_at(world.plan.prices, chat.started_ms)
     found = await process.key_cache.find(digest)
-    if found is None or keys.state_of(found, process.now_ms()) != "active":
+    chat.checked_ms = process.now_ms()
+    if found is None or keys.state_of(found.revoked_at, found.expires_at, chat.checked_ms) != "active":
         raise Refusal(401)
     world.accepted(chat)
     if process.limits is None:
@@ -157,7 +160,7 @@ async def _serve_admitted(world: "World", chat: Chat, found: FoundKey) -> None:
         prompt_tokens=prompt.to_hold(WINDOW_TOKENS),
         is_counted=prompt.is_exact,
         allowance_tokens=allowance_tokens,
-        price=PRICE,
+        price=world.prices.at(now_ms),
         stream=request.is_stream,
         started_at=now_ms,
         idempotency_digest=chat.idempotency.encode() if chat.idempotency else None,
@@ -169,7 +172,8 @@ async def _serve_admitted(world: "World", chat: Chat, found: FoundKey) -> None:
     async with Credit(process.ledger, record, hold, prompt, WINDOW_TOKENS) as credit:
         chat.waited_s = process.loop.time() - began_s
         result = await _relay(world, chat, credit)
-        chat.due_nano = hold.due_nano(result.usage) if not result.is_free else 0
+        tokens = min(request.output_tokens, credit.output_limit)
+        chat.due_nano = reply_cost(chat.price, request.upstream, request.prompt_chars, tokens, credit.output_limit)
         began_s = process.loop.time()
         await credit.settle(result)
         chat.waited_s = max(chat.waited_s, process.loop.time() - began_s)
@@ -205,7 +209,7 @@ async def _relay(world: "World", chat: Chat, credit: Credit) -> ReplyResult:
         await asyncio.sleep(pause_s)
     meter.take(Piece(finish_reason="stop", usage=_reported(chat, tokens)))
     if meter.needs_count:
-        await meter.count()
+        await (meter.count() if request.is_stream else meter.count_whole(" w" * tokens))
     return meter.result()
 
 

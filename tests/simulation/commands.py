@@ -1,6 +1,7 @@
 """What operators, owners and the payment provider do in a run, and what must have become of it at the end."""
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cadenza.control.account.accounts import suspend_account
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.payments import (
     DisputeClosed,
@@ -19,20 +21,23 @@ from cadenza.control.money.payments import (
     Subject,
     apply_event,
 )
+from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.vouchers import Redeemed, redeem_voucher
 from cadenza.core.codes import code_prefix, digest_code, normal_code
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Cap, Period
 from cadenza.fleet.changes import make_change
-from cadenza.ledger import payments, vouchers
+from cadenza.ledger import credit, payments, vouchers
 from cadenza.ledger.cap_rows import set_cap
+from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.payments import Payment
 from cadenza.ledger.vouchers import Voucher
-from cadenza.store.store import StoreUnavailable
+from cadenza.store.store import StoreRefused, StoreUnavailable
 from cadenza.store.tables import keys
 from tests.simulation.network import Link
 from tests.simulation.plan import DOLLAR_NANO, PlannedCommand
 from tests.simulation.scheduler import VirtualLoop
+from tests.simulation.themes import CommandKind
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -75,6 +80,8 @@ class Operator:
         self.effects: dict[str, Effect] = {}
         self.revoked_s: dict[str, float] = {}  # when a revocation returned, by key
         self.maybe_revoked: set[str] = set()
+        self._taken_nano: dict[str, int] = {}  # by corrections of all that is there
+        self.repaid: set[str] = set()  # the requests whose refund returned
         self.caps: dict[str, list[CapChange]] = defaultdict(list)  # by key; those that may have failed have no end
 
     def start(self, command: PlannedCommand) -> None:
@@ -103,19 +110,20 @@ class Operator:
         return self._world.plan.start_ms + round(self._world.scheduler.now_s * 1000)
 
     def _prepare(self, command: PlannedCommand) -> Callable[[], Awaitable[None]]:
-        match command.kind:
-            case "grant":
-                return lambda: self._grant(command)
-            case "correct":
-                return lambda: self._correct(command)
-            case "revoke":
-                return lambda: self._revoke(command)
-            case "cap":
-                return lambda: self._cap(command)
-            case "voucher":
-                return lambda: self._redeem(command)
-            case "refund" | "dispute":
-                return lambda: self._pay(command)
+        if command.kind == "repay":
+            return self._repay(command)
+        works: dict[CommandKind, Callable[[PlannedCommand], Awaitable[None]]] = {
+            "grant": self._grant,
+            "correct": self._correct,
+            "revoke": self._revoke,
+            "suspend": self._suspend,
+            "cap": self._cap,
+            "voucher": self._redeem,
+            "promote": self._promote,
+            "refund": self._pay,
+            "dispute": self._pay,
+        }
+        return lambda: works[command.kind](command)
 
     def _account(self, command: PlannedCommand) -> str:
         return self._world.plan.accounts[command.account].name
@@ -129,7 +137,12 @@ class Operator:
         effect.must_be(amount_nano)
 
     async def _correct(self, command: PlannedCommand) -> None:
+        """Take credit back; in some runs, all that is there, so that payments that are returned later leave debts."""
         reference, amount_nano = f"command {command.number}", -command.amount_nano
+        if self._world.plan.theme == "owing" and command.number % 2:
+            account = self._world.checks.money.account(self._account(command))
+            left_nano = account.balance_nano - sum(account.debts.values())
+            amount_nano = self._taken_nano.setdefault(reference, -left_nano or amount_nano)
         effect = self._effect(reference, note=reference)
         effect.may_be(amount_nano)
         email, now_ms = f"{self._account(command)}@example.org", self._now_ms()
@@ -146,6 +159,46 @@ class Operator:
         if key_id not in self.revoked_s:
             self.revoked_s[key_id] = self._world.scheduler.now_s
             self._world.try_revoked(command)
+
+    async def _suspend(self, command: PlannedCommand) -> None:
+        """Suspending an account is as if all of its keys were revoked."""
+        ids = [key_name(command.account, key) for key in range(len(self._world.plan.accounts[command.account].ends_ms))]
+        self.maybe_revoked.update(ids)
+        await suspend_account(self.store, f"{self._account(command)}@example.org", "operator", self._now_ms())
+        is_first = ids[command.key] not in self.revoked_s
+        for key_id in ids:
+            self.revoked_s.setdefault(key_id, self._world.scheduler.now_s)
+        if is_first:
+            self._world.try_revoked(command)
+
+    def _repay(self, command: PlannedCommand) -> Callable[[], Awaitable[None]]:
+        """Refund a request that was charged: all of it, or a third. One that a late end corrected comes first."""
+        money = self._world.checks.money
+        charged = money.refundable(self._account(command))
+        if not charged:
+            return lambda: asyncio.sleep(0)
+        completion_id, now_ms = charged[command.number % len(charged)], self._now_ms()
+        part_nano = max(1, money.charged[completion_id].cost_nano // 3) if command.number % 3 else None
+        money.charged[completion_id].refunds.append(part_nano)
+
+        async def repay() -> None:
+            await refund_request(self.store, completion_id, part_nano, "a reason", "operator", now_ms)
+            self.repaid.add(completion_id)
+
+        return repay
+
+    async def _promote(self, command: PlannedCommand) -> None:
+        """Grant credit that expires soon. The commands that grant know days only."""
+        account_id, note, now_ms = self._account(command), f"promotion {command.number}", self._now_ms()
+        expires_at = self._world.checks.money.expiries_ms.setdefault(
+            (account_id, note), now_ms + (3_000, 6_000, 11_000)[command.number % 3]
+        )
+        effect = self._effect(note, note)
+        effect.may_be(command.amount_nano)
+        move = CreditMove(account_id, "grant", command.amount_nano, note, now_ms, note, expires_at=expires_at)
+        with contextlib.suppress(StoreRefused):  # the source has given credit before
+            await self.store.transact(lambda tx: credit.give(tx, move))
+        effect.must_be(command.amount_nano)
 
     async def _cap(self, command: PlannedCommand) -> None:
         account_id, key_id, now_ms = self._account(command), key_name(command.account, command.key), self._now_ms()
@@ -183,7 +236,7 @@ class Operator:
         if name not in self.effects:
             self._effect(name, name)
             of, checkout = self._account(command), f"checkout {number}"
-            payment = Payment(name, of, PROVIDER, checkout, None, amount_nano, 0, "open", now_ms, now_ms)
+            payment = Payment(name, of, PROVIDER, checkout, None, amount_nano, 0, 0, 0, "open", now_ms, now_ms)
             await self.store.transact(lambda tx: payments.add(tx, payment))
         await self._event(name, "paid", Paid(amount_nano), self.effects[name], amount_nano)
         await asyncio.sleep(pause_s)

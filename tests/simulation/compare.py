@@ -14,7 +14,6 @@ TABLES = (
     "processes",
     "reserves",
     "marks",
-    "holds",
     "idempotency",
     "usage",
     "epochs",
@@ -26,7 +25,7 @@ TABLES = (
     "debts",
     "credit_lots",
     "command_references",
-    "acts",
+    "audit_events",
 )
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from cadenza.store.migrate import REVISIONS
 from cadenza.store.statements import Statement, Values
+from cadenza.store.store import REVISION_TABLE
 from tests.simulation.sql import (
     KEY_SHARE,
     NO_KEY_UPDATE,
@@ -40,8 +41,7 @@ SEQUENCE_AHEAD = 32  # Postgres logs a sequence this far ahead: after a failover
 NOTHING: tuple[()] = ()
 FIRST_ROWS: dict[str, list[Tuple]] = {
     "epochs": [("classes", 0), ("changes", 0)],
-    "alembic_version": [(REVISIONS[-1],)],
-    "schema_revision": [(REVISIONS[-1],)],
+    REVISION_TABLE: [(REVISIONS[-1], REVISIONS[0])],
 }
 
 Waits = Generator["ModelSession", None, None]

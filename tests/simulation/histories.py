@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, insert, update
+from sqlalchemy import bindparam, update
 
 from cadenza.fleet import changes, presence
 from cadenza.ledger import (
@@ -68,15 +68,13 @@ DEFAULTS: dict[str, Pick] = {
     **dict.fromkeys(("created_at", "started_at", "at", "now", "used", "before", "after", "since", "created"), TIME),
     **dict.fromkeys(("digest", "code", "arguments_digest"), one_of(*DIGESTS)),
     **dict.fromkeys(("amount", "amount_nano", "left_nano", "cost_nano", "paid", "spent", "excused"), AMOUNT),
-    **dict.fromkeys(("limit_nano", "spent_nano", "excused_nano", "input_nano", "output_nano"), AMOUNT),
+    **dict.fromkeys(("limit_nano", "spent_nano", "excused_nano", "input_nano", "output_nano", "short_nano"), AMOUNT),
     **dict.fromkeys(
         ("note", "request_id", "version", "revision", "host", "subject", "detail", "actor"), one_of("x", "y")
     ),
-    **dict.fromkeys(("provider", "model", "class_id", "act", "action"), one_of("x", "y")),
+    **dict.fromkeys(("provider", "model", "class_id", "event", "action"), one_of("x", "y")),
     **dict.fromkeys(("prompt_tokens", "duration_ms", "burst", "pid", "number"), one_of(1, 2)),
-    **dict.fromkeys(
-        ("cached_input_nano", "first_byte_ms", "held_nano", "provider_cost_nano", "short_nano"), one_of(None, 1)
-    ),
+    **dict.fromkeys(("cached_input_nano", "first_byte_ms", "held_nano", "provider_cost_nano"), one_of(None, 1)),
     **dict.fromkeys(("estimated", "stream", "spare", "has_spare"), one_of(True, False)),
     "cached_tokens": one_of(0, 1, 2),
     "completion_tokens": one_of(0, 5),
@@ -115,16 +113,11 @@ OF_PAYMENT: dict[str, Pick] = {
     "session": one_of("", "checkout_1"),
     "intent": one_of("", "intent_1"),
 }
+RETURNED: dict[str, Pick] = dict.fromkeys(("returned", "refunded", "lost", "disputed"), AMOUNT)
 USAGE: dict[str, Pick] = {
     "version": one_of(None, 1),
     "source": one_of("request", "sweep"),
     "account_id": one_of(*ACCOUNTS),
-}
-HOLD: dict[str, Pick] = {
-    "owner": ANY_PROCESS,
-    "state": one_of("open", "open", "settled"),
-    "ended_at": one_of(None, None, 5),
-    "request_id": one_of("x"),
 }
 EPOCH: dict[str, Pick] = {"of": one_of("changes", "classes")}
 SPAN: dict[str, Pick] = {"start": one_of(0, 2), "end": one_of(2, 5000)}
@@ -168,12 +161,10 @@ def batch(random: Random) -> dict[str, Any]:
     return values
 
 
-ADD_HOLD = Statement(insert(schema.holds), *schema.holds.c.keys())  # as the release before did
 RENAME = Statement(
     update(schema.accounts).where(schema.accounts.c.id == bindparam("account")).values(email=bindparam("new_email"))
 )
 CHANGES: list[tuple[Statement, Mapping[str, Pick]]] = [
-    (ADD_HOLD, HOLD),
     (RENAME, {"new_email": one_of(*EMAILS)}),
     (RENAME, {"new_email": one_of(*EMAILS)}),
     (
@@ -205,17 +196,14 @@ CHANGES: list[tuple[Statement, Mapping[str, Pick]]] = [
     (cap_rows.REMOVE, {}),
     (cap_rows.REMOVE_HOLDS, {}),
     (cap_rows.FLAG_ACCOUNT, {}),
-    (marks.MARK, {"version": one_of(None, 1)}),
+    (marks.MARK, {"version": one_of(1)}),
     (transaction.UNMARK, {}),
     (sweeps.KEEP_KEY, BY_DIGEST),
     (sweeps.FREE_KEY, BY_DIGEST),
-    (sweeps.END_OLD_HOLD, {"new_state": one_of("settled", "released")}),
-    (sweeps.GIVE_BACK_OLD, {}),
     (transaction.ADD_KEY, {}),
     (transaction.FORGET_KEY, BY_DIGEST),
     (transaction.FREE_KEY, BY_DIGEST),
     (transaction.KEEP_KEY, BY_DIGEST),
-    (transaction.FORGET_OLD_KEYS, {}),
     (credit.GRANT, {"most": one_of(50, 1000)}),
     (credit.TAKE, {}),
     (credit.LOCK, {}),
@@ -248,7 +236,7 @@ CHANGES: list[tuple[Statement, Mapping[str, Pick]]] = [
     (payments.LOCK, OF_PAYMENT),
     (
         payments.CHANGE,
-        {**OF_PAYMENT, "intent": one_of(None, "intent_1"), "returned": AMOUNT, "now_is": one_of("open", "paid")},
+        {**OF_PAYMENT, **RETURNED, "intent": one_of(None, "intent_1"), "now_is": one_of("open", "paid")},
     ),
     (payments.ADD_EVENT, {"event": one_of("event_1", "event_2"), "kind": one_of("x")}),
     (
@@ -258,7 +246,7 @@ CHANGES: list[tuple[Statement, Mapping[str, Pick]]] = [
             "provider": one_of("stripe"),
             "checkout": one_of("checkout_1", "checkout_2"),
             "reference": one_of(None, "intent_1"),
-            "returned_nano": one_of(0, 10),
+            **{f"{name}_nano": one_of(0, 10) for name in RETURNED},
             "state": one_of("open", "lost"),
             "changed_at": TIME,
         },
@@ -294,7 +282,6 @@ LOCKS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (accounts.LOCK_PASSWORD, {}),
     (accounts.OPERATORS, {}),
     (epochs.LOCK, EPOCH),
-    (sweeps.OLD_HOLDS, {}),
 ]
 READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (cap_rows.READ.one, IN_KEYS),
@@ -307,13 +294,13 @@ READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (sweeps.LEFT_KEYS, {}),
     (sweeps.MARKED.one, IN_COMPLETIONS),
     (sweeps.MARKED.many, IN_COMPLETIONS),
-    (sweeps.OLD_OWNERS, {}),
     (transaction.ASKED, {}),
     (transaction.RESERVED, {}),
     (transaction.ENDED.one, IN_COMPLETIONS),
     (transaction.ENDED.many, IN_COMPLETIONS),
     (transaction.REVOKED, {}),
     (transaction.READ_KEY, BY_DIGEST),
+    (transaction.OLD_KEYS, {"count": one_of(1, 2)}),
     (credit.FREE, {}),
     (credit.FIND_SOURCE, {}),
     (credit.SPARE, {}),
@@ -335,10 +322,10 @@ READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (presence.READ_HEARTBEATS, {}),
     (presence.NAMES, {}),
     (changes.BEHIND, {}),
-    (keys.BY_DIGEST, {}),
-    (keys.BY_PREFIX_OR_ID, {"text": one_of("key_a", "x" * 12)}),
-    (keys.OF_ACCOUNT, {}),
-    (keys.OWN, {}),
+    (keys.BY["digest"], {"value": one_of(*DIGESTS), "count": one_of(1, 9)}),
+    (keys.BY["prefix"], {"value": one_of("x" * 12, "y" * 12), "count": one_of(1, 9)}),
+    (keys.BY["account_id"], {"value": one_of(*ACCOUNTS), "count": one_of(1, 9)}),
+    (keys.BY["id"], {"value": ANY_KEY, "count": one_of(1, 9)}),
     (keys.PAGE, {}),
     (keys.ACTIVE_PAGE, {}),
     (keys.COUNT_ACTIVE, {}),
@@ -369,7 +356,7 @@ _LEDGER = (
     presence,
 )
 MODULES = (*_LEDGER, changes, accounts, audit_events, epochs, keys)
-NAMES: dict[Statement, str] = {}  # for messages
+NAMES: dict[Statement, str] = {one: f"store.tables.keys.BY[{name!r}]" for name, one in keys.BY.items()}  # for messages
 for _module in MODULES:
     for _name, _found in vars(_module).items():
         if isinstance(_found, Statement):

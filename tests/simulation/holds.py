@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cadenza.core.periods import month_of
 from cadenza.core.records import Outcome
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.ledger.backlog import Answer
-from cadenza.ledger.caps import month_of
 from cadenza.ledger.rules import Held, Hold, Insufficient, Repeated
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.store import schema
@@ -95,7 +95,8 @@ class HoldWatch:
         if before := self._claims.pop(hold.completion_id, None):  # it asks again, with its prompt counted
             self._change(before, -before.amount_nano)
         now_s = self._world.scheduler.now_s
-        most_nano = hold.price.quote(hold.prompt_tokens, hold.allowance_tokens + hold.extra_tokens)
+        price = self._world.chat_of[hold.completion_id].price
+        most_nano = price.cost(hold.prompt_tokens, hold.allowance_tokens + hold.extra_tokens)
         claim = Claim(process, process.presence.name, hold, most_nano, now_s, 2**62)
         self._claims[hold.completion_id] = self._waiting[hold.account_id][hold.completion_id] = claim
         self._change(claim, claim.amount_nano)
@@ -182,7 +183,8 @@ class HoldWatch:
         hold, checks = claim.hold, self._world.checks
         got_tokens = answer.allowance_tokens if isinstance(answer, Held) else 0
         least_tokens = min(OUTPUT_TOKENS_MIN, hold.allowance_tokens)
-        payable_tokens = min(hold.allowance_tokens, hold.price.affordable(claim.payable_nano, hold.prompt_tokens))
+        price = self._world.chat_of[hold.completion_id].price
+        payable_tokens = min(hold.allowance_tokens, price.affordable(claim.payable_nano, hold.prompt_tokens))
         if got_tokens >= payable_tokens or payable_tokens < least_tokens:
             return
         if not checks.is_disturbed(self._world.chat_of[hold.completion_id]):

@@ -4,6 +4,7 @@ Every request and fault has its own numbers, so that the rest of a run stays as 
 a run has more of is its theme (themes.py).
 """
 
+from collections.abc import Iterator
 from random import Random
 from typing import get_args
 
@@ -11,6 +12,7 @@ import msgspec
 
 from cadenza.core.rates import Rate
 from tests.simulation.limits import PlannedLimits
+from tests.simulation.oracle import TokenPrice
 from tests.simulation.themes import (
     OF_VALKEY,
     THEMES,
@@ -30,16 +32,19 @@ BUSY_S = 20.0  # requests and faults begin in this time
 BURSTS = 3  # of the requests of an account, so that the ledger writes many at once
 MONTH_END_MS = 1_793_491_200_000  # 2026-11-01 00:00 UTC
 DOLLAR_NANO = 1_000_000_000
+FIRST_PRICE = TokenPrice(0, 251, 1_013, 23)  # odd, so that nothing is paid for without a rest
+LATER_PRICES = ((251, 1_013, 31), (199, 1_511, 31), (307, 709, 0))  # the first one differs in cached tokens only
 SHARERS = 4  # at most as many requests have the same idempotency key
 
 
 class PlannedAccount(msgspec.Struct, frozen=True):
-    """An account, its opening credit, and the spend caps of its keys (None: no cap)."""
+    """An account, its opening credit, and the spend caps (None: no cap) and ends of its keys (None: no end)."""
 
     name: str
     credit_nano: int
     caps_nano: tuple[int | None, ...]
     is_monthly: bool
+    ends_ms: tuple[int | None, ...]  # after the start of the run
 
 
 class PlannedRequest(msgspec.Struct, frozen=True):
@@ -99,6 +104,7 @@ class RunPlan(msgspec.Struct, frozen=True):
     commands: tuple[PlannedCommand, ...]
     faults: tuple[PlannedFault, ...]
     limits: PlannedLimits | None = None
+    prices: tuple[TokenPrice, ...] = (FIRST_PRICE,)
 
 
 class PlanBase(msgspec.Struct, frozen=True):
@@ -125,18 +131,28 @@ def make_plan(
     count = random.randint(*traits.accounts)
     accounts = tuple(_account(Random(f"account {seed} {number}"), number, traits) for number in range(count))
     base = PlanBase(seed, traits, kind, processes, accounts, 200 + 2 * requests)
+    start_ms = MONTH_END_MS - random.choice((5_000, 8_000, 12_000, 3_600_000))
     return RunPlan(
         seed=seed,
         theme=chosen,
         database=kind,
         processes=processes,
-        start_ms=MONTH_END_MS - random.choice((5_000, 8_000, 12_000, 3_600_000)),
+        start_ms=start_ms,
         accounts=accounts,
         requests=tuple(_request(base, number) for number in range(requests)),
         commands=tuple(_command(base, number) for number in range(random.randint(*traits.commands))),
         faults=tuple(_fault(base, number) for number in range(random.choice(traits.faults))),
         limits=_limits(random) if traits.is_limited else None,
+        prices=(FIRST_PRICE, *_later_prices(Random(f"prices {seed}"), start_ms)),
     )
+
+
+def _later_prices(random: Random, start_ms: int) -> Iterator[TokenPrice]:
+    """Prices that begin while requests run, in half of the runs."""
+    at_s = 0.0
+    for price in LATER_PRICES if random.random() < 0.5 else ():
+        at_s += random.uniform(2.0, 7.0)
+        yield TokenPrice(start_ms + round(at_s * 1000), *price)
 
 
 def _limits(random: Random) -> PlannedLimits:
@@ -147,7 +163,9 @@ def _limits(random: Random) -> PlannedLimits:
 def _account(random: Random, number: int, traits: ThemeTraits) -> PlannedAccount:
     credit_nano = round(random.choice(traits.dollars) * DOLLAR_NANO * random.uniform(0.9, 1.1))
     caps = tuple(random.choice(traits.caps_nano) for _ in range(random.randint(*traits.keys)))
-    return PlannedAccount(f"acct_{number}", credit_nano, caps, random.random() < 0.5)
+    is_monthly = random.random() < 0.5
+    ends = tuple(random.randrange(3_000, 18_000) if random.random() < traits.ending else None for _ in caps)
+    return PlannedAccount(f"acct_{number}", credit_nano, caps, is_monthly, ends)
 
 
 def _request(base: PlanBase, number: int) -> PlannedRequest:

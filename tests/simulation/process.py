@@ -18,6 +18,7 @@ from tests.simulation.network import Link
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.scheduler import Scheduler, VirtualLoop
 from tests.simulation.sqlite import SimulatedSqliteStore, SqliteFile
+from tests.simulation.themes import FaultKind
 from tests.simulation.valkey import SimulatedValkey
 
 URL = "postgresql://simulated/cadenza"
@@ -64,7 +65,8 @@ class Process:
         self.thawed_s = -100.0  # when it last went on after a pause in which all of its clocks stood still
         self._machine = machine
         self._boot_lag_s = 0.0
-        self._first_name = ""
+        self._pauses: list[FaultKind] = []  # those that are not over
+        self._passed_s = 0.0  # when one of them last began or ended
         self.loop.inside(self._build)
 
     def _build(self) -> None:
@@ -86,11 +88,6 @@ class Process:
         return self._machine.start_ms + self.clock_ms + round(self._machine.scheduler.now_s * 1000)
 
     @property
-    def was_swept(self) -> bool:
-        """Whether another process took it for dead: it has registered again since, or must."""
-        return self.presence.is_swept or self.presence.name != self._first_name
-
-    @property
     def is_thawing(self) -> bool:
         """Whether it may take itself for fresh, because its clocks stood still."""
         return self._machine.scheduler.now_s - self.thawed_s <= THAW_S
@@ -108,7 +105,6 @@ class Process:
             self.die()
             self._machine.scheduler.after(START_PAUSE_S, on_failure)
         else:
-            self._first_name = self.presence.name
             self.state = "serving"
 
     async def drain(self, until_idle: Callable[[], bool]) -> None:
@@ -135,16 +131,27 @@ class Process:
             else:
                 link.break_all()
 
-    def pause(self) -> None:
+    def pause(self, kind: FaultKind) -> None:
+        self._pass_pause()
+        self._pauses.append(kind)
         self.loop.pause()
 
-    def resume(self, lost_s: float, boot_lost_s: float) -> None:
-        """Go on, with the monotonic clock and the boot clock behind by these times."""
-        self._boot_lag_s += boot_lost_s
-        if boot_lost_s:
-            self.thawed_s = self._machine.scheduler.now_s
-        if not self.loop.is_dead:
-            self.loop.resume(lost_s)
+    def resume(self, kind: FaultKind) -> None:
+        """A pause ends. The process goes on when all that overlap have ended."""
+        self._pass_pause()
+        self._pauses.remove(kind)
+        if not self._pauses and not self.loop.is_dead:
+            self.loop.resume()
+
+    def _pass_pause(self) -> None:
+        """Set back the clocks that stood still since the last pause began or ended: once, however many overlap."""
+        now_s = self._machine.scheduler.now_s
+        passed_s, self._passed_s = now_s - self._passed_s, now_s
+        if "sleep" in self._pauses or "freeze" in self._pauses:
+            self.loop.lose(passed_s)
+        if "freeze" in self._pauses:
+            self._boot_lag_s += passed_s
+            self.thawed_s = now_s
 
     def _elapsed_s(self) -> float:
         return self._machine.scheduler.now_s - self._boot_lag_s

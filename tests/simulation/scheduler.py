@@ -104,10 +104,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def pause(self) -> None:
         self.is_paused = True
 
-    def resume(self, lost_s: float = 0.0) -> None:
-        """Go on after a pause. The monotonic clock stood still for `lost_s` of it."""
-        self.is_paused = False
+    def lose(self, lost_s: float) -> None:
+        """The monotonic clock stood still for so long, in a pause."""
         self._lag_s += lost_s
+
+    def resume(self) -> None:
+        self.is_paused = False
         late, self._late = sorted(self._late, key=lambda timer: timer.when_s), []
         for timer in late:
             self._fire(timer)

@@ -156,9 +156,7 @@ class PostgresSide:
 
     async def empty(self) -> None:
         """Bring the database back to what the migrations left."""
-        tables = [
-            name for name in layouts("postgres").tables if name not in {"epochs", "alembic_version", "schema_revision"}
-        ]
+        tables = [name for name in layouts("postgres").tables if name not in {"epochs", "schema_version"}]
         await self._watcher.execute(
             "SET session_replication_role = replica;"
             f"TRUNCATE {', '.join(tables)} RESTART IDENTITY;"

@@ -136,10 +136,13 @@ class SimulatedSqliteStore:
     def change_mark(self) -> object:
         return self._file.commits - self._harmless
 
-    async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
+    async def rows(self, statement: Statement, values: Values) -> list[Row]:
         await self._pass(THREAD_S)
         with self._read() as tx:
             return tx.rows(statement, values)
+
+    async def report(self, statement: Statement, values: Values, account_id: str = "") -> list[Row]:
+        return await self.rows(statement, values)
 
     async def transact(
         self,

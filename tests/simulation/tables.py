@@ -13,14 +13,14 @@ import sqlglot
 from sqlalchemy import CheckConstraint, Column, MetaData, Table, Text, UniqueConstraint
 
 from cadenza.store import schema
+from cadenza.store.store import REVISION_TABLE
 from tests.simulation.expressions import HELPERS, Expressions, Scope, SourceColumns, no_subquery
 
 Kind = Literal["postgres", "sqlite"]
 Tuple = tuple[Any, ...]
-APPEND_ONLY = {"entries", "acts", "class_versions"}  # by triggers, which the metadata does not have
+APPEND_ONLY = {"entries", "audit_events", "class_versions"}  # by triggers, which the metadata does not have
 REVISIONS = MetaData()
-for _name in ("alembic_version", "schema_revision"):
-    Table(_name, REVISIONS, Column("version_num", Text, primary_key=True))
+Table(REVISION_TABLE, REVISIONS, Column("revision", Text, primary_key=True), Column("oldest_program", Text))
 
 
 class RowState:

@@ -77,7 +77,7 @@ def charge(completion_id: str) -> tuple[Statement, Values]:
 def mark(process: str) -> tuple[Statement, Values]:
     text = {"completion_id": "chatcmpl-1", "request_id": "x", "class_id": "forte", "account_id": "acct_a"}
     counts = {"prompt_tokens": 1, "delivered_tokens": 1, "input_nano": 1, "output_nano": 1, "cached_input_nano": None}
-    more = {"key_id": "key_a", "stream": True, "started_at": 1, "version": None}
+    more = {"key_id": "key_a", "stream": True, "started_at": 1, "version": 1}
     return marks.MARK, {**text, **counts, **more, "process": process}
 
 

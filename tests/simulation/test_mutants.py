@@ -40,7 +40,6 @@ def test_a_mutant_applies_to_the_source(mutant: Mutant) -> None:
     ("name", "rule"),
     [
         ("leaving-is-free", "who leaves pays for what was delivered"),
-        ("one-lock-blocks-a-sweep", "what a dead process held is freed"),
         ("used-key-is-free", "a reply that ended is charged what is due"),
     ],
 )

@@ -47,6 +47,6 @@ def test_the_shortest_history() -> None:
     theft = PlannedFault(99, 0.9, "theft", process=0, lasts_s=0.0, account=rich)
     plan = replace(plan, faults=(*plan.faults, theft))
     broken = run_plan(plan).broken
-    assert [one.rule for one in broken] == ["the balance is the sum of the entries"]
+    assert [one.rule for one in broken] == ["an account has what its entries give and take"]
     shortest = shrink(plan, broken[0].rule, lambda _: None)
     assert (shortest.requests, shortest.commands, shortest.faults) == ((), (), (theft,))

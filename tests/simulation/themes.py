@@ -51,7 +51,18 @@ FaultKind = Literal[
     "theft",  # a stranger takes credit past the ledger: no seed has it, the tests of the simulation plant it
 ]
 OF_VALKEY: tuple[FaultKind, ...] = ("cut valkey", "slow valkey", "restart valkey")
-CommandKind = Literal["grant", "correct", "revoke", "cap", "voucher", "refund", "dispute"]
+CommandKind = Literal[
+    "grant",
+    "correct",
+    "revoke",
+    "suspend",  # the account
+    "cap",
+    "voucher",
+    "refund",  # of a payment
+    "dispute",
+    "repay",  # a request is refunded, whole or in part
+    "promote",  # a grant that expires within seconds
+]
 THEMES: tuple[Theme, ...] = get_args(Theme)
 SPANS_S = (0.05, 0.5, 0.5, 1.9, 2.1, 2.6, 4.0, 4.9, 5.2, 5.9, 6.3, 6.8, 7.5, 8.5)  # about the times of the presence
 SWEPT_S = (5.9, 6.4, 7.0, 7.5, 8.0, 8.3, 8.6, 9.0, 9.5, 10.5)
@@ -86,6 +97,9 @@ class ThemeTraits(msgspec.Struct, frozen=True):
         "voucher",
         "refund",
         "dispute",
+        "repay",
+        "promote",
+        "suspend",
     )
     prompts: tuple[int, ...] = (40, 400, 4_000, 11_000)
     max_tokens: tuple[int | None, ...] = (None, 16, 200, 1_000)
@@ -94,6 +108,7 @@ class ThemeTraits(msgspec.Struct, frozen=True):
     long: float = 0.15  # how many requests take seconds
     keyed: float = 0.2  # how many have an idempotency key
     leaving: float = 0.15
+    ending: float = 0.1  # how many API keys expire
     bursts: float = 0.4  # how many come within half a second of others of their account
     upstreams: tuple[Upstream, ...] = UPSTREAMS
     is_limited: bool = False  # rates and slots are shared in Valkey
@@ -111,7 +126,7 @@ TRAITS: dict[Theme, ThemeTraits] = {
         lasts_s=SWEPT_S,
         by_count=0.25,
         commands=(1, 6),
-        command_kinds=("grant", "cap", "revoke", "revoke", "correct"),
+        command_kinds=("grant", "cap", "revoke", "suspend", "correct", "repay", "repay"),
         caps_nano=(None, None, None, 1_500_013, 30_000_007),
         prompts=(40, 4_000, 11_000),
         outputs=(10, 100, 600),
@@ -138,7 +153,7 @@ TRAITS: dict[Theme, ThemeTraits] = {
         faults=(0, 0, 0, 1),
         kinds=("stop", "reset", "crash"),
         commands=(2, 10),
-        command_kinds=("grant", "grant", "correct", "voucher"),
+        command_kinds=("grant", "grant", "correct", "voucher", "repay", "promote"),
         prompts=(40, 40, 40, 12_000),
         max_tokens=(16, 16, 16, 1_000, 3_000),
         outputs=(1, 10, 600),
@@ -170,7 +185,7 @@ TRAITS: dict[Theme, ThemeTraits] = {
         kinds=("stop", "stop", "cut", "cut", "slow", "sleep", "freeze", "reset", "failover"),
         lasts_s=SHORT_S,
         commands=(6, 12),
-        command_kinds=("revoke", "revoke", "revoke", "grant"),
+        command_kinds=("revoke", "revoke", "revoke", "suspend", "grant"),
         prompts=(40, 400),
         long=0.05,
     ),
@@ -180,7 +195,10 @@ TRAITS: dict[Theme, ThemeTraits] = {
         faults=(0, 0, 1, 2),
         kinds=("reset", "reset", "failover", "crash", "stop", "full", "cut"),
         commands=(8, 20),
-        command_kinds=("grant", "correct", "correct", "voucher", "voucher", "refund", "refund", "dispute"),
+        command_kinds=(
+            *("grant", "correct", "correct", "voucher", "voucher", "refund", "refund", "dispute", "dispute"),
+            *("repay", "repay", "promote", "promote"),
+        ),
         long=0.4,
     ),
     "unsure": ThemeTraits(

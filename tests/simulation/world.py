@@ -6,6 +6,8 @@ from random import Random
 from typing import Any
 
 from cadenza.core.errors import CadenzaError
+from cadenza.core.money import Price
+from cadenza.core.prices import PriceChange, PriceSchedule
 from cadenza.core.records import Cap
 from cadenza.ledger import credit as ledger_credit
 from cadenza.ledger.cap_rows import set_cap
@@ -45,7 +47,7 @@ SWEEP_S = 0.001  # a part of how long a sweep takes
 TWO_HOURS_MS = 7_200_000
 PROBES_S = 16.0  # so long after the last fault, every account must be served
 SETTLED_S = 24.0  # so long after the last fault, everything must be in order
-EXPIRY_MS = 4_000  # after so long, the granted credit of every other account expires
+SET_UP_GRANTS = (("late", 14_000), ("early", 4_000), ("kept", 0))  # after so long they expire, of every other account
 REVOKED = 2_000_000  # the numbers of requests with a key that was revoked
 REVOKED_S = (0.0, 0.02, 0.3, 1.0, 2.2)  # when they are sent, after the revocation returned
 
@@ -69,7 +71,10 @@ class World:
         if self.limits:
             self.machine.limits = self.limits
             self.machine.valkey = SimulatedValkey(self.scheduler)
+        first, *later = [(one.from_ms, Price(*one[1:])) for one in plan.prices]
+        self.prices = PriceSchedule.of(first[1], [PriceChange(*one) for one in later], plan.start_ms)
         self.checks = Checks(self)
+        self.model.on_commit.append(self.checks.follow_money)
         self.watch = HoldWatch(self)
         self.chats: list[Chat] = []
         self.chat_of: dict[str, Chat] = {}  # by completion id
@@ -89,6 +94,8 @@ class World:
         plan, at = self.plan, self.scheduler.at
         is_set_up = self.operator.loop.start(self._set_up())
         self.scheduler.run(0.4)
+        if self.checks.broken:
+            return
         is_set_up.result()
         self.model.on_commit += [self.checks.after_commit, self._see_fences]
         for number in range(plan.processes):
@@ -119,12 +126,14 @@ class World:
             for number, planned in enumerate(self.plan.accounts):
                 account = Account(planned.name, f"{planned.name}@example.org", "forte", 0, 0, self.plan.start_ms)
                 accounts.add(tx, account, "hash")
-                if granted_nano := planned.credit_nano // 3:
-                    start_ms = self.plan.start_ms
-                    expires_at = start_ms + EXPIRY_MS if number % 2 else None
-                    given = CreditMove(planned.name, "grant", granted_nano, "", start_ms, expires_at=expires_at)
+                granted_nano, start_ms = planned.credit_nano // 6, self.plan.start_ms
+                for note, expiry_ms in SET_UP_GRANTS if granted_nano else ():
+                    expires_at = start_ms + expiry_ms if expiry_ms and number % 2 else None
+                    if expires_at:
+                        self.checks.money.expiries_ms[planned.name, note] = expires_at
+                    given = CreditMove(planned.name, "grant", granted_nano, note, start_ms, expires_at=expires_at)
                     ledger_credit.give(tx, given)
-                if paid_nano := planned.credit_nano - granted_nano:
+                if paid_nano := planned.credit_nano - granted_nano * len(SET_UP_GRANTS):
                     paid = CreditMove(planned.name, "payment", paid_nano, "", self.plan.start_ms)
                     ledger_credit.give(tx, paid)
                 for key, cap_nano in enumerate(planned.caps_nano):
@@ -134,7 +143,9 @@ class World:
 
     def _add_key(self, tx: Transaction, account: int, planned: PlannedAccount, key: int, cap_nano: int | None) -> None:
         key_id = key_name(account, key)
-        new = NewKey(key_id, planned.name, "a key", key_id.ljust(12, "-"), frozenset(), self.plan.start_ms, None)
+        start_ms, end_ms = self.plan.start_ms, planned.ends_ms[key]
+        expires_at = None if end_ms is None else start_ms + end_ms
+        new = NewKey(key_id, planned.name, "a key", key_id.ljust(12, "-"), frozenset(), start_ms, expires_at)
         keys.add(tx, new, key_id.encode().ljust(32, b"-"))
         if cap_nano is not None:
             cap = Cap(cap_nano, "month" if planned.is_monthly else "total")
@@ -179,6 +190,7 @@ class World:
             name,
             self.scheduler.now_s,
             request.prompt_chars // CHARS_PER_TOKEN,
+            self.plan.prices[0],
         )
         self.chats.append(chat)
         self.chat_of[chat.completion_id] = chat
@@ -300,9 +312,8 @@ class World:
                 process.die(is_machine_lost=kind == "lost machine")
                 after(min(lasts_s, RESTART_S), self._restart, number)
             case "stop" | "sleep" | "freeze":
-                began_s = self.scheduler.now_s
-                process.pause()
-                self._until(fault, process, lambda: self._resume(kind, process, began_s))
+                process.pause(kind)
+                self._until(fault, process, lambda: process.resume(kind))
             case "clock":
                 process.clock_ms += TWO_HOURS_MS if fault.number % 3 == 0 else round((lasts_s - 5) * 10_000)
             case "cut valkey" | "slow valkey" | "restart valkey":
@@ -326,10 +337,6 @@ class World:
             case "restart valkey":
                 valkey.go_down()
                 after(fault.lasts_s, valkey.come_up_empty)
-
-    def _resume(self, kind: str, process: Process, began_s: float) -> None:
-        paused_s = self.scheduler.now_s - began_s
-        process.resume(0.0 if kind == "stop" else paused_s, paused_s if kind == "freeze" else 0.0)
 
     def _until(self, fault: PlannedFault, process: Process | None, end: Callable[[], None]) -> None:
         """End a fault after its time, or, if its process is fenced before, while it is swept."""

@@ -36,10 +36,10 @@ class CountingPostgres(PostgresStore):
         await self.may_change.wait()
         return await super().row(statement, values)
 
-    async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
+    async def rows(self, statement: Statement, values: Values) -> list[Row]:
         self.sent += 1
         self.queries += 1
-        found = await super().rows(statement, values, is_long=is_long)
+        found = await super().rows(statement, values)
         self.has_read.set()
         await self.may_answer.wait()
         return found

@@ -123,6 +123,7 @@ def make_hold(
         request_id=f"req-{completion_id}",
         idempotency_digest=key,
         is_capped=is_capped,
+        version=3,
     )
 
 

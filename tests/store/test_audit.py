@@ -16,7 +16,6 @@ from cadenza.ledger.writer import LedgerWriter
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import accounts
 from tests.store.moves import cap, findings, finish, fund, make_hold, make_outcome, money, opened, take, writing
 from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
 
@@ -34,8 +33,6 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
     COSTS_ITS_COUNTS,
     WITHIN_HOLD,
     KEY_IS_CHARGED_ONCE,
-    SETTLED_HAS_CHARGE,
-    ENDED_IS_METERED,
     CAP_SPENT_IS_SUM,
     CAP_IS_KEPT,
     CAP_HOLDS_HAVE_CAPS,
@@ -51,26 +48,24 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
 
 KEY = b"k" * 32
 OTHER_KEY = b"o" * 32
-NEW_ENTRY = "INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at) VALUES "
+NEW_ENTRY = """
+    INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at, granted_nano, origin)
+    VALUES """
 GIVE_5 = "UPDATE accounts SET balance_nano = balance_nano + 5 WHERE id = 'acct_a'"
-PAY_7 = "UPDATE accounts SET balance_nano = balance_nano - 7 WHERE id = 'acct_a'"
-USAGE_BEFORE = (  # the columns of the release before
-    "completion_id, account_id, key_id, class_id, provider, model, prompt_tokens, cached_tokens, completion_tokens,"
-    " cost_nano, estimated, status, stream, started_at, first_byte_ms, duration_ms, request_id"
-)
-METER = f"""
-    INSERT INTO usage ({USAGE_BEFORE})
-    SELECT '{{}}', account_id, key_id, class_id, '', '', 0, 0, 0, {{}}, estimated, 200, stream, 0, 0, 0, request_id
-    FROM usage WHERE completion_id = 'settled'"""
-OLD_HOLD = """
-    INSERT INTO holds SELECT 'old', account_id, key_id, class_id, 'proc_old', '{}', 0, 1, 0, 1, 1, NULL, stream, 0, {},
-    'req-old' FROM usage WHERE completion_id = 'settled'"""
+PAY = """
+    UPDATE accounts SET balance_nano = balance_nano - {0}, granted_nano = granted_nano - {0} WHERE id = 'acct_a'"""
+METER = """
+    INSERT INTO usage (completion_id, account_id, key_id, class_id, provider, model, prompt_tokens, cached_tokens,
+    completion_tokens, cost_nano, estimated, status, stream, started_at, first_byte_ms, duration_ms, request_id,
+    input_nano, output_nano, short_nano, source)
+    SELECT '{}', account_id, key_id, class_id, '', '', 0, 0, 0, {}, estimated, 200, stream, 0, 0, 0, request_id,
+    input_nano, output_nano, 0, 'request' FROM usage WHERE completion_id = 'settled'"""
 GIVE_BACK_OPEN = "UPDATE accounts SET held_nano = 0 WHERE id = 'acct_a'"
 
 # Each change by hand, and everything that the audit then finds.
 BROKEN = {
     "an entry that moved nothing": (
-        [NEW_ENTRY + "('acct_a', 'correction', 5, NULL, '', 0)"],
+        [NEW_ENTRY + "('acct_a', 'correction', 5, NULL, '', 0, 0, 'correction')"],
         [Violation(BALANCE_IS_SUM, "acct_a", -5)],
     ),
     "a balance without its entry": (
@@ -91,40 +86,20 @@ BROKEN = {
         [Violation(HELD_IS_SUM, "acct_a", -4)],
     ),
     "a charge of an unknown request": (
-        [NEW_ENTRY + "('acct_a', 'charge', -7, 'nobody', '', 0)", PAY_7],
+        [NEW_ENTRY + "('acct_a', 'charge', -7, 'nobody', '', 0, -7, NULL)", PAY.format(7)],
         [Violation(CHARGE_IS_METERED, "nobody", -7)],
     ),
     "a charge on another account": (
-        [METER.format("open", 0), NEW_ENTRY + "('acct_b', 'charge', 0, 'open', '', 0)"],
+        [METER.format("open", 0), NEW_ENTRY + "('acct_b', 'charge', 0, 'open', '', 0, 0, NULL)"],
         [Violation(CHARGE_IS_METERED, "open", 0)],
     ),
     "a metering row on another account": (
         ["UPDATE usage SET account_id = 'acct_b' WHERE completion_id = 'settled'"],
         [Violation(CHARGE_IS_METERED, "settled", -1210)],
     ),
-    "an open hold of the release before that is not held": (
-        [OLD_HOLD.format("open", "NULL"), "UPDATE holds SET amount_nano = 6"],
-        [Violation(HELD_IS_SUM, "acct_a", -6)],
-    ),
-    "a settled hold of the release before without its charge": (
-        [OLD_HOLD.format("settled", 1), METER.format("old", 0)],
-        [Violation(SETTLED_HAS_CHARGE, "old", 0)],
-    ),
-    "an ended hold of the release before without its metering row": (
-        [OLD_HOLD.format("released", 1)],
-        [Violation(ENDED_IS_METERED, "old", 0)],
-    ),
-    "a metering row of a hold of the release before that still runs": (
-        [OLD_HOLD.format("open", "NULL"), METER.format("old", 0)],
-        [Violation(ENDED_IS_METERED, "old", 0)],
-    ),
     "a metering row that says more than was charged": (
         ["UPDATE usage SET cost_nano = cost_nano + 1, short_nano = -1 WHERE completion_id = 'settled'"],
         [Violation(METERED_IS_CHARGED, "settled", 1), Violation(COSTS_ITS_COUNTS, "settled", 0)],
-    ),
-    "a metering row of an earlier release that says more than was charged": (
-        ["UPDATE usage SET cost_nano = cost_nano + 1, input_nano = NULL WHERE completion_id = 'settled'"],
-        [Violation(METERED_IS_CHARGED, "settled", 1)],
     ),
     "a charge above its counts and prices": (
         ["UPDATE usage SET cached_tokens = 90 WHERE completion_id = 'settled'"],
@@ -141,22 +116,22 @@ BROKEN = {
     "a charge far above its hold": (
         [
             "UPDATE usage SET prompt_tokens = 1000000, cost_nano = 10000210 WHERE completion_id = 'settled'",
-            NEW_ENTRY + "('acct_a', 'correction', -9999000, 'settled', '', 0)",
-            "UPDATE accounts SET balance_nano = balance_nano - 9999000 WHERE id = 'acct_a'",
+            NEW_ENTRY + "('acct_a', 'correction', -9999000, 'settled', '', 0, -9999000, 'late-end')",
+            PAY.format(9999000),
         ],
         [Violation(WITHIN_HOLD, "settled", 10_000_210 - 2500)],
     ),
     "a correction that its metering row does not show": (
-        [NEW_ENTRY + "('acct_a', 'correction', 5, 'settled', '', 0)", GIVE_5],
+        [NEW_ENTRY + "('acct_a', 'correction', 5, 'settled', '', 0, 0, 'late-end')", GIVE_5],
         [Violation(METERED_IS_CHARGED, "settled", 5)],
     ),
     "a correction of a request that was not charged": (
-        [NEW_ENTRY + "('acct_a', 'correction', 5, 'nobody', '', 0)", GIVE_5],
+        [NEW_ENTRY + "('acct_a', 'correction', 5, 'nobody', '', 0, 0, 'late-end')", GIVE_5],
         [Violation(CORRECTION_FOLLOWS, "nobody", 5)],
     ),
     "a metering row with a cost that was not charged": (
         [METER.format("nobody", 8)],
-        [Violation(METERED_IS_CHARGED, "nobody", 8)],
+        [Violation(METERED_IS_CHARGED, "nobody", 8), Violation(COSTS_ITS_COUNTS, "nobody", 8)],
     ),
 }
 OWE_5 = "UPDATE accounts SET debt_nano = 5 WHERE id = 'acct_b'"
@@ -168,7 +143,7 @@ BROKEN |= {
         [
             DEBT + "('acct_b', 'dp_1', '', 5, 5, 0)",
             "UPDATE accounts SET debt_nano = 5, balance_nano = 9 WHERE id = 'acct_b'",
-            NEW_ENTRY + "('acct_b', 'grant', 9, NULL, '', 0)",
+            NEW_ENTRY + "('acct_b', 'grant', 9, NULL, '', 0, 0, 'payment')",
         ],
         [Violation(DEBT_LEAVES_NOTHING_FREE, "acct_b", 9)],
     ),
@@ -180,8 +155,7 @@ BROKEN |= {
 BROKEN |= {
     "a refund of more than was charged": (
         [
-            """INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at, origin)
-            VALUES ('acct_a', 'correction', 1215, 'settled', '', 0, 'refund')""",
+            NEW_ENTRY + "('acct_a', 'correction', 1215, 'settled', '', 0, 0, 'refund')",
             "UPDATE accounts SET balance_nano = balance_nano + 1215 WHERE id = 'acct_a'",
         ],
         [Violation(REFUND_IS_PART, "settled", 5)],
@@ -192,19 +166,19 @@ BROKEN |= {
     ),
     "an entry that says too little of granted credit": (
         [
-            """INSERT INTO entries (account_id, kind, amount_nano, note, created_at, granted_nano)
-            VALUES ('acct_a', 'grant', 5, '', 0, 3)""",
+            """INSERT INTO entries (account_id, kind, amount_nano, note, created_at, granted_nano, origin)
+            VALUES ('acct_a', 'grant', 5, '', 0, 3, 'grant')""",
             GIVE_5,
         ],
         [Violation(GRANTED_IS_SUM, "acct_a", -3)],
     ),
     "more granted credit than credit": (
-        ["UPDATE accounts SET granted_nano = balance_nano + 4, granted_before_nano = 4 WHERE id = 'acct_a'"],
-        [Violation(GRANTED_IS_PART, "acct_a", -4)],
+        ["UPDATE accounts SET granted_nano = balance_nano + 4 WHERE id = 'acct_a'"],
+        [Violation(GRANTED_IS_SUM, "acct_a", 4), Violation(GRANTED_IS_PART, "acct_a", -4)],
     ),
     "negative granted credit": (
-        ["UPDATE accounts SET granted_nano = -4, granted_before_nano = -4 WHERE id = 'acct_b'"],
-        [Violation(GRANTED_IS_PART, "acct_b", 4)],
+        ["UPDATE accounts SET granted_nano = -4 WHERE id = 'acct_b'"],
+        [Violation(GRANTED_IS_SUM, "acct_b", -4), Violation(GRANTED_IS_PART, "acct_b", 4)],
     ),
 }
 MONTH = """
@@ -221,10 +195,6 @@ BROKEN |= {
     ),
     "a closed month without its balances": ([MONTH.format("09", 0, 1, 0, 7)], [Violation(MONTH_IS_SUM, "2026-09", 7)]),
 }
-SPENT_BEFORE = [  # by a process of the release before, which does not count granted credit
-    NEW_ENTRY + "('acct_a', 'correction', -7, NULL, '', 0)",
-    PAY_7,
-]
 BROKEN_CAPS = {
     "a cap that has spent more than its key": (
         ["UPDATE caps SET spent_nano = spent_nano + 5 WHERE key_id = 'key_a'"],
@@ -294,7 +264,7 @@ async def test_an_empty_store_has_no_findings(store: Store) -> None:
 async def test_a_store_in_use_has_no_findings(used: Store) -> None:
     """Settled, released and running requests are sound, and are counted."""
     assert await findings(used) == []
-    assert await audit.count(used) == AuditCounts(accounts=2, entries=2, requests=2, reserves=1, unpriced=0)
+    assert await audit.count(used) == AuditCounts(accounts=2, entries=2, requests=2, reserves=1)
 
 
 async def test_each_broken_rule_is_found_and_nothing_else(used: Store) -> None:
@@ -302,18 +272,6 @@ async def test_each_broken_rule_is_found_and_nothing_else(used: Store) -> None:
     for name, (statements, expected) in BROKEN.items():
         assert await found_after(used, statements) == expected, name
     assert await findings(used) == []
-
-
-async def test_what_the_release_before_spent_of_granted_credit_is_no_finding(used: Store) -> None:
-    """Its entry does not say what was granted; the next charge takes as much more of the granted credit."""
-    await run_sql(used, *SPENT_BEFORE)
-    assert await findings(used) == []
-    await take(used, make_hold("next"))
-    await finish(used, make_hold("next"), Usage(100, 7))
-    assert await findings(used) == []
-    account = await accounts.get(used, "acct_a")
-    assert account
-    assert account.granted_nano == account.balance_nano == DOLLAR_NANO - 2 * 1210 - 7
 
 
 async def test_each_broken_rule_of_caps_is_found_and_nothing_else(capped: Store) -> None:
@@ -343,8 +301,8 @@ async def test_a_second_charge_is_found(used: Store) -> None:
     await run_sql(
         used,
         "DROP INDEX uq_entries_charge",
-        NEW_ENTRY + "('acct_a', 'charge', -1210, 'settled', '', 0)",
-        "UPDATE accounts SET balance_nano = balance_nano - 1210 WHERE id = 'acct_a'",
+        NEW_ENTRY + "('acct_a', 'charge', -1210, 'settled', '', 0, -1210, NULL)",
+        PAY.format(1210),
     )
     assert await findings(used) == [Violation(CHARGED_ONCE, "settled", 2)]
 
@@ -372,12 +330,6 @@ async def test_a_key_that_was_charged_twice_is_found(store: Store, apart_ms: int
     assert await findings(store) == ([Violation(KEY_IS_CHARGED_ONCE, "r2", 1210)] if is_found else [])
 
 
-async def test_requests_of_an_earlier_release_are_counted(used: Store) -> None:
-    """Their prices are not known: their charges are not recomputed, and nothing is found in them."""
-    await run_sql(used, "UPDATE usage SET input_nano = NULL, cached_tokens = 3 WHERE completion_id = 'settled'")
-    assert (await findings(used), (await audit.count(used)).unpriced) == ([], 1)
-
-
 async def test_a_hold_that_the_balance_does_not_cover_is_found(used: Store) -> None:
     """Even if the constraint that forbids it is off."""
     balance_nano, held_nano = await money(used)
@@ -389,8 +341,8 @@ async def test_a_hold_that_the_balance_does_not_cover_is_found(used: Store) -> N
     await run_sql(
         used,
         off,
-        NEW_ENTRY + f"('acct_a', 'correction', {-taken_nano}, NULL, '', 0)",
-        f"UPDATE accounts SET balance_nano = balance_nano - {taken_nano} WHERE id = 'acct_a'",
+        NEW_ENTRY + f"('acct_a', 'correction', {-taken_nano}, NULL, '', 0, {-taken_nano}, 'correction')",
+        PAY.format(taken_nano),
         on,
     )
     assert await findings(used) == [Violation(HELD_IS_COVERED, "acct_a", -4)]
@@ -402,7 +354,6 @@ async def test_several_broken_rules_are_all_found(used: Store) -> None:
         "an entry that moved nothing",
         "credit without any entry",
         "too much is held",
-        "an ended hold of the release before without its metering row",
         "a metering row that says more than was charged",
     )
     await run_sql(used, *(statement for name in named for statement in BROKEN[name][0]))

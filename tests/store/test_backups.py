@@ -1,5 +1,6 @@
 """Copies of a SQLite store before a migration: complete, private, and few."""
 
+import asyncio
 import contextlib
 import sqlite3
 import stat
@@ -10,14 +11,15 @@ import pytest
 
 from cadenza.control.store.copies import back_up_store
 from cadenza.core.errors import ControlError
-from cadenza.store.migrate import REVISIONS, migrate
+from cadenza.store.migrate import migrate
 from cadenza.store.sqlite.files import KEPT_MAX, back_up, find_backups
 from cadenza.store.sqlite.store import SqliteStore
+from tests.cli.program import run
+from tests.next_release import HEAD, next_release
 from tests.postgres import Postgres
 from tests.store.moves import postgres_store
 from tests.store.rows import run_sql
 
-OLD = REVISIONS[-2]
 OTHERS = ("cadenza.db.backup", "cadenza.db.backup-0001-yesterday", "other.db.backup-0001-20260101T000000.000Z")
 
 
@@ -46,26 +48,26 @@ def test_a_copy_that_fails_leaves_nothing(tmp_path: Path) -> None:
     source = sqlite3.connect(database)
     source.close()
     with pytest.raises(sqlite3.ProgrammingError):
-        back_up(source, database, OLD)
+        back_up(source, database, HEAD)
     assert find_backups(database) == []
     assert not list(tmp_path.glob("*.partial"))
 
 
-async def test_a_migration_copies_what_was_committed(tmp_path: Path) -> None:
+async def test_a_migration_copies_what_was_committed(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The copy has every row that was committed before the migration, and its own schema."""
     store = SqliteStore(tmp_path / "cadenza.db")
-    await store.upgrade(OLD)
+    await migrate(store)
     await run_sql(
         store,
         "INSERT INTO accounts (id, email, password_hash, created_at) VALUES ('acct_a', 'a@example.org', 'hash', 1)",
     )
-    copies = list[Path]()
-    assert await migrate(store, copies.append) == REVISIONS[-1]
-    [copy] = copies
-    assert find_backups(store.path) == [copy]
+    (tmp_path / "cadenza.toml").write_text('[store]\nurl = "sqlite:///./cadenza.db"\n')
+    done = await asyncio.to_thread(run, tmp_path, "migrate", **next_release(tmp_path_factory.mktemp("next")))
+    [copy] = find_backups(store.path)
+    assert (done.returncode, str(copy) in done.stderr) == (0, True), done
     with contextlib.closing(sqlite3.connect(copy)) as connection:
         assert connection.execute("SELECT email FROM accounts").fetchall() == [("a@example.org",)]
-        assert connection.execute("SELECT version_num FROM schema_revision").fetchall() == [(OLD,)]
+        assert connection.execute("SELECT revision FROM schema_version").fetchall() == [(HEAD,)]
     await store.close()
 
 

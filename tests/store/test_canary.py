@@ -271,7 +271,7 @@ async def test_counts_that_cannot_be_read_do_not_end_the_task(store: Store) -> N
     await process.look()
     [line] = [json.loads(line) for line in process.log.getvalue().splitlines()]
     assert (line["event"], line["class_id"]) == ("a canary cannot be followed", CLASS)
-    assert "cadenza classes rollback forte" in line["reason"]
+    assert "cadenza class rollback forte" in line["reason"]
     await store.transact(lambda tx: class_versions.set_canary(tx, CLASS, new_canary()))
     for name in [f"acct_{number}" for number in range(600)]:
         process.serve(name)

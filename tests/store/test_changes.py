@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cadenza.control.keys import KeyChange, KeyLimits, KeyOrder, change_key, create_key, revoke_key
+from cadenza.control.keys import KeyChange, KeyOrder, change_key, create_key, revoke_key
 from cadenza.control.money.credit import give_credit
 from cadenza.control.operator import announce_reload
 from cadenza.core.errors import ControlError
@@ -21,10 +21,10 @@ EMAIL = "acct_a@example.org"
 Command = Callable[[Store], Awaitable[object]]
 COMMANDS: dict[str, Command] = {
     "key create": lambda store: create_key(store, EMAIL, KeyOrder(), NOW_MS),
-    "key limit": lambda store: change_key(store, "key_a", KeyChange(limits=KeyLimits(1.0, 1)), NOW_MS),
+    "key limit": lambda store: change_key(store, "key_a", KeyChange(requests_per_second=1.0, burst=1), NOW_MS),
     "key revoke": lambda store: revoke_key(store, "key_a", NOW_MS),
     "account credit": lambda store: give_credit(store, EMAIL, 1, "", NOW_MS),
-    "classes reload": announce_reload,
+    "class reload": announce_reload,
 }
 
 

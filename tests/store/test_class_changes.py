@@ -12,7 +12,9 @@ from cadenza.control.classes import (
     PromotionOrder,
     RollbackOrder,
     Seen,
+    ShareAccounts,
     adopt,
+    count_share,
     get_pair,
     get_situation,
     hand_back,
@@ -21,12 +23,13 @@ from cadenza.control.classes import (
     promote,
     roll_back,
 )
-from cadenza.core.classes import ClassState, GateLimits
+from cadenza.core.classes import ClassState, GateLimits, bucket_of
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
 from cadenza.evaluation.verdict import Verdict
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import class_versions, epochs, verdicts
+from cadenza.store.tables import accounts, class_versions, epochs, verdicts
+from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.verdicts import EvaluationRecord
 from tests.store.class_changes import NEW, NOW_MS, OLD, PINNED, RULES, VERSION, PatientStore, forced, main
 from tests.store.forked import forked
@@ -73,6 +76,12 @@ async def force(store: Store, route: Route = NEW, share: int = 100, by: str = "a
     return await promote(store, "forte", RULES, forced(route, share), by, NOW_MS)
 
 
+async def class_state(store: Store) -> ClassState:
+    state = await class_versions.read_state(store, "forte")
+    assert state
+    return state
+
+
 def numbers(state: ClassState) -> tuple[int, int | None, int]:
     return state.version.number, state.candidate.number if state.candidate else None, state.share
 
@@ -99,7 +108,7 @@ async def test_a_candidate_that_passes_is_promoted(seeded: Store) -> None:
         ({"suite_digest": b"x" * 32, "suite": "mine"}, "by the suite 'mine' or by another state of it"),
         ({"candidate_digest": b"x" * 32}, "settings of the route acme/huge have changed"),
         ({"result": None, "state": "running"}, "verdict-1 of acme/huge has not ended"),
-        ({"ended_at": NOW_MS - 20 * DAY_MS}, "is 20.0 days old, 6.0 more than max_age_days allows"),
+        ({"ended_at": NOW_MS - 20 * DAY_MS}, "is 20.0 days old, 6.0 more than the gate allows"),
     ],
 )
 async def test_another_verdict_is_not_enough(seeded: Store, fields: dict[str, Any], expected: str) -> None:
@@ -107,7 +116,7 @@ async def test_another_verdict_is_not_enough(seeded: Store, fields: dict[str, An
     await add_verdict(seeded, **fields)
     with pytest.raises(ControlError, match=expected) as caught:
         await promote(seeded, "forte", RULES, ORDER, "ann", NOW_MS)
-    assert "Run 'cadenza classes evaluate forte --candidate acme/huge'." in str(caught.value)
+    assert "Run 'cadenza class evaluate forte --candidate acme/huge'." in str(caught.value)
     assert len(await list_versions(seeded, "forte")) == 1
 
 
@@ -164,7 +173,7 @@ async def test_the_incumbent_is_not_promoted(seeded: Store) -> None:
 async def test_a_pinned_class_is_adopted_first(seeded: Store) -> None:
     """Promotion and rollback of what the config pins name its line, even with force; after adoption they work."""
     for _ in range(2):
-        with pytest.raises(ControlError, match=r"cadenza\.toml, line 3.*cadenza classes adopt forte"):
+        with pytest.raises(ControlError, match=r"cadenza\.toml, line 3.*cadenza class adopt forte"):
             await promote(seeded, "forte", PINNED, forced(), "ann", NOW_MS)
         with pytest.raises(ControlError, match="pins"):
             await roll_back(seeded, "forte", PINNED, RollbackOrder(), "ann", NOW_MS)
@@ -193,6 +202,33 @@ async def test_a_canary_begins_and_is_rolled_back(seeded: Store) -> None:
     )
 
 
+async def add_accounts(store: Store, count: int) -> list[str]:
+    """Accounts of which the last is suspended. The ids of the others."""
+    made = [Account(f"acct_{number}", f"{number}@example.com", "forte", 0, 0, NOW_MS) for number in range(count)]
+    made[-1] = msgspec.structs.replace(made[-1], suspended_at=NOW_MS)
+
+    def add(tx: Transaction) -> None:
+        for one in made:
+            accounts.add(tx, one, "")
+
+    await store.transact(add)
+    return [one.id for one in made[:-1]]
+
+
+async def test_a_canary_says_how_many_accounts_its_share_has(seeded: Store) -> None:
+    """It is the number of active accounts that the candidate serves; of very many accounts it is an estimate."""
+    assert await count_share(seeded, await class_state(seeded)) is None
+    ids = await add_accounts(seeded, 61)
+    state = await force(seeded, share=25)
+    served = sum(bucket_of(one, "forte", 2) < 2_500 for one in ids)
+    situation = await get_situation(seeded, "forte", RULES)
+    assert situation.share_accounts == await count_share(seeded, state) == ShareAccounts(served, 60, is_exact=True)
+    assert ("share", f"{served} of 60 active accounts") in situation.canary_numbers
+    assert await count_share(seeded, state, 59) == ShareAccounts(15, 60, is_exact=False)
+    assert str(ShareAccounts(0, 12, is_exact=True)) == "none of 12 active accounts"
+    assert str(ShareAccounts(400, 8_000, is_exact=False)) == "about 400 of 8,000 active accounts"
+
+
 async def test_a_rollback_goes_to_what_was_served(seeded: Store) -> None:
     """Not to the candidate of a canary that failed; a second rollback needs a number."""
     await force(seeded, share=5)
@@ -209,6 +245,49 @@ async def test_a_rollback_goes_to_what_was_served(seeded: Store) -> None:
     assert (await roll_back(seeded, "forte", RULES, RollbackOrder(to=3), "ann", NOW_MS)).version.routes == (THIRD,)
 
 
+async def test_the_same_candidate_has_one_version(seeded: Store) -> None:
+    """Promoted again with the same routes and character it keeps its number; another setting makes a new version."""
+    await force(seeded, share=5)
+    await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+    assert numbers(await force(seeded, share=5)) == (1, 2, 5)
+    await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+    assert numbers(await force(seeded)) == (2, None, 0)
+    assert numbers(await force(seeded, THIRD)) == (3, None, 0)
+    assert numbers(await force(seeded)) == (2, None, 0)
+    assert [one.detail for one in (await list_history(seeded, "forte"))[:1]] == [
+        "version 2 instead of 3: acme/huge; FORCED past the gate: a test"
+    ]
+    assert numbers(await force(seeded, OLD)) == (1, None, 0), "a version of the config, too"
+    assert numbers(await force(seeded, msgspec.structs.replace(NEW, weight=3, max_output_tokens=100)))[0] == 4
+    assert [one.number for one in await list_versions(seeded, "forte")] == [4, 3, 2, 1]
+
+
+async def test_a_first_promotion_to_what_the_config_once_said_is_a_version(seeded: Store) -> None:
+    """The store decides about a class since its first promotion, so that one is recorded even if it has a twin."""
+
+    def configure(tx: Transaction) -> None:
+        state = class_versions.get_state(tx, "forte")
+        assert state
+        third = class_versions.add(tx, msgspec.structs.replace(VERSION, routes=(THIRD,)))
+        assert class_versions.change_state(tx, state.serving(third), NOW_MS)
+
+    await seeded.transact(configure)
+    state = await force(seeded, OLD)
+    assert (numbers(state), state.was_promoted) == ((3, None, 0), True)
+
+
+async def test_a_promotion_to_an_older_number_can_be_rolled_back(seeded: Store) -> None:
+    """Only a rollback is not rolled back without a number, whatever the numbers of the versions are."""
+    await force(seeded)
+    await force(seeded, THIRD)
+    assert numbers(await force(seeded)) == (2, None, 0)
+    await force(seeded, THIRD)
+    assert numbers(await force(seeded))[0] == 2
+    assert numbers(await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS))[0] == 3
+    with pytest.raises(ControlError, match=r"rolled back to version 3 already.*--to NUMBER"):
+        await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+
+
 async def test_a_rollback_does_not_serve_the_candidate_of_a_canary_that_failed(seeded: Store) -> None:
     """It needs a promotion, and so its gate, whatever is served meanwhile. Versions that were served do not."""
     await force(seeded, share=5)
@@ -216,7 +295,7 @@ async def test_a_rollback_does_not_serve_the_candidate_of_a_canary_that_failed(s
     with pytest.raises(ControlError, match=r"newer than version 1.*promote forte --candidate acme/huge"):
         await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), "ann", NOW_MS)
     await force(seeded, THIRD)
-    await force(seeded)
+    await force(seeded, msgspec.structs.replace(THIRD, context_tokens=4000))
     with pytest.raises(ControlError, match=r"Version 2 .*never served every.*promote forte --candidate acme/huge"):
         await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), "ann", NOW_MS)
     for number in (3, 1):
@@ -227,7 +306,7 @@ async def test_the_built_in_default_decides_until_a_promotion(seeded: Store) -> 
     """A class that the config does not pin, and that is not adopted, is the store's only after that."""
     assert (await get_situation(seeded, "forte", RULES)).is_built_in
     await force(seeded, share=5)
-    assert ("accounts", "none yet") in (await get_situation(seeded, "forte", RULES)).canary_numbers
+    assert ("accounts seen", "none yet") in (await get_situation(seeded, "forte", RULES)).canary_numbers
     await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
     await force(seeded)
     assert not (await get_situation(seeded, "forte", RULES)).is_built_in
@@ -251,7 +330,7 @@ async def test_of_two_operators_one_wins(seeded: Store) -> None:
     [lost] = [one for one in ended if isinstance(one, ControlError)]
     [won] = [one for one in ended if isinstance(one, ClassState)]
     assert str(lost).startswith(f"'forte' has changed meanwhile, so nothing was done. {won.version.actor}, 2027-")
-    assert "cadenza classes show forte" in str(lost)
+    assert "cadenza class show forte" in str(lost)
     assert [one.number for one in await list_versions(seeded, "forte")] == [2, 1]
 
 

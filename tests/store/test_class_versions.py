@@ -193,7 +193,7 @@ async def test_a_missing_provider_is_named(store: Store, share: int) -> None:
     await switch(store, route=OTHER, share=share)
     mezzo = ClassVersion(class_id="mezzo", routes=(LARGE,), character="")
     given = {**configured(), "mezzo": ConfiguredClass(mezzo, is_pinned=True)}
-    with pytest.raises(ControlError, match=r"needs the provider 'other'.*'cadenza classes rollback forte'"):
+    with pytest.raises(ControlError, match=r"needs the provider 'other'.*'cadenza class rollback forte'"):
         await resolve(store, given, {"acme": "contract"}, 3)
     assert [state.version.class_id for state in await class_versions.read_states(store)] == ["forte"]
 

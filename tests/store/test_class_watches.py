@@ -35,7 +35,7 @@ class ScriptedModel:
 
     def __init__(self) -> None:
         self.score, self.tokens, self.first_ms, self.stops, self.fault = 1.0, 50, 300.0, "ok", ""
-        self.asked, self.left_nano = 0, list[int]()
+        self.asked, self.left_nano, self.lost = 0, list[int](), 0
         self.hold = asyncio.Event()
         self.hold.set()
         self.begun = asyncio.Event()
@@ -49,7 +49,7 @@ class ScriptedModel:
                 case_number=number,
                 run=1,
                 side="incumbent",
-                score=0.0 if self.fault else self.score,
+                score=0.0 if self.fault or number <= self.lost else self.score,
                 completion_tokens=self.tokens,
                 first_token_ms=self.first_ms,
                 fault=self.fault,
@@ -123,12 +123,49 @@ async def test_silent_change(store: Store, watched: WatchedClass) -> None:
         assert worse.result
         assert [one.measure for one in worse.result.drifts] == ["score"]
     assert await drifts(store) == [
-        "score: 1.000 -> 0.000; of 24 cases 24 are worse and 0 better, by chance with a probability of 1e-07"
+        "score: 1.000 -> 0.000; of 24 cases 24 are worse and 0 better, by chance with a probability of 2e-07"
     ]
     model.score = 1.0
     better = await watch(store, model, watched)
     assert better.result
     assert better.result.drifts == ()
+
+
+async def test_a_drop_that_stays_is_suspected_and_then_drift(store: Store, watched: WatchedClass) -> None:
+    """Nine of 24 cases that stay lost are too few for one watch and enough for two; the numbers are always shown."""
+    model = ScriptedModel()
+    await watch(store, model, watched)
+    model.lost = 9
+    first, second = await watch(store, model, watched), await watch(store, model, watched)
+    assert first.result
+    assert second.result
+    assert (first.result.finding, first.result.drifts, first.result.suspected) == ("suspect", (), ("score",))
+    assert first.result.comparison.startswith("1.000 -> 0.625; of 24 cases 9 are worse and 0 better")
+    assert (second.result.finding, [one.measure for one in second.result.drifts]) == ("drift", ["score"])
+    [event] = await drifts(store)
+    assert event == (
+        "score: 1.000 -> 0.625; of 24 cases 9 are worse and 0 better, "
+        "by chance with a probability of 0.0002 over the last 2 watches"
+    )
+    model.lost = 0
+    third = await watch(store, model, watched)
+    assert third.result
+    assert third.result.finding == "steady", "the watches of the drop do not outlast it"
+
+
+async def test_a_new_reference_begins_a_new_pool(store: Store, watched: WatchedClass) -> None:
+    """Watches from before an accepted change, and of another suite, are not pooled with those after it."""
+    model = ScriptedModel()
+    await watch(store, model, watched)
+    model.lost = 10
+    for _ in range(3):
+        await watch(store, model, watched)
+    model.lost = 0
+    await Watches(store, model, make_log(io.StringIO())).watch(watched, as_reference=True)
+    model.lost = 10
+    after = await watch(store, model, watched)
+    assert after.result
+    assert after.result.finding == "suspect"
 
 
 async def test_other_measures(store: Store, watched: WatchedClass) -> None:
@@ -316,7 +353,7 @@ async def test_suite_that_cannot_be_used(store: Store, watched: WatchedClass, tm
     assert watched.suite
     dear.write_text(watched.suite.read_text().replace('"is_cheap": true', '"is_cheap": false'))
     watching = Watches(store, ScriptedModel(), make_log(io.StringIO()))
-    with pytest.raises(ControlError, match=r"has mistakes: 1. Run 'cadenza classes suite check") as error:
+    with pytest.raises(ControlError, match=r"has mistakes: 1. Run 'cadenza class suite check") as error:
         await watching.watch(msgspec.structs.replace(watched, suite=broken))
     assert SECRET not in str(error.value)
     with pytest.raises(ControlError, match=r"dear.jsonl has no cheap cases"):

@@ -7,17 +7,12 @@ from collections.abc import AsyncIterator, Iterator
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from cadenza.audit.needles import Needles
-from cadenza.audit.search import Searched
-from cadenza.audit.servers import (
-    POSTGRES_LOG,
-    POSTGRES_PAGES,
-    POSTGRES_TABLES,
-    POSTGRES_VIEWS,
-    POSTGRES_WAL,
-    search_postgres,
-)
+from cadenza.retention.canaries import CanarySet
+from cadenza.retention.places import search_server
+from cadenza.retention.search import PlaceSearch
+from cadenza.store.contents import POSTGRES_LOG, POSTGRES_PAGES, POSTGRES_TABLES, POSTGRES_VIEWS, POSTGRES_WAL
 from cadenza.store.postgres.connection import Connection
+from cadenza.store.postgres.contents import all_contents
 from tests.postgres import OWNER, Postgres
 
 
@@ -34,27 +29,37 @@ async def connection(url: str) -> AsyncIterator[Connection]:
     await connection.close()
 
 
-def found_in(results: list[Searched]) -> set[tuple[str, str, str, str]]:
-    """Needle, place, column or view, and form. The names of files are numbers."""
-    hits = [hit for searched in results for hit in searched.hits]
-    return {(hit.needle, hit.place, hit.where if hit.place != POSTGRES_PAGES else "", hit.form) for hit in hits}
+AGE_S = 10.0
+
+
+async def search_postgres(canaries: CanarySet, url: str) -> list[PlaceSearch]:
+    return await search_server(canaries, all_contents(url, AGE_S))
+
+
+def found_in(results: list[PlaceSearch]) -> set[tuple[str, str, str, str]]:
+    """Canary, place, column or view, and form. The names of files are numbers."""
+    return {
+        (hit.canary, search.place, hit.where if search.place != POSTGRES_PAGES else "", hit.form)
+        for search in results
+        for hit in search.hits
+    }
 
 
 async def test_a_clean_postgres_has_no_hits(url: str) -> None:
     """A new database is searched whole: tables, statistics, log, write-ahead log and files."""
-    needles = Needles()
-    needles.make("a user message")
-    results = await search_postgres(needles, url)
-    assert [searched.hits for searched in results] == [[]] * 5
+    canaries = CanarySet()
+    canaries.make("a user message")
+    results = await search_postgres(canaries, url)
+    assert [dict(searched.hits) for searched in results] == [{}] * 5
     assert all(searched.size_bytes > 0 for searched in results if searched.place != POSTGRES_LOG)
-    assert [len(searched.skipped) for searched in results] == [0, 0, 0, 0, 1]  # the last one is always said
+    assert [searched.place for searched in results if searched.skipped] == [POSTGRES_PAGES]
 
 
 async def test_leaks_in_postgres_are_found(url: str, connection: Connection) -> None:
     """A jsonb, a compressed blob, statistics, a failed statement in the log and a deleted row."""
-    needles = Needles()
+    canaries = CanarySet()
     jsonb, blob, deleted, logged, sampled = (
-        needles.make(name) for name in ("jsonb", "blob", "deleted", "logged", "sampled")
+        canaries.make(name) for name in ("jsonb", "blob", "deleted", "logged", "sampled")
     )
     await connection.execute("CREATE TABLE leaks (note text, data jsonb, packed bytea)")
     insert = "INSERT INTO leaks VALUES ($1, $2, $3)"
@@ -68,24 +73,24 @@ async def test_leaks_in_postgres_are_found(url: str, connection: Connection) -> 
     await connection.execute(insert, None, json.dumps({"content": jsonb.text}), gzip.compress(blob.text.encode()))
     with pytest.raises(asyncpg.UndefinedTableError):
         await connection.execute(f"SELECT * FROM none WHERE text = '{logged.word}'")
-    found = found_in(await search_postgres(needles, url))
+    found = found_in(await search_postgres(canaries, url))
     assert {
         ("jsonb", POSTGRES_TABLES, "public.leaks.data", "plain"),
         ("blob", POSTGRES_TABLES, "public.leaks.packed", "plain in gzip"),
         ("sampled", POSTGRES_VIEWS, "pg_stats", "plain"),
         ("logged", POSTGRES_LOG, "standard error of the server", "plain"),
     } <= found
-    assert {place for needle, place, *_ in found if needle == "deleted"} & {POSTGRES_WAL, POSTGRES_PAGES}
-    assert not {needle for needle, place, *_ in found if place == POSTGRES_TABLES} & {"deleted", "sampled"}
+    assert {place for canary, place, *_ in found if canary == "deleted"} & {POSTGRES_WAL, POSTGRES_PAGES}
+    assert not {canary for canary, place, *_ in found if place == POSTGRES_TABLES} & {"deleted", "sampled"}
 
 
 async def test_what_a_role_may_not_read_is_said(url: str, connection: Connection) -> None:
     """A role without rights searches what it can, and the other places are listed with the reason."""
     await connection.execute("CREATE ROLE auditor LOGIN; CREATE TABLE private (text text)")
     try:
-        results = await search_postgres(Needles(), url.replace(f"{OWNER}@", "auditor@"))
+        results = await search_postgres(CanarySet(), url.replace(f"{OWNER}@", "auditor@"))
     finally:
         await connection.execute("DROP ROLE auditor")
     assert all(searched.skipped for searched in results)
-    assert "public.accounts" in results[0].skipped[0]
-    assert all("superuser" in searched.skipped[0] for searched in results[2:])
+    assert "public.access_tokens" in results[0].skipped[0]
+    assert all("superuser" in searched.skipped[0] for searched in results)

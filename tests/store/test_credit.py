@@ -218,6 +218,8 @@ async def test_the_owner_chooses_what_is_low(store: Store) -> None:
     watcher = LowBalanceNotices(store, mailbox.send, make_log(), None)
     await set_low_balance(store, "acct_a", 0, EMAIL, NOW_MS)
     assert await watcher.look(NOW_MS) == 0
+    await set_low_balance(store, "acct_a", (await money(store))[0], EMAIL, NOW_MS)
+    assert await watcher.look(NOW_MS) == 0, "it is not below the balance"
     await set_low_balance(store, "acct_a", DOLLAR_NANO, EMAIL, NOW_MS)
     assert await watcher.look(NOW_MS) == 1
     with pytest.raises(ControlError):

@@ -15,8 +15,9 @@ from cadenza.control.money.payments import start_payment as begin
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.ledger import audit, credit
+from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.rules import Held, Hold, Insufficient
-from cadenza.store.schema import entries
+from cadenza.store.schema import debts, entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
 from cadenza.store.tables.audit_events import list_newest
@@ -59,7 +60,8 @@ async def tell(store: Store, fact: Fact, event: str) -> None:
 async def pay_ten(store: Store) -> None:
     """An account that has paid 10.00 dollars by card."""
     await fund(store, 0)
-    await begin(store, Till(), Payer("acct_a", "acct_a@example.org", "https://c.example"), TEN_NANO, NOW_MS)
+    payer = Payer("acct_a", "acct_a@example.org", "https://c.example")
+    await begin(store, Till(), payer, TEN_NANO, payer.email, NOW_MS)
     await tell(store, Paid(TEN_NANO), "evt_paid")
 
 
@@ -166,8 +168,21 @@ async def test_a_lost_dispute_takes_its_debt_once(store: Store) -> None:
     assert await cents(store) == (1000, 1000, 1000)
 
 
+async def test_the_oldest_debt_is_paid_first(store: Store) -> None:
+    """Two debts of the same moment, and credit that pays for one and a half: the first is paid, the second in part."""
+    await fund(store, 0)
+    for name in ("first", "second"):
+        move = CreditMove("acct_a", "correction", 40 * CENT_NANO, name, NOW_MS, name)
+        await store.transact(lambda tx, move=move: credit.take(tx, move))  # type: ignore[misc]
+    for amount, left in ((10, (30, 40)), (50, (0, 20))):
+        await store.transact(lambda tx, nano=amount * CENT_NANO: credit.grant(tx, "acct_a", nano, "", NOW_MS))  # type: ignore[misc]
+        found = {row.source: row.left_nano // CENT_NANO for row in await rows_of(store, debts)}
+        assert found == dict(zip(("first", "second"), left, strict=True))
+    assert await cents(store) == (0, 0, 20)
+
+
 async def test_free_credit_beside_a_debt_pays_it_with_the_next_move(store: Store) -> None:
-    """A process of the release before frees credit and pays no debt: the next move of the account does."""
+    """However it came to be free, the next move of the account pays the debt with it."""
     await pay_ten(store)
     await take(store, hold_of("r1"))
     await tell(store, REFUNDED, "evt_refund")

@@ -17,6 +17,7 @@ from cadenza.store import schema
 from cadenza.store.schema import accounts, entries, metadata, usage
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store, StoreRefused
+from cadenza.store.table_parts import MEANING, WhenErased
 from cadenza.store.tables import audit_events, keys
 from cadenza.store.tables.audit_events import AuditEvent
 from tests.migrated import checkpointed_bytes
@@ -31,15 +32,21 @@ DIGEST = b"d" * 32
 LATER_MS = NOW_MS + 1000
 
 ERASED_WHOLE = {"sessions", "access_tokens", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency"}
-ERASED_WHOLE |= {"buyers", "request_details"}
-KEPT_WITHOUT_A_NAME = {"accounts", "keys", "acts"}
+ERASED_WHOLE |= {"request_details"}
+KEPT_WITHOUT_A_NAME = {"accounts", "keys", "audit_events"}
+OVERWRITTEN = {
+    "accounts": "email password_hash preferred_class is_operator suspended_at verified_at theme uses_search "
+    "uses_memory low_balance_nano low_noticed_at note_count erased_at shows_cost erasing_email",
+    "keys": "name prefix digest revoked_at last_used_at",
+    "audit_events": "actor detail",
+    "usage": "idempotency_digest",
+}
 KEPT = {
     "closed_balances",
     "credit_lots",
     "entries",
     "usage",
     "usage_days",
-    "holds",
     "marks",
     "reserves",
     "caps",
@@ -47,7 +54,6 @@ KEPT = {
     "vouchers",
     "payments",
     "debts",
-    "documents",
 }
 OF_CLASSES = {"class_versions", "class_states", "verdicts", "verdict_scores", "price_changes"}
 OF_NOBODY = OF_CLASSES | {
@@ -56,7 +62,6 @@ OF_NOBODY = OF_CLASSES | {
     "site_secrets",
     "payment_events",
     "command_references",
-    "document_counters",
     "upstream_attempts",
     "closed_months",
     "retention",
@@ -74,7 +79,6 @@ def personal_rows(account: str, blob: str) -> list[str]:
         f"INSERT INTO recovery_codes VALUES ('{account}', {blob})",
         f"INSERT INTO passkeys VALUES ({blob}, '{account}', '{SECRET}', {blob}, 1, 1, NULL)",
         f"INSERT INTO idempotency VALUES ('{account}', {blob}, 'c', 'r', 1, NULL)",
-        f"INSERT INTO buyers VALUES ('{account}', '{SECRET}', '{SECRET}', '{SECRET}')",
         f"""INSERT INTO request_details (request_id, account_id, key_id, endpoint, class_id, provider, model, status,
         cause, fault, is_charged, ended_at, duration_ms, steps)
         VALUES ('{SECRET}', '{account}', 'k', 'chat', '', '', '', 400, '', '', false, 1, 1, '[]')""",
@@ -137,6 +141,15 @@ def test_every_table_is_considered() -> None:
     assert named - ERASED_WHOLE - KEPT_WITHOUT_A_NAME - KEPT == set()
 
 
+def test_what_is_overwritten() -> None:
+    """The schema erases these columns, and no others, in rows that stay."""
+    columns = [column for table in metadata.sorted_tables for column in table.c if MEANING in column.info]
+    erased = [column for column in columns if column.info[MEANING].erased is not WhenErased.KEPT]
+    assert sorted(map(str, erased)) == sorted(
+        f"{name}.{one}" for name in OVERWRITTEN for one in OVERWRITTEN[name].split()
+    )
+
+
 async def test_nothing_personal_remains(filled: Store) -> None:
     """No table has the address, an earlier one, a name, a note or a digest of the account any more."""
     digests = [bytes(row.digest) for row in await rows_of(filled, schema.keys) if row.account_id == OWNER]
@@ -177,8 +190,8 @@ async def test_others_keep_what_is_theirs(filled: Store) -> None:
     before = await table_of(filled, OTHER)
     await erase(filled)
     after = await table_of(filled, OTHER)
-    assert {name for name in before if before[name] != after[name]} == {"acts"}
-    assert [row.actor for row in after["acts"] if row.act == "account.class"] == [OWNER]  # type: ignore[attr-defined]
+    assert {name for name in before if before[name] != after[name]} == {"audit_events"}
+    assert [row.actor for row in after["audit_events"] if row.event == "account.class"] == [OWNER]  # type: ignore[attr-defined]
 
 
 async def test_the_audit_log_still_tells_what_was_done(filled: Store) -> None:
@@ -200,13 +213,13 @@ async def test_the_audit_log_still_tells_what_was_done(filled: Store) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE acts SET detail = '' WHERE account_id = 'acct_b'",
-        "UPDATE acts SET actor = 'acct_b' WHERE account_id = 'acct_b'",
-        "UPDATE acts SET actor = 'somebody' WHERE account_id = 'acct_a'",
-        "UPDATE acts SET detail = 'something' WHERE account_id = 'acct_a'",
-        "UPDATE acts SET at = 0 WHERE account_id = 'acct_a'",
-        "UPDATE acts SET account_id = NULL WHERE account_id = 'acct_a'",
-        "DELETE FROM acts WHERE account_id = 'acct_a'",
+        "UPDATE audit_events SET detail = '' WHERE account_id = 'acct_b'",
+        "UPDATE audit_events SET actor = 'acct_b' WHERE account_id = 'acct_b'",
+        "UPDATE audit_events SET actor = 'somebody' WHERE account_id = 'acct_a'",
+        "UPDATE audit_events SET detail = 'something' WHERE account_id = 'acct_a'",
+        "UPDATE audit_events SET at = 0 WHERE account_id = 'acct_a'",
+        "UPDATE audit_events SET account_id = NULL WHERE account_id = 'acct_a'",
+        "DELETE FROM audit_events WHERE account_id = 'acct_a'",
     ],
 )
 @pytest.mark.parametrize("is_erased", [False, True])

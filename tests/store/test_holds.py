@@ -251,7 +251,7 @@ async def test_the_metering_row_describes_the_request(rich: Store) -> None:
         "short_nano": 0,
         "source": "request",
         "idempotency_digest": b"k" * 32,
-        "version": None,
+        "version": 3,
         "provider_cost_nano": None,
     }
 

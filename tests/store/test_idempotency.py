@@ -3,9 +3,10 @@
 import asyncio
 
 from cadenza.core.records import Usage
+from cadenza.core.spans import DAY_MS
 from cadenza.ledger import credit
 from cadenza.ledger import transaction as ledger
-from cadenza.ledger.rules import IDEMPOTENCY_MS, Held, Insufficient, Repeated
+from cadenza.ledger.rules import Held, Insufficient, Repeated
 from cadenza.store.schema import idempotency
 from cadenza.store.store import Store
 from tests.postgres import Postgres
@@ -63,8 +64,8 @@ async def test_a_used_key_is_found_before_a_hold(store: Store) -> None:
     assert [await found(), await found(key=OTHER_KEY)] == [REPEATED, Repeated("r2", "req-r2")]
     await finish(store, FIRST, Usage(100, 7))
     await finish(store, freed)
-    assert [await found(), await found(after_ms=IDEMPOTENCY_MS - 1)] == [REPEATED] * 2
-    assert [await found(key=OTHER_KEY), await found("acct_b"), await found(after_ms=IDEMPOTENCY_MS)] == [None] * 3
+    assert [await found(), await found(after_ms=DAY_MS - 1)] == [REPEATED] * 2
+    assert [await found(key=OTHER_KEY), await found("acct_b"), await found(after_ms=DAY_MS)] == [None] * 3
 
 
 async def test_keys_belong_to_their_account(store: Store) -> None:
@@ -88,9 +89,9 @@ async def test_a_late_release_leaves_the_key_of_the_next_request(store: Store) -
     """A request that ends a day later does not free the key that another one has used since."""
     await fund(store, DOLLAR_NANO)
     await take(store, FIRST)
-    await take(store, make_hold("r2", key=KEY, started_at=NOW_MS + IDEMPOTENCY_MS))
+    await take(store, make_hold("r2", key=KEY, started_at=NOW_MS + DAY_MS))
     await finish(store, FIRST)
-    later = make_hold("r3", key=KEY, started_at=NOW_MS + IDEMPOTENCY_MS + 1)
+    later = make_hold("r3", key=KEY, started_at=NOW_MS + DAY_MS + 1)
     assert await take(store, later) == Repeated("r2", "req-r2")
 
 
@@ -107,11 +108,9 @@ async def test_a_key_is_good_again_after_a_day(store: Store) -> None:
     await fund(store, DOLLAR_NANO)
     await take(store, FIRST)
     await finish(store, FIRST, Usage(100, 7))
-    assert await take(store, make_hold("r2", key=KEY, started_at=NOW_MS + IDEMPOTENCY_MS - 1)) == REPEATED
-    assert isinstance(await take(store, make_hold("r3", key=KEY, started_at=NOW_MS + IDEMPOTENCY_MS)), Held)
-    assert await take(store, make_hold("r4", key=KEY, started_at=NOW_MS + IDEMPOTENCY_MS + 1)) == Repeated(
-        "r3", "req-r3"
-    )
+    assert await take(store, make_hold("r2", key=KEY, started_at=NOW_MS + DAY_MS - 1)) == REPEATED
+    assert isinstance(await take(store, make_hold("r3", key=KEY, started_at=NOW_MS + DAY_MS)), Held)
+    assert await take(store, make_hold("r4", key=KEY, started_at=NOW_MS + DAY_MS + 1)) == Repeated("r3", "req-r3")
 
 
 async def test_insufficient_credit_leaves_no_key(store: Store) -> None:
@@ -128,9 +127,9 @@ async def test_old_keys_are_forgotten(store: Store) -> None:
     await fund(store, DOLLAR_NANO)
     await take(store, FIRST)
     await take(store, make_hold("r2", key=OTHER_KEY, started_at=NOW_MS + 1))
-    await store.transact(lambda tx: ledger.forget_old_keys(tx, NOW_MS + IDEMPOTENCY_MS))
+    await store.transact(lambda tx: ledger.forget_old_keys(tx, NOW_MS + DAY_MS))
     assert await keys_kept(store) == 2
-    await store.transact(lambda tx: ledger.forget_old_keys(tx, NOW_MS + IDEMPOTENCY_MS + 1))
+    await store.transact(lambda tx: ledger.forget_old_keys(tx, NOW_MS + DAY_MS + 1))
     assert await keys_kept(store) == 1
 
 
@@ -166,7 +165,7 @@ async def test_of_two_retries_at_one_moment_one_is_held(postgres: Postgres) -> N
         await take(store, FIRST)
         for name in ("proc_2", "proc_3"):
             await register(store, name)
-        tomorrow = NOW_MS + IDEMPOTENCY_MS
+        tomorrow = NOW_MS + DAY_MS
         async with transaction(url) as other:
             await other.rows("SELECT * FROM accounts FOR UPDATE")
             retries = [

@@ -99,7 +99,10 @@ async def test_a_kept_key_has_its_expiry(command: Store, database: str) -> None:
             assert await one.queries(digest) == sent
         found = await one.key_cache.find(digest)
         assert found
-        assert [keys.state_of(found, NOW_MS + wait_ms) for wait_ms in (9, 10)] == ["active", "expired"]
+        assert [keys.state_of(found.revoked_at, found.expires_at, NOW_MS + wait_ms) for wait_ms in (9, 10)] == [
+            "active",
+            "expired",
+        ]
 
 
 async def test_a_revoked_key_is_live_nowhere(command: Store, database: str) -> None:

@@ -7,49 +7,50 @@ import pytest
 
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, keys
-from cadenza.store.tables.keys import KeyRecord, KeyState, state_of
+from cadenza.store.tables.keys import KeyState, OwnedKey, state_of
 from tests.store.moves import opened
 from tests.store.processes import run_at_once
 from tests.store.rows import NOW_MS, add_account, add_key, run_sql
 
 
-async def find(store: Store, digest: bytes) -> KeyRecord:
-    key = await store.transact(lambda tx: keys.find_by_digest(tx, digest))
-    assert key is not None
+async def find(store: Store, digest: bytes) -> OwnedKey:
+    [key] = await store.transact(lambda tx: keys.find(tx, "digest", digest, NOW_MS))
     return key
 
 
 async def test_a_key_is_found_by_its_digest(store: Store) -> None:
-    """The record has the key, its scopes, its times and the class that its account prefers."""
+    """The record has the key, its scopes, its times and the address of its account."""
     await add_account(store)
     digest = await add_key(store, scopes=("usage", "inference"), expires_at=NOW_MS + 1)
     key = await find(store, digest)
-    assert msgspec.structs.replace(key, prefix="") == KeyRecord(
+    assert msgspec.structs.replace(key, prefix="") == OwnedKey(
         id="key_a",
-        account_id="acct_a",
         name="a name",
         prefix="",
-        scopes=frozenset({"inference", "usage"}),
-        preferred_class="forte",
+        scopes=("inference", "usage"),
+        state="active",
         created_at=NOW_MS,
         expires_at=NOW_MS + 1,
-        revoked_at=None,
         last_used_at=None,
         requests_per_second=None,
         burst=None,
+        cap=None,
+        created_by_token=None,
+        account_id="acct_a",
         email="acct_a@example.org",
+        is_web=False,
     )
 
 
 async def test_no_scopes_means_all_scopes(store: Store) -> None:
     """A key created with no scopes may do everything."""
     await add_account(store)
-    assert (await find(store, await add_key(store))).scopes == {"inference", "models", "usage"}
+    assert (await find(store, await add_key(store))).scopes == ("inference", "models", "usage")
 
 
 async def test_an_unknown_digest_finds_nothing(store: Store) -> None:
     """A digest that was never stored belongs to no key."""
-    assert await store.transact(lambda tx: keys.find_by_digest(tx, b"d" * 32)) is None
+    assert await store.transact(lambda tx: keys.find(tx, "digest", b"d" * 32, NOW_MS)) == []
     assert await keys.look_up(store, b"d" * 32) is None
 
 
@@ -65,9 +66,7 @@ async def test_an_unknown_digest_finds_nothing(store: Store) -> None:
 )
 def test_the_state_of_a_key(expires_at: int | None, revoked_at: int | None, state: KeyState) -> None:
     """A key expires at the very millisecond, and revoked wins over expired."""
-    new = ("key_a", "acct_a", "", "", frozenset[str](), 0, expires_at)
-    key = KeyRecord(*new, preferred_class="forte", revoked_at=revoked_at, last_used_at=None)
-    assert state_of(key, NOW_MS) == state
+    assert state_of(revoked_at, expires_at, NOW_MS) == state
 
 
 async def test_the_first_revocation_stands(store: Store) -> None:
@@ -80,7 +79,9 @@ async def test_the_first_revocation_stands(store: Store) -> None:
         return [keys.revoke(tx, key_id, now_ms) for key_id, now_ms in asked]
 
     assert await store.transact(revoke_three_times) == [True, False, False]
-    assert (await find(store, digest)).revoked_at == NOW_MS
+    found = await keys.look_up(store, digest)
+    assert found
+    assert found.revoked_at == NOW_MS
 
 
 async def test_a_revocation_by_another_process_is_seen_at_once(store: Store, url: str) -> None:
@@ -93,7 +94,7 @@ async def test_a_revocation_by_another_process_is_seen_at_once(store: Store, url
     assert before is not None
     assert after is not None
     assert (before.revoked_at, after.revoked_at) == (None, NOW_MS)
-    assert (await find(store, digest)).revoked_at == NOW_MS
+    assert (await find(store, digest)).state == "revoked"
 
 
 async def test_the_last_use_never_moves_back(store: Store) -> None:
@@ -105,25 +106,23 @@ async def test_the_last_use_never_moves_back(store: Store) -> None:
     assert [(await find(store, digest)).last_used_at for digest in digests] == [8, 9]
 
 
-async def test_keys_are_listed_oldest_first(store: Store) -> None:
-    """An account's keys, and no others, come in the order of their creation."""
+async def test_keys_are_listed_newest_first(store: Store) -> None:
+    """An account's keys, and no others; the last one that was created comes first."""
     await add_account(store)
     await add_account(store, "acct_b")
     await add_key(store, "key_new", created_at=NOW_MS + 1)
     await add_key(store, "key_old")
     await add_key(store, "key_other", account_id="acct_b")
-    assert [key.id for key in await keys.list_for_account(store, "acct_a")] == ["key_old", "key_new"]
+    assert [key.id for key in await keys.list_page(store, "acct_a", NOW_MS)] == ["key_new", "key_old"]
 
 
 async def test_a_key_is_found_by_prefix_or_id(store: Store) -> None:
     """Its whole prefix and its id find it; a part of the prefix does not."""
     await add_account(store)
     key = await find(store, await add_key(store))
-
-    async def find_by(text: str) -> list[KeyRecord]:
-        return await store.transact(lambda tx: keys.find_by_prefix_or_id(tx, text))
-
-    assert [await find_by(text) for text in (key.id, key.prefix, key.prefix[:-1])] == [[key], [key], []]
+    places = (("id", key.id), ("prefix", key.prefix), ("prefix", key.prefix[:-1]))
+    found = [await keys.list_newest(store, column, text, NOW_MS, 9) for column, text in places]
+    assert found == [[key], [key], []]
 
 
 async def test_keys_of_a_suspended_account_are_found_as_revoked(store: Store) -> None:
@@ -137,8 +136,8 @@ async def test_keys_of_a_suspended_account_are_found_as_revoked(store: Store) ->
         found, again = await keys.look_up(store, digest), await keys.look_up(store, revoked)
         assert found
         assert again
-        assert (again.revoked_at, state_of(again, NOW_MS)) == (3, "revoked")
-        states.append((state_of(found, NOW_MS), found.revoked_at))
+        assert (again.revoked_at, state_of(again.revoked_at, again.expires_at, NOW_MS)) == (3, "revoked")
+        states.append((state_of(found.revoked_at, found.expires_at, NOW_MS), found.revoked_at))
     assert states == [("active", None), ("revoked", 7), ("active", None)]
 
 
@@ -154,9 +153,9 @@ async def test_an_account_has_one_key_of_the_web_application(store: Store, url: 
     found = await keys.look_up(store, first)
     assert found is not None
     assert found.principal.scopes == {"inference", "models", "usage"}
-    assert [key.id for key in await keys.list_for_account(store, "acct_a", with_web=True)] == [found.principal.key_id]
-    assert await keys.list_for_account(store, "acct_a") == []
-    assert await store.transact(lambda tx: keys.find_by_prefix_or_id(tx, found.principal.key_id)) == []
+    [web] = await keys.list_newest(store, "account_id", "acct_a", NOW_MS, 9)
+    assert (web.id, web.is_web) == (found.principal.key_id, True)
+    assert await keys.list_page(store, "acct_a", NOW_MS) == []
 
 
 async def test_accounts_are_counted_and_listed_oldest_first(store: Store) -> None:

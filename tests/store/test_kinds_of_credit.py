@@ -3,7 +3,6 @@
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.payments import DisputeClosed, Disputed, Refunded
-from cadenza.control.money.statement import export_ledger
 from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.ledger import audit
@@ -112,29 +111,3 @@ async def test_a_late_end_gives_back_paid_credit_first(store: Store) -> None:
     await register(store)
     await finish(store, hold_of("r1"), Usage(30, 50), is_uncertain=True)
     assert (await newest(store), await split(store)) == (("late-end", 120, 70), (1000, 70))
-
-
-async def test_entries_of_an_earlier_release_have_an_origin_in_the_export(store: Store) -> None:
-    """It follows from their kind, source and note; what they had of granted credit is not known."""
-    await pay_ten(store)
-    old = {
-        "opening": ("grant", "NULL", "opening credit"),
-        "grant": ("grant", "'reference:1'", "opening credit"),
-        "voucher": ("grant", "'vch_1'", "voucher CDZ-1"),
-        "payment": ("grant", "'pay_1'", "card payment"),
-        "correction": ("correction", "'reference:2'", "refund of a card payment"),
-        "erasure": ("correction", "'erasure:acct_a'", ""),
-        "return": ("correction", "'evt_1'", "refund of a card payment"),
-        "dispute": ("correction", "'dp_1'", "disputed card payment"),
-    }
-    for kind, source, note in old.values():
-        await run_sql(
-            store,
-            "INSERT INTO entries (account_id, kind, amount_nano, note, created_at, source)"
-            f" VALUES ('acct_a', '{kind}', 1, '{note}', 0, {source})",
-        )
-    found = [entry async for entry in await export_ledger(store, EMAIL)]
-    assert [(entry["origin"], entry["granted_nano"]) for entry in found] == [
-        ("payment", 0),
-        *((origin, None) for origin in old),
-    ]

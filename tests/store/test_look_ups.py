@@ -36,9 +36,9 @@ class WatchedPostgres(PostgresStore):
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
 
-    async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
+    async def rows(self, statement: Statement, values: Values) -> list[Row]:
         self.queries += 1
-        found = await super().rows(statement, values, is_long=is_long)
+        found = await super().rows(statement, values)
         self.has_begun.set()
         await self.may_go_on.wait()
         return found
@@ -188,4 +188,4 @@ def test_brief_work_changes_no_key() -> None:
     ledger = {"ledger/committer.py", "ledger/marks.py", "ledger/sweeps.py"}
     tables = {"store/tables/attempts.py", "store/tables/request_details.py"}
     last_used = {"store/tables/keys.py"}  # when a key was last used, and nothing else of it
-    assert files == {*ledger, *tables, *last_used, "fleet/presence.py", "gateway/detail_log.py", "store/store.py"}
+    assert files == {*ledger, *tables, *last_used, "fleet/presence.py", "store/store.py"}

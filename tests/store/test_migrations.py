@@ -1,70 +1,36 @@
-"""The migrations: from nothing to the newest schema, by several processes at once, keeping all rows."""
+"""The migrations: from nothing to the newest schema, by processes at once, and the next one beside a process."""
 
-import contextlib
+import asyncio
 import itertools
-import os
-import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy import Connection, create_engine, inspect
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from cadenza.control.store.prepare import prepare_store, require_store
 from cadenza.core.records import Usage
-from cadenza.ledger import sweeps
-from cadenza.ledger.rules import Ended, Held, Repeated
-from cadenza.store import live_processes
-from cadenza.store.migrate import REVISIONS, SchemaState, migrate, schema_state
-from cadenza.store.migrations import refuse_live
-from cadenza.store.process_locks import ProcessLocks
-from cadenza.store.schema import accounts, entries, holds, idempotency, metadata, usage
-from cadenza.store.sqlite.store import SqliteStore
-from cadenza.store.statements import Statement
-from cadenza.store.store import REVISION_TABLE, Store, StoreRefused, StoreUnavailable
+from cadenza.ledger.rules import Ended, Held
+from cadenza.store import migrations
+from cadenza.store.migrate import FILES, REVISIONS, SchemaState, migrate, schema_state
+from cadenza.store.schema import metadata
+from cadenza.store.store import REVISION_TABLE, Store, StoreUnavailable
+from tests.cli.program import Done, run
+from tests.next_release import HEAD, NEXT, next_release
 from tests.store.aside import aside
-from tests.store.moves import findings, finish, make_hold, money, take
+from tests.store.moves import findings, finish, fund, make_hold, money, take
 from tests.store.presences import beats, present
 from tests.store.processes import run_at_once
-from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
+from tests.store.rows import DOLLAR_NANO, run_sql
 
-HEAD = REVISIONS[-1]
 T = TypeVar("T")
-
-ENTRY = "account_id, kind, amount_nano, request_id, note, created_at"  # before revision 0004
-FUNDED_AT_0001 = (
-    f"INSERT INTO accounts VALUES ('acct_a', 'acct_a@example.org', 'hash', 'forte', {DOLLAR_NANO}, 0, {NOW_MS})",
-    f"INSERT INTO entries ({ENTRY}) VALUES ('acct_a', 'grant', {DOLLAR_NANO}, NULL, 'a gift', {NOW_MS})",
-)
-USED_AT_0003 = (
-    f"INSERT INTO entries ({ENTRY}) VALUES ('acct_a', 'charge', -1210, 'r1', '', {NOW_MS})",
-    "UPDATE accounts SET balance_nano = balance_nano - 1210, held_nano = 2500",
-    f"""
-    INSERT INTO holds SELECT 'r1', 'acct_a', id, 'forte', 'proc_a', 'settled', 2500, 100, 0, 10, 30, 2, :yes, {NOW_MS},
-        {NOW_MS} FROM keys""",
-    f"""
-    INSERT INTO holds SELECT 'r2', 'acct_a', id, 'forte', 'proc_a', 'open', 2500, 100, 7, 10, 30, 2, :yes, {NOW_MS},
-        NULL FROM keys""",
-    f"""
-    INSERT INTO usage SELECT 'r1', 'acct_a', id, 'forte', 'acme', 'large', 100, 0, 7, 1210, :no, 200, :yes, {NOW_MS},
-        12, 345 FROM keys""",
-)
-ADD_KEY = Statement(
-    text(
-        "INSERT INTO keys (id, account_id, name, prefix, digest, scopes, created_at)"
-        " VALUES ('key_a', 'acct_a', '', 'sk-cdz-AAAAA', :digest, '', :now)"
-    )
-)
-ADD_IDEMPOTENCY = Statement(
-    text("INSERT INTO idempotency VALUES ('acct_a', :digest, 'r1', 'req-r1', :now)"),
-)
+FROM_BEFORE = r"no release of Cadenza made.*Nothing was changed\. Name a new file or an empty database"
 
 
 async def test_an_empty_store_is_migrated_to_head(empty: Store) -> None:
@@ -97,12 +63,9 @@ async def test_a_failed_migration_changes_nothing(empty: Store, url: str) -> Non
     assert await inspected(url, lambda connection: inspect(connection).get_table_names()) == ["usage"]
 
 
-@pytest.mark.parametrize(
-    ("revision", "oldest", "state"),
-    [("9999", "9998", "ahead"), ("9999", HEAD, "newer"), ("0003", "0003", "behind"), (HEAD, "0007", "current")],
-)
+@pytest.mark.parametrize(("revision", "oldest", "state"), [("9999", "9998", "ahead"), ("9999", HEAD, "newer")])
 async def test_the_state_follows_the_revisions(store: Store, revision: str, oldest: str, state: str) -> None:
-    """An older schema is behind. One that this program does not know is newer if it may use it, or else ahead."""
+    """A schema that this program does not know is newer if the program may use it, or else ahead."""
     await set_revisions(store, revision, oldest)
     assert await schema_state(store) == SchemaState(state, revision, HEAD)  # type: ignore[arg-type]
 
@@ -114,7 +77,7 @@ async def test_a_schema_that_is_ahead_is_not_migrated(store: Store) -> None:
         await migrate(store)
 
 
-async def test_a_program_of_the_release_before_uses_a_newer_schema(store: Store) -> None:
+async def test_an_older_program_uses_a_newer_schema(store: Store) -> None:
     """A schema that only adds to the one that a program knows can be used by it, and stays as it is."""
     await set_revisions(store, "9999", HEAD)
     await prepare_store(store)
@@ -132,152 +95,63 @@ async def test_a_process_does_not_begin_on_a_schema_that_breaks_it(store: Store)
     assert await beats(store) == {}
 
 
-@pytest.mark.parametrize("revision", ["0003", "0006"])
-async def test_up_to_0007_both_revisions_are_the_same(empty: Store, url: str, revision: str) -> None:
-    """A program up to schema 0007 starts only if it reads its own revision; a later migration leaves 0007 there."""
-    await empty.upgrade(revision)
+@pytest.mark.parametrize("use", [migrate, prepare_store, require_store])
+async def test_a_store_from_before_the_first_release_is_refused(
+    empty: Store, url: str, use: Callable[[Store], Any]
+) -> None:
+    """Tables without the revision of a release are left as they are, and the sentence says what to do."""
     async with aside(url) as other:
-        assert await other.rows("SELECT version_num FROM alembic_version") == [(revision,)]
-        await migrate(empty)
-        assert await other.rows("SELECT version_num FROM alembic_version") == [("0007",)]
-        assert await other.rows("SELECT version_num FROM schema_revision") == [(HEAD,)]
+        await other.execute("CREATE TABLE accounts (id TEXT)")
+        await other.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        await other.execute("INSERT INTO alembic_version VALUES ('0001')")
+    before = await inspected(url, lambda connection: inspect(connection).get_table_names())
+    with pytest.raises(StoreUnavailable, match=FROM_BEFORE):
+        await use(empty)
+    assert await inspected(url, lambda connection: inspect(connection).get_table_names()) == before
 
 
-async def test_a_migration_that_breaks_a_running_process_is_refused(empty: Store, url: str) -> None:
-    """A process of schema 0004 keeps the store at 0004 while it runs, and is named; then the store is migrated."""
-    await empty.upgrade("0004")
-    async with process_of_0004(empty, url) as name:
-        with pytest.raises(StoreUnavailable, match=rf"would break .*{name} \(schema 0004.*Nothing was changed"):
-            await migrate(empty)
-        assert (await schema_state(empty)).revision == "0004"
-    assert await migrate(empty) == HEAD
+async def test_the_next_migration_is_made_beside_a_process(store: Store, url: str, tmp_path: Path) -> None:
+    """The next release adds to the schema. This program goes on, keeps its rows, and can be started again."""
+    await fund(store, DOLLAR_NANO)
+    async with present(store):
+        assert isinstance(await take(store, make_hold()), Held)
+        done = await migrate_to_next(tmp_path, url)
+        assert done.returncode == 0, done.stderr
+        assert await finish(store, make_hold(), Usage(100, 7)) == Ended(1210)
+    assert await schema_state(store) == SchemaState("newer", NEXT, HEAD)
+    await require_store(store)
+    async with present(store):
+        assert await migrate(store) == NEXT
+    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1210, 0), [])
 
 
-async def test_processes_that_would_break_are_named(store: Store, url: str) -> None:
-    """Name, version, schema, host and pid of those that are too old; others, and dead ones, are left out."""
-    await run_sql(store, "INSERT INTO processes (name) VALUES ('proc_dead')")
-    async with present(store) as new, present(store) as old:
-        await run_sql(store, f"UPDATE processes SET revision = NULL, host = 'web1' WHERE name = '{old.name}'")
-        with pytest.raises(StoreUnavailable) as refused:
-            await refuse(store, url, HEAD)
-        assert f"{old.name} (version {version('cadenza')}, schema 0007, host web1, pid {os.getpid()})" in str(
-            refused.value
-        )
-        assert new.name not in str(refused.value)
-        assert "proc_dead" not in str(refused.value)
-        await refuse(store, url, "0007")
+async def test_a_migration_that_breaks_a_running_process_is_refused(store: Store, url: str, tmp_path: Path) -> None:
+    """It is named, with version, schema, host and pid, and nothing changes. Once it has ended, no such one starts."""
+    await run_sql(
+        store, "INSERT INTO processes (name, version, revision, host, pid) VALUES ('proc_dead', '', '', '', 1)"
+    )
+    async with present(store) as process:
+        refused = await migrate_to_next(tmp_path, url, breaks=True)
+        assert (refused.returncode, "Nothing was changed" in refused.stderr) == (1, True), refused
+        assert f"{process.name} (version {version('cadenza')}, schema {HEAD}, host " in refused.stderr
+        assert "proc_dead" not in refused.stderr
+        assert (await schema_state(store)).state == "current"
+    done = await migrate_to_next(tmp_path, url, breaks=True)
+    assert done.returncode == 0, done.stderr
+    assert (await schema_state(store)).state == "ahead"
 
 
-@asynccontextmanager
-async def process_of_0004(store: Store, url: str) -> AsyncIterator[str]:
-    """A living process of schema 0004, as far as the store shows it, and how it is named."""
-    if store.path:
-        lock = ProcessLocks(store.path).lock("proc_a")
-        assert lock is not None
-        yield "proc_a"
-        ProcessLocks(store.path).unlock("proc_a", lock)
-        return
-    async with aside(url) as other:
-        await other.execute("SELECT pg_advisory_lock(4711)")
-        yield "session [0-9]+"
-
-
-async def refuse(store: Store, url: str, needed: str) -> None:
-    """What a migration does before it breaks the programs that are older than `needed`."""
-    if store.path:
-        with contextlib.closing(sqlite3.connect(store.path)) as connection:
-            connection.row_factory = sqlite3.Row
-            rows = [dict(row) for row in connection.execute("SELECT * FROM processes")]
-        live_processes.refuse_older(live_processes.find_locked(store.path, rows), HEAD, needed)
-        return
-    engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
-    try:
-        async with engine.begin() as connection:
-            await refuse_live(connection, HEAD, needed)
-    finally:
-        await engine.dispose()
+async def migrate_to_next(folder: Path, url: str, *, breaks: bool = False) -> Done:
+    """Run `cadenza migrate` of the next release on the store."""
+    (folder / "cadenza.toml").write_text(f'[store]\nurl = "{url}"\n')
+    release = folder / "next"
+    variables = {"PYTHONPATH": str(release)} if release.exists() else next_release(release, breaks=breaks)
+    return await asyncio.to_thread(run, folder, "migrate", **variables)
 
 
 async def set_revisions(store: Store, revision: str, oldest: str) -> None:
     """That of the schema, and the oldest program that may use it."""
-    await run_sql(
-        store,
-        f"UPDATE schema_revision SET version_num = '{revision}'",
-        f"UPDATE alembic_version SET version_num = '{oldest}'",
-    )
-
-
-async def test_a_store_of_every_revision_keeps_its_rows(empty: Store) -> None:
-    """Rows written at revisions 0001 and 0003 survive: the ledger is sound, guarded, and can be used."""
-    await empty.upgrade("0001")
-    await run_sql(empty, *FUNDED_AT_0001)
-    await empty.upgrade("0003")
-    await fill_at_0003(empty)
-    await migrate(empty)
-    assert (await money(empty), await findings(empty)) == ((DOLLAR_NANO - 1210, 2500), [])
-    assert [(row.completion_id, row.request_id) for row in await rows_of(empty, usage)] == [("r1", "")]
-    assert {(row.completion_id, row.request_id, row.state) for row in await rows_of(empty, holds)} == {
-        ("r1", "", "settled"),
-        ("r2", "", "open"),
-    }
-    assert [(row.completion_id, row.request_id) for row in await rows_of(empty, idempotency)] == [("r1", "req-r1")]
-    assert sorted((row.id, row.completion_id) for row in await rows_of(empty, entries)) == [(1, None), (2, "r1")]
-
-
-async def test_what_was_granted_before_is_computed_from_the_entries(empty: Store) -> None:
-    """Granted credit was spent first; payments, refunds of them and disputes moved paid credit."""
-    await empty.upgrade("0011")
-    histories: dict[str, list[tuple[str, int, str | None]]] = {
-        "a": [("grant", 50, None), ("grant", 100, "pay_1"), ("charge", -80, "r1"), ("grant", 20, "vch_1")],
-        "b": [
-            ("grant", 100, "pay_2"),
-            ("grant", 10, "reference:1"),
-            ("correction", -30, "evt_1"),
-            ("charge", -4, "r2"),
-        ],
-        "c": [("grant", 100, "pay_3"), ("charge", -60, "r3"), ("grant", 5, "reference:2"), ("correction", -44, "dp_1")],
-        "d": [],
-    }
-    for name, history in histories.items():
-        balance_nano = sum(amount_nano for _, amount_nano, _ in history)
-        await run_sql(
-            empty,
-            "INSERT INTO accounts (id, email, password_hash, created_at, balance_nano)"
-            f" VALUES ('acct_{name}', '{name}@example.org', '', 0, {balance_nano})",
-        )
-        for kind, amount_nano, cause in history:
-            column = "completion_id" if kind == "charge" else "source"
-            await run_sql(
-                empty,
-                f"INSERT INTO entries (account_id, kind, amount_nano, note, created_at, {column})"
-                f" VALUES ('acct_{name}', '{kind}', {amount_nano}, '', 0, {repr(cause) if cause else 'NULL'})",
-            )
-    await migrate(empty)
-    found = {
-        row.id: (row.balance_nano, row.granted_nano, row.granted_before_nano) for row in await rows_of(empty, accounts)
-    }
-    assert found == {"acct_a": (90, 20, 20), "acct_b": (76, 6, 6), "acct_c": (1, 1, 1), "acct_d": (0, 0, 0)}
-
-
-async def test_a_migrated_store_is_guarded_and_can_be_used(empty: Store) -> None:
-    """After the migration of an old store, triggers, indexes and CHECKs hold, and old and new requests are settled."""
-    await empty.upgrade("0003")
-    await run_sql(empty, *FUNDED_AT_0001)
-    await fill_at_0003(empty)
-    await migrate(empty)
-    second_charge = (
-        "INSERT INTO entries SELECT 9, account_id, kind, 0, completion_id, note, 0, NULL, NULL, NULL, NULL "
-        "FROM entries WHERE id = 2"
-    )
-    charge_without_id = "INSERT INTO entries VALUES (9, 'acct_a', 'charge', 0, NULL, '', 0, NULL, NULL, NULL, NULL)"
-    for refused in ("UPDATE entries SET amount_nano = 2 * amount_nano", second_charge, charge_without_id):
-        with pytest.raises(StoreRefused):
-            await run_sql(empty, refused)
-    assert await take(empty, make_hold("r3", key=b"k" * 32)) == Repeated("r1", "req-r1")
-    assert len(await empty.transact(lambda tx: sweeps.end_old_holds(tx, "proc_a", NOW_MS))) == 1
-    assert isinstance(await take(empty, make_hold("r4")), Held)
-    assert await finish(empty, make_hold("r4"), Usage(100, 50)) == Ended(2500)
-    assert (await money(empty), await findings(empty)) == ((DOLLAR_NANO - 2 * 1210 - 2500, 0), [])
+    await run_sql(store, f"UPDATE {REVISION_TABLE} SET revision = '{revision}', oldest_program = '{oldest}'")
 
 
 async def test_schema_and_migrations_agree(store: Store, url: str) -> None:
@@ -300,20 +174,10 @@ async def test_constraints_agree_with_the_schema(store: Store, url: str, make_ur
 
 
 def test_the_known_revisions_are_the_files() -> None:
-    """REVISIONS lists the files of the migrations, oldest first, in one line without branches."""
-    config = Config()
-    config.set_main_option("script_location", "cadenza.store:migrations")
-    newest_first = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
-    assert tuple(reversed(newest_first)) == REVISIONS
-
-
-async def fill_at_0003(store: Store) -> None:
-    """Add a key, one settled request with its idempotency key, and one open request."""
-    values = {"digest": b"k" * 32, "now": NOW_MS}
-    await store.transact(lambda tx: tx.change(ADD_KEY, values))
-    yes, no = ("1", "0") if isinstance(store, SqliteStore) else ("true", "false")
-    await run_sql(store, *(sql.replace(":yes", yes).replace(":no", no) for sql in USED_AT_0003))
-    await store.transact(lambda tx: tx.change(ADD_IDEMPOTENCY, values))
+    """The names of the files begin with their revisions, oldest first, in one line without branches."""
+    scripts = ScriptDirectory(str(Path(migrations.__file__).parent))
+    assert FILES.parent == Path(migrations.__file__).parent
+    assert tuple(script.revision for script in scripts.walk_revisions())[::-1] == REVISIONS
 
 
 async def inspected(url: str, look: Callable[[Connection], T]) -> T:

@@ -135,12 +135,22 @@ async def test_a_late_entry_is_dated_in_the_first_open_month(used: Store) -> Non
     assert (await report_month(used, "2026-11", LATER)).sums.requests == 2
 
 
+async def test_a_month_is_closed_to_its_last_millisecond(used: Store) -> None:
+    """An entry of the last one is dated in the next month, and one of the first open one stays as it is."""
+    closed = await close(used, "2026-10")
+    for at_ms in (closed.ends_at - 1, closed.ends_at, closed.ends_at + 1):
+        await used.transact(lambda tx, at_ms=at_ms: credit.grant(tx, "acct_a", 1, "", at_ms))  # type: ignore[misc]
+    times = [row.created_at for row in (await rows_of(used, entries))[-3:]]
+    assert times == [closed.ends_at, closed.ends_at, closed.ends_at + 1]
+    assert (await verify_month(used, "2026-10")).problems == []
+
+
 async def test_a_transaction_in_flight_is_in_the_closed_month(used: Store, url: str) -> None:
     """The seal waits for a transaction that has written an entry, which then is a part of the month."""
     async with transaction(url) as other:
         await other.execute(
-            "INSERT INTO entries (account_id, kind, amount_nano, note, created_at, granted_nano)"
-            f" VALUES ('acct_b', 'grant', 7, '', {OCTOBER}, 7)"
+            "INSERT INTO entries (account_id, kind, amount_nano, note, created_at, granted_nano, origin)"
+            f" VALUES ('acct_b', 'grant', 7, '', {OCTOBER}, 7, 'grant')"
         )
         await other.execute("UPDATE accounts SET balance_nano = 7, granted_nano = 7 WHERE id = 'acct_b'")
         closing = asyncio.create_task(close(used, "2026-10"))

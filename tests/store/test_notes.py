@@ -5,15 +5,15 @@ import asyncio
 import pytest
 
 from cadenza.control.account.accounts import choose, preferences_of
-from cadenza.control.account.memory import NOTES_MAX, UnknownNote, add_note, change_note, list_notes, remove_note
-from cadenza.core.errors import ControlError
+from cadenza.control.account.memory import NOTES_MAX, add_note, change_note, list_notes, remove_note
+from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.records import CLASSES
 from cadenza.fleet.presence import USUAL_BOUNDS
 from cadenza.store.schema import accounts, notes
 from cadenza.store.store import Store, StoreRefused
 from cadenza.store.tables import audit_events, keys
 from cadenza.store.tables.accounts import Account, Preferences
-from cadenza.store.tables.notes import Note, texts_of
+from cadenza.store.tables.notes import OwnedNote, texts_of
 from tests.postgres import Postgres
 from tests.store.fleet import HOUR_S, member
 from tests.store.moves import opened
@@ -29,7 +29,7 @@ async def owner(store: Store) -> Account:
     return await add_account(store, OWNER)
 
 
-async def add(store: Store, text: str = "a note", now_ms: int = NOW_MS, account_id: str = OWNER) -> Note:
+async def add(store: Store, text: str = "a note", now_ms: int = NOW_MS, account_id: str = OWNER) -> OwnedNote:
     return await add_note(store, account_id, text, now_ms, by=BY)
 
 
@@ -67,7 +67,9 @@ async def test_a_changed_note_keeps_its_place_and_its_first_time(store: Store) -
     """Only the text and the time of the change are new."""
     first, second = await add(store), await add(store, now_ms=NOW_MS + 1)
     changed = await change_note(store, first.id, " other words\r\n", NOW_MS + 9, OWNER, by=BY)
-    assert changed == Note(first.id, OWNER, "other words", NOW_MS, NOW_MS + 9)
+    assert changed == OwnedNote(
+        id=first.id, account_id=OWNER, text="other words", created_at=NOW_MS, changed_at=NOW_MS + 9
+    )
     assert await list_notes(store, OWNER) == [changed, second]
 
 
@@ -75,18 +77,18 @@ async def test_a_changed_note_keeps_its_place_and_its_first_time(store: Store) -
 async def test_an_unknown_note_cannot_be_touched(store: Store, note_id: str) -> None:
     """Whatever is given as an id, the answer is the same."""
     for account_id in (OWNER, None):
-        with pytest.raises(UnknownNote):
+        with pytest.raises(Unknown):
             await change_note(store, note_id, "words", NOW_MS, account_id)
-        with pytest.raises(UnknownNote):
+        with pytest.raises(Unknown):
             await remove_note(store, note_id, NOW_MS, account_id)
 
 
 async def test_a_note_of_another_account_cannot_be_touched(store: Store) -> None:
     """It is unknown to everybody but its owner and the command line, which names no account."""
     foreign = await add(store, account_id=OTHER)
-    with pytest.raises(UnknownNote):
+    with pytest.raises(Unknown):
         await change_note(store, foreign.id, "words", NOW_MS, OWNER)
-    with pytest.raises(UnknownNote):
+    with pytest.raises(Unknown):
         await remove_note(store, foreign.id, NOW_MS, OWNER)
     assert await list_notes(store, OTHER) == [foreign]
     await remove_note(store, foreign.id, NOW_MS)
@@ -97,8 +99,8 @@ async def test_an_account_has_a_bounded_number_of_notes(store: Store) -> None:
     """Of several notes that are added at once, only as many are taken as there is room for; removing makes room."""
     await fill(store, NOTES_MAX - 1)
     done = await asyncio.gather(*(add(store) for _ in range(4)), return_exceptions=True)
-    assert sum(isinstance(one, Note) for one in done) == 1
-    assert {str(one) for one in done if not isinstance(one, Note)} == {
+    assert sum(isinstance(one, OwnedNote) for one in done) == 1
+    assert {str(one) for one in done if not isinstance(one, OwnedNote)} == {
         "An account has at most 200 notes. Delete one first."
     }
     await remove_note(store, "note_1", NOW_MS, OWNER)
@@ -111,7 +113,7 @@ async def test_a_note_that_is_removed_twice_is_counted_once(store: Store) -> Non
     note = await add(store)
     await add(store)
     done = await asyncio.gather(*(remove_note(store, note.id, NOW_MS, OWNER) for _ in range(2)), return_exceptions=True)
-    assert sorted(type(one).__name__ for one in done) == ["NoneType", "UnknownNote"]
+    assert sorted(type(one).__name__ for one in done) == ["NoneType", "Unknown"]
     assert await count_of(store) == 1
 
 

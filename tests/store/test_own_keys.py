@@ -6,24 +6,22 @@ import pytest
 
 from cadenza.control.keys import (
     ACTIVE_KEYS_MAX,
+    CapOrder,
     KeyChange,
-    KeyLimits,
     KeyOrder,
-    KeyView,
-    UnknownKey,
     change_key,
     create_own_key,
     get_own_key,
     page_own_keys,
     revoke_key,
 )
-from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Cap
+from cadenza.core.errors import ControlError, Unknown
+from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import DAY_MS
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store
 from cadenza.store.tables import audit_events
-from cadenza.store.tables.keys import web_key
+from cadenza.store.tables.keys import KeyCap, OwnedKey, web_key
 from tests.store.rows import NOW_MS, add_account, run_sql
 
 OWNER, OTHER = "acct_a", "acct_b"
@@ -40,7 +38,7 @@ async def owners(store: Store) -> None:
     await add_account(store, OTHER)
 
 
-async def create(store: Store, now_ms: int = NOW_MS, account_id: str = OWNER, **options: object) -> KeyView:
+async def create(store: Store, now_ms: int = NOW_MS, account_id: str = OWNER, **options: object) -> OwnedKey:
     order = KeyOrder(**options)  # type: ignore[arg-type]
     return (await create_own_key(store, account_id, order, now_ms, by=BY))[1]
 
@@ -89,9 +87,11 @@ async def test_a_page_can_have_the_active_keys_only(store: Store) -> None:
 async def test_every_change_is_in_the_audit_trail(store: Store) -> None:
     """Who did what to which key, without the name of the key and without what did not change."""
     key = await create(store, name="a private name", scopes=["usage"], expires="90")
-    change = KeyChange(name="another", limits=KeyLimits(2.5, None), cap=Cap(5 * 10**9, "month"))
-    changed = await change_key(store, key.id, change, NOW_MS, OWNER, by=BY)
-    assert (changed.name, changed.limits, changed.cap) == ("another", KeyLimits(2.5, None), Cap(5 * 10**9, "month"))
+    change = KeyChange(name="another", requests_per_second=2.5, cap=CapOrder("5", "month"))
+    for _ in range(2):
+        changed = await change_key(store, key.id, change, NOW_MS, OWNER, by=BY)
+    assert (changed.name, changed.requests_per_second, changed.burst) == ("another", 2.5, None)
+    assert changed.cap == KeyCap(5 * 10**9, "month", 0)
     assert await get_own_key(store, OWNER, key.id, NOW_MS) == changed
     await change_key(store, key.id, KeyChange(cap=None), NOW_MS, OWNER, by=BY)
     await revoke_key(store, key.prefix, NOW_MS)
@@ -116,7 +116,7 @@ async def test_an_owner_knows_no_other_keys(store: Store) -> None:
             change_key(store, text, KeyChange(name="taken"), NOW_MS, OWNER, by=BY),
             revoke_key(store, text, NOW_MS, OWNER, by=BY),
         ):
-            with pytest.raises(UnknownKey):
+            with pytest.raises(Unknown):
                 await change
     assert await get_own_key(store, OTHER, foreign.id, NOW_MS) == foreign
     assert [event for event, *_ in await audit_log(store)] == ["key.create"]
@@ -126,8 +126,8 @@ async def test_only_one_of_two_at_once_gets_the_last_place(store: Store) -> None
     """An account with one place left for an active key gets one key, however many are created at once."""
     await add_many(store, ACTIVE_KEYS_MAX - 1, NOW_MS - 2 * DAY_MS)
     tries = await asyncio.gather(*(create(store) for _ in range(3)), return_exceptions=True)
-    assert sum(isinstance(one, KeyView) for one in tries) == 1
-    assert all(isinstance(one, KeyView) or "1,000 active keys" in str(one) for one in tries)
+    assert sum(isinstance(one, OwnedKey) for one in tries) == 1
+    assert all(isinstance(one, OwnedKey) or "1,000 active keys" in str(one) for one in tries)
     await revoke_key(store, "key_1", NOW_MS, OWNER, by=BY)
     await create(store)
 

@@ -46,7 +46,7 @@ from tests.store.moves import (
     writing,
 )
 from tests.store.presences import LateAnswers
-from tests.store.rows import DOLLAR_NANO, NOW_MS, add_key, rows_of
+from tests.store.rows import DOLLAR_NANO, NOW_MS, add_key, rows_of, run_sql
 from tests.store.spenders import numbers
 from tests.store.test_sweep_batches import mark_all
 from tests.store.test_swept import OBSERVER
@@ -156,14 +156,19 @@ async def test_a_hold_is_taken_again_if_its_process_was_swept_before_the_answer(
         assert await findings(store) == []
 
 
-async def test_a_request_with_a_revoked_key_is_lost(postgres: Postgres) -> None:
-    """Nobody can tell whether it began before the revocation: it is not charged, and its reply ends with an error."""
+@pytest.mark.parametrize(
+    "revoke",
+    [f"UPDATE keys SET revoked_at = {NOW_MS}", f"UPDATE accounts SET suspended_at = {NOW_MS}"],
+    ids=["revoked", "suspended"],
+)
+async def test_a_request_with_a_revoked_key_is_lost(postgres: Postgres, revoke: str) -> None:
+    """Or of a suspended account: nobody can tell whether it began before that. It is not charged, and fails."""
     async with postgres_store(postgres) as (store, _):
         await fund(store, DOLLAR_NANO)
         async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
             await hold_all(writer, [make_hold("r1"), make_hold("r2")])
             await sweep_process(store, writer.presence.name)
-            await store.transact(lambda tx: keys.revoke(tx, "key_a", NOW_MS))
+            await run_sql(store, revoke)
             assert await writer.end(make_outcome("r1", WHOLE)) == Ended(is_lost=True)
             assert await writer.end(make_outcome("r2")) == Ended()
         assert (await money(store), await findings(store)) == ((DOLLAR_NANO, 0), [])

@@ -2,9 +2,13 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
+from typing import Literal
 
+import msgspec
 import pytest
+from sqlalchemy import text
 
 from cadenza.control.money.payments import (
     OPEN_MAX,
@@ -21,13 +25,18 @@ from cadenza.control.money.payments import (
     Result,
     Subject,
     apply_event,
+    describe_payment,
     list_payments,
     start_payment,
 )
 from cadenza.core.errors import ControlError
-from cadenza.ledger import audit
+from cadenza.core.spans import Span
+from cadenza.ledger import audit, credit
+from cadenza.ledger.origins import CreditMove
+from cadenza.ledger.payments import sum_days
 from cadenza.ledger.rules import Held
 from cadenza.store.schema import entries
+from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from cadenza.store.tables.audit_events import list_newest
 from tests.store.moves import fund, make_hold, money, opened, take
@@ -40,6 +49,28 @@ PAID = Paid(AMOUNT_NANO)
 DISPUTED = Disputed("dp_1", AMOUNT_NANO)
 WON = DisputeClosed("dp_1", AMOUNT_NANO, "won")
 LOST = DisputeClosed("dp_1", AMOUNT_NANO, "lost")
+ORDERS = 8  # that are tried of each case
+EVENTS = itertools.count(1)
+WORTH = Statement(text("SELECT balance_nano - debt_nano FROM accounts WHERE id = 'acct_a'"))
+
+
+def disputed(amount: int, result: Literal["won", "lost"], dispute: str = "dp") -> tuple[Disputed, DisputeClosed]:
+    return Disputed(dispute, amount * DOLLAR_NANO), DisputeClosed(dispute, amount * DOLLAR_NANO, result)
+
+
+def refunded(*totals: int) -> list[Refunded]:
+    return [Refunded(total * DOLLAR_NANO) for total in totals]
+
+
+IN_ANY_ORDER: dict[str, tuple[Sequence[Fact], int]] = {  # events of a payment of ten dollars, and what is left of it
+    "a part is lost, the rest refunded": ([*disputed(3, "lost"), *refunded(7)], 0),
+    "a part is lost, a part refunded": ([*disputed(3, "lost"), *refunded(2, 5)], 2),
+    "a part is won, a part refunded": ([*disputed(6, "won"), *refunded(2, 7)], 3),
+    "all is lost, a part refunded": ([*disputed(10, "lost"), *refunded(4)], 0),
+    "all is won, a part refunded": ([*disputed(10, "won"), *refunded(4)], 6),
+    "all is won, all refunded": ([*disputed(10, "won"), *refunded(10)], 0),
+    "one is lost, one won": ([*disputed(3, "lost", "dp_a"), *disputed(4, "won", "dp_b"), *refunded(5)], 2),
+}
 
 
 class Till:
@@ -54,22 +85,24 @@ class Till:
         self.orders.append(order)
         return Checkout(f"cs_{len(self.orders)}", "https://pay.example/1")
 
+    async def find_invoice_url(self, checkout: str) -> str | None:
+        raise NotImplementedError
+
     def read_event(self, body: bytes, signature: str, now_s: int) -> PaymentEvent | None:
         raise NotImplementedError
 
 
 async def start(store: Store, amount_nano: int = AMOUNT_NANO, till: Till | None = None) -> str:
     payer = Payer("acct_a", "acct_a@example.org", "https://c.example")
-    return (await start_payment(store, till or Till(), payer, amount_nano, NOW_MS)).payment.id
+    return (await start_payment(store, till or Till(), payer, amount_nano, payer.email, NOW_MS)).payment.id
 
 
 def sender(store: Store) -> Callable[..., "asyncio.Future[Result]"]:
     """Sends facts as events with ids of their own."""
-    numbers = itertools.count(1)
 
     def send(fact: Fact, subject: Subject | None = None) -> "asyncio.Future[Result]":
         of_session = isinstance(fact, Paid | Expired)
-        event = PaymentEvent(f"evt_{next(numbers)}", "kind", subject or (CHECKOUT if of_session else PAYMENT), fact)
+        event = PaymentEvent(f"evt_{next(EVENTS)}", "kind", subject or (CHECKOUT if of_session else PAYMENT), fact)
         return asyncio.ensure_future(apply_event(store, "stripe", event, NOW_MS + 1))
 
     return send
@@ -78,6 +111,25 @@ def sender(store: Store) -> Callable[..., "asyncio.Future[Result]"]:
 async def balance(store: Store) -> int:
     assert await audit.check(store) == []
     return (await money(store))[0]
+
+
+async def worth(store: Store) -> int:
+    """The balance, less the debts."""
+    row = await store.row(WORTH, {})
+    assert row
+    return int(row[0])
+
+
+async def spend(store: Store, amount_nano: int) -> None:
+    move = CreditMove("acct_a", "correction", amount_nano, "spent", NOW_MS, f"spent:{next(EVENTS)}")
+    await store.transact(lambda tx: credit.take(tx, move))
+
+
+def of_payment(fact: Fact, number: int) -> Fact:
+    """The same fact, about a dispute of the payment with this number."""
+    if isinstance(fact, Disputed | DisputeClosed):
+        return msgspec.structs.replace(fact, dispute=f"{fact.dispute}_{number}")
+    return fact
 
 
 async def state(store: Store) -> tuple[str, int]:
@@ -109,6 +161,20 @@ async def test_an_event_at_the_same_instant_counts_once(store: Store, url: str) 
     assert done.count("done") == 1
     assert set(done) <= {"done", "repeated", "out of order"}
     assert await balance(store) == AMOUNT_NANO
+
+
+async def test_an_event_that_comes_again_is_not_applied(store: Store) -> None:
+    """The provider repeats an event with its id: neither the payment nor the audit log notices, whatever it said."""
+    await fund(store, 0)
+    await start(store)
+    wrong = PaymentEvent("evt_again", "kind", CHECKOUT, Paid(AMOUNT_NANO + 1))
+    assert await apply_event(store, "stripe", wrong, NOW_MS) == "wrong amount"
+    logged = await list_newest(store, "acct_a")
+    for fact in (wrong.fact, PAID, Expired()):
+        again = msgspec.structs.replace(wrong, fact=fact)
+        assert await apply_event(store, "stripe", again, NOW_MS + 1) == "repeated"
+    assert await list_newest(store, "acct_a") == logged
+    assert (await balance(store), await state(store)) == (0, ("open", 0))
 
 
 async def test_another_amount_or_currency_gives_no_credit(store: Store) -> None:
@@ -156,6 +222,9 @@ async def test_a_refund_before_the_payment_is_not_granted(store: Store) -> None:
     assert await balance(store) == 0
     assert await send(PAID) == "done"
     assert (await balance(store), await state(store)) == (6 * DOLLAR_NANO, ("paid", 4 * DOLLAR_NANO))
+    [day] = await sum_days(store, Span(NOW_MS + 1, NOW_MS + 2))  # the millisecond of its entry
+    assert (day.count, day.amount_nano) == (1, 6 * DOLLAR_NANO)
+    assert await sum_days(store, Span(NOW_MS, NOW_MS + 1)) == await sum_days(store, Span(NOW_MS + 2, NOW_MS + 3)) == []
 
 
 async def test_what_is_held_is_taken_later(store: Store) -> None:
@@ -204,6 +273,49 @@ async def test_a_lost_dispute_that_was_not_announced_takes_the_credit(store: Sto
     await send(PAID)
     assert [await send(LOST), await send(DISPUTED)] == ["done", "out of order"]
     assert (await balance(store), await state(store)) == (DOLLAR_NANO, ("returned", AMOUNT_NANO))
+
+
+async def test_what_was_refunded_and_what_was_lost_are_counted_apart(store: Store) -> None:
+    """A part of a payment is lost by a dispute, and the rest refunded: nothing of it is left."""
+    await fund(store, 0)
+    await start(store)
+    send = sender(store)
+    await send(PAID)
+    for fact in disputed(3, "lost"):
+        assert await send(fact) == "done"
+    assert (await balance(store), await state(store)) == (7 * DOLLAR_NANO, ("paid", 3 * DOLLAR_NANO))
+    [payment] = await list_payments(store, "acct_a")
+    assert (payment.refunded_nano, payment.lost_nano, payment.disputed_nano) == (0, 3 * DOLLAR_NANO, 0)
+    assert describe_payment(payment) == "paid, 3.00 lost by a dispute"
+    assert await send(Refunded(4 * DOLLAR_NANO)) == "done"
+    [payment] = await list_payments(store, "acct_a")
+    assert describe_payment(payment) == "paid, 4.00 refunded, 3.00 lost by a dispute"
+    assert await send(Refunded(7 * DOLLAR_NANO)) == "done"
+    assert (await balance(store), await state(store)) == (0, ("returned", AMOUNT_NANO))
+    [payment] = await list_payments(store, "acct_a")
+    assert (payment.refunded_nano, payment.lost_nano) == (7 * DOLLAR_NANO, 3 * DOLLAR_NANO)
+
+
+@pytest.mark.parametrize("spent_nano", [0, 8 * DOLLAR_NANO], ids=["unspent", "spent"])
+@pytest.mark.parametrize(("facts", "left"), [*IN_ANY_ORDER.values()], ids=[*IN_ANY_ORDER])
+async def test_refunds_and_disputes_take_the_same_in_every_order(
+    store: Store, facts: Sequence[Fact], left: int, spent_nano: int
+) -> None:
+    """Each event comes twice: at most the payment is taken, a lost dispute besides refunds, a won one not at all."""
+    await fund(store, 0)
+    till, orders, expected_nano = Till(), [*itertools.permutations(facts)], 0
+    for number, order in enumerate(random.Random(7).sample(orders, min(ORDERS, len(orders))), start=1):
+        payment_id, send = await start(store, till=till), sender(store)
+        subject = Subject(payment_id, f"cs_{number}", f"pi_{number}")
+        await send(PAID, subject)
+        if spent_nano:
+            await spend(store, spent_nano)
+        for fact in order:
+            await send(of_payment(fact, number), subject)
+            assert await send(of_payment(fact, number), subject) == "out of order"
+        expected_nano += left * DOLLAR_NANO - spent_nano
+        assert await worth(store) == expected_nano, order
+        assert await audit.check(store) == []
 
 
 async def test_an_expired_checkout_that_was_paid_counts(store: Store) -> None:

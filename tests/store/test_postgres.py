@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 from sqlalchemy import select, text
 
+from cadenza.cli.doctor.installation import check_clock
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.postgres.connection import PostgresBounds
@@ -164,7 +166,7 @@ async def test_a_changed_column_type_is_no_error(store: PostgresStore, url: str)
 
 async def test_a_cancelled_statement_leaves_the_pool_sound(store: PostgresStore, url: str) -> None:
     """When callers are cancelled in the middle of a statement, later callers get their own answers."""
-    waiting = [asyncio.create_task(store.rows(SLEEP, {}, is_long=True)) for _ in range(8)]
+    waiting = [asyncio.create_task(store.rows(SLEEP, {})) for _ in range(8)]
     async with aside(url) as other, asyncio.timeout(LONG_S):
         while await other.rows(f"{COUNT_SESSIONS} AND query LIKE '%pg_sleep%'") != [(8,)]:
             pass
@@ -192,7 +194,7 @@ async def test_a_server_out_of_connections_says_so(store: PostgresStore, postgre
         limited = url.replace(f"//{OWNER}@", f"//{name_of(url)}@")
         async with opened(PostgresStore(limited, PATIENT)) as one, opened(PostgresStore(limited, PATIENT)) as two:
             await one.ping()
-            with pytest.raises(StoreUnavailable, match=r"too many connections.*Raise max_connections.*up to 8"):
+            with pytest.raises(StoreUnavailable, match=r"too many connections.*Raise max_connections.*up to 11"):
                 await two.ping()
             with pytest.raises(StoreUnavailable, match=r"permission denied.*Give its user the right"):
                 await one.transact(lambda tx: tx.change(RENAME, renaming("acct_a", "mezzo")))
@@ -296,3 +298,14 @@ async def test_a_name_that_does_not_resolve_is_unavailable(tmp_path: Path) -> No
     store = open_store("postgresql://user@no-such-host.invalid/db")
     with pytest.raises(StoreUnavailable, match="Check that Postgres runs"):
         await store.ping()
+
+
+@pytest.mark.parametrize(("ahead_s", "state"), [(0.0, "ok"), (0.5, "ok"), (7.5, "warning"), (-7.5, "warning")])
+async def test_doctor_compares_the_clock_with_that_of_the_server(url: str, ahead_s: float, state: str) -> None:
+    """It says how far they differ, and warns from one second on, in either direction."""
+    (check,) = await check_clock(url, lambda: time.time() + ahead_s)
+    assert (check.check, check.state) == ("clock", state)
+    assert ("ahead of Postgres" in check.found) or ahead_s <= 0
+    assert ("behind Postgres" in check.found) or ahead_s >= 0
+    assert float(check.found.split()[3]) == pytest.approx(abs(ahead_s), abs=0.3)
+    assert bool(check.todo) is (state == "warning")

@@ -119,10 +119,7 @@ async def test_a_frozen_server_refuses_soon_and_recovers(store: Store, own_postg
     with own_postgres.frozen():
         await check_refused_soon(store)
         async with asyncio.timeout(BOUND_S):
-            assert await check.problem() == (
-                "the store takes no write: check that Postgres runs, can be reached and is not read-only,"
-                " and run 'cadenza doctor'"
-            )
+            assert "Check that Postgres runs" in str(await check.failure())
     await recover(store)
 
 

@@ -81,7 +81,7 @@ async def test_one_change_for_a_date(store: Store) -> None:
     tries = [announce(store), announce(store, msgspec.structs.replace(ORDER, price=Price(1, 1)))]
     done = await asyncio.gather(*tries, return_exceptions=True)
     [refused] = [one for one in done if isinstance(one, ControlError)]
-    assert "cadenza classes price forte --cancel " in refused.message
+    assert "cadenza class price forte --cancel " in refused.message
     assert len((await forte(store)).changes) == 1
     assert len(await list_newest(store)) == 1
 

@@ -20,8 +20,9 @@ from tests.store.moves import comes_true, opened, postgres_store
 from tests.store.presences import FailingPostgres, HandClock, all_beat, beats, other_process, pass_time, present
 from tests.store.rows import run_sql
 
-REGISTER = Statement(insert(schema.processes), "name")
+REGISTER = Statement(insert(schema.processes), "name", "version", "revision", "host", "pid")
 SILENT = "proc_silent"
+SILENT_ROW = {"name": SILENT, "version": "", "revision": "", "host": "", "pid": 1}
 HOUR_S = 3600.0
 
 
@@ -31,7 +32,7 @@ def lock_files(store: SqliteStore) -> list[Path]:
 
 async def add_silent(store: Store) -> None:
     """Add a process that never beats."""
-    await store.transact(lambda tx: tx.change(REGISTER, {"name": SILENT}))
+    await store.transact(lambda tx: tx.change(REGISTER, SILENT_ROW))
 
 
 async def sweep(store: Store, observer: Presence, name: str) -> bool:

@@ -9,9 +9,22 @@ from cadenza.control.money.refunds import Refund, refund_request
 from cadenza.control.money.statement import export_ledger, find_charge, read_statement
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.ledger import audit
+from cadenza.ledger.rules import Ended
 from cadenza.store.store import Store
+from cadenza.store.tables import accounts
 from cadenza.store.tables.audit_events import list_newest
-from tests.store.moves import cost_of, opened
+from tests.store.moves import (
+    ALONE,
+    QUIET,
+    Progress,
+    cost_of,
+    make_hold,
+    make_outcome,
+    opened,
+    sweep_process,
+    writing,
+)
 from tests.store.rows import NOW_MS
 from tests.store.test_debts import CENT_NANO, DISPUTED, cents, pay_ten, tell
 from tests.store.test_kinds_of_credit import EMAIL, newest, spend, split
@@ -45,6 +58,27 @@ async def test_a_request_is_refunded(charged: Store, part: int | None, paid: int
     event = (await list_newest(charged, "acct_a"))[0]
     assert (event.event, event.subject) == ("credit.refund", "r1")
     assert event.detail.endswith(" of 1.50 dollars: a bad answer")
+
+
+@pytest.mark.parametrize("granted_nano", [0, 1000])
+async def test_a_charge_that_was_corrected_is_refunded_as_it_is_now(store: Store, granted_nano: int) -> None:
+    """A sweep charged the uncached price, and the late end gave a part back: a refund gives the rest of the cost."""
+    await pay_ten(store)
+    if granted_nano:
+        await give_credit(store, EMAIL, granted_nano, "", NOW_MS)
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
+        await writer.hold(make_hold("r1"))
+        writer.track("r1", Progress(7))
+        await writer.mark()
+        await sweep_process(store, writer.presence.name)
+        ended = await writer.end(make_outcome("r1", Usage(100, 7, cached_tokens=90)))
+        assert isinstance(ended, Ended)
+    assert ended.corrected_nano > 0
+    assert await refund(store) == Refund("r1", EMAIL, ended.charged_nano, ended.charged_nano)
+    account = await accounts.get(store, "acct_a")
+    assert account
+    assert (account.balance_nano, account.granted_nano) == (10 * 100 * CENT_NANO + granted_nano, granted_nano)
+    assert await audit.check(store) == []
 
 
 async def test_a_request_is_refunded_once(charged: Store) -> None:

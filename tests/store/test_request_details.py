@@ -75,6 +75,23 @@ async def test_a_follower_sees_each_request_once(store: Store) -> None:
     ]
 
 
+async def test_a_clock_that_was_set_back_changes_no_order(store: Store) -> None:
+    """Requests come in the order in which the store got them, each once, whatever their clocks said."""
+    await fund(store, DOLLAR_NANO)
+    ended = [NOW_MS, NOW_MS - DAY_MS, NOW_MS - DAY_MS + 1, NOW_MS - 2 * DAY_MS]
+    written = [msgspec.structs.replace(REFUSED, request_id=f"req_{n}", ended_at=at) for n, at in enumerate(ended)]
+    follower = RequestFollower(store, parse_filter())
+    await follower.newest(10)
+    await add(store, *written[:2])
+    assert [one.request_id for one in await RequestFollower(store, parse_filter()).newest(1)] == ["req_1"]
+    assert [one.request_id for one in (await follower.more())[0]] == ["req_0", "req_1"]
+    await add(store, *written[2:])
+    assert [one.request_id for one in (await follower.more())[0]] == ["req_2", "req_3"]
+    assert await follower.more() == ([], 0)
+    newest = await RequestFollower(store, parse_filter()).newest(10)
+    assert [one.request_id for one in newest] == ["req_0", "req_1", "req_2", "req_3"]
+
+
 async def test_a_follower_that_falls_behind_goes_on_with_the_newest(store: Store) -> None:
     """It is told how many requests it missed."""
     await fund(store, DOLLAR_NANO)

@@ -51,7 +51,7 @@ async def test_what_is_older_than_the_limits_goes(store: Store) -> None:
     assert await keeper(store, RetentionLimits(365, 365)).look(NOW_MS) == Removed(sessions=1, links=1)
     assert await keeper(store).look(NOW_MS + TURN_MS) == Removed(sessions=2, audit_events=1, usage=2)
     assert [row.digest.strip() for row in await rows_of(store, sessions)] == [b"live"]
-    kept = {(row.act, row.account_id) for row in await rows_of(store, audit_events)}
+    kept = {(row.event, row.account_id) for row in await rows_of(store, audit_events)}
     assert kept == {("key.day31", None), ("key.day29", "acct_a")}
     assert [row.completion_id for row in await rows_of(store, usage)] == ["r39"]
     assert [row.requests for row in await rows_of(store, usage_days)] == [1, 1]
@@ -73,7 +73,7 @@ async def test_one_process_of_a_fleet_does_the_work(store: Store, url: str) -> N
 async def test_the_audit_log_stays_append_only(store: Store) -> None:
     """The database refuses to remove an event that no limit allows to be removed."""
     await fill(store)
-    for change in ("DELETE FROM acts", "DELETE FROM acts WHERE act = 'key.day31'"):
+    for change in ("DELETE FROM audit_events", "DELETE FROM audit_events WHERE event = 'key.day31'"):
         try:
             await run_sql(store, change)
         except StoreRefused:

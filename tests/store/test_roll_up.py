@@ -5,12 +5,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from cadenza.control.money.documents import issue_statements, list_documents
 from cadenza.control.money.margins import read_margin
 from cadenza.control.money.months import check_all, close_month, report_month, verify_month
 from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.statement import check_ledger, export_statement, key_overview, sum_entries, usage_overview
-from cadenza.core.documents import Party, Seller
 from cadenza.core.margin import MARGIN_GROUPS
 from cadenza.core.money import Price
 from cadenza.core.records import COMMAND_LINE, SEARCH, Cap, Usage
@@ -39,7 +37,6 @@ from tests.store.moves import (
 from tests.store.rows import DOLLAR_NANO, add_key, rows_of, run_sql
 from tests.store.test_months import DECEMBER, LATER, NOVEMBER, OCTOBER
 
-SELLER = Seller(Party("Example Ltd"))
 BEFORE_MS = month_span("2027-01").end_ms
 MIDNIGHT = month_span("2026-11").end_ms
 OTHER = Price(7, 11)
@@ -130,18 +127,17 @@ async def test_no_sum_changes(used: Store) -> None:
     assert (await close_month(used, "2026-11", COMMAND_LINE, LATER)).opening_nano == closed.closing_nano
     assert [(await one(used)).findings for one in (check_ledger, check_all)] == [[], []]
     assert (await accounts_due(used, BEFORE_MS), await oldest_request(used)) == ([], None)
+    await cap(used, None)
+    await cap(used, Cap(DOLLAR_NANO, "total"))
+    assert await cap_of(used) == before["cap"], "a new cap counts the days too"
 
 
-async def test_what_was_rolled_up_can_be_refunded_and_put_on_a_statement(used: Store) -> None:
-    """A refund follows from the entries, and the statement of a month has the same classes as before."""
+async def test_what_was_rolled_up_can_be_refunded(used: Store) -> None:
+    """A refund follows from the entries."""
     await roll_up_all(used, MIDNIGHT)
     assert {row.completion_id for row in await rows_of(used, usage)} == {"late", "r8"}
     done = await refund_request(used, "r6", None, "sorry", COMMAND_LINE, LATER)
     assert done.amount_nano == 100 * 7 + 10 * 11
-    await issue_statements(used, SELLER, "2026-10", LATER)
-    facts = {one.account_id: one.read().charges for one in await list_documents(used, "acct_a")}
-    named = [(one.class_id, one.requests, one.prompt_tokens, one.amount_nano) for one in facts["acct_a"]]
-    assert named == [("forte", 2, 190, 1300 + 560), ("mezzo", 1, 50, 405), (SEARCH, 1, 1, 10)]
     assert (await check_all(used)).findings == []
 
 
@@ -160,3 +156,21 @@ async def test_the_audit_finds_a_changed_day(used: Store, change: str) -> None:
     await roll_up_all(used)
     await run_sql(used, change)
     assert (await check_all(used)).findings
+
+
+async def test_requests_at_other_prices_are_not_added_up(store: Store) -> None:
+    """Of one day, key and class: each price has its own row, also if only that of cached tokens differs or has none."""
+    await fund(store, DOLLAR_NANO)
+    prices = [Price(10, 30, 2), Price(10, 30, 3), Price(10, 30), Price(10, 31, 2), Price(11, 30, 2)]
+    for number, price in enumerate(prices * 2):
+        hold = msgspec.structs.replace(make_hold(f"r{number}", started_at=OCTOBER + number), price=price)
+        await take(store, hold)
+        await finish(store, hold, Usage(100, 7, cached_tokens=90))
+    assert await roll_up_all(store, count=100) == len(prices) * 2
+    found = [
+        (Price(row.input_nano, row.output_nano, row.cached_input_nano), row.requests, row.cost_nano)
+        for row in await rows_of(store, usage_days)
+    ]
+    expected = [(price, 2, 2 * price.charge(Usage(100, 7, cached_tokens=90))) for price in prices]
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
+    assert (await check_all(store)).findings == []

@@ -25,7 +25,8 @@ KEY = {
     "created_at": NOW_MS,
 }
 ENTRY = {"account_id": "acct_a", "kind": "grant", "amount_nano": 1, "note": "", "created_at": NOW_MS}
-CHARGE = {**ENTRY, "kind": "charge", "amount_nano": 0, "completion_id": "chatcmpl-a"}
+ENTRY |= {"origin": "grant", "granted_nano": 0}
+CHARGE = {**ENTRY, "kind": "charge", "origin": None, "amount_nano": 0, "completion_id": "chatcmpl-a"}
 USAGE = {
     "completion_id": "chatcmpl-a",
     "account_id": "acct_a",
@@ -42,6 +43,11 @@ USAGE = {
     "stream": True,
     "started_at": NOW_MS,
     "duration_ms": 1,
+    "request_id": "",
+    "input_nano": 1,
+    "output_nano": 1,
+    "short_nano": 0,
+    "source": "request",
 }
 
 
@@ -86,6 +92,7 @@ async def test_sound_rows_are_taken(filled: Store, table: Table, row: dict[str, 
         (entries, {**ENTRY, "account_id": "acct_nobody"}),
         (entries, {**ENTRY, "kind": "gift"}),
         (entries, {**ENTRY, "amount_nano": 0}),
+        (entries, {**ENTRY, "origin": None}),
         (entries, {**CHARGE, "amount_nano": 1}),
         (entries, {**CHARGE, "completion_id": None}),
         (usage, {**USAGE, "key_id": "key_nobody"}),
@@ -112,7 +119,7 @@ async def test_a_request_is_charged_once(filled: Store) -> None:
     await insert(filled, entries, CHARGE)
     with pytest.raises(StoreRefused):
         await insert(filled, entries, CHARGE)
-    await insert(filled, entries, {**CHARGE, "kind": "correction"})
+    await insert(filled, entries, {**CHARGE, "kind": "correction", "origin": "refund"})
 
 
 async def test_a_new_account_has_the_defaults(store: Store) -> None:

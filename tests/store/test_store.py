@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import func, insert, select, text
 
 from cadenza.store.address import open_store
-from cadenza.store.migrate import migrate, read_revision
+from cadenza.store.migrate import migrate, schema_state
 from cadenza.store.schema import accounts
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
@@ -188,7 +188,7 @@ async def test_a_locked_store_is_not_migrated(tmp_path: Path) -> None:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match=r"database is locked.*end that process"):
             await migrate(hasty)
-    assert await read_revision(hasty) is None
+    assert (await schema_state(hasty)).state == "empty"
     await hasty.close()
 
 
@@ -229,7 +229,7 @@ async def test_a_path_that_cannot_be_opened_is_unavailable(tmp_path: Path, name:
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "folder").mkdir()
     store = open_store(f"sqlite:///{tmp_path}/{name}")
-    for use in (store.ping, lambda: read_revision(store), store.upgrade):
+    for use in (store.ping, lambda: schema_state(store), store.upgrade):
         with pytest.raises(StoreUnavailable, match="Check that its folder can be written"):
             await use()
     await store.close()

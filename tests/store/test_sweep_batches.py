@@ -25,6 +25,7 @@ from tests.store.moves import (
     Progress,
     cap,
     cap_of,
+    come_to_wait,
     comes_true,
     cost_of,
     findings,
@@ -45,6 +46,7 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 WHOLE_NANO = 2500
 MARKED_NANO = 1210  # of a request with seven marked tokens
 MANY = 2 * BATCH_MAX + 10
+LOCK_B = "SELECT * FROM accounts WHERE id = 'acct_b' FOR UPDATE"
 OBSERVER = HeartbeatBounds(heartbeat_every_s=0.05, fresh_s=0.3, gap_s=10.0, dead_s=0.5)
 
 
@@ -159,7 +161,7 @@ async def test_a_locked_account_is_left_out_and_swept_later(postgres: Postgres) 
         for account in "abc":
             await leave_behind(store, 2, account)
         async with transaction(url) as other:
-            await other.rows("SELECT * FROM accounts WHERE id = 'acct_b' FOR UPDATE")
+            await other.rows(LOCK_B)
             assert await sweeps.free_process(store, PROCESS, NOW_MS, lambda _: None) == {"acct_b"}
             assert [await money(store, account) for account in "abc"] == [(0, 0), (2420, 2420), (0, 0)]
             assert await findings(store) == []
@@ -167,6 +169,27 @@ async def test_a_locked_account_is_left_out_and_swept_later(postgres: Postgres) 
             await other.rows("SELECT * FROM marks WHERE completion_id = 'b1' FOR UPDATE")
             assert await sweeps.free_process(store, PROCESS, NOW_MS, lambda _: None) == {"acct_b"}
         assert [one.completion_id for one in await sweep_process(store)] == ["b0", "b1"]
+        assert (await money(store, "b"), await findings(store)) == ((0, 0), [])
+
+
+async def test_the_sweep_of_a_locked_account_waits_for_its_turn(postgres: Postgres) -> None:
+    """A busy account is never found unlocked: once the others are free, the sweep queues for its lock."""
+    async with postgres_store(postgres) as (store, url), opened(url) as beside:
+        for account in "abc":
+            await leave_behind(store, 2, account)
+        async with writing(beside, timing=ALONE, bounds=OBSERVER) as (sweeper, _), transaction(url) as other:
+            await other.rows(LOCK_B)
+
+            async def sweep() -> None:
+                while await rows_of(store, reserves):
+                    await sweeper.sweep()
+
+            sweeping = asyncio.create_task(sweep())
+            assert await come_to_wait(store, 1)
+            assert [await money(store, account) for account in "abc"] == [(0, 0), (2420, 2420), (0, 0)]
+            await other.execute("COMMIT")
+            await sweeping
+            await other.execute("BEGIN")
         assert (await money(store, "b"), await findings(store)) == ((0, 0), [])
 
 
@@ -181,7 +204,7 @@ async def test_a_process_that_lives_while_it_is_swept_begins_again(postgres: Pos
             await silent.mark()
             swept = silent.presence.name
             async with transaction(url) as other:
-                await other.rows("SELECT * FROM accounts WHERE id = 'acct_b' FOR UPDATE")
+                await other.rows(LOCK_B)
                 async with writing(beside, timing=ALONE, bounds=OBSERVER) as (sweeper, _):
 
                     async def is_swept() -> bool:

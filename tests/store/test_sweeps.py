@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cadenza.core.records import Outcome, Usage
-from cadenza.ledger import sweeps
-from cadenza.ledger.rules import Ended, Held
-from cadenza.store.schema import entries, holds, marks, processes, reserves, usage
+from cadenza.ledger.rules import Ended
+from cadenza.store.schema import entries, marks, processes, usage
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store, StoreRefused
 from tests.store.forked import Fork
@@ -19,7 +18,6 @@ from tests.store.moves import (
     Progress,
     comes_true,
     cost_of,
-    end_all,
     findings,
     finish,
     fund,
@@ -40,10 +38,6 @@ WHOLE_NANO = 2500
 MARK = """
     INSERT INTO marks SELECT '{}', 'req-{}', '{}', 'acct_a', 'key_a', 'forte', 100, {}, 10, 30, 2, {}, {}, 3
     FROM accounts WHERE id = 'acct_a'"""
-OLD_HOLD = """
-    INSERT INTO holds SELECT '{}', 'acct_a', 'key_a', 'forte', '{}', 'open', 2500, 100, {}, 10, 30, 2, {}, {}, NULL,
-    'req-{}' FROM accounts WHERE id = 'acct_a'"""
-HOLD_MORE = "UPDATE accounts SET held_nano = held_nano + 2500 WHERE id = 'acct_a'"
 
 
 @pytest.fixture
@@ -56,11 +50,6 @@ async def rich(store: Store) -> AsyncIterator[Store]:
 
 async def mark(store: Store, completion_id: str, tokens: int, process: str = "proc_a", at_ms: int = NOW_MS) -> None:
     await run_sql(store, MARK.format(completion_id, completion_id, process, tokens, "TRUE", at_ms))
-
-
-async def add_old_hold(store: Store, completion_id: str, tokens: int, owner: str = "proc_old") -> None:
-    """A hold as the release before wrote it."""
-    await run_sql(store, OLD_HOLD.format(completion_id, owner, tokens, "TRUE", NOW_MS, completion_id), HOLD_MORE)
 
 
 def dead(completion_id: str, counted: Usage | None) -> Outcome:
@@ -214,35 +203,3 @@ async def test_a_living_process_keeps_its_reserve(store: Store, url: str) -> Non
             await other.sweep()
         assert await writer.end(make_outcome(usage=Usage(100, 1))) == Ended(1030)
     assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
-
-
-async def test_the_holds_of_a_dead_process_of_the_release_before_are_ended(rich: Store) -> None:
-    """A marked one is charged, another released, each once; reserves of this release beside them stay."""
-    await take(rich, make_hold("new"))
-    for completion_id, tokens, owner in (("r1", 7, "proc_old"), ("r2", 0, "proc_old"), ("r3", 9, "proc_older")):
-        await add_old_hold(rich, completion_id, tokens, owner)
-    assert await findings(rich) == []
-    ended = await rich.transact(lambda tx: sweeps.end_old_holds(tx, "proc_old", NOW_MS + 1000))
-    assert {(one.completion_id, one.usage) for one in ended} == {("r1", Usage(100, 7, estimated=True)), ("r2", None)}
-    assert await money(rich) == (DOLLAR_NANO - 1210, 2 * WHOLE_NANO)
-    assert {(row.completion_id, row.state) for row in await rows_of(rich, holds)} == {
-        ("r1", "settled"),
-        ("r2", "released"),
-        ("r3", "open"),
-    }
-    assert await rich.transact(lambda tx: sweeps.end_old_holds(tx, "proc_old", NOW_MS + 1000)) == []
-
-
-async def test_a_writer_ends_the_old_holds_that_it_finds(store: Store) -> None:
-    """Old and new processes beside each other: the ledger is sound throughout, and in the end nothing is held."""
-    await fund(store, DOLLAR_NANO)
-    await add_old_hold(store, "old", 7)
-    async with writing(store, timing=ALONE) as (writer, _):
-        assert isinstance(await writer.hold(make_hold("new")), Held)
-        assert await findings(store) == []
-        await writer.sweep()
-        await writer.sweep()
-        assert (await cost_of(store, "old"), await findings(store)) == (1210, [])
-        await end_all(writer, [make_outcome("new", Usage(100, 1))])
-    assert (await money(store), await rows_of(store, reserves)) == ((DOLLAR_NANO - 1210 - 1030, 0), [])
-    assert await findings(store) == []

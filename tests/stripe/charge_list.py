@@ -20,7 +20,7 @@ class ChargeList:
 
     def add(self, number: int, created_s: int, **fields: Any) -> None:
         """A charge of ten dollars for the payment with this number."""
-        usual = {"amount": 1000, "amount_refunded": 0, "currency": "usd", "status": "succeeded", "disputed": False}
+        usual = {"amount": 1000, "amount_refunded": 0, "currency": "usd", "status": "succeeded"}
         ids = {"id": f"ch_{number}", "payment_intent": f"pi_{number}", "metadata": {"payment": f"pay_{number}"}}
         self.charges.insert(0, {**usual, **ids, "created": created_s, **fields})
 

@@ -24,6 +24,8 @@ STRIPE_TOML = """
 secret_key_env = "TEST_STRIPE_KEY"
 webhook_secret_env = "TEST_STRIPE_WEBHOOK"
 api_url = "{url}"
+invoices = true
+tax = "automatic"
 """
 END_S = 30.0
 REPLY_S = 60.0
@@ -55,8 +57,8 @@ class LocalStripe:
     def refund(self, checkout: str, cents: int) -> None:
         self._play(checkout, f"refund?cents={cents}")
 
-    def dispute(self, checkout: str) -> None:
-        self._play(checkout, "dispute")
+    def dispute(self, checkout: str, cents: int) -> None:
+        self._play(checkout, f"dispute?cents={cents}")
 
     def close_dispute(self, checkout: str, status: str) -> None:
         self._play(checkout, f"close?status={status}")

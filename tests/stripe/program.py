@@ -50,19 +50,26 @@ class Session(StripeObject):  # type: ignore[misc]  # localstripe has no types
         self.status = "open"
         self.success_url = success_url
         self.url = f"https://checkout.stripe.example/c/pay/{self.id}"
+        self.invoice: dict[str, str] | None = None  # as if every reader asked Stripe to expand it
+        self.invoice_creation = given.pop("invoice_creation", {"enabled": "false"})
+        self.automatic_tax = given.pop("automatic_tax", {"enabled": "false"})
+        self.billing_address_collection = given.pop("billing_address_collection", None)
+        self.tax_id_collection = given.pop("tax_id_collection", None)
+        if self.automatic_tax["enabled"] == "true" and price.get("tax_behavior") != "inclusive":
+            raise UserError(400, "A tax on top would change the amount")
         if given.pop("adaptive_pricing", {"enabled": "false"}) != {"enabled": "false"} or given:
             raise UserError(400, f"Unexpected {', '.join(given)}")
 
 
 class Dispute(StripeObject):  # type: ignore[misc]
-    """A dispute of a whole payment."""
+    """A dispute of a payment, or of a part of it."""
 
     object = "dispute"
     _id_prefix = "dp_"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, cents: int) -> None:
         super().__init__()
-        self.amount = session.amount_total
+        self.amount = cents
         self.currency = session.currency
         self.payment_intent = session.payment_intent
         self.status = "needs_response"
@@ -88,7 +95,7 @@ class Stage:
                 await self._ask("/v1/refunds", {"payment_intent": intent, "amount": request.query["cents"]})
                 schedule_webhook(Event("charge.refunded", store[f"payment_intent:{intent}"].latest_charge))
             case "dispute":
-                self._disputes[session.id] = Dispute(session)
+                self._disputes[session.id] = Dispute(session, int(request.query["cents"]))
                 schedule_webhook(Event("charge.dispute.created", self._disputes[session.id]))
             case "close":
                 dispute = self._disputes[session.id]
@@ -100,6 +107,8 @@ class Stage:
         if session.payment_intent is None:
             session.payment_intent = await self._charge(session)
             session.status = "complete"
+            if session.invoice_creation["enabled"] == "true":
+                session.invoice = {"hosted_invoice_url": f"https://invoice.stripe.example/i/{session.id}"}
             session.payment_status = "paid" if is_settled else "unpaid"
             schedule_webhook(Event("checkout.session.completed", session))
         else:

@@ -1,7 +1,9 @@
 """The reckoning of `make bench-money`: it finds what was planted in its records, and nothing in sound ones."""
 
 import msgspec
+from bench.money.plot import draw
 from bench.money.reckon import Asked, Billed, CountedAmount, Ending, Evidence, Supplied, Wallet, reckon
+from bench.money.report import GatewayResult, MoneyResults, render
 from bench.money.script import ScriptedRequest, price
 
 TOKENS = 10
@@ -105,3 +107,36 @@ def test_the_upstream_reads_what_a_client_wrote() -> None:
     read = ScriptedRequest.read(prompt)
     assert (read.number, read.tokens, read.gap_ms) == (7, request.tokens, request.gap_ms)
     assert request == ScriptedRequest.make(seed=1, number=7) != ScriptedRequest.make(seed=2, number=7)
+
+
+def test_the_report_has_each_run_and_the_spread() -> None:
+    """With the commit and the load of each gateway in each run; one that failed once has its reason."""
+    before = sound()
+    whole, lost = (reckon(one) for one in (before, msgspec.structs.replace(before, billed=before.billed[:2])))
+    machine: dict[str, str | int] = {"cores": 2, "cpu": "a processor"}
+    first = GatewayResult(
+        "cadenza", "1.0", 1, reckoning=whole, commit="abc1", load_before="0.50", load_after="2.25", served_per_s=[3]
+    )
+    second = msgspec.structs.replace(first, reckoning=lost, commit="abc2", load_before="7.75", load_after="9.00")
+    failed = GatewayResult("peer", reason="it did not start")
+    peer = GatewayResult("peer", "2.0", 3, reckoning=whole, commit="abc2", load_before="9.00", load_after="8.00")
+    never = GatewayResult("other", reason="no accounts")
+    runs = [[first, failed, never], [second, peer, never]]
+    page = render(MoneyResults("2026-11-18", 1, is_quick=True, machine=machine, runs=runs))
+    spread, run_1, run_2 = page.split("## Gateways")[0].split("## Run ")
+    assert "Runs of `make bench-money`: 2, quick, seed 1." in spread
+    missing = f"{due(3) / 1e9:.6f} (1 request)"
+    assert f"| lost, of whole replies | 0 to {missing} | 0 |" in spread
+    assert "| cadenza |  | abc1 | 0.50 | 2.25 |" in run_1
+    assert "| lost, of whole replies | 0 |" in run_1
+    assert "- **peer** was not measured: it did not start." in run_1
+    assert "| cadenza |  | abc2 | 7.75 | 9.00 |\n| peer |  | abc2 | 9.00 | 8.00 |" in run_2
+    assert f"| lost, of whole replies | {missing} | 0 |" in run_2
+    assert page.count("- **other** was not run: no accounts.") == 1
+    plot = draw(runs)
+    assert [name in plot for name in ("cadenza, run 1", "cadenza, run 2", "peer, run 1", "peer, run 2")] == [
+        True,
+        True,
+        False,
+        True,
+    ]

@@ -25,7 +25,6 @@ NEEDLE = "n33dle-5d41"
 NO_CONTENT = {
     *(
         "app",
-        "audit",
         "children",
         "cli",
         "config",
@@ -35,10 +34,20 @@ NO_CONTENT = {
         "ledger",
         "observe",
         "process",
+        "retention",
         "routing",
     ),
-    *("server", "store", "core.activity", "core.attempts", "core.bills", "core.breaker", "core.classes"),
-    *("core.documents", "core.margin", "core.money", "core.prices", "core.rates", "core.records", "core.shares"),
+    *(
+        "server",
+        "store",
+        "core.activity",
+        "core.attempts",
+        "core.bills",
+        "core.breaker",
+        "core.classes",
+        "core.config_keys",
+    ),
+    *("core.margin", "core.money", "core.prices", "core.rates", "core.records", "core.shares"),
     *("core.spans", "core.usage_report", "evaluation.canaries", "evaluation.canary", "evaluation.drift"),
     *("evaluation.verdict", "evaluation.watch", "grounding.charges", "grounding.index.folder_files"),
     *("grounding.index.indexing", "grounding.search.engines.build", "upstreams.dialects", "upstreams.known"),
@@ -56,23 +65,17 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "EvaluationOrder": {"actor"},
     "Folder": {"path", "url"},  # of the operator's documents
     "GatheredPart": {"name", "result"},  # words of ours
-    "InspectOrder": {"program", "task"},
-    "InspectResult": {"digest", "name"},
     "Model": {"id", "owned_by"},
     "Offer": {"image_classes"},
     "ParserFault": {"error", "module"},  # names of ours, checked by a pattern
-    "Probe": {"detail", "models", "owner", "windows"},
+    "Probe": {"advice", "detail", "models", "owner", "windows"},
     "Ready": {"url"},
-    "ReportCase": {"outcome"},
     "RouteTry": {"error", "span_id"},  # the kind of fault
     "StoredFile": {"digest", "error", "path"},  # of the operator's documents
     "Suite": {"digest", "name"},
     "SuiteRun": {"character", "upstreams"},
     "Task": {"character"},  # of the class
-    "_Headline": {"score"},  # the name of a scorer
     "_Model": {"id", "max_model_len", "owned_by"},
-    "_Task": {"task"},
-    "_TaskLog": {"status"},
 }
 
 

@@ -19,6 +19,15 @@ NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}  # public in spite of 
 # file:class -> attributes set in __init__
 MANY_ATTRIBUTES = {"src/cadenza/observe/metrics.py:Metrics": 33}  # one for each metric
 
+# file -> the parsers of queries that it uses, and for what
+READS_QUERIES = {
+    "src/cadenza/core/query.py": {"urllib.parse.parse_qsl"},  # the query of a request
+    "src/cadenza/web/visit.py": {"urllib.parse.parse_qs", "url"},  # the body of a form; the host of the site
+    "src/cadenza/fleet/valkey/contents.py": {"urllib.parse.parse_qsl"},  # addresses in the config
+    "src/cadenza/fleet/valkey/connection.py": {"urllib.parse.parse_qs"},
+    "src/cadenza/store/postgres/connection.py": {"urllib.parse.parse_qs"},
+}
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Nodes = list[ast.AST]
 
@@ -98,6 +107,16 @@ def private_names(nodes: Nodes) -> list[str]:
     return sorted(alias.name for node in ours for alias in node.names if alias.name.startswith("_"))
 
 
+def unsafe_reads(nodes: Nodes) -> set[str]:
+    """The ways by which a file reads a cookie or a query without our limits: those of Starlette and of Python."""
+    attributes = (node for node in nodes if isinstance(node, ast.Attribute))
+    of_requests = {"cookies", "query_params", "url"}
+    read = {
+        node.attr for node in attributes if node.attr in of_requests and ast.unparse(node.value).endswith("request")
+    }
+    return read | imported_modules(nodes) & {"http.cookies", "urllib.parse.parse_qs", "urllib.parse.parse_qsl"}
+
+
 def own_attributes(class_: ast.ClassDef) -> set[str]:
     """The names that `__init__` sets on self."""
     init = next((node for node in class_.body if isinstance(node, Function) and node.name == "__init__"), None)
@@ -172,6 +191,14 @@ def test_a_marked_test_says_why() -> None:
     nodes = [node for _, nodes in parsed(TESTS) for node in nodes]
     reasons = [call.keywords for call in nodes if isinstance(call, ast.Call) and is_mark(call.func)]
     assert [keywords[0].arg for keywords in reasons if keywords] == ["reason"] * sum(map(is_mark, nodes))
+
+
+def test_cookies_and_queries_are_read_in_one_place() -> None:
+    """Only `read_cookie` reads cookies, and only `read_query` queries: other readers take seconds for some heads."""
+    found = {name: unsafe_reads(nodes) for name, nodes in parsed(SOURCE)}
+    assert {name: reads for name, reads in found.items() if reads - READS_QUERIES.get(name, set())} == {}
+    templates = {path.name: path.read_text() for path in (SOURCE / "web" / "templates").rglob("*.html")}
+    assert [name for name, text in templates.items() if re.search(r"request\.(cookies|query_params|url)", text)] == []
 
 
 def test_source_files_are_short() -> None:

@@ -16,7 +16,6 @@ from cadenza.process import (
     memory_room,
     return_memory_after_peaks,
 )
-from tests.processes import has_huge_pages
 
 MIB = 2**20
 PRINT_ROOM = (
@@ -27,18 +26,6 @@ import resource
 from cadenza.process import protect_memory
 protect_memory()
 print(resource.getrlimit(resource.RLIMIT_CORE))
-"""
-
-CLAIMED = """
-from cadenza.process import claim_object_memory
-from tests.processes import memory_kb
-
-claim_object_memory(16 * 2**20)
-objects = [None] * 20_000
-before = memory_kb("self", "Rss")
-for place in range(len(objects)):
-    objects[place] = bytes(400)
-print(memory_kb("self", "Rss") - before, memory_kb("self", "AnonHugePages"))
 """
 
 RETURNED = """
@@ -120,14 +107,6 @@ def test_no_core_file() -> None:
     """After the call no core file can be written, and the limit cannot be raised."""
     done = subprocess.run([sys.executable, "-c", PROTECTED], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(0, 0)"
-
-
-def test_object_memory_is_claimed() -> None:
-    """Objects that are made later, 9 MB, lie in the memory that was claimed, and it is on huge pages."""
-    done = subprocess.run([sys.executable, "-c", CLAIMED], capture_output=True, text=True, check=True)
-    grown_kb, huge_kb = map(int, done.stdout.split())
-    assert grown_kb < 1024
-    assert huge_kb >= 12 * 1024 or not has_huge_pages()
 
 
 def test_memory_is_returned() -> None:

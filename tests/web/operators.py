@@ -20,8 +20,8 @@ def account_id_of(service: Service, email: str) -> str:
 def audit_events_of(service: Service, email: str) -> list[tuple[str, str, str]]:
     """Actor, name and detail of each audit event of the site that concerns an account, oldest first."""
     rows = service.ledger.query(
-        "SELECT c.actor, c.act, c.detail FROM acts c JOIN accounts a ON a.id = c.account_id "
+        "SELECT c.actor, c.event, c.detail FROM audit_events c JOIN accounts a ON a.id = c.account_id "
         "WHERE a.email = ? AND c.actor <> 'command line' ORDER BY c.id",
         email,
     )
-    return [(row["actor"], row["act"], row["detail"]) for row in rows]
+    return [(row["actor"], row["event"], row["detail"]) for row in rows]

@@ -47,6 +47,23 @@ def test_a_hostile_reply_does_not_hold_up_the_api(
     assert len(html_of(reply)) > len(text)
 
 
+def test_an_account_without_credit_costs_the_renderer_nothing(service: Service, visitor: Visitor) -> None:
+    """Its texts are 402, and all of them together take the child less CPU time than one of an account that can pay."""
+    poor = Visitor(service.port)
+    poor.sign_in(service.create_account(0))
+    order = {"texts": [REPLIES["many blocks"]]}
+    assert visitor.api("POST", "/render", {"texts": ["a"]}).status == 200
+    [renderer] = service.process.children(RENDERER)
+
+    def cpu_s_of(browser: Visitor, count: int, status: int) -> float:
+        before_s = own_cpu_s(renderer)
+        assert [browser.api("POST", "/render", order).status for _ in range(count)] == [status] * count
+        return own_cpu_s(renderer) - before_s
+
+    paid_s = cpu_s_of(visitor, 1, 200)
+    assert cpu_s_of(poor, 10, 402) < paid_s
+
+
 def test_a_service_that_ends_lets_a_reply_finish(start_service: StartService, upstream: LoopbackUpstream) -> None:
     """A running chat is completed and charged before the service ends."""
     service = start_service(ordinary_spec(upstream.base_url))

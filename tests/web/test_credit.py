@@ -20,8 +20,8 @@ from tests.service import CREDIT_NANO, Service
 from tests.visitor import TIMEOUT_S, Seen, Visitor
 
 ENTRY = """
-    INSERT INTO entries (account_id, kind, amount_nano, note, created_at)
-    SELECT id, 'grant', ?, ?, 1800000000000 FROM accounts WHERE email = ?"""
+    INSERT INTO entries (account_id, kind, amount_nano, note, created_at, granted_nano, origin)
+    SELECT id, 'grant', ?, ?, 1800000000000, 0, 'payment' FROM accounts WHERE email = ?"""
 RAISE = "UPDATE accounts SET balance_nano = balance_nano + ? WHERE email = ?"
 
 

@@ -68,13 +68,13 @@ def test_owners_download_their_data(service: Service, visitor: Visitor, email: s
     [account] = json.loads(archive.read("account.json"))
     assert account["email"] == email
     events = json.loads(archive.read("audit_events.json"))
-    assert [event["actor"] for event in events if event["act"] == "account.export"] == [email] * 3
+    assert [event["actor"] for event in events if event["event"] == "account.export"] == [email] * 3
     assert "ten minutes" in seen[3].words
 
 
 def test_no_access_token_opens_the_archive(service: Service, visitor: Visitor, email: str) -> None:
     """It is a form of the pages, like deleting: a token is no session, and a request without our token is refused."""
-    token = run_here(service.folder, "token", "create", "--account", email, "--scopes", "account:read").stdout.strip()
+    token = run_here(service.folder, "token", "create", "--account", email, "--scope", "account:read").stdout.strip()
     stranger = Visitor(service.port, {"authorization": f"Bearer {token}"})
     assert stranger.post("/settings/security/export").status == 401
     assert visitor.post("/settings/security/export", {"csrf": "wrong"}).status == 403

@@ -11,7 +11,7 @@ import pytest
 from cadenza.core.codes import is_well_formed
 from tests.migrated import STORE_WAIT_S
 from tests.raw_client import RawClient
-from tests.service import CREDIT_NANO, Service, now_ms
+from tests.service import Service, now_ms
 from tests.visitor import Seen, Visitor, until_refused
 
 SECRET = re.compile(r'<code class="secret" id="secret">([^<]+)</code>')
@@ -57,19 +57,12 @@ def add_keys(service: Service, email: str, count: int, created_at: int) -> None:
 
 def audit_events_of(service: Service, email: str) -> list[tuple[str, str]]:
     rows = service.ledger.query(
-        "SELECT act, actor FROM acts WHERE account_id = (SELECT id FROM accounts WHERE email = ?) AND act LIKE 'key.%' "
+        "SELECT event, actor FROM audit_events"
+        " WHERE account_id = (SELECT id FROM accounts WHERE email = ?) AND event LIKE 'key.%' "
         "ORDER BY id",
         email,
     )
-    return [(row["act"], row["actor"]) for row in rows]
-
-
-@pytest.fixture
-def neighbour(service: Service) -> Visitor:
-    """Signed in to another account."""
-    signed_in = Visitor(service.port)
-    signed_in.sign_in(service.create_account(CREDIT_NANO))
-    return signed_in
+    return [(row["event"], row["actor"]) for row in rows]
 
 
 def test_a_new_key_is_shown_once_and_works(service: Service, visitor: Visitor) -> None:
@@ -131,7 +124,7 @@ def test_a_key_without_inference_gets_a_first_request_that_works(visitor: Visito
         ({"cap": "lots"}, "not an amount of dollars"),
         ({"cap": "-5"}, "negative"),
         ({"cap": "0.0000000001"}, "9 decimals"),
-        ({"cap": "5", "cap_period": "week"}, "in total or per month"),
+        ({"cap": "5", "cap_period": "week"}, "'week'"),
     ],
 )
 def test_a_bad_field_is_explained_beside_what_was_typed(visitor: Visitor, fields: dict[str, Any], reason: str) -> None:
@@ -223,68 +216,6 @@ def test_the_endpoints_do_what_the_pages_do(service: Service, visitor: Visitor) 
         "burst": None,
     }
     assert visitor.api("DELETE", path).json["state"] == "revoked"
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"name": 5},
-        {"scopes": ["admin"]},
-        {"scopes": "inference"},
-        {"expires": "31"},
-        {"requests_per_second": 0},
-        {"burst": 2.5},
-        {"cap": {"limit": "-1"}},
-        {"cap": {"limit": 5}},
-        {"cap": {"limit": "5", "period": "week"}},
-        {"cap": {"limit": "5", "spent": "0"}},
-        ["name"],
-    ],
-)
-def test_a_bad_body_is_refused(visitor: Visitor, body: Any) -> None:
-    """The endpoint answers 400 with the error object, and creates nothing."""
-    seen = visitor.api("POST", "/keys", body)
-    assert (seen.status, seen.json["error"]["type"]) == (400, "invalid_request_error")
-    assert visitor.api("GET", "/keys").json["data"] == []
-
-
-def test_keys_of_other_accounts_look_like_unknown_ones(visitor: Visitor, neighbour: Visitor) -> None:
-    """Every page and endpoint answers 404, with the same words, for a neighbour's key and for none."""
-    secret = create(neighbour)
-    key = first_key(neighbour)
-    csrf = visitor.csrf  # a page that reports a problem has none
-    answers = set()
-    for name in (key["id"], "key_unknown", key["prefix"], secret, "%00", "key_%C3%A9"):
-        for seen in (
-            visitor.get(f"/keys/{name}"),
-            visitor.post(f"/keys/{name}", {"csrf": csrf, "name": "mine"}),
-            visitor.post(f"/keys/{name}/revoke", {"csrf": csrf}),
-        ):
-            answers.add((seen.status, seen.words))
-        for method, body in (("GET", None), ("PATCH", {"name": "mine"}), ("DELETE", None)):
-            seen = visitor.api(method, f"/keys/{name}", body, {"x-cadenza-csrf": csrf})
-            assert (seen.status, seen.json["error"]["message"]) == (404, "There is no such key.")
-    assert [status for status, _ in answers] == [404]
-    assert visitor.api("GET", f"/keys?before={key['id']}").json["data"] == []
-    assert first_key(neighbour) == key
-
-
-def test_only_our_own_pages_may_change_keys(stranger: Visitor, visitor: Visitor) -> None:
-    """Without a session, without the token or from another site, nothing is created or revoked."""
-    create(visitor)
-    key = first_key(visitor)
-    path = f"/keys/{key['id']}"
-    assert visitor.post("/keys", {"csrf": "x"}).status == 403
-    assert visitor.post(f"{path}/revoke", {"csrf": ""}).status == 403
-    assert visitor.api("DELETE", path, headers={"x-cadenza-csrf": "x"}).status == 403
-    assert visitor.api("POST", "/keys", {}, {"origin": "https://evil.example"}).status == 403
-    assert visitor.post(f"{path}/revoke", headers={"sec-fetch-site": "cross-site"}).status == 403
-    stranger.get("/sign-in")
-    assert stranger.post("/keys", {"name": "x"}).status == 401
-    assert stranger.api("GET", "/keys").status == 401
-    assert stranger.api("POST", "/keys", {}).status == 401
-    assert stranger.get("/keys").location == "/sign-in?next=/keys"
-    assert visitor.api("GET", "/keys").json["data"] == [key]
 
 
 def test_an_account_with_many_keys_gets_pages(service: Service, visitor: Visitor, email: str) -> None:

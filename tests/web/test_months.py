@@ -33,7 +33,9 @@ from tests.web.operators import account_id_of, make_operator
 DOLLAR_NANO = 10**9
 ACCOUNTS = 40
 LAST_ENTRY = "SELECT MAX(id) AS id FROM entries"
-PAYMENT = "INSERT INTO payments VALUES (?, ?, 'stripe', ?, NULL, ?, 0, 'open', 1, 1)"
+PAYMENT = """
+    INSERT INTO payments (id, account_id, provider, checkout, amount_nano, state, created_at, changed_at)
+    VALUES (?, ?, 'stripe', ?, ?, 'open', 1, 1)"""
 UPDATE_TRIGGER = "SELECT sql FROM sqlite_master WHERE name = 'entries_refuse_update'"
 
 
@@ -228,7 +230,7 @@ def change_price(service: Service) -> None:
     """In the middle of a day, from the next second on."""
     from_s = int(time.time()) + 2
     moment = datetime.fromtimestamp(from_s, UTC).isoformat()
-    run_command(service, "classes", "price", "forte", "--input", "2.00", "--output", "7.00", "--from", moment)
+    run_command(service, "class", "price", "forte", "--input", "2.00", "--output", "7.00", "--from", moment)
     wait_until(lambda: time.time() > from_s, "the new price")
 
 
@@ -311,7 +313,7 @@ def test_payments_are_compared_with_the_provider(business: Business, charges: Ch
     at_s = month_span(business.month).start_ms // 1000 + 1000
     charges.add(0, at_s - 2000)  # its event came late
     charges.add(1, at_s, amount_refunded=400)
-    charges.add(2, at_s, disputed=True)
+    charges.add(2, at_s)  # disputed, but not refunded
     charges.add(3, at_s, metadata={})  # of another program
     charges.add(4, at_s, status="failed")
     command = ("report", "month", business.month, "--verify")
@@ -321,13 +323,15 @@ def test_payments_are_compared_with_the_provider(business: Business, charges: Ch
 
     del charges.charges[-1]
     charges.charges[-1]["amount_refunded"] = 300
+    next(one for one in charges.charges if one["id"] == "ch_2")["amount_refunded"] = 100
     charges.add(9, at_s)
     done = business.service.cli(*command)
     assert done.returncode == 1
     for difference in (
         "pay_0 (cs_0) gave credit, but the provider does not list it",
-        "pay_1: 4.00 here and 3.00 there were returned",
+        "pay_1: 4.00 here and 3.00 there were refunded",
+        "pay_2: 0.00 here and 1.00 there were refunded",
         "ch_9 was paid at the provider, but gave no credit",
-        "Differences: 3.",
+        "Differences: 4.",
     ):
         assert difference in done.stderr

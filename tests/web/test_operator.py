@@ -15,7 +15,7 @@ from tests.service_config import ordinary_spec
 from tests.visitor import Visitor
 from tests.web.operators import account_id_of, audit_events_of, make_operator
 
-OF_MONEY = ("/documents", "/ledger", "/months/2026-10")
+OF_MONEY = ("/ledger", "/months/2026-10")
 PAGES = ("", "/requests", "/search", "/accounts", "/keys", "/classes", "/classes/forte", *OF_MONEY, "/audit-log")
 READS = ("/overview", "/requests", "/classes/forte", "/load", "/accounts", *OF_MONEY, "/audit-log")
 
@@ -312,12 +312,6 @@ def test_the_audit_log_is_paged_and_filtered(operator: Visitor, other: str, busy
     assert "Older" in operator.get(f"/operator/audit-log?account={other}").words
     assert operator.get("/operator/audit-log?account=nobody@example.org").status == 400
     assert operator.api("GET", f"/operator/audit-log?before={2**70}").status == 400
-
-
-def test_the_old_address_of_the_audit_log(operator: Visitor) -> None:
-    """A bookmark of the page's old address leads to the new one, for good and with its query."""
-    seen = operator.get("/operator/acts?account=a@example.org")
-    assert (seen.status, seen.location) == (301, "/operator/audit-log?account=a@example.org")
 
 
 @pytest.mark.slow(reason="starts several workers")

@@ -1,5 +1,7 @@
 """The operator's page of a class, and its endpoints: what they show, and a rollback."""
 
+import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -35,14 +37,15 @@ def operator(running: Service) -> Visitor:
     return visitor
 
 
-def change(service: Service, *words: str) -> None:
-    done = CliRunner().invoke(app, ["classes", *words, "--config", str(service.config)])
+def change(service: Service, *words: str) -> str:
+    done = CliRunner().invoke(app, ["class", *words, "--config", str(service.config)])
     assert done.exit_code == 0, done.output
+    return done.output
 
 
-def promote(service: Service, model: str, reason: str, share: str = "100") -> None:
+def promote(service: Service, model: str, reason: str, share: str = "100") -> str:
     words = ["--candidate", f"acme/{model}", "--share", share, "--force", "--reason", reason]
-    change(service, "promote", "forte", *words)
+    return change(service, "promote", "forte", *words)
 
 
 def test_the_page_shows_what_is_served(operator: Visitor) -> None:
@@ -68,10 +71,16 @@ def test_unknown_classes_are_not_found(operator: Visitor) -> None:
 
 def test_a_canary_is_ended_on_the_page(running: Service, operator: Visitor) -> None:
     """The page shows the canary, and its button ends it with the reason and the operator in the history."""
-    promote(running, "three", "a trial", "5")
+    assert re.search(r"serves 5% of the accounts: (none|\d) of \d+ active", promote(running, "three", "a trial", "5"))
     found = operator.api("GET", PAGE).json
     served, tried = found["version"]["number"], found["candidate"]["number"]
     assert (found["share"], found["candidate"]["routes"][0]["model"]) == (5, "three")
+    counted = found["share_accounts"]
+    assert (counted["of"] >= 1, counted["is_exact"], counted["served"] <= counted["of"]) == (True, True, True)
+    assert f"of {counted['of']} active accounts" in operator.get(PAGE).words
+    [shown] = json.loads(change(running, "show", "forte", "--json"))
+    assert shown["share_accounts"] == counted
+    assert f"of {counted['of']} active accounts" in change(running, "show", "forte")
     assert f"Canary: version {tried}" in operator.get(PAGE).words
     listed = f"canary: version {tried} at 5%"  # what the process serves, which follows the store
     wait_until(lambda: listed in operator.get("/operator/classes").words, "the canary being listed")
@@ -94,5 +103,5 @@ def test_a_rollback_by_the_endpoint(running: Service, operator: Visitor) -> None
     compared = operator.api("GET", f"{PAGE}/diff?before=1&after=2").json
     assert [one["change"] for one in compared["routes"]] == ["removed", "added"]
     refused = operator.api("POST", "/operator/classes/mezzo/rollback", {"version": 1})
-    assert (refused.status, "cadenza classes adopt mezzo" in refused.json["error"]["message"]) == (400, True)
+    assert (refused.status, "cadenza class adopt mezzo" in refused.json["error"]["message"]) == (400, True)
     change(running, "rollback", "forte", "--to", "2")

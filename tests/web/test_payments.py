@@ -124,6 +124,28 @@ def test_a_payment_becomes_credit(payer: Payer, stripe: LocalStripe) -> None:
     assert "Credit added: card payment" in payer.browser.get("/credit").words
 
 
+def test_a_payment_links_to_its_invoice_at_stripe(payer: Payer, stripe: LocalStripe) -> None:
+    """A checkout asks for invoice, address, tax id and tax; the page leads to the invoice, for the payer alone."""
+    checkout = payer.start()
+    session = stripe.session(checkout)
+    assert [session[name]["enabled"] for name in ("invoice_creation", "automatic_tax", "tax_id_collection")] == [
+        "true"
+    ] * 3
+    assert session["billing_address_collection"] == "required"
+    [payment] = payer.browser.api("GET", "/payments").json["data"]
+    path = f"/credit/payments/{payment['id']}/invoice"
+    assert path not in payer.browser.get("/credit").text
+    assert payer.browser.get(path).status == 404
+    stripe.pay(checkout)
+    payer.wait_for(TEN_NANO)
+    assert path in payer.browser.get("/credit").text
+    seen = payer.browser.get(path)
+    url = f"https://invoice.stripe.example/i/{checkout}"
+    assert (seen.status, seen.headers["location"]) == (303, url)
+    assert payer.browser.api("GET", f"/payments/{payment['id']}/invoice").json["url"] == url
+    assert Payer(payer.service).browser.get(path).status == 404
+
+
 def test_a_payment_that_settles_later_becomes_credit_later(payer: Payer, stripe: LocalStripe) -> None:
     """A checkout that is complete but not paid adds nothing; the event that it is paid does."""
     checkout = payer.start()
@@ -151,11 +173,34 @@ def test_a_dispute_takes_the_credit_until_it_is_won(payer: Payer, stripe: LocalS
     checkout = payer.start()
     stripe.pay(checkout)
     payer.wait_for(TEN_NANO)
-    stripe.dispute(checkout)
+    stripe.dispute(checkout, 1000)
     payer.wait_for(0)
     assert payer.state == "disputed"
     stripe.close_dispute(checkout, "won")
     payer.wait_for(TEN_NANO)
+
+
+@pytest.mark.parametrize("is_refunded_first", [True, False])
+def test_a_lost_dispute_and_refunds_take_all_of_a_payment(
+    payer: Payer, stripe: LocalStripe, is_refunded_first: bool
+) -> None:
+    """Three dollars are lost by a dispute and seven refunded, in either order: nothing of ten is left."""
+    checkout = payer.start()
+    stripe.pay(checkout)
+    payer.wait_for(TEN_NANO)
+    if is_refunded_first:
+        stripe.refund(checkout, 700)
+        payer.wait_for(3_000_000_000)
+    stripe.dispute(checkout, 300)
+    stripe.close_dispute(checkout, "lost")
+    wait_until(
+        lambda: "lost by a dispute" in payer.browser.get("/credit").words or payer.state == "returned", "the loss"
+    )
+    if not is_refunded_first:
+        assert payer.balance_nano == 7_000_000_000
+        stripe.refund(checkout, 700)
+    payer.wait_for(0)
+    wait_until(lambda: payer.state == "returned", "the payment to be returned")
 
 
 def test_an_expired_checkout_is_told(payer: Payer, stripe: LocalStripe) -> None:

@@ -81,7 +81,7 @@ def test_an_open_sign_up_makes_an_account(open_site: Service) -> None:
     assert (account["email"], account["is_operator"], account["verified_at"]) == (NEW, False, None)
     [row] = open_site.ledger.query("SELECT balance_nano FROM accounts WHERE email = ?", NEW)
     assert row["balance_nano"] == OPENING_NANO
-    [event] = open_site.ledger.query("SELECT actor FROM acts WHERE account_id = ?", account["id"])
+    [event] = open_site.ledger.query("SELECT actor FROM audit_events WHERE account_id = ?", account["id"])
     assert event["actor"] == NEW
 
 
@@ -191,8 +191,9 @@ def test_with_mail_a_taken_address_looks_like_a_free_one(site: Site) -> None:
 
 
 def test_a_reset_by_link(site: Site) -> None:
-    """The link sets a password once, ends all sessions, and the owner is told by e-mail."""
+    """The link sets a password once, ends all sessions, and an e-mail tells the owner, also of keys that still work."""
     email = site.service.create_account(0)
+    site.service.create_key(email)
     signed_in = site.visitor()
     signed_in.sign_in(email)
     visitor = site.visitor()
@@ -202,12 +203,14 @@ def test_a_reset_by_link(site: Site) -> None:
     visitor.get(path)
     assert "8 to 1024" in visitor.post(path, {"password": "short"}).words
     assert signed_in.get("/settings").status == 200
-    assert visitor.post(path, {"password": NEW_PASSWORD}).location == "/sign-in?note=password-set"
+    assert "1 API key still works." in visitor.post(path, {"password": NEW_PASSWORD}).words
     assert signed_in.get("/settings").status == 303
     visitor.get("/sign-in")
     assert visitor.post(path, {"password": "a third password"}).status == 404
     site.visitor().sign_in(email, NEW_PASSWORD)
-    site.mailbox.wait_for(email, "was changed")
+    told = site.mailbox.wait_for(email, "was changed").text
+    assert "1 API key still works." in told
+    assert "/keys" in told
 
 
 def test_a_link_begins_with_the_address_of_the_config(site: Site) -> None:

@@ -14,19 +14,24 @@ from cadenza.web.routes import Access, ApiEndpoint
 from cadenza.web.site_map import ROUTES
 from tests.cli.program import run_here
 from tests.raw_client import RawClient
-from tests.service import Service
+from tests.service import PASSWORD, Service
 from tests.visitor import API, Seen, Visitor, until_refused
-from tests.web.operators import account_id_of, make_operator
+from tests.web.operators import account_id_of, audit_events_of, make_operator
 from tests.web.test_sign_in import from_elsewhere
 
 ENDPOINTS = [one for one in ROUTES if isinstance(one, ApiEndpoint)]
 CLOSED = [one for one in ENDPOINTS if one.access is not Access.ANYONE]
 ACCOUNT_SCOPES = [scope for scope in SCOPES if not scope.startswith(OPERATOR)]
+DEFAULT_URL = "http://127.0.0.1:8080"  # of the links that the command line prints
 SECRET = re.compile(r"cdz_[0-9A-Za-z]{49}")
 
 
+def scope_options(scopes: Sequence[str]) -> list[str]:
+    return [word for scope in scopes if scope for word in ("--scope", scope)]
+
+
 def create_token(service: Service, email: str, scopes: Sequence[str]) -> str:
-    done = run_here(service.folder, "token", "create", "--account", email, "--scopes", ",".join(scopes))
+    done = run_here(service.folder, "token", "create", "--account", email, *scope_options(scopes))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -81,10 +86,66 @@ def test_a_script_makes_a_key_and_is_named(service: Service, email: str) -> None
     made = ask(service, token, "POST", "/keys", b'{"name": "ci"}')
     assert made.status == 200
     assert RawClient(service.port, made.json["secret"]).get("/v1/models").status == 200
-    [event] = service.ledger.query("SELECT actor, token FROM acts WHERE subject = ?", made.json["id"])
+    [event] = service.ledger.query("SELECT actor, token FROM audit_events WHERE subject = ?", made.json["id"])
     assert (event["actor"], event["token"]) == (email, token[:12])
     refused = ask(service, token, "GET", "/keys")
     assert (refused.status, "lacks the scope 'keys:read'" in refused.json["error"]["message"]) == (403, True)
+
+
+def test_a_key_shows_which_token_made_it(service: Service, visitor: Visitor, email: str) -> None:
+    """On its page, in its API object and in the table of keys; the JSON of the command line keeps its fields."""
+    token = create_token(service, email, ["keys:write"])
+    made = ask(service, token, "POST", "/keys").json
+    assert made["created_by_token"] == token[:12]
+    by_hand = visitor.api("POST", "/keys", {}).json
+    assert by_hand["created_by_token"] is None
+    assert f"with the access token {token[:12]}…" in visitor.get(f"/keys/{made['id']}").words
+    assert "access token" not in visitor.get(f"/keys/{by_hand['id']}").words
+    assert visitor.get("/keys").words.count(token[:12]) == 1
+    assert run_here(service.folder, "key", "list", "--account", email).stdout.count(token[:12]) == 1
+    assert token[:12] not in run_here(service.folder, "key", "list", "--account", email, "--json").stdout
+
+
+def test_a_reset_by_link_revokes_all_tokens(service: Service, email: str) -> None:
+    """A thief may have made one. API keys go on working; the page says how many, and leads to them."""
+    tokens, key = [create_token(service, email, ["account:read"]) for _ in range(2)], service.create_key(email)
+    path = run_here(service.folder, "account", "link", email, "reset").stdout.strip().removeprefix(DEFAULT_URL)
+    browser = Visitor(service.port)
+    browser.get(path)
+    seen = browser.post(path, {"password": "another horse"})
+    assert [ask(service, token, "GET", "/account").status for token in tokens] == [401, 401]
+    assert RawClient(service.port, key).get("/v1/models").status == 200
+    assert (seen.status, 'href="/keys"' in seen.text) == (200, True)
+    assert "2 access tokens were revoked. 1 API key still works." in seen.words
+    assert audit_events_of(service, email)[-1] == (email, "account.reset_password", "access tokens revoked: 2")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "status", "told"),
+    [
+        ({"revoke_tokens": "true"}, 401, "1 access token was revoked."),
+        ({}, 200, "1 access token still works."),
+    ],
+)
+def test_a_new_password_offers_to_revoke_tokens(
+    service: Service, visitor: Visitor, email: str, chosen: dict[str, str], status: int, told: str
+) -> None:
+    """The page offers it, ticked; what the owner chose is done and told."""
+    token = create_token(service, email, ["account:read"])
+    assert 'name="revoke_tokens" value="true" checked' in visitor.get("/settings/security").text
+    form = {"old_password": PASSWORD, "new_password": "another horse", **chosen}
+    seen = visitor.post("/settings/security/password", form)
+    assert (seen.status, told in seen.words) == (200, True)
+    assert ask(service, token, "GET", "/account").status == status
+    assert visitor.get("/settings").status == 200
+
+
+def test_the_command_line_sets_a_password_and_revokes_all_tokens(service: Service, email: str) -> None:
+    """It says how many tokens it revoked, and how many keys go on working."""
+    token, _ = create_token(service, email, ["account:read"]), service.create_key(email)
+    done = run_here(service.folder, "account", "password", email, "--password-stdin", given="another horse")
+    assert "1 access token was revoked. 1 API key still works." in done.stderr
+    assert ask(service, token, "GET", "/account").status == 401
 
 
 def test_a_token_and_a_key_are_not_confused(service: Service, email: str) -> None:
@@ -112,7 +173,7 @@ def test_a_dead_token_is_refused(service: Service, email: str) -> None:
 
 def test_scopes_of_operators_need_an_operator(service: Service, email: str) -> None:
     """An ordinary account gets none, and a token loses them with the role."""
-    done = run_here(service.folder, "token", "create", "--account", email, "--scopes", "operator.accounts:read")
+    done = run_here(service.folder, "token", "create", "--account", email, "--scope", "operator.accounts:read")
     assert (done.returncode, "Only the token of an operator" in done.stderr) == (1, True)
     make_operator(service, email)
     token = create_token(service, email, ["operator.accounts:read", "account:read"])
@@ -129,7 +190,8 @@ def test_scopes_of_operators_need_an_operator(service: Service, email: str) -> N
 )
 def test_bad_orders_are_refused(service: Service, email: str, scopes: str, days: str, reason: str) -> None:
     """The message says which scopes there are, and how long a token may last."""
-    done = run_here(service.folder, "token", "create", "--account", email, "--scopes", scopes, "--expires", days)
+    options = (*scope_options(scopes.split(",")), "--expires", days)
+    done = run_here(service.folder, "token", "create", "--account", email, *options)
     assert (done.returncode, reason in done.stderr) == (1, True)
 
 

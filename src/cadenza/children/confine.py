@@ -49,19 +49,18 @@ def confine(limits: ChildLimits) -> None:
     os.nice(NICENESS)
 
 
-def enter_sandbox(*, fixes_limits: bool = False) -> bool:
+def enter_sandbox() -> None:
     """Give up the network, other programs, and files; irreversible. Call it after all imports, before the first task.
 
-    The parent is told whether the system refuses these calls, which is returned too; where it does not, the limits
-    below still stop most of them. `fixes_limits`: from now on not even root can raise a limit of this process.
+    The parent is told whether the system refuses these calls; where it does not, the limits below still stop most of
+    them.
     """
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    is_filtered = refuse_system_calls(fixes_limits=fixes_limits)
+    is_filtered = refuse_system_calls()
     if not is_filtered:
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # of no effect for root
     os.write(0, FRAME.pack(SANDBOXED, is_filtered))
-    return is_filtered
 
 
 def allow_cpu(seconds: int) -> None:

@@ -67,10 +67,10 @@ class Program(ctypes.Structure):
 Step = tuple[int, int, int, int]
 
 
-def refuse_system_calls(*, fixes_limits: bool = False) -> bool:
+def refuse_system_calls() -> bool:
     """Install the filter on all threads; this is irreversible. False where the system does not support it."""
     machine = this_machine()
-    return machine is not None and install(filter_steps(machine, fixes_limits=fixes_limits), machine)
+    return machine is not None and install(filter_steps(machine), machine)
 
 
 def this_machine() -> Machine | None:
@@ -87,17 +87,14 @@ def install(steps: Sequence[Step], machine: Machine) -> bool:
     return bool(libc.syscall(call, SET_MODE_FILTER, ALL_THREADS, ctypes.byref(program)) == 0)
 
 
-def filter_steps(machine: Machine, *, fixes_limits: bool = False) -> list[Step]:
+def filter_steps(machine: Machine) -> list[Step]:
     column = machine.column
     steps = [(LOAD, 0, 0, ARCHITECTURE), (IF_EQUAL, 1, 0, machine.architecture), _return(KILL), (LOAD, 0, 0, CALL)]
-    for name, numbers in ALLOWED.items():
-        if name == "setrlimit" and fixes_limits:
-            continue
+    for numbers in ALLOWED.values():
         steps += [(IF_EQUAL, 0, 1, numbers[column]), _return(ALLOW)]
     steps += _allow_if(CLONE[column], (IF_ANY_BIT, 0, 1, CLONE_THREAD))
     steps += _allow_if(TGKILL[column], (IF_EQUAL, 0, 1, os.getpid()))  # abort() needs it
-    if not fixes_limits:
-        steps += _allow_if(PRLIMIT[column], (IF_EQUAL, 0, 1, 0))  # its own limits
+    steps += _allow_if(PRLIMIT[column], (IF_EQUAL, 0, 1, 0))  # its own limits
     steps += [(IF_EQUAL, 0, 1, CLONE3[column]), _return(REFUSE | errno.ENOSYS)]  # the C library uses clone instead
     return [*steps, _return(REFUSE | errno.EPERM)]
 

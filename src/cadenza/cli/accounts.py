@@ -1,31 +1,43 @@
 """cadenza account: create, list, credit, correct, what an operator changes, links, export and erase."""
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
+from cadenza.cli.configured import load_config, read_store, with_store
 from cadenza.cli.console import (
     AmountCommand,
     ask,
     config_option,
     json_option,
-    load_config,
     now_ms,
     print_list,
-    read_store,
     reference_option,
     say,
     to_row,
-    with_store,
 )
+from cadenza.config import Settings
+from cadenza.control.account.accounts import (
+    create_account,
+    get_account,
+    list_accounts,
+    resume_account,
+    set_class,
+    set_operator,
+    set_password,
+    suspend_account,
+)
+from cadenza.control.account.erasure import erase_account
+from cadenza.control.account.export import archive_name, write_to
+from cadenza.control.money.credit import correct_credit, give_credit
+from cadenza.control.sign_in.links import print_link
+from cadenza.control.sign_in.second_factor import remove_second_factors
+from cadenza.control.sign_in.sign_up import invite as make_invitation
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
-
-if TYPE_CHECKING:
-    from cadenza.config import Settings
-    from cadenza.store.tables.links import LinkKind
+from cadenza.store.tables.links import LinkKind
 
 COLUMNS = ("email", "state", "class", "balance", "granted", "held", "debt", "created_at", "id")
 
@@ -55,8 +67,6 @@ def create(
     email: str, credit: str, preferred_class: str | None, password_stdin: bool, reference: str, config: str | None
 ) -> None:
     """Create an account. The password is read from a prompt."""
-    from cadenza.control.account.accounts import create_account  # noqa: PLC0415 import time
-
     settings = load_config(config)
     credit_nano = parse_dollars(credit)
     class_id = _usable_class(settings, preferred_class)
@@ -73,8 +83,6 @@ def create(
 @config_option
 def list_(as_json: bool, config: str | None) -> None:
     """List the accounts."""
-    from cadenza.control.account.accounts import list_accounts  # noqa: PLC0415 import time
-
     rows = [
         {
             **to_row(account, "id", "email"),
@@ -97,8 +105,6 @@ def list_(as_json: bool, config: str | None) -> None:
 @config_option
 def credit(email: str, amount: str, note: str, expires: int | None, reference: str, config: str | None) -> None:
     """Add credit to an account: an amount of dollars, like 5.00."""
-    from cadenza.control.money.credit import give_credit  # noqa: PLC0415 import time
-
     amount_nano = parse_dollars(amount)
     done = with_store(
         load_config(config),
@@ -122,8 +128,6 @@ def correct(email: str, amount: str, reason: str, reference: str, config: str | 
 
     What running requests hold is taken when they end.
     """
-    from cadenza.control.money.credit import correct_credit  # noqa: PLC0415 import time
-
     amount_nano = -parse_dollars(amount[1:]) if amount.startswith("-") else parse_dollars(amount)
     done = with_store(
         load_config(config),
@@ -144,8 +148,6 @@ def correct(email: str, amount: str, reason: str, reference: str, config: str | 
 @config_option
 def operator(email: str, remove: bool, config: str | None) -> None:
     """Make an account an operator's. It sees the operator pages of the web application."""
-    from cadenza.control.account.accounts import set_operator  # noqa: PLC0415 import time
-
     account = with_store(
         load_config(config), lambda store: set_operator(store, email, COMMAND_LINE, now_ms(), is_operator=not remove)
     )
@@ -157,13 +159,13 @@ def operator(email: str, remove: bool, config: str | None) -> None:
 @password_option
 @config_option
 def password(email: str, password_stdin: bool, config: str | None) -> None:
-    """Set the password of an account. Every browser is signed out of it."""
-    from cadenza.control.account.accounts import set_password  # noqa: PLC0415 import time
-
+    """Set the password of an account. Every browser is signed out of it, and its access tokens are revoked."""
     settings = load_config(config)
     given = _read_password(from_stdin=password_stdin)
-    account = with_store(settings, lambda store: set_password(store, email, given, COMMAND_LINE, now_ms()))
-    say(f"The password of {account.email} is set, and every browser is signed out of it.")
+    done = with_store(settings, lambda store: set_password(store, email, given, COMMAND_LINE, now_ms()))
+    say(f"The password of {done.account.email} is set, and every browser is signed out of it.")
+    if done.consequences:
+        say(done.consequences)
 
 
 @accounts.command("class")
@@ -172,8 +174,6 @@ def password(email: str, password_stdin: bool, config: str | None) -> None:
 @config_option
 def class_(email: str, class_id: str, config: str | None) -> None:
     """Choose the class that 'auto' means for an account, from its next request on."""
-    from cadenza.control.account.accounts import set_class  # noqa: PLC0415 import time
-
     settings = load_config(config)
     chosen = _usable_class(settings, class_id)
     account = with_store(settings, lambda store: set_class(store, email, chosen, COMMAND_LINE, now_ms()))
@@ -185,8 +185,6 @@ def class_(email: str, class_id: str, config: str | None) -> None:
 @config_option
 def suspend(email: str, config: str | None) -> None:
     """Refuse the keys and the sign-in of an account."""
-    from cadenza.control.account.accounts import suspend_account  # noqa: PLC0415 import time
-
     account = with_store(load_config(config), lambda store: suspend_account(store, email, COMMAND_LINE, now_ms()))
     say(f"{account.email} is suspended: its keys are refused, and every browser is signed out.")
 
@@ -196,8 +194,6 @@ def suspend(email: str, config: str | None) -> None:
 @config_option
 def resume(email: str, config: str | None) -> None:
     """End the suspension of an account."""
-    from cadenza.control.account.accounts import resume_account  # noqa: PLC0415 import time
-
     account = with_store(load_config(config), lambda store: resume_account(store, email, COMMAND_LINE, now_ms()))
     say(f"{account.email} is not suspended any more.")
 
@@ -208,8 +204,6 @@ def resume(email: str, config: str | None) -> None:
 @config_option
 def link(email: str, kind: str, config: str | None) -> None:
     """Print a link that resets the password of an account, or verifies its address."""
-    from cadenza.control.sign_in.links import print_link  # noqa: PLC0415 import time
-
     settings = load_config(config)
     chosen: LinkKind = "reset" if kind == "reset" else "verify"
     path = with_store(settings, lambda store: print_link(store, email, chosen, COMMAND_LINE, now_ms()))
@@ -221,8 +215,6 @@ def link(email: str, kind: str, config: str | None) -> None:
 @config_option
 def invite(email: str, config: str | None) -> None:
     """Print a link that creates an account: for one address or, without it, for anybody."""
-    from cadenza.control.sign_in.sign_up import invite as make_invitation  # noqa: PLC0415 import time
-
     settings = load_config(config)
     if settings.platform.sign_up == "closed":
         raise ValueError('Sign-up is closed: set sign_up = "invite" in [platform] of the config, and restart.')
@@ -235,8 +227,6 @@ def invite(email: str, config: str | None) -> None:
 @config_option
 def remove_second_factor(email: str, config: str | None) -> None:
     """Remove the authenticator app, the passkeys and the recovery codes of an account."""
-    from cadenza.control.sign_in.second_factor import remove_second_factors  # noqa: PLC0415 import time
-
     account = with_store(load_config(config), lambda store: remove_second_factors(store, email, COMMAND_LINE, now_ms()))
     say(f"{account.email} signs in with its password alone now.")
 
@@ -246,15 +236,10 @@ def remove_second_factor(email: str, config: str | None) -> None:
 @click.option("--out", metavar="FILE", help="A file that does not exist yet.", show_default="named after the account")
 @config_option
 def export(email: str, out: str | None, config: str | None) -> None:
-    """Write everything that is stored about an account into a zip file: personal data, usage, money and documents.
+    """Write everything that is stored about an account into a zip file: personal data, usage and money.
 
     Its README.txt explains every field. It has no passwords, keys or hashes, and no message content.
     """
-    from pathlib import Path  # noqa: PLC0415 import time
-
-    from cadenza.control.account.accounts import get_account  # noqa: PLC0415 import time
-    from cadenza.control.account.export import archive_name, write_to  # noqa: PLC0415 import time
-
     settings, at_ms = load_config(config), now_ms()
     account = with_store(settings, lambda store: get_account(store, email))
     path = Path(out or archive_name(account, at_ms))
@@ -282,9 +267,6 @@ def erase(email: str, yes: bool, config: str | None) -> None:
 
     Its keys stop at once. Its entries and its usage stay, without a name. Credit that is left is forfeited.
     """
-    from cadenza.control.account.accounts import get_account  # noqa: PLC0415 import time
-    from cadenza.control.account.erasure import erase_account  # noqa: PLC0415 import time
-
     settings = load_config(config)
     account = with_store(settings, lambda store: get_account(store, email))
     say(f"{account.email} has {format_dollars(account.balance_nano)} dollars of credit, which are forfeited.")
@@ -297,7 +279,7 @@ def erase(email: str, yes: bool, config: str | None) -> None:
         say("Another program reads the store: until the service stops, its file *-wal may have what was erased.")
 
 
-def _usable_class(settings: "Settings", asked: str | None) -> str:
+def _usable_class(settings: Settings, asked: str | None) -> str:
     """The class that was asked for, if it has routes. The control plane refuses unknown names."""
     usable = [class_id for class_id in CLASSES if class_id in settings.classes]
     if asked in CLASSES and asked not in usable:
@@ -326,7 +308,7 @@ def _say_repeated(earlier_at: int) -> None:
     say(f"This reference was used at {rfc3339(earlier_at)}, and counts once: nothing was changed now.")
 
 
-def _print_link(settings: "Settings", path: str, lifetime: str) -> None:
+def _print_link(settings: Settings, path: str, lifetime: str) -> None:
     """The link alone on standard output."""
     base_url = settings.platform.base_url
     if base_url is None:

@@ -1,32 +1,34 @@
-"""cadenza classes list | show | history | diff | adopt | promote | rollback | reload."""
+"""cadenza class list | show | history | diff | adopt | promote | rollback | reload."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from cadenza.cli.console import (
-    config_option,
-    json_option,
-    load_config,
-    now_ms,
-    print_json,
-    print_list,
-    print_table,
-    read_store,
-    say,
-    to_row,
-    with_store,
+from cadenza.cli.configured import load_config, read_store, with_store
+from cadenza.cli.console import config_option, json_option, now_ms, print_json, print_list, print_table, say, to_row
+from cadenza.cli.lazy import LazyGroup
+from cadenza.config import Settings
+from cadenza.config.classes import class_rules, find_candidate
+from cadenza.control import classes as control
+from cadenza.control.class_diff import RouteChange, VersionDiff, compare_versions
+from cadenza.control.class_versions import read_served, unrecorded
+from cadenza.control.classes import (
+    ClassSituation,
+    ShareAccounts,
+    describe_verdict,
+    get_pair,
+    get_situation,
+    list_history,
 )
-from cadenza.core.records import COMMAND_LINE
-
-if TYPE_CHECKING:
-    from cadenza.config import Settings
-    from cadenza.control.class_diff import RouteChange, VersionDiff
-    from cadenza.control.classes import ClassSituation
-    from cadenza.core.classes import ClassState, ClassVersion
-    from cadenza.core.records import Route
-    from cadenza.store.tables.verdicts import EvaluationRecord
+from cadenza.control.operator import announce_reload
+from cadenza.core.classes import ClassState, ClassVersion
+from cadenza.core.formats import rfc3339
+from cadenza.core.records import COMMAND_LINE, Route
+from cadenza.evaluation.suite import load_suite
+from cadenza.store.address import open_store
+from cadenza.store.store import Store
+from cadenza.store.tables.verdicts import EvaluationRecord
 
 ROUTE_FIELDS = ("order", "weight", "provider", "model", "context_tokens", "max_output_tokens")
 ROUTE_COLUMNS = (*ROUTE_FIELDS, "continue")
@@ -39,7 +41,18 @@ COLORS = {"+": "green", "-": "red"}  # of lines of a diff
 class_argument = click.argument("class_id", metavar="CLASS")
 
 
-@click.group()
+LATER = {
+    "evaluate": ("evaluate.evaluate", "Compare a candidate with what serves a class, on a suite of cases."),
+    "price": ("prices.price", "List prices and their changes to come; or change the price of CLASS from a date on."),
+    "suite": ("suites.suite", "Suites: files of cases with which classes are evaluated."),
+    "watch": (
+        "watch.watch",
+        "Ask the cheap cases of the class's suite now, and compare the answers with the first watch's.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, places=LATER)
 def classes() -> None:
     """Classes: what serves them, and its replacement after evaluation."""
 
@@ -64,9 +77,6 @@ def list_routes(as_json: bool, config: str | None) -> None:
 @config_option
 def show(class_id: str, as_json: bool, config: str | None) -> None:
     """Show what serves a class now: its version, routes and canary, the newest verdict, and what to do next."""
-    from cadenza.config.classes import class_rules  # noqa: PLC0415 import time
-    from cadenza.control.classes import get_situation  # noqa: PLC0415 import time
-
     settings = load_config(config)
     rules = class_rules(settings, class_id)
     found = read_store(settings, lambda store: get_situation(store, class_id, rules))
@@ -90,8 +100,6 @@ def show(class_id: str, as_json: bool, config: str | None) -> None:
 @config_option
 def history(class_id: str, count: int, as_json: bool, config: str | None) -> None:
     """List the newest changes of a class with their reasons, oldest first: who did what, and when."""
-    from cadenza.control.classes import list_history  # noqa: PLC0415 import time
-
     found = read_store(load_config(config), lambda store: list_history(store, class_id, count))
     print_list([to_row(entry, *HISTORY_COLUMNS) for entry in reversed(found)], HISTORY_COLUMNS, as_json=as_json)
 
@@ -108,9 +116,6 @@ def diff(class_id: str, before: int | None, after: int | None, as_json: bool, co
     Without versions: between the one that was served before and the one that is served or, while a canary runs, between
     the one that is served and the candidate.
     """
-    from cadenza.control.class_diff import compare_versions  # noqa: PLC0415 import time
-    from cadenza.control.classes import get_pair  # noqa: PLC0415 import time
-
     old, new = read_store(load_config(config), lambda store: get_pair(store, class_id, before, after))
     found = compare_versions(old, new)
     if as_json:
@@ -125,9 +130,6 @@ def diff(class_id: str, before: int | None, after: int | None, as_json: bool, co
 @config_option
 def adopt(class_id: str, undo: bool, config: str | None) -> None:
     """Hand a class over from the config to the store: its routes in the config no longer count."""
-    from cadenza.config.classes import class_rules  # noqa: PLC0415 import time
-    from cadenza.control import classes as control  # noqa: PLC0415 import time
-
     settings = load_config(config)
     rules, act = class_rules(settings, class_id), control.hand_back if undo else control.adopt
     state = with_store(settings, lambda store: act(store, class_id, rules, COMMAND_LINE, now_ms()))
@@ -153,10 +155,6 @@ def adopt(class_id: str, undo: bool, config: str | None) -> None:
 @config_option
 def promote(class_id: str, candidate: str, share: int, force: bool, reason: str, config: str | None) -> None:
     """Replace the main routes of a class by a candidate that has passed the gate. Prices and fallbacks stay."""
-    from cadenza.config.classes import class_rules, find_candidate  # noqa: PLC0415 import time
-    from cadenza.control import classes as control  # noqa: PLC0415 import time
-    from cadenza.evaluation.suite import load_suite  # noqa: PLC0415 import time
-
     if reason and not force:
         raise ValueError("--reason belongs to --force: the reason of a gated promotion is its verdict")
     settings = load_config(config)
@@ -170,13 +168,19 @@ def promote(class_id: str, candidate: str, share: int, force: bool, reason: str,
         share=share,
         forced=reason if force else None,
     )
-    state = with_store(settings, lambda store: control.promote(store, class_id, rules, order, COMMAND_LINE, now_ms()))
+
+    async def act(store: Store) -> tuple[ClassState, ShareAccounts | None]:
+        state = await control.promote(store, class_id, rules, order, COMMAND_LINE, now_ms())
+        return state, await control.count_share(store, state)
+
+    state, counted = with_store(settings, act)
     if state.candidate:
-        say(f"Version {state.candidate.number} of '{class_id}' serves {state.share}% of the accounts: a canary runs.")
+        serves = f"serves {state.share}% of the accounts: {counted}"
+        say(f"Version {state.candidate.number} of '{class_id}' {serves}. A canary runs.")
     else:
         say(
             f"Version {state.version.number} of '{class_id}' serves every account. "
-            f"To return to version {state.previous}: cadenza classes rollback {class_id}"
+            f"To return to version {state.previous}: cadenza class rollback {class_id}"
         )
 
 
@@ -187,9 +191,6 @@ def promote(class_id: str, candidate: str, share: int, force: bool, reason: str,
 @config_option
 def rollback(class_id: str, to: int | None, reason: str, config: str | None) -> None:
     """Serve an earlier version of a class again or, while a canary runs, end it and keep the incumbent."""
-    from cadenza.config.classes import class_rules  # noqa: PLC0415 import time
-    from cadenza.control import classes as control  # noqa: PLC0415 import time
-
     settings = load_config(config)
     rules, order = class_rules(settings, class_id), control.RollbackOrder(to=to, reason=reason)
     state = with_store(settings, lambda store: control.roll_back(store, class_id, rules, order, COMMAND_LINE, now_ms()))
@@ -200,19 +201,14 @@ def rollback(class_id: str, to: int | None, reason: str, config: str | None) -> 
 @config_option
 def reload(config: str | None) -> None:
     """Make running servers reload classes, routes, providers, prices, limits and grounding. No stream is dropped."""
-    from cadenza.control.operator import announce_reload  # noqa: PLC0415 import time
-
     settings = load_config(config)
     settings.require_complete()
     with_store(settings, announce_reload)
     say("Every server on this store reloads its config before its next request. Its log shows any mistakes.")
 
 
-def _read_states(settings: "Settings") -> "dict[str, ClassState]":
+def _read_states(settings: Settings) -> dict[str, ClassState]:
     """What is served, by class. Without a store, nothing is recorded yet: then the config says it."""
-    from cadenza.control.class_versions import read_served, unrecorded  # noqa: PLC0415 import time
-    from cadenza.store.address import open_store  # noqa: PLC0415 import time
-
     configured, path = settings.configured_classes(), open_store(settings.store.url).path
     if path is not None and not path.exists():
         say("There is no store yet: these are the routes of the config.")
@@ -220,18 +216,18 @@ def _read_states(settings: "Settings") -> "dict[str, ClassState]":
     return read_store(settings, lambda store: read_served(store, configured))
 
 
-def _route_row(route: "Route") -> dict[str, object]:
+def _route_row(route: Route) -> dict[str, object]:
     return {**to_row(route, *ROUTE_FIELDS), "continue": route.continues}
 
 
-def _version_row(version: "ClassVersion | None") -> dict[str, object] | None:
+def _version_row(version: ClassVersion | None) -> dict[str, object] | None:
     if version is None:
         return None
     fields = to_row(version, "number", "origin", "created_at", "actor", "verdict_id", "character")
     return {**fields, "routes": [_route_row(route) for route in version.routes]}
 
 
-def _situation_row(found: "ClassSituation") -> dict[str, object]:
+def _situation_row(found: ClassSituation) -> dict[str, object]:
     state = found.state
     return {
         "class": state.version.class_id,
@@ -240,27 +236,23 @@ def _situation_row(found: "ClassSituation") -> dict[str, object]:
         "candidate": _version_row(state.candidate),
         **to_row(state, "share", "changed_at", "is_adopted"),
         "pin": found.pin or None,
+        "share_accounts": msgspec.to_builtins(found.share_accounts),
         "canary": dict(found.canary_numbers),
         "verdict": _verdict_row(found.verdict),
         "next_step": found.next_step,
     }
 
 
-def _verdict_row(verdict: "EvaluationRecord | None") -> dict[str, object] | None:
+def _verdict_row(verdict: EvaluationRecord | None) -> dict[str, object] | None:
     if verdict is None:
         return None
-    import msgspec  # noqa: PLC0415 import time
-
     fields = to_row(
         verdict, "id", "state", "created_at", "ended_at", "actor", "incumbent", "candidate", "suite", "runs"
     )
     return {**fields, "result": msgspec.json.decode(verdict.result) if verdict.result else None}
 
 
-def _print_situation(found: "ClassSituation") -> None:
-    from cadenza.control.classes import describe_verdict  # noqa: PLC0415 import time
-    from cadenza.core.formats import rfc3339  # noqa: PLC0415 import time
-
+def _print_situation(found: ClassSituation) -> None:
     state, version = found.state, found.state.version
     click.secho(f"{version.class_id}: version {version.number}", bold=True, nl=False)
     click.echo(f", recorded {rfc3339(version.created_at)} by {version.actor}")
@@ -271,8 +263,8 @@ def _print_situation(found: "ClassSituation") -> None:
     more = "…" if len(character) > CHARACTER_CHARS_SHOWN else ""
     click.echo(f"character   {character[:CHARACTER_CHARS_SHOWN]}{more}")
     if state.candidate:
-        since = rfc3339(state.candidate.created_at)
-        click.echo(f"canary      version {state.candidate.number} serves {state.share}% of accounts, begun {since}")
+        since = rfc3339(state.changed_at)
+        click.echo(f"canary      version {state.candidate.number} serves {state.share}% of accounts since {since}")
         click.echo("".join(f"            {name}: {value}\n" for name, value in found.canary_numbers), nl=False)
     if found.verdict:
         click.echo(f"verdict     {describe_verdict(found.verdict)}")
@@ -283,13 +275,13 @@ def _print_situation(found: "ClassSituation") -> None:
         _print_routes(state.candidate.routes)
 
 
-def _print_routes(routes: "Iterable[Route]") -> None:
+def _print_routes(routes: Iterable[Route]) -> None:
     print_table([_route_row(route) for route in routes], ROUTE_COLUMNS)
 
 
-def _print_diff(found: "VersionDiff") -> None:
+def _print_diff(found: VersionDiff) -> None:
     if found.before == found.after:
-        click.echo(f"Name two versions: cadenza classes diff {found.class_id} FROM TO")
+        click.echo(f"Name two versions: cadenza class diff {found.class_id} FROM TO")
         return
     click.secho(f"{found.class_id}: version {found.before} -> {found.after}", bold=True)
     if not found.routes and not found.character:
@@ -302,7 +294,7 @@ def _print_diff(found: "VersionDiff") -> None:
             click.secho(f"    {line}", fg=COLORS.get(line[:1]))
 
 
-def _print_route_change(change: "RouteChange") -> None:
+def _print_route_change(change: RouteChange) -> None:
     sign = {"added": "+", "removed": "-", "changed": "~"}[change.change]
     click.secho(f"{sign} route {change.route}", fg=COLORS.get(sign))
     for field in change.fields:

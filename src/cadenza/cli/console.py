@@ -1,27 +1,17 @@
-"""What the commands share: options, the store, questions, and lists as a table or as JSON.
+"""What the commands share: options, questions, and lists as a table or as JSON. It imports neither config nor store."""
 
-Importing it is cheap. Config and store are imported by the functions that need them.
-"""
-
-import os
 import re
 import sys
-import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
 
 import click
 import msgspec
 
+from cadenza import clock
 from cadenza.core.formats import read_field
-
-if TYPE_CHECKING:
-    from cadenza.config import Settings
-    from cadenza.store.store import Store
 
 config_option = click.option(
     "--config",
@@ -40,7 +30,7 @@ from_option = click.option("--from", "start", metavar="TIME", help="A date, like
 to_option = click.option("--to", "end", metavar="TIME", help="The same. A date includes that day.")
 month_option = click.option("--month", metavar="YYYY-MM", help="A whole month, UTC, instead of --from and --to.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
-T = TypeVar("T")
+now_ms = clock.now_ms
 
 COLUMN_GAP = "  "
 NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
@@ -58,51 +48,6 @@ class AmountCommand(click.Command):
             is_amount = NEGATIVE_NUMBER.fullmatch(word) and not before.startswith("--")
             (amounts if is_amount else words).append(word)
         return super().parse_args(ctx, [*words, "--", *amounts])
-
-
-def load_config(config: str | None) -> "Settings":
-    from cadenza.config import load_settings  # noqa: PLC0415 import time
-
-    return load_settings(config, os.environ, Path.cwd())
-
-
-def with_store(settings: "Settings", work: "Callable[[Store], Awaitable[T]]") -> T:
-    """Run `work` on the configured store. An SQLite store is created or migrated first."""
-    from cadenza.control.store.prepare import prepare_store  # noqa: PLC0415 import time
-
-    return use_store(settings, work, lambda store: prepare_store(store, say_backup))
-
-
-def read_store(settings: "Settings", work: "Callable[[Store], Awaitable[T]]") -> T:
-    """Run `work`, which only reads, on the configured store. The store is neither created nor migrated."""
-    from cadenza.control.store.prepare import require_store  # noqa: PLC0415 import time
-
-    return use_store(settings, work, require_store)
-
-
-def use_store(
-    settings: "Settings",
-    work: "Callable[[Store], Awaitable[T]]",
-    prepare: "Callable[[Store], Awaitable[None]] | None" = None,
-) -> T:
-    import asyncio  # noqa: PLC0415 import time
-
-    from cadenza.store.address import open_store  # noqa: PLC0415 import time
-
-    async def run() -> T:
-        store = open_store(settings.store.url)
-        try:
-            if prepare:
-                await prepare(store)
-            return await work(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
-
-
-def say_backup(copy: Path) -> None:
-    say(f"Before its migration, the store was copied to {copy}.")
 
 
 def print_place(kind: type[BaseException], _error: BaseException, trace: TracebackType | None) -> None:
@@ -124,10 +69,6 @@ def ask(question: str, no_terminal: str, *, is_secret: bool = False) -> str:
         if sys.stdin.isatty():
             raise  # Ctrl-C
         raise ValueError(no_terminal) from None
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def to_row(source: object, *names: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""cadenza classes evaluate: compare a candidate with what serves a class, before it may replace it."""
+"""cadenza class evaluate: compare a candidate with what serves a class, before it may replace it."""
 
 import sys
 from pathlib import Path
@@ -6,8 +6,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from cadenza.cli.console import config_option, json_option, load_config, say, with_store
+from cadenza.cli.configured import load_config, with_store
+from cadenza.cli.console import config_option, json_option, say
+from cadenza.cli.evaluation_run import EvaluateOptions, run_suite
 from cadenza.core.money import parse_dollars
+from cadenza.process import protect_memory
 
 RUNS_MAX = 20
 CONCURRENCY_MAX = 64
@@ -35,7 +38,6 @@ INTERRUPTED_CODE = 130
     help="How often each case is asked.",
 )
 @click.option("--budget", metavar="DOLLARS", default="2.00", show_default=True, help="The most that it may cost.")
-@click.option("--judge", metavar="CLASS", help="The class whose main route compares answers by a rubric.")
 @click.option(
     "--concurrency",
     metavar="NUMBER",
@@ -44,11 +46,7 @@ INTERRUPTED_CODE = 130
     show_default=True,
     help="How many cases are asked at once.",
 )
-@click.option("--report", metavar="FILE", type=click.Path(path_type=Path), help="Write a page with all answers.")
 @click.option("--restart", is_flag=True, help="Start over instead of resuming an interrupted evaluation.")
-@click.option("--inspect", metavar="TASK", help="Run a task of Inspect as the suite.")
-@click.option("--inspect-program", metavar="FILE", show_default="inspect, on the PATH", help="The program of Inspect.")
-@click.option("--limit", metavar="NUMBER", type=click.IntRange(1), help="How many samples of the task of Inspect.")
 @json_option
 @config_option
 def evaluate(config: str | None, **given: object) -> None:
@@ -56,14 +54,6 @@ def evaluate(config: str | None, **given: object) -> None:
 
     Repeat the command to go on with an evaluation that was interrupted or stopped at its budget.
     """
-    from cadenza.cli.evaluation_run import (  # noqa: PLC0415 import time
-        EvaluateOptions,
-        check_options,
-        run_suite,
-        run_task,
-    )
-    from cadenza.process import protect_memory  # noqa: PLC0415 import time
-
     protect_memory()
     settings = load_config(config)
     settings.require_complete()
@@ -72,10 +62,6 @@ def evaluate(config: str | None, **given: object) -> None:
     except ValueError as error:
         raise ValueError(f"--budget: {error}") from None
     options = msgspec.convert({**given, "budget_nano": budget_nano}, EvaluateOptions)
-    check_options(options)
-    if options.inspect:
-        with_store(settings, lambda store: run_task(store, settings, options))
-        return
     try:
         code = with_store(settings, lambda store: run_suite(store, settings, options))
     except KeyboardInterrupt:

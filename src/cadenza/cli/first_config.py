@@ -5,7 +5,6 @@ Nothing else is written before the model has answered, or before a person has sa
 """
 
 import asyncio
-import json
 import os
 import re
 import sys
@@ -20,20 +19,28 @@ import msgspec
 from cadenza.app import build_upstreams
 from cadenza.cli.console import say
 from cadenza.config import ConfigError, Settings, load_settings
-from cadenza.config.checks import is_private, suggest
-from cadenza.config.load import proxy_for
+from cadenza.config.checks import is_private
+from cadenza.config.proxies import proxy_for
+from cadenza.config.write import Off, write_config
+from cadenza.core.config_keys import suggest
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import DEFAULT_CLASS, Timeouts
 from cadenza.observe import make_log
-from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind
+from cadenza.upstreams.base import Ask, Collector, Fault
 from cadenza.upstreams.dialects import dialect_of
 from cadenza.upstreams.known import HOSTED, LOCAL, ModelPlace, find_servers, list_models, with_models
-from cadenza.upstreams.trial.session import fault_advice, fault_words
 
 QUESTION = "Say hello in one short sentence."
 ANSWER_TOKENS = 512  # a model that reasons needs some of them before it answers
 ANSWER_S = 60.0
 MODELS_SHOWN_MAX = 20
 KNOWN = {place.name: place for place in (*HOSTED, *LOCAL)}
+HEAD = """\
+# Written by `cadenza init`. docs/config.md shows every setting.
+# `cadenza doctor --deep` tries the provider with every kind of request.
+# The class `forte` also serves `auto`. For `mezzo` and `fortissimo`, add routes of the same form.
+
+"""
 OTHER = "another address that speaks the OpenAI format"
 NO_TERMINAL = "there is no terminal to ask at; give --provider or --url, --model and --yes"
 
@@ -78,7 +85,7 @@ def set_up(given: InitOptions) -> None:
     place = _with_models(place, key)
     chosen = Chosen(place, key, _choose_model(given, place))
     while fault := _try(chosen):
-        words = f"{place.title} does not answer: {fault_words(fault, ANSWER_S)}. {fault_advice(fault)}".strip()
+        words = f"{place.title} does not answer: {fault.words}. {fault.kind.advice}"
         if given.asks_nothing:
             raise ValueError(f"{words} Nothing was written.")
         say(words)
@@ -262,48 +269,17 @@ def _write_files(file: Path, chosen: Chosen) -> None:
 
 
 def config_text(chosen: Chosen) -> str:
-    """The config, with a comment on each line that is not plain."""
+    """The config, with the sentence of each setting."""
     place = chosen.place
-    kind = ("kind", '"openai"', "any endpoint that speaks the OpenAI format")
-    provider = [kind, ("base_url", _quoted(place.base_url), "")]
+    provider: dict[str, object] = {"kind": "openai", "base_url": place.base_url}
     if chosen.key.variable:
-        provider.append(("api_key_env", _quoted(chosen.key.variable), "the environment variable that has the key"))
+        provider["api_key_env"] = chosen.key.variable
     elif chosen.key_file:
-        provider.append(("api_key_file", _quoted(chosen.key_file), "the file that has the key"))
+        provider["api_key_file"] = chosen.key_file
     if place.spoken != dialect_of(place.base_url):
-        provider.append(("dialect", _quoted(place.spoken), "what this kind of server wants to be sent differently"))
-    provider.append(("retention", '"zero"', "you state that the provider retains no data"))
-    route = [("provider", _quoted(place.name), ""), ("model", _quoted(chosen.model), ""), _window(chosen)]
-    return "\n".join(
-        [
-            "# Written by `cadenza init`. docs/operating.md shows every setting.",
-            "# `cadenza doctor --deep` tries the provider with every kind of request.",
-            "",
-            f"[providers.{place.name}]",
-            *(_line(*it) for it in provider),
-            "",
-            "# The class `forte` also serves `auto`. For `mezzo` and `fortissimo`, add routes of the same form.",
-            f"[[classes.{DEFAULT_CLASS}.routes]]",
-            *(_line(*it) for it in route),
-            "",
-        ]
-    )
-
-
-def _window(chosen: Chosen) -> tuple[str, str, str]:
-    """The window as the server says it, or as a comment."""
-    window = chosen.place.windows.get(chosen.model)
-    if window is None:
-        return "# context_tokens", "128_000", "the window of the model; this is the default"
-    if chosen.place.spoken == "ollama":
-        return "context_tokens", str(window), "as large as num_ctx of Ollama, which drops what does not fit"
-    return "context_tokens", str(window), "the window of the model, as the server says it"
-
-
-def _line(name: str, value: str, comment: str = "") -> str:
-    setting = f"{name} = {value}"
-    return f"{setting:<40} # {comment}" if comment else setting
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+        provider["dialect"] = place.spoken
+    provider["retention"] = "zero"
+    window = place.windows.get(chosen.model) or Off(128_000)
+    route = {"provider": place.name, "model": chosen.model, "context_tokens": window}
+    tables = {"providers": {place.name: provider}, "classes": {DEFAULT_CLASS: {"routes": [route]}}}
+    return HEAD + write_config(tables)

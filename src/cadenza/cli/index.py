@@ -1,19 +1,22 @@
 """cadenza index: the folders that the local search engine answers from."""
 
+import asyncio
 import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from cadenza.cli.console import config_option, json_option, load_config, now_ms, print_list, say, to_row
-
-if TYPE_CHECKING:
-    from cadenza.config.settings import SearchSettings
-    from cadenza.grounding.index.indexing import Indexed, IndexTask
+from cadenza.cli.configured import load_config
+from cadenza.cli.console import config_option, json_option, now_ms, print_list, say, to_row
+from cadenza.config.settings import SearchSettings
+from cadenza.core.errors import ControlError
+from cadenza.grounding.files.reader import DocumentReader
+from cadenza.grounding.index.indexing import Indexed, IndexTask, index_folder, remove_folder, scan_folder
+from cadenza.grounding.index.local_index import index_exists, list_folders, why_not_an_index
+from cadenza.observe import Observer, make_log
 
 COLUMNS = ("folder", "url", "files", "unreadable", "passages", "indexed_at")
 SMALLEST_MB = 0.1
@@ -82,9 +85,6 @@ def _checked_url(url: str | None) -> str | None:
 
 
 def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
-    from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
-    from cadenza.grounding.index.local_index import index_exists, list_folders  # noqa: PLC0415 import time
-
     if not index_exists(path):
         missing = f"There is no index at {path}. 'cadenza index FOLDER' makes one."
         if must_exist:
@@ -106,15 +106,11 @@ def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
 
 
 def _remove(path: Path, folder: Path) -> None:
-    from cadenza.grounding.index.indexing import remove_folder  # noqa: PLC0415 import time
-
     removed = remove_folder(path, folder)
     say(f"Removed {removed.path} from the index: {_count(removed.files, 'file')}.")
 
 
 def _update(path: Path, folder: Path, url: str | None) -> None:
-    from cadenza.grounding.index.indexing import IndexTask, scan_folder  # noqa: PLC0415 import time
-
     content = scan_folder(folder, path)
     try:
         with _progress(len(content.files)) as after_file:
@@ -130,14 +126,8 @@ def _update(path: Path, folder: Path, url: str | None) -> None:
     )
 
 
-def _run(path: Path, task: "IndexTask", after_file: Callable[[], None]) -> "Indexed":
-    import asyncio  # noqa: PLC0415 import time
-
-    from cadenza.grounding.files.reader import DocumentReader  # noqa: PLC0415 import time
-    from cadenza.grounding.index.indexing import index_folder  # noqa: PLC0415 import time
-    from cadenza.observe import Observer, make_log  # noqa: PLC0415 import time
-
-    async def run(reader: DocumentReader) -> "Indexed":
+def _run(path: Path, task: IndexTask, after_file: Callable[[], None]) -> Indexed:
+    async def run(reader: DocumentReader) -> Indexed:
         try:
             return await index_folder(path, task, reader, after_file)
         finally:
@@ -157,7 +147,7 @@ def _progress(files: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.update(1)
 
 
-def _say_unread(indexed: "Indexed") -> None:
+def _say_unread(indexed: Indexed) -> None:
     for one in indexed.unread[:UNREAD_SHOWN]:
         say(f"Could not read {_printable(one.path) or 'a folder'}: {one.reason}.")
     if (more := len(indexed.unread) - UNREAD_SHOWN) > 0:
@@ -178,13 +168,11 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def index_problem(search: "SearchSettings") -> tuple[str, str] | None:
+def index_problem(search: SearchSettings) -> tuple[str, str] | None:
     """Why local search cannot work, and what to do: for the start of the service and for `cadenza doctor`.
 
     It looks at the first bytes of the file. A missing index is a problem only if the config asks for local search.
     """
-    from cadenza.grounding.index.local_index import index_exists, why_not_an_index  # noqa: PLC0415 import time
-
     if search.engine != "local":
         return None
     if not index_exists(search.index) and not search.index.is_dir():

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from cadenza.cli.first_config import InitOptions, set_up
+
 
 @click.command()
 @click.option("--provider", metavar="NAME", help="A known provider or model server, or your own name for --url.")
@@ -29,6 +31,4 @@ def init(provider: str | None, url: str | None, model: str | None, key_env: str 
     A key that you type goes into a file of its own that only you can read, never into the config. Without a terminal,
     give the options and --yes.
     """
-    from cadenza.cli.first_config import InitOptions, set_up  # noqa: PLC0415 import time
-
     set_up(InitOptions(provider=provider, url=url, model=model, key_env=key_env, file=file, asks_nothing=yes))

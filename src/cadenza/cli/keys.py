@@ -1,32 +1,19 @@
 """cadenza key create | list | rename | limit | cap | revoke."""
 
-from typing import TYPE_CHECKING
-
 import click
 
-from cadenza.cli.console import (
-    config_option,
-    json_option,
-    load_config,
-    now_ms,
-    print_list,
-    read_store,
-    reference_option,
-    say,
-    to_row,
-    with_store,
-)
+from cadenza.cli.configured import load_config, read_store, with_store
+from cadenza.cli.console import config_option, json_option, now_ms, print_list, reference_option, say, to_row
+from cadenza.control.keys import CapOrder, KeyChange, KeyOrder, change_key, create_key, list_keys, revoke_key
 from cadenza.core.formats import rfc3339_or_none
-from cadenza.core.money import format_dollars, parse_dollars
-from cadenza.core.records import PERIODS, Cap, Period
-
-if TYPE_CHECKING:
-    from cadenza.control.keys import KeyLimits, KeyView
+from cadenza.core.money import format_dollars
+from cadenza.core.records import PERIODS, Period
+from cadenza.store.tables.keys import Key, KeyCap
 
 FIELDS = ("id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at")  # with --json
 COLUMNS = (
     *("prefix", "name", "state", "scopes", "cap", "spent", "rate", "burst"),
-    *("created_at", "expires_at", "last_used_at", "id"),
+    *("created_at", "expires_at", "last_used_at", "token", "id"),
 )
 NO_CAP = "none"
 
@@ -80,10 +67,8 @@ def create(  # noqa: PLR0913, PLR0917 one for each option
     config: str | None,
 ) -> None:
     """Create a key and print it, alone on standard output. It is shown only this once."""
-    from cadenza.control.keys import KeyLimits, KeyOrder, create_key  # noqa: PLC0415 import time
-
-    chosen = None if cap is None else Cap(parse_dollars(cap), cap_period)
-    order = KeyOrder(name, scope, expires, KeyLimits(rate, burst), chosen, reference)
+    chosen = None if cap is None else CapOrder(cap, cap_period)
+    order = KeyOrder(name, scope, expires, rate, burst, chosen, reference)
     secret, key = with_store(load_config(config), lambda store: create_key(store, account, order, now_ms()))
     click.echo(secret)
     until = f"It expires at {rfc3339_or_none(key.expires_at)}." if key.expires_at else "It does not expire."
@@ -99,8 +84,6 @@ def create(  # noqa: PLR0913, PLR0917 one for each option
 @config_option
 def list_(account: str, as_json: bool, config: str | None) -> None:
     """List the keys of an account, with their limits and spend caps."""
-    from cadenza.control.keys import list_keys  # noqa: PLC0415 import time
-
     views = read_store(load_config(config), lambda store: list_keys(store, account, now_ms()))
     print_list([to_row(key, *FIELDS) if as_json else _row(key) for key in views], COLUMNS, as_json=as_json)
 
@@ -111,8 +94,6 @@ def list_(account: str, as_json: bool, config: str | None) -> None:
 @config_option
 def rename(key: str, name: str, config: str | None) -> None:
     """Give a key another name."""
-    from cadenza.control.keys import KeyChange, change_key  # noqa: PLC0415 import time
-
     view = with_store(load_config(config), lambda store: change_key(store, key, KeyChange(name=name), now_ms()))
     say(f"The key {view.prefix}… ({view.id}) is named {view.name!r}.")
 
@@ -127,15 +108,13 @@ def cap(key: str, dollars: str, period: Period, config: str | None) -> None:
 
     What the key has spent in the period counts. A month is a calendar month in UTC.
     """
-    from cadenza.control.keys import KeyChange, change_key  # noqa: PLC0415 import time
-
-    chosen = None if dollars == NO_CAP else Cap(parse_dollars(dollars), period)
+    chosen = None if dollars == NO_CAP else CapOrder(dollars, period)
     view = with_store(load_config(config), lambda store: change_key(store, key, KeyChange(cap=chosen), now_ms()))
     name = f"The key {view.prefix}… ({view.id})"
     if view.cap is None:
         say(f"{name} has no spend cap.")
     else:
-        say(f"{name} may spend {_say_cap(view.cap)}; {format_dollars(view.spent_nano)} are spent.")
+        say(f"{name} may spend {_say_cap(view.cap)}; {format_dollars(view.cap.spent_nano)} are spent.")
 
 
 @keys.command()
@@ -145,11 +124,9 @@ def cap(key: str, dollars: str, period: Period, config: str | None) -> None:
 @config_option
 def limit(key: str, rate: float | None, burst: int | None, config: str | None) -> None:
     """Set the limits of one key. Without --rate and --burst the limits in the config apply again."""
-    from cadenza.control.keys import KeyChange, KeyLimits, change_key  # noqa: PLC0415 import time
-
-    limits = KeyLimits(rate, burst)
-    view = with_store(load_config(config), lambda store: change_key(store, key, KeyChange(limits=limits), now_ms()))
-    say(f"The key {view.prefix}… ({view.id}) {_describe(limits)}")
+    change = KeyChange(requests_per_second=rate, burst=burst)
+    view = with_store(load_config(config), lambda store: change_key(store, key, change, now_ms()))
+    say(f"The key {view.prefix}… ({view.id}) {_describe(rate, burst)}")
 
 
 @keys.command()
@@ -157,34 +134,32 @@ def limit(key: str, rate: float | None, burst: int | None, config: str | None) -
 @config_option
 def revoke(key: str, config: str | None) -> None:
     """Revoke a key. It stops working at once. Name it by its id, its first 12 characters or itself."""
-    from cadenza.control.keys import revoke_key  # noqa: PLC0415 import time
-
     revocation = with_store(load_config(config), lambda store: revoke_key(store, key, now_ms()))
     state = "was already revoked" if revocation.was_revoked else "is revoked"
     say(f"The key {revocation.key.prefix}… ({revocation.key.id}) {state}.")
 
 
-def _row(key: "KeyView") -> dict[str, object]:
-    rate, burst = key.limits.requests_per_second, key.limits.burst
+def _row(key: Key) -> dict[str, object]:
+    rate, burst = key.requests_per_second, key.burst
     return {
         **to_row(key, *FIELDS),
+        "token": key.created_by_token,
         "rate": "default" if rate is None else f"{rate:g}/s",
         "burst": "default" if burst is None else burst,
         "cap": None if key.cap is None else _short_cap(key.cap),
-        "spent": None if key.cap is None else format_dollars(key.spent_nano),
+        "spent": None if key.cap is None else format_dollars(key.cap.spent_nano),
     }
 
 
-def _short_cap(cap: Cap) -> str:
+def _short_cap(cap: KeyCap) -> str:
     return format_dollars(cap.limit_nano) + ("/month" if cap.period == "month" else "")
 
 
-def _say_cap(cap: Cap) -> str:
+def _say_cap(cap: KeyCap) -> str:
     return f"{format_dollars(cap.limit_nano)} dollars {'a month' if cap.period == 'month' else 'in total'}"
 
 
-def _describe(limits: "KeyLimits") -> str:
-    rate, burst = limits.requests_per_second, limits.burst
+def _describe(rate: float | None, burst: int | None) -> str:
     if rate is None and burst is None:
         return "has the default limits again."
     per_second = "the default rate" if rate is None else f"{rate:g} requests per second"

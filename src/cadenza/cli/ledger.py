@@ -1,38 +1,48 @@
 """cadenza ledger check | export, cadenza usage, and cadenza refund."""
 
-import csv
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
+from cadenza.cli.configured import load_config, read_store, with_store
 from cadenza.cli.console import (
     config_option,
     from_option,
     json_option,
-    load_config,
     month_option,
     now_ms,
     print_json,
     print_list,
     print_table,
-    read_store,
     say,
     to_option,
-    with_store,
 )
-from cadenza.core.formats import escape_formula, rfc3339_or_none
+from cadenza.cli.lazy import LazyGroup
+from cadenza.control.money.months import check_all, find_closed_span
+from cadenza.control.money.refunds import refund_request
+from cadenza.control.money.statement import check_ledger, export_ledger, usage_report
+from cadenza.core.csv_text import csv_text
+from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import ALWAYS, Span, parse_dates, parse_span
+from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, parse_group
+from cadenza.ledger import EXPORT_FIELDS
+from cadenza.store.store import Store
 
-if TYPE_CHECKING:
-    from cadenza.store.store import Store
+LATER = {
+    "close": ("months.close", "Close a month that is over: nothing in it can change any more."),
+    "verify": (
+        "months.verify",
+        "Compute the hash of a closed month again, from the store or from a FILE that was exported.",
+    ),
+}
 
 
-@click.group()
+@click.group(cls=LazyGroup, places=LATER)
 def ledger() -> None:
     """Check the ledger, export it, or close a month of it."""
 
@@ -47,9 +57,6 @@ def check(reads_all: bool, as_json: bool, config: str | None) -> None:
     Every charge is computed again from its token counts and prices. The check begins with the balances of the last
     closed month.
     """
-    from cadenza.control.money.months import check_all  # noqa: PLC0415 import time
-    from cadenza.control.money.statement import check_ledger  # noqa: PLC0415 import time
-
     found = read_store(load_config(config), check_all if reads_all else check_ledger)
     findings, counts = found.findings, found.counts
     if as_json:
@@ -64,8 +71,6 @@ def check(reads_all: bool, as_json: bool, config: str | None) -> None:
         )
         if found.closed:
             click.echo(f"The months up to {found.closed.month} are closed and were not read; --all reads them too.")
-        if counts.unpriced:
-            click.echo(f"Requests of an earlier release, whose charges cannot be recomputed: {counts.unpriced}.")
     if findings:
         say(f"The ledger is not sound; findings: {len(findings)}. Keep a copy of the store before you change it.")
         sys.exit(1)
@@ -91,19 +96,14 @@ def export(
     read_store(load_config(config), lambda store: _export(store, account, span, form))
 
 
-async def _export(store: "Store", account: str | None, span: Span, form: str) -> None:
-    from cadenza.control.money.months import find_closed_span  # noqa: PLC0415 import time
-    from cadenza.control.money.statement import export_ledger  # noqa: PLC0415 import time
-    from cadenza.ledger import EXPORT_FIELDS  # noqa: PLC0415 import time
-
-    table = csv.DictWriter(sys.stdout, EXPORT_FIELDS, lineterminator="\n")
+async def _export(store: Store, account: str | None, span: Span, form: str) -> None:
     entries = await export_ledger(store, account, span)
     if form == "csv":
-        table.writeheader()
+        sys.stdout.write(csv_text([EXPORT_FIELDS]))
     async for entry in entries:
         row = _row(entry)
         if form == "csv":
-            table.writerow({name: escape_formula(value) for name, value in row.items()})
+            sys.stdout.write(csv_text([[row[name] for name in EXPORT_FIELDS]]))
         else:
             sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
     closed = None if account else await find_closed_span(store, span)
@@ -131,8 +131,6 @@ def refund(completion_id: str, part: str | None, reason: str, config: str | None
 
     COMPLETION_ID is the id of the reply, which begins with chatcmpl-.
     """
-    from cadenza.control.money.refunds import refund_request  # noqa: PLC0415 import time
-
     part_nano = None if part is None else parse_dollars(part)
     done = with_store(
         load_config(config),
@@ -162,9 +160,6 @@ def usage(  # noqa: PLR0913, PLR0917 its options
     config: str | None,
 ) -> None:
     """Show what an account used, or all of them, and what it cost: by default in the last 30 days. Days are in UTC."""
-    from cadenza.control.money.statement import usage_report  # noqa: PLC0415 import time
-    from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, parse_group  # noqa: PLC0415 import time
-
     span = parse_dates(start, end, month) or parse_span(None, None, datetime.now(UTC))
     group = parse_group(group_by, GROUPS if account else GROUPS_OF_ALL)
     report = read_store(load_config(config), lambda store: usage_report(store, account, span, group))

@@ -1,31 +1,28 @@
 """cadenza margin, and cadenza reconcile."""
 
-import csv
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from cadenza.cli.configured import load_config, read_store
 from cadenza.cli.console import (
     config_option,
     from_option,
     json_option,
-    load_config,
     month_option,
     print_json,
     print_table,
-    read_store,
     say,
     to_option,
 )
-from cadenza.core.formats import escape_formula
+from cadenza.control.money.margins import compare_bill, read_margin
+from cadenza.core.bills import ComparedDay, read_bill
+from cadenza.core.config_keys import suggest
+from cadenza.core.csv_text import csv_table
 from cadenza.core.margin import COLUMNS, MARGIN_GROUPS, MarginGroup, add_margins
 from cadenza.core.spans import ALWAYS, parse_dates
-
-if TYPE_CHECKING:
-    from cadenza.core.bills import ComparedDay
 
 csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 COMPARED = (
@@ -56,8 +53,6 @@ def margin(  # noqa: PLR0913, PLR0917 its options
     The cost of a request comes from cost_input, cost_output and cost_cached of its route when it was served. Requests
     without known costs are counted apart, and are not a part of the margin.
     """
-    from cadenza.control.money.margins import read_margin  # noqa: PLC0415 import time
-
     span = parse_dates(start, end, month) or ALWAYS
     found = read_store(load_config(config), lambda store: read_margin(store, span, group))
     rows = [{group: name or "(unknown)", **sums.shown()} for name, sums in found]
@@ -92,10 +87,6 @@ def reconcile(provider: str, path: Path, as_json: bool, as_csv: bool, config: st
     The bill has a column for the day and one for the model, and requests, input_tokens, output_tokens or cost. The
     exports of OpenAI, Anthropic and OpenRouter can be read as they are. Days are in UTC.
     """
-    from cadenza.config.checks import suggest  # noqa: PLC0415 import time
-    from cadenza.control.money.margins import compare_bill  # noqa: PLC0415 import time
-    from cadenza.core.bills import read_bill  # noqa: PLC0415 import time
-
     settings = load_config(config)
     if provider not in settings.providers:
         raise ValueError(f"no provider is named '{provider}'; {suggest(provider, settings.providers)}")
@@ -116,7 +107,7 @@ def reconcile(provider: str, path: Path, as_json: bool, as_csv: bool, config: st
         sys.exit(1)
 
 
-def _explain(found: "Sequence[ComparedDay]") -> None:
+def _explain(found: Sequence[ComparedDay]) -> None:
     for line in found:
         if line.result != "agrees":
             reasons = "; ".join(line.reasons) or "nothing is known that explains it"
@@ -126,9 +117,7 @@ def _explain(found: "Sequence[ComparedDay]") -> None:
 
 
 def _print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, as_csv: bool) -> None:
-    if not as_csv:
+    if as_csv:
+        sys.stdout.write(csv_table(columns, rows))
+    else:
         print_json(rows)
-        return
-    table = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
-    table.writeheader()
-    table.writerows({name: escape_formula(value) for name, value in row.items()} for row in rows)

@@ -1,25 +1,15 @@
 """cadenza memory add | list | edit | remove."""
 
-from typing import TYPE_CHECKING
-
 import click
 
-from cadenza.cli.console import (
-    config_option,
-    json_option,
-    load_config,
-    now_ms,
-    print_list,
-    read_store,
-    say,
-    to_row,
-    with_store,
-)
-
-if TYPE_CHECKING:
-    from cadenza.store.store import Store
-    from cadenza.store.tables.accounts import Account
-    from cadenza.store.tables.notes import Note
+from cadenza.cli.configured import load_config, read_store, with_store
+from cadenza.cli.console import config_option, json_option, now_ms, print_list, say, to_row
+from cadenza.control.account.accounts import get_account, list_accounts
+from cadenza.control.account.memory import add_note, change_note, list_notes, remove_note
+from cadenza.core.errors import ControlError
+from cadenza.store.store import Store
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.notes import OwnedNote
 
 COLUMNS = ("id", "created_at", "changed_at", "text")
 
@@ -37,10 +27,8 @@ def memory() -> None:
 @config_option
 def add(account: str, text: str, config: str | None) -> None:
     """Add a note and print its id, alone on standard output."""
-    from cadenza.control.account.accounts import get_account  # noqa: PLC0415 import time
-    from cadenza.control.account.memory import add_note  # noqa: PLC0415 import time
 
-    async def work(store: "Store") -> "Note":
+    async def work(store: Store) -> OwnedNote:
         return await add_note(store, (await get_account(store, account)).id, text, now_ms())
 
     note = with_store(load_config(config), work)
@@ -54,10 +42,8 @@ def add(account: str, text: str, config: str | None) -> None:
 @config_option
 def list_(account: str | None, as_json: bool, config: str | None) -> None:
     """List the notes of an account, oldest first."""
-    from cadenza.control.account.accounts import get_account  # noqa: PLC0415 import time
-    from cadenza.control.account.memory import list_notes  # noqa: PLC0415 import time
 
-    async def work(store: "Store") -> "list[Note]":
+    async def work(store: Store) -> list[OwnedNote]:
         owner = await _only_account(store) if account is None else await get_account(store, account)
         return await list_notes(store, owner.id)
 
@@ -73,9 +59,8 @@ def list_(account: str | None, as_json: bool, config: str | None) -> None:
 @config_option
 def edit(note: str, text: str, config: str | None) -> None:
     """Replace the text of a note."""
-    from cadenza.control.account.memory import change_note  # noqa: PLC0415 import time
 
-    async def work(store: "Store") -> "Note":
+    async def work(store: Store) -> OwnedNote:
         changed = await change_note(store, note, text, now_ms())
         await store.empty_log()
         return changed
@@ -89,9 +74,8 @@ def edit(note: str, text: str, config: str | None) -> None:
 @config_option
 def remove(note: str, config: str | None) -> None:
     """Delete a note permanently."""
-    from cadenza.control.account.memory import remove_note  # noqa: PLC0415 import time
 
-    async def work(store: "Store") -> None:
+    async def work(store: Store) -> None:
         await remove_note(store, note, now_ms())
         await store.empty_log()
 
@@ -99,10 +83,7 @@ def remove(note: str, config: str | None) -> None:
     say("The note is deleted.")
 
 
-async def _only_account(store: "Store") -> "Account":
-    from cadenza.control.account.accounts import list_accounts  # noqa: PLC0415 import time
-    from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
-
+async def _only_account(store: Store) -> Account:
     found = [account for account in await list_accounts(store) if "@" in account.email]  # erased ones have no address
     if not found:
         raise ControlError("There is no account. 'cadenza account create EMAIL' makes one.")

@@ -1,35 +1,36 @@
 """cadenza report month, and cadenza ledger close | verify."""
 
-import csv
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from msgspec import convert
 
-from cadenza.cli.console import (
-    config_option,
-    json_option,
-    load_config,
-    now_ms,
-    print_json,
-    print_table,
-    read_store,
-    say,
-    to_row,
-    with_store,
+from cadenza.cli.configured import load_config, read_store, with_store
+from cadenza.cli.console import config_option, json_option, now_ms, print_json, print_table, say, to_row
+from cadenza.config import Settings
+from cadenza.control.money.months import (
+    REPORT_FIELDS,
+    Compared,
+    MonthReport,
+    close_month,
+    compare_payments,
+    list_payments,
+    listing_span,
+    report_month,
+    verify_file,
+    verify_month,
 )
-from cadenza.core.formats import escape_formula, rfc3339
+from cadenza.control.money.payments import ProviderFailed
+from cadenza.control.money.statement import check_ledger
+from cadenza.control.money.stripe import Stripe, StripeAccess
+from cadenza.core.csv_text import csv_table
+from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.core.records import COMMAND_LINE
-
-if TYPE_CHECKING:
-    from cadenza.config import Settings
-    from cadenza.control.money.months import Compared, MonthReport
-    from cadenza.ledger.audit import Violation
-    from cadenza.store.store import Store
+from cadenza.ledger.audit import Violation
+from cadenza.store.store import Store
 
 PAYMENT_FIELDS = (
     "id",
@@ -65,10 +66,8 @@ def month(
     If the month is not closed, the ledger is checked first. Exit 1 if it is not sound, or if --verify finds a
     difference.
     """
-    from cadenza.control.money.months import REPORT_FIELDS, list_payments, report_month  # noqa: PLC0415 import time
-    from cadenza.control.money.statement import check_ledger  # noqa: PLC0415 import time
 
-    async def read(store: "Store") -> "tuple[MonthReport, list[Violation], Sequence[object]]":
+    async def read(store: Store) -> tuple[MonthReport, list[Violation], Sequence[object]]:
         found = await report_month(store, month, now_ms())
         findings = [] if found.closed else (await check_ledger(store)).findings
         return found, findings, await list_payments(store, month) if payments else []
@@ -77,9 +76,9 @@ def month(
     found, findings, credited = read_store(settings, read)
     compared = _compare(settings, month) if is_compared else None
     if file:
-        _write_csv(file, REPORT_FIELDS, found.rows())
+        _write_file(file, REPORT_FIELDS, found.rows())
     if payments:
-        _write_csv(payments, PAYMENT_FIELDS, [to_row(one, *PAYMENT_FIELDS) for one in credited])
+        _write_file(payments, PAYMENT_FIELDS, [to_row(one, *PAYMENT_FIELDS) for one in credited])
     if as_json:
         print_json(found.rows())
     else:
@@ -100,17 +99,13 @@ def month(
         say("The month is not closed: its sums may still change. The ledger was checked, and is sound.")
 
 
-def _compare(settings: "Settings", month: str) -> "Compared":
-    from cadenza.control.money.months import compare_payments, listing_span  # noqa: PLC0415 import time
-    from cadenza.control.money.payments import ProviderFailed  # noqa: PLC0415 import time
-    from cadenza.control.money.stripe import Stripe, StripeAccess  # noqa: PLC0415 import time
-
-    if settings.payments is None:
+def _compare(settings: Settings, month: str) -> Compared:
+    if settings.payments.stripe is None:
         raise ValueError("--verify needs [payments.stripe] in the config: there is no provider to ask.")
     settings.require_secrets()
-    access = convert(settings.payments, StripeAccess, from_attributes=True)
+    access = convert(settings.payments.stripe, StripeAccess, from_attributes=True)
 
-    async def compare(store: "Store") -> "Compared":
+    async def compare(store: Store) -> Compared:
         provider = Stripe(access)
         try:
             return await compare_payments(store, month, await provider.list_payments(listing_span(month)))
@@ -122,26 +117,21 @@ def _compare(settings: "Settings", month: str) -> "Compared":
     return read_store(settings, compare)
 
 
-def _print_report(report: "MonthReport") -> None:
+def _print_report(report: MonthReport) -> None:
     lines = [row for row in report.rows() if row["origin"] is None and row["day"] is None]
     print_table([{**row, "": row["line"]} for row in lines], ("", "amount", "paid", "granted", "count"))
     requests, moved = report.sums.requests, report.sums.accounts
     click.echo(f"Accounts: {report.accounts}, with entries in the month: {moved}. Requests charged: {requests}.")
     for one in report.payments:
         click.echo(f"Payments on {one.day} by {one.provider}: {one.count}, {format_dollars(one.amount_nano)} dollars.")
-    if report.sums.unsplit:
-        click.echo(f"Entries of an earlier release, which do not say what is granted: {report.sums.unsplit}.")
     if report.closed and report.closed.hash:
         closed_at = rfc3339(report.closed.closed_at or 0)
         click.echo(f"Closed at {closed_at}, entries: {report.closed.entries}, hash {report.closed.hash.hex()}.")
 
 
-def _write_csv(path: str, fields: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+def _write_file(path: str, fields: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
     try:
-        with Path(path).open("w", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, fields, lineterminator="\n")
-            table.writeheader()
-            table.writerows([{name: escape_formula(value) for name, value in row.items()} for row in rows])
+        Path(path).write_text(csv_table(fields, rows), encoding="utf-8", newline="")
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error.strerror}.") from None
 
@@ -155,8 +145,6 @@ def close(month: str, config: str | None) -> None:
     Every earlier month must be closed or empty, and the ledger is checked first. An entry that is written later is
     dated in the first open month.
     """
-    from cadenza.control.money.months import close_month  # noqa: PLC0415 import time
-
     closed = with_store(load_config(config), lambda store: close_month(store, month, COMMAND_LINE, now_ms()))
     assert closed.hash
     click.echo(closed.hash.hex())
@@ -175,8 +163,6 @@ def verify(month: str, file: str | None, config: str | None) -> None:
 
     FILE is what `ledger export --month` wrote, in either format.
     """
-    from cadenza.control.money.months import verify_file, verify_month  # noqa: PLC0415 import time
-
     found = read_store(
         load_config(config),
         lambda store: verify_file(store, month, Path(file)) if file else verify_month(store, month),

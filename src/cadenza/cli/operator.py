@@ -1,16 +1,27 @@
-"""cadenza audit list. The other command of the group is in audit.py."""
+"""cadenza audit list."""
 
 import click
 
-from cadenza.cli.console import config_option, json_option, load_config, print_list, read_store, to_row
+from cadenza.cli.configured import load_config, read_store
+from cadenza.cli.console import config_option, json_option, print_list, to_row
+from cadenza.cli.lazy import LazyGroup
+from cadenza.control.operator import list_audit_events
 
-EVENT_COLUMNS = ("at", "actor", "act", "account", "subject", "detail", "token")
+EVENT_COLUMNS = ("at", "actor", "event", "account", "subject", "detail", "token")
 EVENTS_MAX = 10_000
 
 
-@click.group()
+LATER = {
+    "retention": (
+        "retention.audit_command",
+        "Send random words as content, in every place where content can be, and search for them everywhere.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, places=LATER)
 def audit() -> None:
-    """The audit log, which says who did what to whom, and the audit of retention."""
+    """The audit log, which says who did what to whom."""
 
 
 @audit.command("list")
@@ -27,13 +38,10 @@ def audit() -> None:
 @config_option
 def list_events(account: str | None, count: int, as_json: bool, config: str | None) -> None:
     """List who did what to whom, and when: the newest events, oldest first."""
-    from cadenza.control.operator import list_audit_events  # noqa: PLC0415 import time
-
     found = read_store(load_config(config), lambda store: list_audit_events(store, account, count=count))
     rows = [
         {
-            **to_row(event, "id", "at", "actor"),
-            "act": event.event,
+            **to_row(event, "id", "at", "actor", "event"),
             "account": event.email,
             **to_row(event, "subject", "detail", "token"),
         }

@@ -1,8 +1,10 @@
-"""cadenza classes price: list the prices of classes, announce a change, or withdraw one."""
+"""cadenza class price: list the prices of classes, announce a change, or withdraw one."""
 
 import click
 
-from cadenza.cli.console import config_option, json_option, load_config, now_ms, print_list, read_store, say, with_store
+from cadenza.cli.configured import load_config, read_store, with_store
+from cadenza.cli.console import config_option, json_option, now_ms, print_list, say
+from cadenza.control.prices import PriceOrder, cancel_change, change_price, check_class, parse_date, read_schedules
 from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.money import Price, parse_price
 from cadenza.core.prices import PriceSchedule, describe_price, show_price
@@ -61,8 +63,6 @@ def price(  # noqa: PLR0913, PLR0917 one for each option
 
 
 def _change(class_id: str, new: Price, date: str, config: str | None, *, drops_cached: bool) -> None:
-    from cadenza.control.prices import PriceOrder, change_price, parse_date  # noqa: PLC0415 import time
-
     order = PriceOrder(class_id, parse_date(date), new, drops_cached)
     settings = load_config(config)
     with_store(settings, lambda store: change_price(store, order, settings.prices, COMMAND_LINE, now_ms()))
@@ -70,16 +70,12 @@ def _change(class_id: str, new: Price, date: str, config: str | None, *, drops_c
 
 
 def _cancel(class_id: str, date: str, config: str | None) -> None:
-    from cadenza.control.prices import cancel_change, parse_date  # noqa: PLC0415 import time
-
     from_at = parse_date(date)
     with_store(load_config(config), lambda store: cancel_change(store, class_id, from_at, COMMAND_LINE, now_ms()))
     say(f"The change of the price of {class_id} from {rfc3339(from_at)} (UTC) is withdrawn.")
 
 
 def _list(class_id: str | None, config: str | None, *, as_json: bool) -> None:
-    from cadenza.control.prices import check_class, read_schedules  # noqa: PLC0415 import time
-
     settings, now = load_config(config), now_ms()
     if class_id is not None:
         check_class(class_id, settings.prices)

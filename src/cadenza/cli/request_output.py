@@ -11,7 +11,8 @@ import time
 import click
 import msgspec
 
-from cadenza.cli.console import now_ms, read_store, say
+from cadenza.cli.configured import read_store
+from cadenza.cli.console import now_ms, say
 from cadenza.config import Settings
 from cadenza.control.requests import OperatorRequest, RequestFilter, RequestFollower, check_filter
 from cadenza.core.formats import rfc3339

@@ -1,8 +1,13 @@
 """cadenza explain and cadenza tail: what happened to a request, and what happens now."""
 
 import click
+import msgspec
 
-from cadenza.cli.console import config_option, json_option, load_config, now_ms, print_json, read_store
+from cadenza.cli.configured import load_config, read_store
+from cadenza.cli.console import config_option, json_option, now_ms, print_json
+from cadenza.cli.request_output import follow_requests, print_request
+from cadenza.control.requests import explain as explain_requests
+from cadenza.control.requests import parse_filter
 
 LAST_MAX = 1_000
 
@@ -16,11 +21,6 @@ def explain(request_id: str, as_json: bool, config: str | None) -> None:
 
     The id is the x-request-id of the reply, or the id of the completion. Message content is not known: none is stored.
     """
-    import msgspec  # noqa: PLC0415 import time
-
-    from cadenza.cli.request_output import print_request  # noqa: PLC0415 import time
-    from cadenza.control.requests import explain as explain_requests  # noqa: PLC0415 import time
-
     found = read_store(load_config(config), lambda store: explain_requests(store, request_id, now_ms()))
     if as_json:
         print_json([msgspec.to_builtins(one) for one in found])
@@ -64,8 +64,5 @@ def tail(  # noqa: PLR0913, PLR0917 one command
     A request is shown once the store has it: a served one with its charge, any other one within a second. Of many
     alike that were refused, a few are shown. Requests without a valid key are in the log only.
     """
-    from cadenza.cli.request_output import follow_requests  # noqa: PLC0415 import time
-    from cadenza.control.requests import parse_filter  # noqa: PLC0415 import time
-
     wanted = parse_filter(account, key, class_id, status, slow)
     follow_requests(load_config(config), wanted, last, follows=not once, as_json=as_json)

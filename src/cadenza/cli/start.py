@@ -21,9 +21,10 @@ import msgspec
 import uvloop
 
 from cadenza.app import WORKERS_FOLDER, App, log_replaced
-from cadenza.cli.console import now_ms, say_backup
+from cadenza.cli.configured import load_config, say_backup
+from cadenza.cli.console import now_ms, say
 from cadenza.cli.index import index_problem
-from cadenza.config import Settings
+from cadenza.config import ConfigError, Settings
 from cadenza.config.classes import resolve_classes
 from cadenza.config.settings import GroundingSettings
 from cadenza.control.account.accounts import create_account, find_accounts
@@ -45,6 +46,7 @@ from cadenza.store.store import Store
 DEMO_EMAIL = "demo@localhost"
 DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR
 QUESTION = "Explain photosynthesis in one sentence."  # the embedded model answers it well, 20 times out of 20
+CONFIG_EXIT = 78  # EX_CONFIG of sysexits.h: a supervisor need not try again
 EXAMPLE = f'{{"model": "auto", "messages": [{{"role": "user", "content": "{QUESTION}"}}], "max_tokens": 60}}'
 
 
@@ -56,6 +58,16 @@ class Prepared(msgspec.Struct, frozen=True):
     demo: tuple[str, str] | None  # password and key of the demo account that a first start created
     operator_path: str | None  # of the link that makes the first operator
     classes: dict[str, ClassState]  # what is served
+
+
+def start(config: str | None, host: str | None, port: int | None) -> None:
+    """Run the service of a config file. A mistake in that file has an exit code of its own."""
+    try:
+        settings = load_config(config)
+        run_service(settings, host or settings.server.host, settings.server.port if port is None else port)
+    except ConfigError as error:
+        say(f"cadenza: {error}")
+        sys.exit(CONFIG_EXIT)
 
 
 def run_service(settings: Settings, host: str, port: int) -> None:

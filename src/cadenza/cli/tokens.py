@@ -2,17 +2,9 @@
 
 import click
 
-from cadenza.cli.console import (
-    config_option,
-    json_option,
-    load_config,
-    now_ms,
-    print_list,
-    read_store,
-    say,
-    to_row,
-    with_store,
-)
+from cadenza.cli.configured import load_config, read_store, with_store
+from cadenza.cli.console import config_option, json_option, now_ms, print_list, say, to_row
+from cadenza.control.tokens import TokenOrder, create_token, list_tokens, revoke_token
 from cadenza.core.formats import rfc3339
 
 FIELDS = ("id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at")
@@ -27,15 +19,13 @@ def tokens() -> None:
 
 @tokens.command()
 @account_option
-@click.option("--scopes", metavar="SCOPES", required=True, help="Like keys:write,usage:read.")
+@click.option("--scope", metavar="SCOPE", multiple=True, help="Like keys:write; repeat it for several.")
 @click.option("--expires", metavar="DAYS", type=int, default=90, show_default=True, help="From 1 to 365 days.")
 @click.option("--name", metavar="TEXT", default="", help="What the token is for.")
 @config_option
-def create(account: str, scopes: str, expires: int, name: str, config: str | None) -> None:
+def create(account: str, scope: tuple[str, ...], expires: int, name: str, config: str | None) -> None:
     """Create a token and print it, alone on standard output. It is shown only this once."""
-    from cadenza.control.tokens import TokenOrder, create_token  # noqa: PLC0415 import time
-
-    order = TokenOrder([scope.strip() for scope in scopes.split(",") if scope.strip()], expires, name)
+    order = TokenOrder(scope, expires, name)
     secret, token = with_store(load_config(config), lambda store: create_token(store, account, order, now_ms()))
     click.echo(secret)
     say(f"This token is shown once; only its hash is stored. It expires at {rfc3339(token.expires_at)}.")
@@ -48,8 +38,6 @@ def create(account: str, scopes: str, expires: int, name: str, config: str | Non
 @config_option
 def list_(account: str, as_json: bool, config: str | None) -> None:
     """List the tokens of an account, with their last use."""
-    from cadenza.control.tokens import list_tokens  # noqa: PLC0415 import time
-
     views = read_store(load_config(config), lambda store: list_tokens(store, account, now_ms()))
     print_list([to_row(token, *FIELDS) for token in views], FIELDS, as_json=as_json)
 
@@ -59,7 +47,5 @@ def list_(account: str, as_json: bool, config: str | None) -> None:
 @config_option
 def revoke(token: str, config: str | None) -> None:
     """Revoke a token. It stops working at once. Name it by its id, its first 12 characters or itself."""
-    from cadenza.control.tokens import revoke_token  # noqa: PLC0415 import time
-
     revoked = with_store(load_config(config), lambda store: revoke_token(store, token, now_ms()))
     say(f"The token {revoked.prefix}… ({revoked.id}) is revoked.")

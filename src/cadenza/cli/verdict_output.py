@@ -13,7 +13,16 @@ from cadenza.evaluation.verdict import SideSummary, TagSummary, Verdict, describ
 
 BAR_CHARS = 24
 PLAIN_LINE_S = 5.0  # between lines of progress that is not shown on a terminal
-TAG_COLUMNS = ("tag", "cases", "wins", "losses", "ties", "incumbent", "candidate", "difference, 95% interval")
+TAG_COLUMNS = (
+    "tag",
+    "cases",
+    "wins",
+    "losses",
+    "ties",
+    "incumbent",
+    "candidate",
+    "difference, interval",
+)
 SIDE_COLUMNS = ("", "incumbent", "candidate")
 
 
@@ -62,8 +71,6 @@ def print_verdict(verdict: Verdict, incumbent: str, candidate: str) -> None:
     click.echo()
     print_table([_tag_row(one) for one in verdict.by_tag], TAG_COLUMNS)
     click.echo()
-    if verdict.skipped:
-        click.echo(f"{verdict.skipped} cases were not asked: they need a judge (--judge CLASS).")
     spent = f"This evaluation has cost at most ${show_cost(verdict.spent_nano)}"
     if verdict.is_cost_known:
         click.echo(f"{spent}.")
@@ -80,7 +87,7 @@ def print_gate(class_id: str, candidate: str, shortfalls: list[str], suite_matte
     elif suite_matters:
         click.echo(f"\n{suite_matters}")
     else:
-        click.echo(f"\nIt passes the gate of '{class_id}': cadenza classes promote {class_id} --candidate {candidate}")
+        click.echo(f"\nIt passes the gate of '{class_id}': cadenza class promote {class_id} --candidate {candidate}")
 
 
 def _tag_row(one: TagSummary) -> Mapping[str, object]:
@@ -100,6 +107,7 @@ def _side_rows(verdict: Verdict, incumbent: str, candidate: str) -> list[Mapping
             "whole answer p50, p95": _times(side.whole_p50_ms, side.whole_p95_ms),
             "tokens per answer": f"{side.tokens:.1f}",
             "faults": str(side.faults),
+            "checks repeated": str(side.repeated),
             "wire conformance": _conformance(side),
         }
 

@@ -2,19 +2,18 @@
 
 import click
 
+from cadenza.cli.configured import load_config, read_store, with_store
 from cadenza.cli.console import (
     AmountCommand,
     config_option,
     json_option,
-    load_config,
     now_ms,
     print_list,
-    read_store,
     reference_option,
     say,
     to_row,
-    with_store,
 )
+from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, list_vouchers, revoke_voucher
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE
@@ -51,8 +50,6 @@ def create(  # noqa: PLR0913, PLR0917 its options
     config: str | None,
 ) -> None:
     """Make vouchers of AMOUNT dollars and print their codes, one a line. A code is shown only this once."""
-    from cadenza.control.money.vouchers import VoucherOrder, create_vouchers  # noqa: PLC0415 import time
-
     order = VoucherOrder(parse_dollars(amount), count, expires, note, reference, credit_expires)
     made = with_store(load_config(config), lambda store: create_vouchers(store, order, COMMAND_LINE, now_ms()))
     for code, _ in made:
@@ -66,8 +63,6 @@ def create(  # noqa: PLR0913, PLR0917 its options
 @config_option
 def list_(as_json: bool, config: str | None) -> None:
     """List the vouchers, without their codes."""
-    from cadenza.control.money.vouchers import list_vouchers  # noqa: PLC0415 import time
-
     now = now_ms()
     rows = [
         {
@@ -86,7 +81,5 @@ def list_(as_json: bool, config: str | None) -> None:
 @config_option
 def revoke(voucher: str, config: str | None) -> None:
     """Make an unused voucher expire now. Name it by its id, its first characters or its code."""
-    from cadenza.control.money.vouchers import revoke_voucher  # noqa: PLC0415 import time
-
     done = with_store(load_config(config), lambda store: revoke_voucher(store, voucher, COMMAND_LINE, now_ms()))
     say(f"The voucher {done.prefix} ({done.id}) of {format_dollars(done.amount_nano)} dollars has expired.")

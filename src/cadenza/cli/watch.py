@@ -1,18 +1,25 @@
-"""cadenza classes watch: one watch of a class, now."""
+"""cadenza class watch: one watch of a class, now."""
 
 import io
 import sys
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from cadenza.cli.console import config_option, json_option, load_config, print_json, say, with_store
-
-if TYPE_CHECKING:
-    from cadenza.config import Settings
-    from cadenza.evaluation.watch import WatchDone
-    from cadenza.store.store import Store
+from cadenza.cli.configured import load_config, with_store
+from cadenza.cli.console import config_option, json_option, print_json, say
+from cadenza.cli.evaluation_run import running
+from cadenza.config import Settings
+from cadenza.config.classes import resolve_classes, served_version, watched_class
+from cadenza.core.attempts import WATCH
+from cadenza.core.errors import ControlError
+from cadenza.core.money import format_dollars
+from cadenza.core.records import COMMAND_LINE
+from cadenza.evaluation.watch import WatchDone, Watches
+from cadenza.evaluation.watched_model import UpstreamModel
+from cadenza.observe import make_log
+from cadenza.process import protect_memory
+from cadenza.store.store import Store
 
 DRIFT_EXIT = 2
 
@@ -27,8 +34,6 @@ def watch(class_id: str, new_reference: bool, as_json: bool, config: str | None)
 
     The exit code is 2 if something has drifted. The budget is that of the config.
     """
-    from cadenza.process import protect_memory  # noqa: PLC0415 import time
-
     protect_memory()
     settings = load_config(config)
     settings.require_complete()
@@ -36,6 +41,7 @@ def watch(class_id: str, new_reference: bool, as_json: bool, config: str | None)
     if as_json:
         result = msgspec.to_builtins(done.result)
         row = {"id": done.record.id, "state": done.record.state, "reason": done.reason, "result": result}
+        row["finding"] = done.result.finding if done.result else None
         print_json([{**row, "spent_nano": done.record.spent_nano, "version": done.record.incumbent}])
     else:
         _print(done)
@@ -45,16 +51,7 @@ def watch(class_id: str, new_reference: bool, as_json: bool, config: str | None)
         sys.exit(DRIFT_EXIT)
 
 
-async def _watch(store: "Store", settings: "Settings", class_id: str, *, as_reference: bool) -> "WatchDone":
-    from cadenza.cli.evaluation_run import running  # noqa: PLC0415 import time
-    from cadenza.config.classes import resolve_classes, served_version, watched_class  # noqa: PLC0415 import time
-    from cadenza.core.attempts import WATCH  # noqa: PLC0415 import time
-    from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
-    from cadenza.core.records import COMMAND_LINE  # noqa: PLC0415 import time
-    from cadenza.evaluation.watch import Watches  # noqa: PLC0415 import time
-    from cadenza.evaluation.watched_model import UpstreamModel  # noqa: PLC0415 import time
-    from cadenza.observe import make_log  # noqa: PLC0415 import time
-
+async def _watch(store: Store, settings: Settings, class_id: str, *, as_reference: bool) -> WatchDone:
     version = served_version(await resolve_classes(store, settings), class_id)
     async with running(store, settings, version.main_routes, WATCH) as upstreams:
         watches = Watches(store, UpstreamModel(lambda: upstreams), make_log(io.StringIO()))
@@ -64,9 +61,7 @@ async def _watch(store: "Store", settings: "Settings", class_id: str, *, as_refe
     return done
 
 
-def _print(done: "WatchDone") -> None:
-    from cadenza.core.money import format_dollars  # noqa: PLC0415 import time
-
+def _print(done: WatchDone) -> None:
     record, result = done.record, done.result
     head = f"{record.class_id}, version {record.incumbent}, suite {record.suite}"
     if result is None:
@@ -84,9 +79,12 @@ def _print(done: "WatchDone") -> None:
             click.echo(f"conformance: {check.name}: {check.state}")
     if result.reference_id is None:
         click.echo("Later watches of this version are compared with this one.")
-    elif not result.drifts:
-        click.echo("Nothing has drifted.")
+    elif result.finding == "steady":
+        click.echo(f"No sign of drift. The score against the reference: {result.comparison}.")
+    drifted = {one.measure for one in result.drifts}
     for drift in result.drifts:
         click.secho(f"drift of {drift.measure}: {drift.detail}", bold=True)
-    if "latency" in result.suspected and all(one.measure != "latency" for one in result.drifts):
-        click.echo("The first tokens come late. It is drift if the next watch finds the same.")
+    if "score" in result.suspected:
+        click.secho(f"suspect: score: {result.comparison}. It is drift if the next watches find the same.", bold=True)
+    if "latency" in result.suspected and "latency" not in drifted:
+        click.echo("suspect: latency: the first tokens come late. It is drift if the next watch finds the same.")

@@ -1,14 +1,14 @@
 """What the config says about classes, as the records of the parts that do not read it; and which version is served."""
 
-import time
 from collections.abc import Iterable, Mapping
 
-from cadenza.config.checks import suggest
+from cadenza import clock
 from cadenza.config.load import make_route
-from cadenza.config.settings import ClassSettings, Settings
+from cadenza.config.settings import CandidateSettings, ClassSettings, Settings
 from cadenza.control.class_versions import ServingProcess, resolve
 from cadenza.control.classes import ClassRules
 from cadenza.core.classes import ClassState, ClassVersion
+from cadenza.core.config_keys import suggest
 from cadenza.core.money import Price
 from cadenza.core.records import Route
 from cadenza.evaluation.runner import AskedSide
@@ -21,7 +21,7 @@ async def resolve_classes(
 ) -> dict[str, ClassState]:
     """Which version of each class is served. ControlError if a class has no routes or unfit providers."""
     configured, providers = settings.configured_classes(), settings.retention_of_providers()
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.now_ms()
     return await resolve(store, configured, providers, now_ms, named=settings.classes, process=process)
 
 
@@ -37,7 +37,7 @@ def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
     one = _class_settings(settings, version.class_id)
     return WatchedClass(
         version=version,
-        suite=one.suite,
+        suite=one.gate.suite,
         every_s=one.watch.every_hours * 3600 if one.watch.every_hours is not None else None,
         budget_nano=one.watch.budget_nano,
         side=asked_side(settings, version.main_routes, version.class_id),
@@ -72,7 +72,7 @@ def class_rules(settings: Settings, class_id: str) -> ClassRules:
     """What the config says about a class; one that only the store has is not pinned."""
     one = _class_settings(settings, class_id)
     pin = f"{settings.source}, line {one.pinned_at}" if one.pinned_at else ""
-    return ClassRules(pin=pin, gate=one.gate, suite=one.suite, providers=settings.retention_of_providers())
+    return ClassRules(pin=pin, gate=one.gate, suite=one.gate.suite, providers=settings.retention_of_providers())
 
 
 def find_candidate(settings: Settings, class_id: str, text: str) -> Route:
@@ -87,7 +87,7 @@ def find_candidate(settings: Settings, class_id: str, text: str) -> Route:
     own = _class_settings(settings, class_id).candidates
     others = [route for one in settings.classes.values() for route in (*one.routes, *one.candidates)]
     known = [route for route in (*own, *others) if route.provider == name]
-    default = make_route(provider, {"provider": name})
+    default = make_route(provider, CandidateSettings(name))
     if provider.kind == "embedded" and model not in ("", default.model):
         raise ValueError(f"--candidate {text}: the provider '{name}' has one model: use '{name}/{default.model}'")
     if not model and provider.kind == "openai":
@@ -97,9 +97,9 @@ def find_candidate(settings: Settings, class_id: str, text: str) -> Route:
         )
     wanted = model or default.model
     found = next((route for route in known if route.model == wanted), None)
-    return found or make_route(provider, {"provider": name, "model": wanted})
+    return found or make_route(provider, CandidateSettings(name, wanted))
 
 
 def _class_settings(settings: Settings, class_id: str) -> ClassSettings:
     """Of a class that only the store has: the defaults, which pin nothing."""
-    return settings.classes.get(class_id) or ClassSettings((), "")
+    return settings.classes.get(class_id) or ClassSettings()

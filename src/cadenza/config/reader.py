@@ -1,24 +1,114 @@
-"""Walks the tables of one config file and collects every mistake: its line, its dotted key and a sentence."""
+"""The one walker: reads tables as the sections declare them, with the environment, and collects every mistake.
+
+A value with a mistake is replaced by the default or the example, so that the other mistakes are found too.
+"""
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from cadenza.config.checks import NOT_BOTH, CheckError, Keys, Table, suggest, table, tables
-from cadenza.config.settings import Secret
-from cadenza.core.records import CLASSES
+import msgspec
+
+from cadenza.config.checks import VARIABLE_NAME, Secret
+from cadenza.config.lines import KeyPath, find_lines
+from cadenza.core.config_keys import (
+    BOOLEAN,
+    EXISTING_FILE,
+    PATH,
+    TEXT,
+    CheckError,
+    ConfigTable,
+    Contents,
+    Like,
+    Switch,
+    ValueCheck,
+    Variable,
+    one_of,
+    suggest,
+    type_name,
+)
+from cadenza.core.records import AUTO, CLASSES, RESERVED_CLASS
 
 T = TypeVar("T")
-KeyPath = tuple[str | int, ...]
+S = TypeVar("S", bound=ConfigTable)
+Table = dict[str, Any]
 
-_PART = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
-_KEY = rf"({_PART}(?:\s*\.\s*{_PART})*)"
-_HEADER_OR_KEY = re.compile(rf"\s*(?:(\[\[?)\s*{_KEY}\s*\]\]?\s*(?:#.*)?$|{_KEY}\s*=)")
-_COMMENT_OR_STRING = re.compile(
-    r"""\#[^\n]* | \"{3} (?: \\. | . )*? \"{3} | '{3} .*? '{3} | " (?: \\. | [^"\\\n] )* " | ' [^'\n]* '""",
-    re.DOTALL | re.VERBOSE,
-)
+BY_CLASS = ("prices", "classes")  # tables with one table for each class
+NO_CLASS = {
+    RESERVED_CLASS: "this class is reserved and cannot be configured",
+    AUTO: "this is not a class: it stands for the class that the account prefers",
+}
+SECRET_WORDS = {"key", "token", "secret", "password"}
+
+
+class ConfigKey(msgspec.Struct, frozen=True):
+    """A key as its section declares it. `field` is its name in the struct; `section` the struct of a table."""
+
+    name: str
+    field: str
+    sentence: str
+    default: object
+    check: ValueCheck | None
+    like: Like | None = None
+    source: Variable | Contents | None = None
+    section: type[ConfigTable] | None = None
+    shape: Literal["value", "path", "table", "tables", "named"] = "value"
+    switch: Switch | None = None
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is msgspec.NODEFAULT
+
+    @property
+    def example(self) -> object:
+        """For the example file, and for what depends on a value that is missing."""
+        return self.default if self.like is None else self.like.value
+
+
+@cache
+def keys_of(section: type[ConfigTable]) -> dict[str, ConfigKey]:
+    """The keys of a table, by name, in their order."""
+    fields = msgspec.structs.fields(section)
+    return {one.encode_name: _key(one) for one in fields if get_origin(one.type) is Annotated}
+
+
+def _key(declared: msgspec.structs.FieldInfo) -> ConfigKey:
+    kind, *marks = get_args(declared.type)
+    found = {type(mark): mark for mark in marks}
+    variable, sentence = found.get(Variable), found.get(str, "")
+    if get_origin(kind) in (Union, UnionType):
+        kind = get_args(kind)[0]  # the other is None
+    shape, section = _shape(kind)
+    check = VARIABLE_NAME if variable else found.get(ValueCheck) or _usual_check(kind)
+    default = declared.default if declared.default_factory is msgspec.NODEFAULT else declared.default_factory()
+    return ConfigKey(
+        name=declared.encode_name,
+        field=declared.name,
+        sentence=f"the variable with {variable.what}" if variable else sentence,
+        default=default,
+        check=None if section else check,
+        like=found.get(Like) or (variable and Like(variable.example, is_off=default is None)),
+        source=variable or found.get(Contents),
+        section=section,
+        shape=shape,
+        switch=found.get(Switch),
+    )
+
+
+def _shape(kind: type) -> tuple[Literal["value", "path", "table", "tables", "named"], type[ConfigTable] | None]:
+    last = (get_args(kind) or (kind,))[0 if get_origin(kind) is tuple else -1]
+    if not (isinstance(last, type) and issubclass(last, ConfigTable)):
+        return ("path" if kind is Path else "value"), None
+    return ("tables" if get_origin(kind) is tuple else "named" if get_origin(kind) is dict else "table"), last
+
+
+def _usual_check(kind: type) -> ValueCheck:
+    if get_origin(kind) is Literal:
+        return one_of(*get_args(kind))
+    return {bool: BOOLEAN, Path: PATH}.get(kind, TEXT)
 
 
 class ConfigReader:
@@ -31,22 +121,35 @@ class ConfigReader:
         self._lines = find_lines(source_text)
         self._problems: dict[KeyPath, str] = {}
 
-    def table(self, raw: Table, keys: Keys, at: KeyPath = ()) -> Table:
-        """The good values of a table. Every other key is a problem."""
-        values: Table = {}
-        for name, value in raw.items():
-            if name not in keys:
-                noun = "class" if keys.keys() >= set(CLASSES) else "key"
-                usable = [known for known, check in keys.items() if not isinstance(check, str)]
-                self.problem((*at, name), f"unknown {noun}; {suggest(name, usable)}")
-                continue
-            found = self.attempt((*at, name), self._value, value, keys[name], (*at, name))
-            if found is not None:
-                values[name] = found
-        for one, other in NOT_BOTH:
-            if one in raw and other in raw and one in keys:
-                self.problem(at, f"must have {one} or {other}, not both")
-        return values
+    def read(self, section: type[S], raw: object, at: KeyPath = ()) -> S:
+        """The section that a table describes."""
+        keys, values = keys_of(section), Table()
+        if not isinstance(raw, dict):
+            self.problem(at, f"must be a table, not {type_name(raw)}")
+        table = raw if isinstance(raw, dict) else Table()
+        for name in (name for name in table if name not in keys):
+            self.problem((*at, name), _unknown(name, keys))
+        for key in keys.values():
+            here = (*at, key.name)
+            if key.name in table:
+                values[key.field] = self.attempt(here, self._value, key, table[key.name], here)
+            elif key.is_required and table is raw:
+                self.problem(here, f"missing; it must be {key.check.rule if key.check else 'a table'}")
+            elif key.shape == "table" and isinstance(key.default, ConfigTable):
+                values[key.field] = self._value(key, {}, here)
+            elif key.shape == "path" and key.default is not None:
+                values[key.field] = self.folder / str(key.default)
+        is_whole = None not in values.values()
+        stand_ins = {key.field: key.example for key in keys.values() if key.is_required}
+        values = stand_ins | {name: value for name, value in values.items() if value is not None}
+        if "given" in section.__struct_fields__:
+            values["given"] = frozenset(table)
+        made = section(**values)
+        for name, sentence in made.mistakes() if table is raw else ():
+            if name or is_whole:
+                self.problem((*at, *filter(None, name.split("."))), sentence)
+        filled = self._filled(keys, made, at)
+        return msgspec.structs.replace(made, **filled) if filled else made
 
     def attempt(self, key: KeyPath, function: Callable[..., T], *given: object) -> T | None:
         """What the function returns. If it raises ValueError, that is a problem of this key."""
@@ -55,25 +158,6 @@ class ConfigReader:
         except ValueError as mistake:
             self.problem(key, str(mistake))
             return None
-
-    def file(self, name: str, key: KeyPath) -> str | None:
-        """The text of the file that this key names, without blanks around it; None after a problem."""
-        try:
-            if (found := read_file(self.folder / name).strip()) and "\0" not in found:
-                return found
-            self.problem(key, "the file is empty or contains null characters")
-        except CheckError as mistake:
-            self.problem(key, f"the file {mistake}")
-        return None
-
-    def secret(self, variable: str | None, key: KeyPath | None, what: str) -> Secret | None:
-        """The secret in an environment variable. If it is unset or blank, and a key names it, it is missing."""
-        value = self.environ.get(variable, "").strip() if variable else ""
-        if variable and key and not value:
-            self.missing_secrets.append(
-                f"{_dotted(key)}: the environment variable {variable} is unset or empty; put {what} into it."
-            )
-        return Secret(value) if value else None
 
     def problem(self, key: KeyPath, sentence: str) -> None:
         self._problems.setdefault(key, sentence)
@@ -86,17 +170,6 @@ class ConfigReader:
             f"{f'line {lines[key]}: ' if lines[key] else ''}{_dotted(key)}: {self._problems[key]}" for key in ordered
         ]
 
-    def _value(self, value: object, check: object, at: KeyPath) -> object:
-        if isinstance(check, tuple):
-            check = check[isinstance(value, dict)]
-        if callable(check):
-            return check(value)
-        if isinstance(check, dict):
-            return self.table(table(value), check, at)
-        if not isinstance(check, list):
-            raise CheckError(str(check))  # the reason why the key is refused
-        return [self.table(item, check[0], (*at, index)) for index, item in enumerate(tables(value))]
-
     def line_of(self, key: KeyPath) -> int | None:
         """The line where this key first appears in the file; None if it does not."""
         return self._lines.get(key)
@@ -105,37 +178,94 @@ class ConfigReader:
         """The line of the key or, for a key inside an inline table, of the nearest key or table around it."""
         return next((self._lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self._lines), None)
 
+    def _value(self, key: ConfigKey, value: object, at: KeyPath) -> object:
+        if key.section and key.shape == "tables":
+            return tuple(self.read(key.section, item, (*at, index)) for index, item in enumerate(_tables(value)))
+        if key.section and key.shape == "named":
+            return self._named(key.section, key.name in BY_CLASS, _table(value), at)
+        if key.switch and not isinstance(value, dict):
+            value = _switched(key.switch, value)
+        if key.section:
+            return self.read(key.section, value, at)
+        assert key.check
+        found = key.check.read(value)
+        if key.shape != "path":
+            return found
+        path = self.folder / str(found)
+        if key.check is EXISTING_FILE and not path.is_file():
+            raise CheckError(f"there is no file at {path}")
+        return path
 
-def find_lines(source_text: str) -> dict[KeyPath, int]:
-    """The line, from 1, where each key or table first appears, which the parser does not tell.
+    def _named(self, section: type[S], is_by_class: bool, table: Table, at: KeyPath) -> dict[str, S]:
+        tables = {name: self.attempt((*at, name), _table, one) for name, one in table.items()}
+        known = {name: one for name, one in tables.items() if not is_by_class or name in CLASSES}
+        for name in (name for name in table if name not in known):
+            self.problem((*at, name), NO_CLASS.get(name) or f"unknown class; {suggest(name, CLASSES)}")
+        return {name: self.read(section, one, (*at, name)) for name, one in known.items() if one is not None}
 
-    Only table headers and `key =` lines are read. Elements of arrays of tables count from 0; in a header, the name of
-    an array means its last element.
-    """
-    lines: dict[KeyPath, int] = {}
-    last_index: dict[KeyPath, int] = {}
-    table: KeyPath = ()
-    for number, line in enumerate(_COMMENT_OR_STRING.sub(_blank_long_string, source_text).split("\n"), start=1):
-        if not (match := _HEADER_OR_KEY.match(line)):
-            continue
-        brackets, header, key = match.groups()
-        path = () if header else table
-        parts = [part.strip("\"'") for part in re.findall(_PART, header or key)]
-        for left, part in enumerate(parts, start=1 - len(parts)):
-            path = (*path, part)
-            lines.setdefault(path, number)
-            if brackets == "[[" and left == 0:
-                last_index[path] = last_index.get(path, -1) + 1
-            if path in last_index:
-                path = (*path, last_index[path])
-                lines.setdefault(path, number)
-        table = path if header else table
-    return lines
+    def _filled(self, keys: Mapping[str, ConfigKey], made: ConfigTable, at: KeyPath) -> Table:
+        """The fields whose values come from a variable or a file that a key names."""
+        filled = Table()
+        for key in keys.values():
+            here, named = (*at, key.name), getattr(made, key.field)
+            if named is None or here in self._problems:
+                continue
+            if isinstance(key.source, Variable):
+                filled[key.field.removesuffix("_env")] = self.secret(key.source, str(named), here)
+            elif isinstance(key.source, Contents):
+                filled[key.source.target] = self.attempt(here, read_contents, named, key.source)
+        return filled
+
+    def secret(self, source: Variable, variable: str, at: KeyPath) -> Secret | None:
+        """The secret in an environment variable. One that is not set yet is missing, which is no mistake here."""
+        value = self.environ.get(variable, "").strip()
+        if not value:
+            words = f"the environment variable {variable} is unset or empty; put {source.what} into it."
+            self.missing_secrets.append(f"{_dotted(at)}: {words}")
+        elif not re.fullmatch(source.pattern, value):
+            self.problem(at, source.rule)
+        return Secret(value) if value else None
 
 
-def _blank_long_string(match: re.Match[str]) -> str:
-    """A string of several lines contains no keys, but its line breaks count."""
-    return "\n" * match[0].count("\n") or match[0]
+def _unknown(name: str, keys: Mapping[str, ConfigKey]) -> str:
+    """A name like that of a secret is refused with the place where secrets belong."""
+    places = [key.name for key in keys.values() if isinstance(key.source, Variable) or key.name.endswith("_key_file")]
+    if name.rsplit("_", maxsplit=1)[-1] in SECRET_WORDS:
+        return f"a secret must not be in this file; use {' or '.join(places) or 'the environment'}"
+    return f"unknown key; {suggest(name, keys)}"
+
+
+def _table(value: object) -> Table:
+    if not isinstance(value, dict):
+        raise CheckError(f"must be a table, not {type_name(value)}")
+    return value
+
+
+def _switched(switch: Switch, value: object) -> Table:
+    if not isinstance(value, bool):
+        raise CheckError(f"must be true, false, or a table with {switch.name}, not {type_name(value)}")
+    return {} if value else {switch.name: "off"}
+
+
+def _tables(value: object) -> list[Table]:
+    if isinstance(value, dict):
+        raise CheckError("must be a list of tables: write its header in double brackets")
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise CheckError("must be a list of tables")
+    return value
+
+
+def read_contents(path: Path, source: Contents) -> Secret:
+    """The text of a file that a key names, without blanks around it."""
+    try:
+        found = read_file(path).strip()
+    except CheckError as mistake:
+        raise CheckError(f"the file {mistake}") from None
+    if not found or "\0" in found:
+        raise CheckError("the file is empty or contains null characters")
+    if not re.fullmatch(source.pattern, found):
+        raise CheckError(source.rule)
+    return Secret(found)
 
 
 def read_file(path: Path) -> str:

@@ -173,7 +173,7 @@ def require_providers(state: ClassState, providers: Mapping[str, RetentionBy]) -
             class_id, name = version.class_id, min(missing)
             raise ControlError(
                 f"Version {version.number} of the class '{class_id}' needs the provider '{name}', which the config "
-                f"does not have. Define [providers.{name}], or run 'cadenza classes rollback {class_id}'."
+                f"does not have. Define [providers.{name}], or run 'cadenza class rollback {class_id}'."
             )
         if promising := unenforced(version, providers):
             raise ControlError(

@@ -5,14 +5,13 @@ once, one wins, and the other is told what happened. A change, its audit event a
 serve it are one transaction. What the config pins stays pinned until the class is adopted, forced or not.
 """
 
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from cadenza.control.class_versions import unenforced
-from cadenza.core.classes import WHOLE, ClassState, ClassVersion, GateLimits
+from cadenza.core.classes import WHOLE, ClassState, ClassVersion, GateLimits, is_in_share
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import CLASSES, RetentionBy, Route
@@ -23,17 +22,17 @@ from cadenza.evaluation.suite import STARTER
 from cadenza.evaluation.verdict import read_verdict
 from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import audit_events, class_versions, epochs, verdicts
+from cadenza.store.tables import accounts, audit_events, class_versions, epochs, verdicts
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.verdicts import EvaluationRecord
 from cadenza.upstreams.dialects import ENFORCE
 
 REASON_CHARS_MAX = 500
 HISTORY_SHOWN = 50
+VERDICT_DAYS_MAX = 14  # how old the verdict of a promotion may be
 VERDICTS_SHOWN = 20
 VERDICTS_READ = 200  # one of them must be on the candidate
-EVENTS_READ = 10_000
-_BEGINS = re.compile(r"version (\d+) (?:again, )?instead of \d")  # in the history, when a version begins to serve
+ACCOUNTS_COUNTED_MAX = 5_000  # of more accounts, a share is what its percentage says
 
 
 class UnknownClass(ControlError):
@@ -49,6 +48,18 @@ class ClassRules(msgspec.Struct, frozen=True, kw_only=True):
     providers: Mapping[str, RetentionBy] = {}  # all that a route can name, and what makes sure of zero retention
 
 
+class ShareAccounts(msgspec.Struct, frozen=True):
+    """How many of the active accounts the candidate of a canary serves. It is an estimate if there are very many."""
+
+    served: int
+    of: int
+    is_exact: bool
+
+    def __str__(self) -> str:
+        about = "" if self.is_exact else "about "
+        return f"{about}{f'{self.served:,}' if self.served else 'none'} of {self.of:,} active accounts"
+
+
 class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
     """What is served, whether the config pins it, the newest verdict on a candidate, and what to do next."""
 
@@ -56,6 +67,7 @@ class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
     pin: str  # empty once the class is adopted
     verdict: EvaluationRecord | None
     next_step: str
+    share_accounts: ShareAccounts | None = None  # None without a canary
 
     @property
     def canary_numbers(self) -> list[tuple[str, str]]:
@@ -66,8 +78,9 @@ class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
         requests = f"{seen.step_requests} of the candidate, {seen.step_incumbents} of the version before"
         compared = [(name, canary.describe(seen, name)) for name, bet in seen.bets.items() if bet.n_a]
         return [
+            ("share", str(self.share_accounts)),
             ("requests", f"{requests}, since this share began"),
-            ("accounts", f"at least {seen.account_count}" if seen.account_count else "none yet"),
+            ("accounts seen", f"at least {seen.account_count}" if seen.account_count else "none yet"),
             *((name, text.removeprefix(f"{name}: ")) for name, text in compared),
         ]
 
@@ -116,7 +129,25 @@ async def get_situation(store: Store, class_id: str, rules: ClassRules) -> Class
     newest = await verdicts.list_newest(store, class_id, count=1)
     verdict = newest[0] if newest else None
     pin = "" if state.is_adopted else rules.pin
-    return ClassSituation(state=state, pin=pin, verdict=verdict, next_step=_next_step(state, pin, verdict, rules))
+    return ClassSituation(
+        state=state,
+        pin=pin,
+        verdict=verdict,
+        next_step=_next_step(state, pin, verdict, rules),
+        share_accounts=await count_share(store, state),
+    )
+
+
+async def count_share(store: Store, state: ClassState, most: int = ACCOUNTS_COUNTED_MAX) -> ShareAccounts | None:
+    """How many accounts the share of a canary has; None without a canary. More than `most` are not counted."""
+    if state.candidate is None:
+        return None
+    total, class_id, number = await accounts.count_active(store), state.version.class_id, state.candidate.number
+    if total > most:
+        return ShareAccounts(total * state.share // WHOLE, total, is_exact=False)
+    ids = await accounts.list_active_ids(store, most)
+    served = sum(is_in_share(one, class_id, number, state.share) for one in ids)
+    return ShareAccounts(served, len(ids), is_exact=True)
 
 
 async def list_history(store: Store, class_id: str, count: int = HISTORY_SHOWN) -> list[HistoryEntry]:
@@ -208,7 +239,7 @@ async def promote(
     def change(tx: Transaction) -> ClassState:
         current = _lock(tx, class_id, _seen(state))
         stamped = msgspec.structs.replace(made, created_at=now_ms, actor=by, verdict_id=verdict_id)
-        version = class_versions.add(tx, stamped)
+        version = _find_version(tx, current, stamped) or class_versions.add(tx, stamped)
         if order.share == WHOLE:
             new, name = current.serving(version), "class.promote"
             detail = f"version {version.number} instead of {before}: {what}"
@@ -236,9 +267,9 @@ async def roll_back(
         detail = f"the canary of version {state.candidate.number} ended, version {served} stays{reason}"
     else:
         version = await _read_version(store, class_id, _rollback_target(state, order.to))
-        _refuse_never_served(state, version, await list_served(store, class_id))
+        _refuse_never_served(state, version)
         _refuse_unfit_providers(version, rules)
-        new = state.serving(version)
+        new = state.serving(version, is_rollback=True)
         detail = f"version {version.number} instead of {served}{reason}"
     event = AuditEvent(now_ms, by, "class.rollback", subject=class_id, detail=detail)
     return await _change(store, state, new, event)
@@ -249,10 +280,11 @@ def describe_verdict(record: EvaluationRecord) -> str:
     if record.result is None:
         return f"{head}: {record.state}"
     found = read_verdict(record.result)
+    why = f". {found.why_undecided}" if found.why_undecided else ""
     return (
         f"{head}: {found.decision}, score {found.incumbent.score:.3f} -> {found.candidate.score:.3f} "
         f"({found.interval}), "
-        f"{found.wins} wins, {found.losses} losses, {found.ties} ties"
+        f"{found.wins} wins, {found.losses} losses, {found.ties} ties{why}"
     )
 
 
@@ -280,7 +312,7 @@ def _lock(tx: Transaction, class_id: str, seen: Seen) -> ClassState:
         event = audit_events.newest_of_subject(tx, class_id)
         who = f"{event.actor}, {rfc3339(event.at)}, {event.event}: {event.detail}. " if event else ""
         raise ControlError(
-            f"'{class_id}' has changed meanwhile, so nothing was done. {who}Look at it with 'cadenza classes show "
+            f"'{class_id}' has changed meanwhile, so nothing was done. {who}Look at it with 'cadenza class show "
             f"{class_id}', and repeat what you did if you still want it."
         )
     return current
@@ -315,9 +347,18 @@ async def _read_version(store: Store, class_id: str, number: int) -> ClassVersio
     version = await class_versions.read(store, class_id, number)
     if version is None:
         raise ControlError(
-            f"'{class_id}' has no version {number}: 'cadenza classes history {class_id}' shows those that it has."
+            f"'{class_id}' has no version {number}: 'cadenza class history {class_id}' shows those that it has."
         )
     return version
+
+
+def _find_version(tx: Transaction, state: ClassState, made: ClassVersion) -> ClassVersion | None:
+    """The version that these routes and this character have already, so that a candidate has one number.
+
+    A version of the config is taken only after a promotion: the first one is what makes the store decide.
+    """
+    found = class_versions.find(tx, made)
+    return found if found and (state.was_promoted or found.origin == "promotion") else None
 
 
 def _rollback_target(state: ClassState, to: int | None) -> int:
@@ -326,36 +367,23 @@ def _rollback_target(state: ClassState, to: int | None) -> int:
         raise ControlError(f"Version {served} of '{class_id}' is served already.")
     if to is not None:
         return to
-    advice = f"'cadenza classes history {class_id}' shows the versions: name one with --to NUMBER."
+    advice = f"'cadenza class history {class_id}' shows the versions: name one with --to NUMBER."
     if state.previous is None:
         raise ControlError(f"Version {served} of '{class_id}' is the first that was served. {advice}")
-    if state.previous > served:
+    if state.is_rolled_back:
         raise ControlError(f"'{class_id}' was rolled back to version {served} already. {advice}")
     return state.previous
 
 
-async def list_served(store: Store, class_id: str) -> set[int]:
-    """The numbers of the versions that served every account at some time, by the history of the class."""
-    made = await class_versions.list_newest(store, class_id)
-    events = await audit_events.list_of_subject(store, class_id, EVENTS_READ)
-    begun = [found for one in events if (found := _BEGINS.match(one.detail))]
-    return {one.number for one in made if one.origin == "config"} | {int(found[1]) for found in begun}
-
-
-def can_return_to(state: ClassState, number: int, served: Collection[int]) -> bool:
-    """Whether a rollback may serve this version: an older one that was served, or the one from before."""
-    return number == state.previous or (number < state.version.number and number in served)
-
-
-def _refuse_never_served(state: ClassState, version: ClassVersion, served: Collection[int]) -> None:
+def _refuse_never_served(state: ClassState, version: ClassVersion) -> None:
     """A candidate whose canary failed, and a newer version, need a promotion, and so its gate."""
-    if can_return_to(state, version.number, served):
+    if version.number in state.return_targets:
         return
     class_id, place = version.class_id, version.main_routes[0].name
     why = "is newer than" if version.number > state.version.number else "never served every account, unlike"
     raise ControlError(
         f"Version {version.number} of '{class_id}' {why} version {state.version.number}, which is served: "
-        f"promote it, with 'cadenza classes promote {class_id} --candidate {place}'."
+        f"promote it, with 'cadenza class promote {class_id} --candidate {place}'."
     )
 
 
@@ -364,7 +392,7 @@ def _refuse_pinned(state: ClassState, rules: ClassRules) -> None:
         class_id = state.version.class_id
         raise ControlError(
             f"The config pins '{class_id}' ({rules.pin}): change its routes there, or hand the class over to the store "
-            f"with 'cadenza classes adopt {class_id}'."
+            f"with 'cadenza class adopt {class_id}'."
         )
 
 
@@ -395,7 +423,7 @@ def _refuse_canary(state: ClassState) -> None:
         class_id = state.version.class_id
         raise ControlError(
             f"A canary of version {state.candidate.number} ({name_routes(state.candidate)}) of '{class_id}' runs at "
-            f"{state.share}%: wait for its end, or end it with 'cadenza classes rollback {class_id}'."
+            f"{state.share}%: wait for its end, or end it with 'cadenza class rollback {class_id}'."
         )
 
 
@@ -414,7 +442,7 @@ async def _find_verdict(
     """The newest verdict on exactly this candidate, incumbent and suite, if it passes the gate. ControlError if not."""
     class_id, place = state.version.class_id, order.candidate.name
     suite = f" --suite {rules.suite}" if rules.suite else ""
-    advice = f"Run 'cadenza classes evaluate {class_id} --candidate {place}{suite}'."
+    advice = f"Run 'cadenza class evaluate {class_id} --candidate {place}{suite}'."
     all_found = await verdicts.list_newest(store, class_id, count=VERDICTS_READ)
     found = [one for one in all_found if one.candidate == place]
     if not found:
@@ -440,10 +468,10 @@ async def _find_verdict(
     if newest is None or newest.result is None:
         raise ControlError(f"The evaluation {same[0].id} of {place} has not ended. {advice}")
     age_days = (now_ms - (newest.ended_at or newest.created_at)) / DAY_MS
-    if age_days > rules.gate.max_age_days:
-        over = age_days - rules.gate.max_age_days
+    if age_days > VERDICT_DAYS_MAX:
+        over = age_days - VERDICT_DAYS_MAX
         raise ControlError(
-            f"The verdict {newest.id} on {place} is {age_days:.1f} days old, {over:.1f} more than max_age_days allows. "
+            f"The verdict {newest.id} on {place} is {age_days:.1f} days old, {over:.1f} more than the gate allows. "
             f"{advice}"
         )
     if shortfalls := find_shortfalls(read_verdict(newest.result), rules.gate):
@@ -457,14 +485,14 @@ def _next_step(state: ClassState, pin: str, verdict: EvaluationRecord | None, ru
     class_id = state.version.class_id
     if pin:
         return (
-            f"The config pins its routes ({pin}). Change them there, or run 'cadenza classes adopt {class_id}' to "
+            f"The config pins its routes ({pin}). Change them there, or run 'cadenza class adopt {class_id}' to "
             "promote candidates after evaluation."
         )
     if state.candidate:
-        return f"The canary steps up or rolls back by itself. To end it now, run 'cadenza classes rollback {class_id}'."
+        return f"The canary steps up or rolls back by itself. To end it now, run 'cadenza class rollback {class_id}'."
     is_current = verdict is not None and verdict.incumbent == state.version.number
     if verdict is None or not is_current:
-        return f"To try another model, run 'cadenza classes evaluate {class_id} --candidate PROVIDER/MODEL'."
+        return f"To try another model, run 'cadenza class evaluate {class_id} --candidate PROVIDER/MODEL'."
     return _step_after(verdict, rules)
 
 
@@ -477,12 +505,12 @@ def _step_after(verdict: EvaluationRecord, rules: ClassRules) -> str:
     if verdict.suite != wanted:
         return (
             f"The newest verdict, on {verdict.candidate}, is by the suite '{verdict.suite}', and the gate wants "
-            f"'{wanted}': run 'cadenza classes evaluate {class_id} --candidate {verdict.candidate}'."
+            f"'{wanted}': run 'cadenza class evaluate {class_id} --candidate {verdict.candidate}'."
         )
     if shortfalls := find_shortfalls(read_verdict(verdict.result), rules.gate):
         return f"{verdict.candidate} does not pass the gate: {shortfalls[0]}"
     return (
         f"{verdict.candidate} keeps the limits of the gate, by the suite '{verdict.suite}'. To serve it, run 'cadenza "
-        f"classes promote {class_id} --candidate {verdict.candidate} --share 5', which also checks that this is the "
+        f"class promote {class_id} --candidate {verdict.candidate} --share 5', which also checks that this is the "
         "suite of the gate, and the age of the verdict."
     )

@@ -8,117 +8,104 @@ Every change is in the audit log. An account has a bounded number of keys.
 
 import secrets
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from cadenza.control.account.accounts import get_account
 from cadenza.control.money.idempotency import make_command
-from cadenza.core.codes import KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
-from cadenza.core.errors import ControlError
-from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
-from cadenza.core.records import COMMAND_LINE, PERIODS, SCOPES, Cap
+from cadenza.core.codes import DISPLAY_CHARS, KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
+from cadenza.core.errors import ControlError, Unknown
+from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.records import COMMAND_LINE, SCOPES, Cap, Period
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import cap_rows
-from cadenza.ledger.caps import month_of
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import accounts, audit_events, keys, operators
+from cadenza.store.tables import accounts, audit_events, keys
 from cadenza.store.tables.audit_events import AuditEvent
-from cadenza.store.tables.keys import KeyOrigin, KeyRecord, KeyState, NewKey
+from cadenza.store.tables.keys import NewKey, OwnedKey
 
-EXPIRY_DAYS = {"30": 30, "90": 90, "365": 365, "never": None}
+EXPIRY_DAYS: dict[str, int | None] = {"30": 30, "90": 90, "365": 365, "never": None}
+Scope = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(SCOPES)})]
+Expiry = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(EXPIRY_DAYS)})]
 NAME_CHARS_MAX = 100
 RATE_MAX = 1_000_000
 ACTIVE_KEYS_MAX = 1_000
 NEW_KEYS_A_DAY_MAX = 1_000
+FOUND_MAX = 100
 
 
-class UnknownKey(ControlError):
-    """There is no such key, or it belongs to another account."""
+class CapOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The most that a key may spend: dollars like "5.00", in total or in each calendar month (UTC)."""
+
+    limit: str
+    period: Period = "total"
 
 
-class KeyLimits(msgspec.Struct, frozen=True):
-    """The limits of one key. None means the limit that applies to every key."""
+class KeyOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key to create. No scopes means all of them; without a rate, burst or cap the key has none of its own.
 
+    A reference makes it idempotent: a repetition creates no second key, and cannot show the first one again.
+    """
+
+    name: str = ""
+    scopes: Sequence[Scope] = ()
+    expires: Expiry = "never"
     requests_per_second: float | None = None
     burst: int | None = None
+    cap: CapOrder | None = None
+    reference: str = ""
 
 
-class KeyView(msgspec.Struct, frozen=True):
-    """A key as its owner sees it, with all its scopes: none in the store means all."""
+class KeyChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to change. A field that is left out stays; null removes the key's own rate, burst or cap."""
 
-    id: str
-    name: str
-    prefix: str
-    scopes: tuple[str, ...]
-    state: KeyState
-    created_at: int
-    expires_at: int | None
-    last_used_at: int | None
-    limits: KeyLimits = KeyLimits()
-    cap: Cap | None = None
-    spent_nano: int = 0  # of the cap, in its period
-    origin: KeyOrigin = "owner"
+    name: str | UnsetType = UNSET
+    requests_per_second: float | UnsetType | None = UNSET
+    burst: int | UnsetType | None = UNSET
+    cap: CapOrder | UnsetType | None = UNSET
 
 
 class RevokedKey(msgspec.Struct, frozen=True):
     """A revoked key, and whether it was revoked before."""
 
-    key: KeyView
+    key: OwnedKey
     was_revoked: bool
-
-
-class KeyOrder(msgspec.Struct, frozen=True):
-    """The key to create. No scopes means all of them. A reference makes it idempotent."""
-
-    name: str = ""
-    scopes: Sequence[str] = ()
-    expires: str = "never"
-    limits: KeyLimits = KeyLimits()
-    cap: Cap | None = None
-    reference: str = ""
-
-
-class KeyChange(msgspec.Struct, frozen=True):
-    """The fields of a key to change. Those left out stay as they are."""
-
-    name: str | UnsetType = UNSET
-    limits: KeyLimits | UnsetType = UNSET
-    cap: Cap | UnsetType | None = UNSET
 
 
 class KeyPage(msgspec.Struct, frozen=True):
     """Some keys of an account, newest first, and whether there are more."""
 
-    keys: list[KeyView]
+    keys: list[OwnedKey]
     has_more: bool
 
 
-async def create_key(store: Store, email: str, order: KeyOrder, now_ms: int) -> tuple[str, KeyView]:
+async def create_key(store: Store, email: str, order: KeyOrder, now_ms: int) -> tuple[str, OwnedKey]:
     """`create_own_key` at the command line, which knows an account by its address."""
     return await create_own_key(store, (await get_account(store, email)).id, order, now_ms, by=COMMAND_LINE)
 
 
 async def create_own_key(
     store: Store, account_id: str, order: KeyOrder, now_ms: int, *, by: str
-) -> tuple[str, KeyView]:
+) -> tuple[str, OwnedKey]:
     """Return the secret, which is not stored, and the record of the key."""
-    _check_name(order.name)
     _check_scopes(order.scopes)
-    _check_limits(order.limits)
-    _check_cap(order.cap)
-    days = _days(order.expires)
+    _check_name(order)
+    _check_limits(order)
+    cap, days = _cap_of(order), _days(order.expires)
     secret, key_id = make_key(), "key_" + secrets.token_urlsafe(18)
-    arguments = (account_id, order.name, sorted(order.scopes), order.expires, order.limits, order.cap)
+    limits = (order.requests_per_second, order.burst)
+    arguments = (account_id, order.name, sorted(order.scopes), order.expires, limits, cap)
     command = make_command(by, "key.create", arguments, order.reference, key_id)
 
-    def create(tx: Transaction) -> KeyRecord:
+    def create(tx: Transaction) -> OwnedKey:
         claim = command.claim(tx, now_ms)
         if claim.earlier:
-            raise _made_before(tx, claim.earlier.subject)
+            raise _made_before(tx, claim.earlier.subject, now_ms)
         if not claim.is_new:
-            [created] = keys.find_by_prefix_or_id(tx, key_id)
+            [created] = keys.find(tx, "id", key_id, now_ms)
             return created
         key = NewKey(
             id=key_id,
@@ -128,23 +115,24 @@ async def create_own_key(
             scopes=frozenset(order.scopes),
             created_at=now_ms,
             expires_at=None if days is None else now_ms + days * DAY_MS,
-            requests_per_second=order.limits.requests_per_second,
-            burst=order.limits.burst,
+            requests_per_second=order.requests_per_second,
+            burst=order.burst,
+            token=audit_events.token_of(by),
         )
         _check_room(tx, key.account_id, now_ms)
         keys.add(tx, key, digest_key(secret.encode()))
-        if order.cap:
-            cap_rows.set_cap(tx, key.account_id, key.id, order.cap, now_ms)
-        [created] = keys.find_by_prefix_or_id(tx, key.id)
+        if cap:
+            cap_rows.set_cap(tx, key.account_id, key.id, cap, now_ms, is_new_key=True)
+        [created] = keys.find(tx, "id", key.id, now_ms)
         detail = f"{created.prefix} {' '.join(order.scopes) or 'all scopes'}, expires {order.expires}"
         audit_events.add(tx, AuditEvent(now_ms, by, "key.create", created.account_id, created.id, detail))
         return created
 
-    return secret, _view(await command.run(lambda: make_change(store, create)), now_ms)
+    return secret, await command.run(lambda: make_change(store, create))
 
 
-def _made_before(tx: Transaction, key_id: str) -> ControlError:
-    found = keys.find_by_prefix_or_id(tx, key_id)
+def _made_before(tx: Transaction, key_id: str, now_ms: int) -> ControlError:
+    found = keys.find(tx, "id", key_id, now_ms)
     prefix = f"{found[0].prefix}… " if found else ""
     return ControlError(
         f"With this reference, the key {prefix}({key_id}) was made before. A key is shown only once: "
@@ -152,30 +140,44 @@ def _made_before(tx: Transaction, key_id: str) -> ControlError:
     )
 
 
-async def list_keys(store: Store, email: str, now_ms: int) -> list[KeyView]:
+async def list_keys(store: Store, email: str, now_ms: int) -> list[OwnedKey]:
     """List the keys of an account, oldest first, including revoked and expired ones."""
     return await list_own_keys(store, (await get_account(store, email)).id, now_ms)
 
 
-async def list_own_keys(store: Store, account_id: str, now_ms: int, *, with_web: bool = False) -> list[KeyView]:
-    """`list_keys` by the account's id. The key of the web chat is left out unless `with_web`."""
-    found = await keys.list_for_account(store, account_id, with_web=with_web)
-    return [_view(key, now_ms) for key in found]
+async def list_own_keys(store: Store, account_id: str, now_ms: int) -> list[OwnedKey]:
+    """`list_keys` by the account's id."""
+    return (await keys.list_page(store, account_id, now_ms))[::-1]
 
 
 async def page_own_keys(
     store: Store, account_id: str, now_ms: int, before: str = "", *, count: int = 50, is_active: bool = False
 ) -> KeyPage:
     """A page of an account's keys, newest first, after the key `before`. The key of the web chat is left out."""
-    found = await keys.list_page(store, account_id, before, count + 1, now_ms if is_active else None)
-    return KeyPage([_view(key, now_ms) for key in found[:count]], len(found) > count)
+    found = await keys.list_page(store, account_id, now_ms, before, count + 1, is_active=is_active)
+    return KeyPage(found[:count], len(found) > count)
 
 
-async def get_own_key(store: Store, account_id: str, key_id: str, now_ms: int) -> KeyView:
-    found = await keys.get_own(store, account_id, key_id)
-    if found is None:
-        raise UnknownKey("There is no such key.")
-    return _view(found, now_ms)
+async def get_own_key(store: Store, account_id: str, key_id: str, now_ms: int) -> OwnedKey:
+    key = await find_key(store, key_id, now_ms)
+    if key.account_id != account_id or key.is_web:
+        raise Unknown("key")
+    return key
+
+
+async def find_key(store: Store, key_id: str, now_ms: int) -> OwnedKey:
+    """The key of any account with this id."""
+    column, value = _place_of(key_id)
+    found = await keys.list_newest(store, column, value, now_ms, 1) if column == "id" and value else []
+    if not found:
+        raise Unknown("key")
+    return found[0]
+
+
+async def find_keys(store: Store, text: str, now_ms: int) -> list[OwnedKey]:
+    """The keys with this id or displayed prefix, or the key that was pasted: of any account, and of the web chat."""
+    column, value = _place_of(text.strip())
+    return await keys.list_newest(store, column, value, now_ms, FOUND_MAX) if value else []
 
 
 async def revoke_key(
@@ -188,89 +190,72 @@ async def revoke_key(
         is_first = keys.revoke(tx, key.id, now_ms)
         if is_first:
             audit_events.add(tx, AuditEvent(now_ms, by, "key.revoke", key.account_id, key.id, key.prefix))
-        return RevokedKey(_view(msgspec.structs.replace(key, revoked_at=now_ms), now_ms), not is_first)
+        return RevokedKey(msgspec.structs.replace(key, state="revoked"), not is_first)
 
     return await make_change(store, revoke)
 
 
 async def change_key(
     store: Store, text: str, change: KeyChange, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
-) -> KeyView:
+) -> OwnedKey:
     """Change the name, the limits and the spend cap of a key, or some of them. The next request sees it."""
-    if change.name is not UNSET:
-        _check_name(change.name)
-    if change.limits is not UNSET:
-        _check_limits(change.limits)
-    if change.cap is not UNSET:
-        _check_cap(change.cap)
+    _check_name(change)
+    _check_limits(change)
+    cap = _cap_of(change)
 
-    def make(tx: Transaction) -> KeyView:
+    def make(tx: Transaction) -> OwnedKey:
         key = _find_one(tx, text, now_ms, account_id)
-        for event, detail in _apply(tx, key, change, now_ms):
+        for event, detail in _apply(tx, key, change, cap, now_ms):
             audit_events.add(tx, AuditEvent(now_ms, by, event, key.account_id, key.id, detail))
-        [changed] = keys.find_by_prefix_or_id(tx, key.id)
-        return _view(changed, now_ms)
+        [changed] = keys.find(tx, "id", key.id, now_ms)
+        return changed
 
     return await make_change(store, make)
 
 
-def _apply(tx: Transaction, key: KeyRecord, change: KeyChange, now_ms: int) -> Iterator[tuple[str, str]]:
-    """Make each part of a change, and yield the name and the detail of its audit event."""
-    if change.name is not UNSET:
+def _apply(
+    tx: Transaction, key: OwnedKey, change: KeyChange, cap: Cap | UnsetType | None, now_ms: int
+) -> Iterator[tuple[str, str]]:
+    """Make each part of a change that changes something, and yield the name and the detail of its audit event."""
+    if change.name not in {UNSET, key.name}:
         keys.change(tx, key.id, name=change.name)
         yield "key.rename", ""
-    if change.limits is not UNSET:
-        rate, burst = change.limits.requests_per_second, change.limits.burst
+    rate = key.requests_per_second if change.requests_per_second is UNSET else change.requests_per_second
+    burst = key.burst if change.burst is UNSET else change.burst
+    if (rate, burst) != (key.requests_per_second, key.burst):
         keys.change(tx, key.id, requests_per_second=rate, burst=burst)
         yield "key.limit", f"rate {'usual' if rate is None else rate}, burst {'usual' if burst is None else burst}"
-    if change.cap is not UNSET:
-        cap_rows.set_cap(tx, key.account_id, key.id, change.cap, now_ms)
-        yield "key.cap", f"{format_dollars(change.cap.limit_nano)} {change.cap.period}" if change.cap else "none"
+    if cap is not UNSET and cap != _cap_of_key(key):
+        cap_rows.set_cap(tx, key.account_id, key.id, cap, now_ms)
+        yield "key.cap", f"{format_dollars(cap.limit_nano)} {cap.period}" if cap else "none"
 
 
-def _find_one(tx: Transaction, text: str, now_ms: int, account_id: str | None) -> KeyRecord:
-    found = _find(tx, text)
+def _cap_of_key(key: OwnedKey) -> Cap | None:
+    return Cap(key.cap.limit_nano, key.cap.period) if key.cap else None
+
+
+def _find_one(tx: Transaction, text: str, now_ms: int, account_id: str | None) -> OwnedKey:
+    column, value = _place_of(text)
+    known = keys.find(tx, column, value, now_ms) if value else []
+    found = [key for key in known if not key.is_web]
     if account_id is not None:
         found = [key for key in found if key.id == text and key.account_id == account_id]
-    matches = [key for key in found if keys.state_of(key, now_ms) == "active"] or found
+    elif known and known[0].id == text and not found:
+        raise ControlError("This key belongs to the web chat and is known to nobody. Suspend the account instead.")
+    matches = [key for key in found if key.state == "active"] or found
     if not matches:
-        if account_id is None and _is_plain(text) and operators.find_key(tx, text):
-            raise ControlError("This key belongs to the web chat and is known to nobody. Suspend the account instead.")
-        raise UnknownKey(f"No key matches {_safe(text)}. 'cadenza key list' shows the keys of an account.")
+        raise Unknown("key", f"No key matches {_safe(text)}. 'cadenza key list' shows the keys of an account.")
     if len(matches) > 1:
-        ids = ", ".join(key.id for key in matches)
+        ids = ", ".join(key.id for key in reversed(matches))
         raise ControlError(f"More than one key matches {_safe(text)}: name it by id, one of {ids}.")
     return matches[0]
 
 
-def _find(tx: Transaction, text: str) -> list[KeyRecord]:
+def _place_of(text: str) -> tuple[str, str | bytes]:
+    """The column in which a key is found, and the value: an empty one if no key can have it."""
     if is_well_formed(text.encode(errors="surrogateescape")):
-        key = keys.find_by_digest(tx, digest_key(text.encode()))
-        return [] if key is None else [key]
-    return keys.find_by_prefix_or_id(tx, text) if _is_plain(text) else []
-
-
-def _is_plain(text: str) -> bool:
-    return text.isascii() and text.isprintable()
-
-
-def _view(key: KeyRecord, now_ms: int) -> KeyView:
-    """A cap of an earlier month is not spent: its new month begins with the next request."""
-    is_current = key.cap is not None and key.cap_month >= month_of(key.cap.period, now_ms)
-    return KeyView(
-        id=key.id,
-        name=key.name,
-        prefix=key.prefix,
-        scopes=tuple(scope for scope in SCOPES if scope in key.scopes),
-        state=keys.state_of(key, now_ms),
-        created_at=key.created_at,
-        expires_at=key.expires_at,
-        last_used_at=key.last_used_at,
-        limits=KeyLimits(key.requests_per_second, key.burst),
-        cap=key.cap,
-        spent_nano=key.cap_spent_nano if is_current else 0,
-        origin=key.origin,
-    )
+        return "digest", digest_key(text.encode())
+    return "prefix" if len(text) == DISPLAY_CHARS else "id", text if text.isascii() and text.isprintable() else ""
 
 
 def _safe(text: str) -> str:
@@ -288,8 +273,8 @@ def _check_room(tx: Transaction, account_id: str, now_ms: int) -> None:
         raise ControlError(f"An account can create {NEW_KEYS_A_DAY_MAX:,} keys in 24 hours: try again later.")
 
 
-def _check_name(name: str) -> None:
-    if len(name) > NAME_CHARS_MAX or not name.isprintable():
+def _check_name(order: KeyOrder | KeyChange) -> None:
+    if order.name is not UNSET and (len(order.name) > NAME_CHARS_MAX or not order.name.isprintable()):
         raise ControlError(f"A key's name is one line of at most {NAME_CHARS_MAX} characters.")
 
 
@@ -299,21 +284,21 @@ def _check_scopes(scopes: Sequence[str]) -> None:
             raise ControlError(f"{scope!r} is not a scope: the scopes are {', '.join(SCOPES)}.")
 
 
-def _check_limits(limits: KeyLimits) -> None:
-    rate, burst = limits.requests_per_second, limits.burst
-    if rate is not None and not 0 < rate <= RATE_MAX:
+def _check_limits(order: KeyOrder | KeyChange) -> None:
+    rate, burst = order.requests_per_second, order.burst
+    if rate is not UNSET and rate is not None and not 0 < rate <= RATE_MAX:
         raise ControlError(f"A rate is above 0 and at most {RATE_MAX:,} requests a second.")
-    if burst is not None and not 0 < burst <= RATE_MAX:
+    if burst is not UNSET and burst is not None and not 0 < burst <= RATE_MAX:
         raise ControlError(f"A burst is from 1 to {RATE_MAX:,} requests.")
 
 
-def _check_cap(cap: Cap | None) -> None:
-    if cap is None:
-        return
-    if not 0 <= cap.limit_nano <= AMOUNT_NANO_MAX:
-        raise ControlError(f"A spend cap is from zero to {format_dollars(AMOUNT_NANO_MAX)} dollars.")
-    if cap.period not in PERIODS:
-        raise ControlError(f"{cap.period!r} is not the period of a cap: choose one of {', '.join(PERIODS)}.")
+def _cap_of(order: KeyOrder | KeyChange) -> Cap | UnsetType | None:
+    if order.cap is UNSET or order.cap is None:
+        return order.cap
+    try:
+        return Cap(parse_dollars(order.cap.limit), order.cap.period)
+    except ValueError as error:
+        raise ControlError(f"cap: {error}.") from None
 
 
 def _days(expires: str) -> int | None:

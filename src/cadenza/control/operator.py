@@ -3,8 +3,6 @@
 import msgspec
 
 from cadenza.control.account.accounts import get_account
-from cadenza.core.codes import DISPLAY_CHARS, digest_key, is_well_formed
-from cadenza.core.records import SCOPES
 from cadenza.core.spans import DAY_MS, Span
 from cadenza.core.usage_report import Report
 from cadenza.fleet.changes import make_change
@@ -14,13 +12,12 @@ from cadenza.store.store import Store
 from cadenza.store.tables import accounts, audit_events, epochs, operators
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import NEWEST, AuditEvent
-from cadenza.store.tables.keys import KeyRecord, KeyState, state_of
+from cadenza.store.tables.keys import OwnedKey, list_newest
 from cadenza.store.tables.operators import (
     FIRST_TOKEN_MS,
     ClassUse,
     FoundRequest,
     PaidDay,
-    ProviderPace,
     Totals,
     UseStep,
     VoucherTotals,
@@ -31,10 +28,6 @@ USAGE_DAYS = 30
 ACCOUNTS_PAGE = 50
 FINAL_AFTER_MS = 30 * 60_000
 NO_FIRST_TOKENS = (0,) * (len(FIRST_TOKEN_MS) + 1)
-SLOW_MS = 10_000  # to the first token
-SLOW_SPAN_MS = 10 * 60_000
-SLOW_REPLIES_MIN = 10
-SLOW_SHARE = 0.2
 KEYS_SHOWN = 100
 AUDIT_EVENTS_SHOWN = 10
 ENTRIES_SHOWN = 20
@@ -65,27 +58,11 @@ class AccountsPage(msgspec.Struct, frozen=True):
     next_after: str | None
 
 
-class KeySummary(msgspec.Struct, frozen=True):
-    """A key as an operator sees it."""
-
-    id: str
-    account_id: str
-    email: str
-    name: str
-    prefix: str
-    scopes: tuple[str, ...]
-    state: KeyState
-    created_at: int
-    expires_at: int | None
-    last_used_at: int | None
-    is_web: bool  # of the web chat
-
-
 class AccountDetails(msgspec.Struct, frozen=True):
     """One account: its newest keys, entries and audit events, its usage of the last 30 days, and its sessions."""
 
     account: Account
-    keys: list[KeySummary]
+    keys: list[OwnedKey]
     has_more_keys: bool
     usage: Report
     sessions: int
@@ -126,13 +103,6 @@ class UseHistory:
         return steps
 
 
-async def slow_providers(store: Store, now_ms: int) -> list[ProviderPace]:
-    """Providers of which many replies of the last ten minutes took long to begin."""
-    start_ms = now_ms - SLOW_SPAN_MS
-    found = await operators.pace_since(store, _first_id(start_ms), start_ms, SLOW_MS)
-    return [one for one in found if one.replies >= SLOW_REPLIES_MIN and one.slow >= SLOW_SHARE * one.replies]
-
-
 async def get_money(store: Store, now_ms: int) -> Takings:
     start_ms = (now_ms // DAY_MS - USAGE_DAYS + 1) * DAY_MS
     days = await operators.paid_by_day(store, start_ms)
@@ -171,50 +141,23 @@ async def get_details(store: Store, account_id: str, now_ms: int) -> AccountDeta
     account = await get_account_by_id(store, account_id)
     if account is None:
         return None
-    found = await operators.find_keys(store, "account_id", account_id, KEYS_SHOWN + 1)
+    found = await list_newest(store, "account_id", account_id, now_ms, KEYS_SHOWN + 1)
     return AccountDetails(
         account=account,
-        keys=[_summary(key, now_ms) for key in found[:KEYS_SHOWN]],
+        keys=found[:KEYS_SHOWN],
         has_more_keys=len(found) > KEYS_SHOWN,
-        usage=await report(store, account_id, Span(now_ms - USAGE_DAYS * DAY_MS, now_ms + 1), "model"),
+        usage=await report(
+            store, account_id, Span(now_ms - USAGE_DAYS * DAY_MS, now_ms + 1), "model", by_operator=True
+        ),
         sessions=await operators.count_sessions(store, account_id, now_ms),
         audit_events=await audit_events.list_newest(store, account_id, count=AUDIT_EVENTS_SHOWN),
         entries=await statement.list_newest(store, account_id, ENTRIES_SHOWN),
     )
 
 
-async def find_keys(store: Store, text: str, now_ms: int) -> list[KeySummary]:
-    """The keys with this id or displayed prefix, or the key that was pasted."""
-    text = text.strip()
-    if not _is_plain(text):
-        return []
-    if is_well_formed(text.encode()):
-        found = await operators.find_keys(store, "digest", digest_key(text.encode()), KEYS_SHOWN)
-    else:
-        column = "prefix" if len(text) == DISPLAY_CHARS else "id"
-        found = await operators.find_keys(store, column, text, KEYS_SHOWN)
-    return [_summary(key, now_ms) for key in found]
-
-
 def _is_plain(text: str) -> bool:
     """Whether this can be a part of an id or an address. For anything else the store is not asked."""
     return text.isascii() and text.isprintable()
-
-
-def _summary(key: KeyRecord, now_ms: int) -> KeySummary:
-    return KeySummary(
-        id=key.id,
-        account_id=key.account_id,
-        email=key.email,
-        name=key.name,
-        prefix=key.prefix,
-        scopes=tuple(scope for scope in SCOPES if scope in key.scopes),
-        state=state_of(key, now_ms),
-        created_at=key.created_at,
-        expires_at=key.expires_at,
-        last_used_at=key.last_used_at,
-        is_web=key.origin == "web",
-    )
 
 
 async def list_audit_events(

@@ -70,7 +70,7 @@ async def change_price(
         if any(change.from_at == order.from_at for change in changes):
             raise ControlError(
                 f"{class_id} has a change of price from {date} already. "
-                f"Withdraw it with: cadenza classes price {class_id} --cancel {date}"
+                f"Withdraw it with: cadenza class price {class_id} --cancel {date}"
             )
         before = PriceSchedule.of(configured[class_id], changes, now_ms).at(order.from_at)
         _check_cached(order, before)
@@ -114,7 +114,7 @@ def say_unused(class_id: str, configured: Price, default: Price, schedule: Price
         return None
     return (
         f"[prices.{class_id}] in the config is not used: since {rfc3339(schedule.since_at)} the price is "
-        f"{describe_price(schedule.first)}. Remove the section; 'cadenza classes price {class_id}' changes the price."
+        f"{describe_price(schedule.first)}. Remove the section; 'cadenza class price {class_id}' changes the price."
     )
 
 

@@ -4,22 +4,25 @@ A request has a metering row if its credit was held, an entry if it was charged,
 was not plain. None of them has content.
 """
 
+import heapq
 import re
 
 import msgspec
 
 from cadenza.control.account.accounts import get_account
-from cadenza.control.keys import UnknownKey
-from cadenza.control.operator import find_keys, find_requests
+from cadenza.control.keys import find_keys
+from cadenza.control.operator import find_requests
 from cadenza.core.codes import KEY_PREFIX, display_prefix
-from cadenza.core.errors import ControlError
+from cadenza.core.errors import ControlError, Unknown
+from cadenza.core.faults import describe_fault
 from cadenza.core.formats import dollars_or_none, rfc3339, rfc3339_or_none
 from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES, DISCONNECTED_STATUS, SEARCH, RequestStep
 from cadenza.ledger import statement
 from cadenza.ledger.statement import ChargeDetails
+from cadenza.observe.health import RULES
 from cadenza.store.store import Store
-from cadenza.store.tables import accounts, operators, request_details
+from cadenza.store.tables import accounts, keys, request_details
 from cadenza.store.tables.request_details import (
     CHARGED,
     UNCHARGED,
@@ -43,8 +46,8 @@ UNCONFIRMED_MS = 5_000  # a client does not wait longer for its charge: ledger/w
 
 CAUSES = {  # the cause of an outcome -> what happened, and what to do
     "rate": ("Its key made more requests than its rate allows.", "Raise the key's rate, or the rate in [limits]."),
-    "slots": ("All slots for chats were taken.", "Raise concurrency in [limits], or add processes."),
-    "routes": ("All routes of the class were busy.", "Add a route or a provider, or raise your limits there."),
+    "slots": ("All slots for chats were taken.", RULES["no_room"].advice),
+    "routes": ("All routes of the class were busy.", RULES["routes_full"].advice),
     "upstream": ("No route of the class answered.", "The steps say why each failed."),
     "store": ("The store did not answer.", "Run 'cadenza doctor': it says what is wrong with the store."),
     "memory": ("The service had no memory left for it.", "Give the service more memory, or fewer slots."),
@@ -72,17 +75,6 @@ CAUSES = {  # the cause of an outcome -> what happened, and what to do
     "charge_unconfirmed": ("The store did not confirm the charge in time.", "Run 'cadenza doctor'."),
     "internal": ("An internal error ended it.", "The log has the places in the code, with the same request id."),
 }
-FAULTS = {
-    "unreachable": "no connection",
-    "timed_out": "nothing arrived in time",
-    "busy": "it had no capacity",
-    "refused": "it said that the request is invalid",
-    "unauthorized": "it rejected the provider's key",
-    "failed": "an error",
-    "malformed": "its reply could not be read",
-    "truncated": "its reply ended too early",
-    "overlong": "its reply was too long",
-}
 BEFORE_HOLD = ("slot", "grounded")  # steps that a request reaches before its credit is held
 PASSED_OVER = {"full": "it has as many requests as it takes", "circuit_open": "its circuit is open"}
 
@@ -107,7 +99,7 @@ class OperatorRequest(msgspec.Struct, frozen=True):
     """A request. `charged` is negative, and `granted` the part of it that was granted credit.
 
     Prices are in dollars a token. A request that was refused before its credit was held has no completion id, and is
-    known for three days. Older requests lack some of this.
+    known for three days. One whose metering row was rolled up lacks some of this.
     """
 
     completion_id: str | None
@@ -204,7 +196,7 @@ async def _explain(store: Store, parts: FoundParts) -> OperatorRequest:
     one = metered or details
     account_id, key_id = (one.account_id, one.key_id) if one else (charge.account_id if charge else "", None)
     account = await accounts.get(store, account_id)
-    [key] = await operators.find_keys(store, "id", key_id, 1) if key_id else [None]
+    [key] = await keys.list_newest(store, "id", key_id, 0, 1) if key_id else [None]
     searches = await request_details.find_searches(store, metered) if metered else []
     ended_at = charge.entry.created_at if charge else details.ended_at if details else 0
     if metered and not charge:
@@ -255,8 +247,8 @@ async def _explain(store: Store, parts: FoundParts) -> OperatorRequest:
 
 
 def _charge_parts(metered: MeteredRequest) -> list[ChargePart]:
-    """How the charge comes about. Rows of older releases have no prices."""
-    if metered.input_nano is None or metered.output_nano is None or metered.entry_nano is None:
+    """How the charge comes about."""
+    if metered.entry_nano is None:
         return []
     cached_nano = metered.input_nano if metered.cached_input_nano is None else metered.cached_input_nano
     counts = (
@@ -303,8 +295,7 @@ def say_step(step: RequestStep) -> str:
             return f"{step.route} began to answer"
         case _:
             what = "broke off" if step.kind == "broke_off" else "failed"
-            status = f", status {step.status}" if step.status else ""
-            return f"{step.route} {what}: {FAULTS.get(step.cause, step.cause)} ({step.cause}{status})"
+            return f"{step.route} {what}: {describe_fault(step.cause, step.status)}"
 
 
 def _say_end(status: int | None, metered: MeteredRequest | None, details: StoredDetails | None) -> tuple[str, str]:
@@ -383,7 +374,7 @@ async def check_filter(store: Store, wanted: RequestFilter, now_ms: int) -> None
     if wanted.email:
         await get_account(store, wanted.email)
     if wanted.key and not await find_keys(store, wanted.key, now_ms):
-        raise UnknownKey(f"No key matches {wanted.key[:TEXT_MAX]!r}. Give its first 12 characters, or its id.")
+        raise Unknown("key", f"No key matches {wanted.key[:TEXT_MAX]!r}. Give its first 12 characters, or its id.")
 
 
 def _parse_ms(text: str) -> int:
@@ -407,17 +398,17 @@ class RequestFollower:
 
     async def newest(self, count: int) -> list[RecentRequest]:
         """The newest that are wanted, among the last SCANNED; oldest first. Later ones are read by `more`."""
-        found = list[RecentRequest]()
+        found = list[list[RecentRequest]]()
         for kind in self._after:
             self._after[kind] = await kind.last(self._store)
             newest = await kind.newest(self._store, max(count, OVERLAP if self._wanted == ALL else SCANNED))
-            found += filter(self._wanted.takes, newest)
+            found.append(list(filter(self._wanted.takes, reversed(newest))))
             self._seen[kind] = {one.number for one in newest}
-        return sorted(found, key=lambda one: one.ended_at)[-count:] if count else []
+        return _merge(found)[-count:] if count else []
 
     async def more(self) -> tuple[list[RecentRequest], int]:
         """Those that ended since, oldest first, and how many were left out."""
-        found, missed = list[RecentRequest](), 0
+        found, missed = list[list[RecentRequest]](), 0
         for kind in self._after:
             last = await kind.last(self._store)
             after = max(self._after[kind], last - BEHIND_MAX)
@@ -425,7 +416,12 @@ class RequestFollower:
             # Transactions of Postgres become visible in another order than that of their numbers.
             overlap = OVERLAP if self._store.writes_in_parallel and after == self._after[kind] else 0
             later = await kind.later(self._store, after - overlap, BEHIND_MAX + overlap)
-            found += [one for one in later if one.number not in self._seen[kind] and self._wanted.takes(one)]
+            found.append([one for one in later if one.number not in self._seen[kind] and self._wanted.takes(one)])
             self._seen[kind] = {one.number for one in later}
             self._after[kind] = max([last, *self._seen[kind]])
-        return sorted(found, key=lambda one: one.ended_at), missed
+        return _merge(found), missed
+
+
+def _merge(found: list[list[RecentRequest]]) -> list[RecentRequest]:
+    """Each kind stays in the order of its numbers, which the store gives; clocks only interleave the kinds."""
+    return list(heapq.merge(*found, key=lambda one: one.ended_at))

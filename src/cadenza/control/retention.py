@@ -2,25 +2,29 @@
 it, and the others skip it.
 
 Old requests are rolled up by day (ledger/roll_up.py); sessions, links and audit events are removed. Search results and
-pages are in memory only and have their own timers. A store that fails is logged, and asked again later.
+pages are in memory only and have their own timers. Erasures that a process did not finish are continued here, too. A
+store that fails is logged, and asked again later.
 """
 
 import asyncio
-import time
-from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
+from cadenza import clock
+from cadenza.control.account.erasure import finish_erasures
 from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
+from cadenza.fleet.background import repeat
 from cadenza.ledger import roll_up
 from cadenza.observe import Log
-from cadenza.store.store import Store, StoreRefused, StoreUnavailable, Transaction
+from cadenza.store.statements import Values
+from cadenza.store.store import Store
 from cadenza.store.tables import retention
 from cadenza.store.tables.retention import Kept
 
 LOOK_EVERY_S = 600.0
+ERASE_EVERY_S = 60.0
 TURN_MS = 30 * 60 * 1000  # a kind of rows that was worked on in this time is claimed: others skip it
 SLICE_ROWS = 500
 PAUSE_S = 0.05  # between batches: requests go first
@@ -48,22 +52,18 @@ class RetentionKeeper:
         self._pause_s = pause_s
 
     async def run(self) -> None:
-        """Make a pass every few minutes, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            try:
-                await self.look(time.time_ns() // 1_000_000)
-            except (StoreUnavailable, StoreRefused) as error:
-                self._log.warning("what is older than the limits was not removed", reason=str(error))
+        """Finish erasures, and then every few minutes also remove what is too old, until cancelled."""
+        await asyncio.gather(
+            repeat(lambda: finish_erasures(self._store), ERASE_EVERY_S, self._log, at_once=True),
+            repeat(lambda: self.look(clock.now_ms()), LOOK_EVERY_S, self._log),
+        )
 
     async def look(self, now_ms: int) -> Removed:
         """Remove what is too old, unless another process does it."""
         done, limits = Removed(), self._limits
-        idle_ms, began_ms = now_ms - limits.session_idle_ms, now_ms - limits.session_ms
-        done.sessions = await self._remove(
-            "sessions", now_ms, lambda tx: retention.remove_sessions(tx, now_ms, idle_ms, began_ms, SLICE_ROWS)
-        )
-        done.links = await self._remove("links", now_ms, lambda tx: retention.remove_links(tx, now_ms, SLICE_ROWS))
+        ends = {"now": now_ms, "idle": now_ms - limits.session_idle_ms, "began": now_ms - limits.session_ms}
+        done.sessions = await self._remove("sessions", now_ms, ends)
+        done.links = await self._remove("links", now_ms, ends)
         if limits.audit_event_days is not None:
             done.audit_events = await self._remove_audit_events(now_ms, now_ms - limits.audit_event_days * DAY_MS)
         if limits.usage_days is not None:
@@ -74,19 +74,22 @@ class RetentionKeeper:
         return done
 
     async def _remove_audit_events(self, now_ms: int, before_ms: int) -> int:
-        def remove(tx: Transaction) -> int:
-            retention.keep_from(tx, "audit_events", before_ms)
-            return retention.remove_audit_events(tx, before_ms, SLICE_ROWS)
+        if not await self._claim("audit_events", now_ms):
+            return 0
+        await self._store.transact(lambda tx: retention.keep_from(tx, "audit_events", before_ms))
+        end = await retention.first_kept_event(self._store, before_ms)
+        return await self._remove_all("audit_events", {"before": before_ms, "end": end})
 
-        return await self._remove("audit_events", now_ms, remove)
+    async def _remove(self, name: Kept, now_ms: int, values: Values) -> int:
+        return await self._remove_all(name, values) if await self._claim(name, now_ms) else 0
 
-    async def _remove(self, name: Kept, now_ms: int, remove: Callable[[Transaction], int]) -> int:
+    async def _remove_all(self, name: Kept, values: Values) -> int:
         """All batches of one kind of rows."""
         removed = 0
-        if await self._claim(name, now_ms):
-            while count := await self._store.transact(remove):
-                removed += count
-                await self._rest(name)
+        async for rows in retention.batches(self._store, name, values, SLICE_ROWS):
+            await self._store.transact(partial(retention.remove, name=name, rows=rows))
+            removed += len(rows)
+            await self._rest(name)
         return removed
 
     async def _roll_up(self, now_ms: int, before_ms: int) -> int:
@@ -109,7 +112,7 @@ class RetentionKeeper:
     async def _rest(self, name: Kept) -> None:
         """Let requests go first, and keep the claim."""
         await asyncio.sleep(self._pause_s)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         await self._store.transact(lambda tx: retention.keep_turn(tx, name, now_ms), is_single=True)
 
 

@@ -12,15 +12,14 @@ import msgspec
 
 from cadenza.control.account.accounts import get_account
 from cadenza.core.codes import TOKEN_PREFIX, TOKEN_SHAPE, digest_key, display_prefix, is_well_formed, make_token
-from cadenza.core.errors import ControlError
+from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import DAY_MS
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import access_tokens, accounts, audit_events
-from cadenza.store.tables.access_tokens import AccessToken
+from cadenza.store.tables.access_tokens import Token
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
-from cadenza.store.tables.keys import KeyState
 
 OPERATOR = "operator."  # begins the scopes that only an operator's token may have
 SCOPES = {  # the routes of the site name them
@@ -29,15 +28,15 @@ SCOPES = {  # the routes of the site name them
     "keys:read": "List API keys",
     "keys:write": "Create, change and revoke API keys",
     "usage:read": "Read usage",
-    "credit:read": "Read the balance, the statement, the payments and the documents",
+    "credit:read": "Read the balance, the statement and the payments",
     "credit:write": "Redeem vouchers, begin payments, and set the notice of a low balance",
     "memory:read": "Read notes",
     "memory:write": "Add, change and delete notes",
     "operator.service:read": "Read the overview, the load, the ledger check and the audit log",
     "operator.service:write": "Start a ledger check",
-    "operator.accounts:read": "Read all accounts, requests and documents",
+    "operator.accounts:read": "Read all accounts and requests",
     "operator.accounts:write": "Suspend and resume accounts",
-    "operator.credit:read": "Read the report of a month, and documents",
+    "operator.credit:read": "Read the report of a month",
     "operator.credit:write": "Add credit, take it back, and refund requests",
     "operator.keys:read": "Find API keys of all accounts",
     "operator.keys:write": "Revoke API keys of all accounts",
@@ -51,10 +50,6 @@ ACTIVE_TOKENS_MAX = 100
 TOUCH_MS = 60_000  # the least time between two writes of the last use
 
 
-class UnknownToken(ControlError):
-    """There is no such token, or it belongs to another account."""
-
-
 class TokenOrder(msgspec.Struct, frozen=True):
     """The token to create."""
 
@@ -63,23 +58,10 @@ class TokenOrder(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class TokenView(msgspec.Struct, frozen=True):
-    """A token as its owner sees it."""
-
-    id: str
-    name: str
-    prefix: str
-    scopes: tuple[str, ...]
-    state: KeyState
-    created_at: int
-    expires_at: int
-    last_used_at: int | None
-
-
 class TokenUser(msgspec.Struct, frozen=True):
     """A live token, and the account that it acts for."""
 
-    token: AccessToken
+    token: Token
     account: Account
 
     @property
@@ -88,17 +70,17 @@ class TokenUser(msgspec.Struct, frozen=True):
         return audit_events.by_token(self.account.email, self.token.prefix)
 
     def may(self, scope: str) -> bool:
-        return scope in self.token.scopes.split()
+        return scope in self.token.scopes
 
 
-async def create_token(store: Store, email: str, order: TokenOrder, now_ms: int) -> tuple[str, TokenView]:
+async def create_token(store: Store, email: str, order: TokenOrder, now_ms: int) -> tuple[str, Token]:
     """`create_own_token` at the command line, which knows an account by its address."""
     return await create_own_token(store, await get_account(store, email), order, now_ms, by=COMMAND_LINE)
 
 
 async def create_own_token(
     store: Store, account: Account, order: TokenOrder, now_ms: int, *, by: str
-) -> tuple[str, TokenView]:
+) -> tuple[str, Token]:
     """Return the secret, which is not stored, and the record of the token."""
     scopes = _check_scopes(order.scopes, account)
     if not 1 <= order.days <= DAYS_MAX:
@@ -106,12 +88,12 @@ async def create_own_token(
     if len(order.name) > NAME_CHARS_MAX or not order.name.isprintable():
         raise ControlError(f"A token's name is one line of at most {NAME_CHARS_MAX} characters.")
     secret = make_token()
-    token = AccessToken(
+    token = Token(
         id="tok_" + secrets.token_urlsafe(18),
         account_id=account.id,
         name=order.name,
         prefix=display_prefix(secret),
-        scopes=" ".join(scopes),
+        scopes=tuple(scopes),
         created_at=now_ms,
         expires_at=now_ms + order.days * DAY_MS,
     )
@@ -121,45 +103,48 @@ async def create_own_token(
         if access_tokens.count_active(tx, account.id, now_ms) >= ACTIVE_TOKENS_MAX:
             raise ControlError(f"An account has at most {ACTIVE_TOKENS_MAX} active tokens: revoke one first.")
         access_tokens.add(tx, token, digest_key(secret.encode()))
-        detail = f"{token.prefix} {token.scopes}, expires {order.days}"
+        detail = f"{token.prefix} {' '.join(scopes)}, expires {order.days}"
         audit_events.add(tx, AuditEvent(now_ms, by, "token.create", account.id, token.id, detail))
 
     await store.transact(create)
-    return secret, _view(token, now_ms)
+    return secret, token
 
 
-async def list_tokens(store: Store, email: str, now_ms: int) -> list[TokenView]:
+async def list_tokens(store: Store, email: str, now_ms: int) -> list[Token]:
     """The tokens of an account, oldest first, including revoked and expired ones."""
     return (await list_own_tokens(store, (await get_account(store, email)).id, now_ms))[::-1]
 
 
-async def list_own_tokens(store: Store, account_id: str, now_ms: int) -> list[TokenView]:
+async def list_own_tokens(store: Store, account_id: str, now_ms: int) -> list[Token]:
     """The tokens of an account, newest first, including revoked and expired ones."""
-    return [_view(token, now_ms) for token in await access_tokens.list_for_account(store, account_id)]
+    return await access_tokens.list_for_account(store, account_id, now_ms)
 
 
 async def revoke_token(
     store: Store, text: str, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
-) -> TokenView:
+) -> Token:
     """Revoke a token: of the account by its id, or, without one, any token by its id, first characters or itself."""
     wanted = display_prefix(text) if text.startswith(TOKEN_PREFIX) else text
 
-    def revoke(tx: Transaction) -> AccessToken:
-        found = access_tokens.find_by_prefix_or_id(tx, wanted) if wanted.isascii() and wanted.isprintable() else []
-        if account_id is not None:
-            found = [token for token in found if token.account_id == account_id and token.id == text]
+    def revoke(tx: Transaction) -> Token:
+        if not (wanted.isascii() and wanted.isprintable()):
+            found = []
+        elif account_id is None:
+            found = access_tokens.find_by_prefix_or_id(tx, wanted, now_ms)
+        else:
+            found = [token for token in access_tokens.find_by_id(tx, text, now_ms) if token.account_id == account_id]
         if not found:
-            raise UnknownToken("There is no such token. 'cadenza token list' shows the tokens of an account.")
+            raise Unknown("token", "There is no such token. 'cadenza token list' shows the tokens of an account.")
         if len(found) > 1:
             ids = ", ".join(token.id for token in found)
             raise ControlError(f"More than one token begins with {wanted}: name it by id, one of {ids}.")
         [token] = found
-        if token.revoked_at is None:
+        if token.state != "revoked":
             access_tokens.revoke(tx, token.id, now_ms)
             audit_events.add(tx, AuditEvent(now_ms, by, "token.revoke", token.account_id, token.id, token.prefix))
-        return msgspec.structs.replace(token, revoked_at=now_ms)
+        return msgspec.structs.replace(token, state="revoked")
 
-    return _view(await store.transact(revoke), now_ms)
+    return await store.transact(revoke)
 
 
 async def find_token(store: Store, secret: bytes, now_ms: int) -> TokenUser | None:
@@ -169,11 +154,11 @@ async def find_token(store: Store, secret: bytes, now_ms: int) -> TokenUser | No
     """
     if not is_well_formed(secret, TOKEN_SHAPE):
         return None
-    found = await access_tokens.find(store, digest_key(secret))
+    found = await access_tokens.find(store, digest_key(secret), now_ms)
     if found is None:
         return None
     token, account = found
-    if token.state_at(now_ms) != "active" or account.suspended_at is not None:
+    if token.state != "active" or account.suspended_at is not None:
         return None
     if now_ms - (token.last_used_at or 0) >= TOUCH_MS:
         await access_tokens.touch(store, token.id, now_ms)
@@ -195,16 +180,3 @@ def _check_scopes(given: Sequence[str], account: Account) -> list[str]:
     if not given:
         raise ControlError(f"A token needs at least one scope: {', '.join(scopes_for(account))}.")
     return [scope for scope in SCOPES if scope in given]
-
-
-def _view(token: AccessToken, now_ms: int) -> TokenView:
-    return TokenView(
-        token.id,
-        token.name,
-        token.prefix,
-        tuple(token.scopes.split()),
-        token.state_at(now_ms),
-        token.created_at,
-        token.expires_at,
-        token.last_used_at,
-    )

@@ -1,7 +1,8 @@
 """A circuit breaker: of one route to a provider, or of one search engine.
 
     state      requests let through                              next
-    CLOSED     all                                               OPEN after some faults in a row, or on a Retry-After
+    CLOSED     all                                               OPEN after some faults in a row, a lasting one, or on a
+                                                                 Retry-After
     OPEN       none; one at a time where no other route is left  HALF_OPEN when its time is over
     HALF_OPEN  one at a time, as a trial                         CLOSED by an answer; OPEN by a fault or a Retry-After
 
@@ -88,7 +89,9 @@ class Breaker:
     def note_finish(self) -> None:
         self._faults_after_token = 0
 
-    def note_fault(self, started_s: float, now_s: float, *, has_answered: bool, is_busy: bool) -> bool:
+    def note_fault(
+        self, started_s: float, now_s: float, *, has_answered: bool, is_busy: bool, is_lasting: bool = False
+    ) -> bool:
         """Whether the breaker opened. Requests sent before it opened do not prolong that when they fail too."""
         if started_s < self._opened_s:
             return False
@@ -97,9 +100,11 @@ class Breaker:
         else:
             self._faults_before_token += 1
         limits = self._limits
-        if max(self._faults_before_token, self._faults_after_token) < limits.faults_to_open:
+        if not is_lasting and max(self._faults_before_token, self._faults_after_token) < limits.faults_to_open:
             return False
         open_s = min(limits.open_s_max, limits.open_s_min * 2 ** min(self._times_opened, DOUBLINGS_MAX))
+        if is_lasting:
+            open_s = limits.open_s_max
         self.open(now_s, open_s, is_busy=is_busy)
         self._times_opened += 1
         return True

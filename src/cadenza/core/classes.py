@@ -5,16 +5,25 @@ and its share of the accounts. An account belongs to the share of one candidate 
 """
 
 import hashlib
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
 import msgspec
 
+from cadenza.core.config_keys import FRACTION, ConfigTable, Like, above_zero, list_of, whole
 from cadenza.core.records import Route
 
 Origin = Literal["config", "promotion"]
 WHOLE = 100  # percent of accounts
 SHARES = (5, 25, WHOLE)  # the steps of a canary
 BUCKETS = 10_000
+TAG = re.compile(r"[a-z0-9_-]{1,40}")
+
+
+def read_tag(text: str) -> str:
+    if not TAG.fullmatch(text):
+        raise ValueError
+    return text
 
 
 def main_of(routes: tuple[Route, ...]) -> tuple[Route, ...]:
@@ -58,15 +67,23 @@ class ClassVersion(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class GateLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verdict must show before its candidate is promoted. A limit that is None is not checked."""
+class GateLimits(ConfigTable, frozen=True, kw_only=True):
+    """What a verdict must show before its candidate is promoted. Where one is None, the gate has its own."""
 
-    min_score: float | None = None  # of the candidate, from 0 to 1
-    max_losses: int | None = None  # cases that the incumbent answers better
-    max_cost_ratio: float | None = None  # candidate / incumbent, per answer
-    max_p95_ratio: float | None = None  # of the time to the whole answer
-    must_pass: tuple[str, ...] = ()  # tags: the candidate passes every case that has one, in every run
-    max_age_days: float = 14.0  # of the verdict
+    min_score: Annotated[float | None, FRACTION, Like(0.8), "of the candidate, from 0 to 1"] = None
+    max_losses: Annotated[int | None, whole(0), Like(5), "cases that the incumbent answers better"] = None
+    max_cost_ratio: Annotated[
+        float | None, above_zero(), Like(1.2), "candidate / incumbent, by cost_input and cost_output; 1.5 without it"
+    ] = None
+    max_p95_ratio: Annotated[
+        float | None, above_zero(), Like(1.5), "of the time to the whole answer, 95th percentile; 2 without it"
+    ] = None
+    must_pass: Annotated[
+        tuple[str, ...],
+        list_of('tags of a suite, like ["tools", "json"]', read_tag),
+        Like(["tools"]),
+        "the candidate passes every case with these tags that the incumbent passes, in every run",
+    ] = ()
 
 
 class ConfiguredClass(msgspec.Struct, frozen=True):
@@ -80,7 +97,8 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     """Which version of a class is served, and which candidate a canary tries. `revision` grows with every change."""
 
     version: ClassVersion
-    previous: int | None = None  # the number of the version that was served before it
+    earlier: tuple[int, ...] = ()  # the numbers of the versions that served every account before it, newest first
+    is_rolled_back: bool = False  # a rollback made it the version that is served
     candidate: ClassVersion | None = None
     share: int = 0  # percent of accounts that the candidate serves
     is_adopted: bool = False  # the store decides, even where the config names routes
@@ -94,9 +112,24 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
         """The version that is served, and the candidate if there is one."""
         return (self.version, self.candidate) if self.candidate else (self.version,)
 
-    def serving(self, version: ClassVersion) -> "ClassState":
+    @property
+    def previous(self) -> int | None:
+        """The number of the version that was served before it."""
+        return self.earlier[0] if self.earlier else None
+
+    @property
+    def return_targets(self) -> tuple[int, ...]:
+        """The versions that a rollback may serve: older ones that were served, and the one from before."""
+        return tuple(one for one in self.earlier if one < self.version.number or one == self.previous)
+
+    def serving(self, version: ClassVersion, *, is_rollback: bool = False) -> "ClassState":
         """The state in which this version serves every account, and no canary runs."""
-        return msgspec.structs.replace(self, version=version, candidate=None, share=0, canary=None)
+        served = (self.version.number, *self.earlier)
+        earlier = tuple(one for one in dict.fromkeys(served) if one != version.number)
+        state = msgspec.structs.replace(self, version=version, candidate=None, share=0, canary=None)
+        if version.number == self.version.number:
+            return state
+        return msgspec.structs.replace(state, earlier=earlier, is_rolled_back=is_rollback)
 
 
 def _without_defaults(record: msgspec.Struct) -> dict[str, object]:
@@ -106,6 +139,11 @@ def _without_defaults(record: msgspec.Struct) -> dict[str, object]:
         for name, (value, default) in fields.items()
         if value != default
     }
+
+
+def is_in_share(account_id: str, class_id: str, number: int, share: int) -> bool:
+    """Whether a candidate with this number serves the account, if it serves so many percent of all."""
+    return bucket_of(account_id, class_id, number) < share * BUCKETS // WHOLE
 
 
 def bucket_of(account_id: str, class_id: str, number: int) -> int:

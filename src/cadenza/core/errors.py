@@ -247,9 +247,21 @@ def error_headers(error: CadenzaError) -> Headers:
     return [*error.headers, (b"x-should-retry", b"false")]
 
 
-class ControlError(Exception):
+class ExpectedError(Exception):
+    """What stops a command without being a bug: its text is one sentence for the person who runs it."""
+
+
+class ControlError(ExpectedError):
     """A page or a command cannot do what it was asked. The message, for the person, says why and what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+
+class Unknown(ControlError):
+    """There is no such thing, or it belongs to another account. `noun` says of what kind it would be."""
+
+    def __init__(self, noun: str, message: str = "") -> None:
+        super().__init__(message or f"There is no such {noun}.")
+        self.noun = noun

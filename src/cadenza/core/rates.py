@@ -6,7 +6,6 @@ so the wait in its reply is exact.
 
 import math
 from functools import lru_cache
-from typing import Literal
 
 import msgspec
 
@@ -29,11 +28,10 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The rate of every key without a rate of its own, how many chats may be in flight, and those of revoked keys."""
+    """The rate of every key without a rate of its own, and how many chats may be in flight."""
 
     rate: Rate
     concurrency: int
-    revoked_streams: Literal["end", "finish"] = "end"
 
 
 class Ticket(msgspec.Struct, frozen=True):

@@ -1,23 +1,36 @@
 """How long things are kept: the section [retention] of the config, and its defaults."""
 
-import msgspec
+from collections.abc import Iterable
+from typing import Annotated
 
+from cadenza.core.config_keys import ConfigTable, Like, whole
 from cadenza.core.spans import DAY_MS
 
 SESSION_DAYS_MAX = 365
-AUDIT_EVENT_DAYS_MIN = 30
 USAGE_DAYS_MIN = 32  # a month and a day: the month of a spend cap, and what operators look at
+DAYS_MAX = 36_500
 
 
-class RetentionLimits(msgspec.Struct, frozen=True):
+class RetentionLimits(ConfigTable, frozen=True):
     """None: it is kept for as long as the account, or for ever."""
 
-    session_days: int = 30  # after sign-in, whatever is done with it
-    session_idle_days: int = 7  # without use
-    audit_event_days: int | None = None  # of accounts; those of classes and of the ledger are kept
-    usage_days: int | None = None  # then requests are rolled up by day
-    search_result_s: int = 300  # in memory
-    page_s: int = 600  # in memory
+    session_days: Annotated[int, whole(1, SESSION_DAYS_MAX), "how long a browser stays signed in, at most"] = 30
+    session_idle_days: Annotated[int, whole(1, SESSION_DAYS_MAX), "how long without being used"] = 7
+    audit_event_days: Annotated[
+        int | None, whole(30, DAYS_MAX), Like(365), "of accounts; without it, audit events are kept"
+    ] = None
+    usage_days: Annotated[
+        int | None,
+        whole(USAGE_DAYS_MIN, DAYS_MAX),
+        Like(400),
+        "older requests are rolled up by day; without it, all are kept",
+    ] = None
+    search_result_s: Annotated[int, whole(0, 3600), "results of searches, in memory; 0: not at all"] = 300
+    page_s: Annotated[int, whole(0, 3600), "pages that search has read, in memory; 0: not at all"] = 600
+
+    def mistakes(self) -> Iterable[tuple[str, str]]:
+        if self.session_idle_days > self.session_days:
+            yield "session_idle_days", f"must not be above session_days, which is {self.session_days}"
 
     @property
     def session_ms(self) -> int:

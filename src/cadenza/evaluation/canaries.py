@@ -12,12 +12,12 @@ end are its short ones, and must not be compared with all of the incumbent's.
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from zlib import crc32
 
 import msgspec
 
+from cadenza import clock
 from cadenza.core.classes import WHOLE, ClassState, main_of
 from cadenza.core.records import Outcome
 from cadenza.evaluation.canary import (
@@ -46,7 +46,7 @@ ACTOR = "canary"  # in the audit log
 ACCOUNT_REQUESTS = 5
 ACCOUNTS_MAX = 20_000  # that a process remembers; then it begins anew
 STOP_S = 2.0
-REFUSED = "refused"  # the fault of an upstream that calls a request invalid
+INVALID = "invalid"  # the fault of an upstream that calls a request invalid
 CUT = frozenset({"length", "content_filter"})
 
 
@@ -107,7 +107,7 @@ class StepCounter:
         count, from_ms = self._accounts.get(account_id, (0, 0))
         if count >= rules.account_requests or now_ms < from_ms:
             return False
-        if outcome.fault == REFUSED:
+        if outcome.fault == INVALID:
             if account_id in self._refused:
                 return False
             self._refused.add(account_id)
@@ -158,18 +158,13 @@ class Canaries:
         self._counters: dict[str, StepCounter] = {}
         self._failing: set[str] = set()  # classes whose canary cannot be followed, as the log says
 
-    async def run(self) -> None:
-        """Look again and again. When it is cancelled, add what was counted since."""
-        try:
-            while True:
-                await self.look()
-                await asyncio.sleep(self._rules.every_s)
-        finally:
-            with contextlib.suppress(StoreUnavailable, TimeoutError):
-                async with asyncio.timeout(STOP_S):
-                    for class_id, counter in self._counters.items():
-                        if class_id not in self._failing:
-                            await self._add(counter)
+    async def stop(self) -> None:
+        """Add what was counted since the last look."""
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                for class_id, counter in self._counters.items():
+                    if class_id not in self._failing:
+                        await self._add(counter)
 
     async def look(self) -> None:
         """Add what was counted to the store, and do what follows from it."""
@@ -185,14 +180,14 @@ class Canaries:
             except Exception as error:  # noqa: BLE001 counts that cannot be read must not end the other canaries
                 if class_id not in self._failing:
                     self._failing.add(class_id)
-                    reason = f"{type(error).__name__}: end it with 'cadenza classes rollback {class_id}'"
+                    reason = f"{type(error).__name__}: end it with 'cadenza class rollback {class_id}'"
                     self._observer.log.error("a canary cannot be followed", class_id=class_id, reason=reason)
             else:
                 self._failing.discard(class_id)
 
     def _follow(self) -> None:
         """Count the requests of those classes that have a canary now."""
-        now_ms, share_of = time.time_ns() // 1_000_000, self._observer.metrics.canary_share
+        now_ms, share_of = clock.now_ms(), self._observer.metrics.canary_share
         for served in self._catalogue().served():
             class_id, candidate, before = (
                 served.plan.class_id,
@@ -211,7 +206,7 @@ class Canaries:
 
     async def _add(self, counter: StepCounter) -> NextStep | None:
         """Add the counts to the stored state. Counts of a step that has ended are dropped."""
-        blocks, now_ms = counter.take_blocks(), time.time_ns() // 1_000_000
+        blocks, now_ms = counter.take_blocks(), clock.now_ms()
 
         def add(tx: Transaction) -> NextStep | None:
             found = self._find(tx, counter)
@@ -237,7 +232,7 @@ class Canaries:
 
     async def _change(self, counter: StepCounter) -> None:
         """Step up or roll back, unless another process or an operator came first."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
 
         def change(tx: Transaction) -> tuple[NextStep, int] | None:
             found = self._find(tx, counter)

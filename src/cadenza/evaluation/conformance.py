@@ -1,17 +1,20 @@
 """Wire conformance of a route: the findings of a trial (`cadenza doctor --deep`) as named checks, and two more.
 
 The two are whether a stop sequence ends the answer, and whether the token counts match its text. The embedded model is
-only asked for those and for a plain reply: what it is sent is ours to decide.
+only asked for those and for a plain reply: what it is sent is ours to decide. A request that fails for reasons of the
+moment, such as status 500, is repeated a few times: a check is about the route, not about a moment.
 """
 
+import asyncio
 from collections.abc import Iterable
 
 import msgspec
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.money import Price
 from cadenza.core.records import Route
 from cadenza.core.tokens import Tokenizer
-from cadenza.evaluation.verdict import CheckState, ConformanceCheck
+from cadenza.evaluation.verdict import CHECK_STATES, ConformanceCheck, WireChecks
 from cadenza.upstreams.base import Ask, Collector, Fault, OpenReply, Upstream
 from cadenza.upstreams.trial import asks
 from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
@@ -23,27 +26,32 @@ COUNT_FACTOR = 2.0  # tokenizers differ: counts may be twice ours, or half
 COUNT_SLACK = 8
 REQUEST_S = 60.0
 REQUEST_TOKENS = 400  # of the longest prompt of a trial, with some room
+REPEATS_MAX = 3  # of the requests of one route
+REPEAT_WAIT_S = 0.5
+PASSING = frozenset(
+    {FaultKind.DNS, FaultKind.REFUSED, FaultKind.RESET, FaultKind.UNREACHABLE, FaultKind.BUSY, FaultKind.FAILED}
+)
 COST_REQUESTS = REQUESTS_MAX + 1
 
 
-class WireChecks(msgspec.Struct, frozen=True):
-    """What the checks found, and how many requests they took."""
-
-    checks: tuple[ConformanceCheck, ...]
-    requests: int
-
-
 class CountedUpstream:
-    """An upstream that counts the requests which it is sent."""
+    """An upstream that counts the requests which it is sent, and repeats a few that fail."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self.requests = 0
+        self.requests = self.repeated = 0
         self.start, self.stop, self.probe = upstream.start, upstream.stop, upstream.probe
 
     async def open(self, route: Route, ask: Ask) -> OpenReply:
         self.requests += 1
-        return await self._upstream.open(route, ask)
+        while True:
+            try:
+                return await self._upstream.open(route, ask)
+            except Fault as fault:
+                if fault.kind not in PASSING or self.repeated == REPEATS_MAX:
+                    raise
+            self.repeated += 1
+            await asyncio.sleep(REPEAT_WAIT_S)
 
 
 def conformance_quote(price: Price, requests: int = COST_REQUESTS) -> int:
@@ -63,7 +71,7 @@ async def check_conformance(given: Upstream, route: Route, dialect: str | None, 
     ]
     if not any(check.state == "fault" for check in checks):
         checks += await _check_stop(upstream, route, tokenizer)
-    return WireChecks(worst_checks(checks), upstream.requests)
+    return WireChecks(worst_checks(checks), upstream.requests, upstream.repeated)
 
 
 async def _check_stop(upstream: Upstream, route: Route, tokenizer: Tokenizer) -> list[ConformanceCheck]:
@@ -92,9 +100,8 @@ async def _check_stop(upstream: Upstream, route: Route, tokenizer: Tokenizer) ->
 
 def worst_checks(checks: Iterable[ConformanceCheck]) -> tuple[ConformanceCheck, ...]:
     """One check for each name: the worst of several."""
-    states: tuple[CheckState, ...] = ("ok", "warning", "fault")
     worst = dict[str, ConformanceCheck]()
     for check in checks:
         known = worst.get(check.name, check)
-        worst[check.name] = max(known, check, key=lambda one: states.index(one.state))
+        worst[check.name] = max(known, check, key=lambda one: CHECK_STATES.index(one.state))
     return tuple(worst.values())

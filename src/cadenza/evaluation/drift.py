@@ -1,32 +1,37 @@
-"""Whether a model behaves as it did: a watch against the reference, case by case. Pure.
+"""Whether a model behaves as it did: the newest watches against the reference, case by case. Pure.
 
-Score, tokens and the time to the first token are compared by exact sign tests over the cases that both have answered.
-If nothing has changed, a test is positive with a probability of at most `FALSE_ALARM`, for any distribution of the
-scores: a case that differs is then as likely to be better as worse. At one watch a day that
-is at most one false alarm of a measure in three years. Cases without an answer say nothing about the model.
+The scores of the newest watch, and of the newest two, four and eight together, are compared with the reference by an
+exact test: if nothing has changed, the reference is one of a case's answers like any other, so the number of cases that
+it passes has a known distribution. A change that is too small for one watch is suspected, and is drift if it stays.
+Tokens and the time to the first token are compared by exact sign tests over the cases that both have answered. If
+nothing has changed, a measure drifts in a watch with a probability of at most `FALSE_ALARM`. At one watch a day that is
+at most one false alarm of a measure in three years. Cases without an answer say nothing about the model.
 
     measure      what counts as drift
-    score        more cases are worse than better, or better than worse, than chance explains
+    score        more cases are lost than won, or won than lost, than chance explains
     tokens       in most cases the answer is more than twice as long, or less than half
     latency      in most cases the first token takes more than twice as long, and it did in the watch before too
     conformance  a check of the wire has another result, and has it again when it is repeated
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from cadenza.evaluation.statistics import mean
-from cadenza.evaluation.verdict import EQUAL, ConformanceCheck, SideSummary
+from cadenza.evaluation.verdict import EQUAL, FULL_SCORE, ConformanceCheck, SideSummary
 from cadenza.store.tables.verdicts import AnswerScore
 
 FALSE_ALARM = 0.001  # of one measure in one watch
+SUSPICION = 0.05  # of the score: what chance explains less often is suspected
+WINDOWS = (1, 2, 4, 8)  # how many of the newest watches are compared together
 RATIO = 2.0  # changes of tokens and times below it do not count
 TOKENS_MIN = 8  # of an answer: the length of shorter ones says little
 LATENCY_MS_MIN = 20.0  # faster than that counts as this fast
 
+Finding = Literal["reference", "steady", "suspect", "drift"]
 Measure = Literal["score", "tokens", "latency", "conformance"]
 MEASURES: tuple[Measure, ...] = ("score", "tokens", "latency", "conformance")
 
@@ -39,17 +44,28 @@ class Drift(msgspec.Struct, frozen=True):
 
 
 class WatchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a watch found. `suspected` is a measure whose drift is confirmed if the next watch finds it too."""
+    """What a watch found. `suspected` is a measure whose drift is confirmed if the next watches find it too."""
 
     summary: SideSummary
     reference_id: str | None = None  # None: this watch is the reference
     drifts: tuple[Drift, ...] = ()
     suspected: tuple[Measure, ...] = ()
+    comparison: str = ""  # the scores of the reference and of this watch, in numbers
+
+    @property
+    def finding(self) -> Finding:
+        if self.drifts:
+            return "drift"
+        if self.suspected:
+            return "suspect"
+        return "steady" if self.reference_id else "reference"
 
 
-def sign_test(more: int, fewer: int) -> float:
-    """The probability that chance puts at least this many of the cases that differ on one side: two-sided."""
-    return min(1.0, 2 * _tail(more + fewer, max(more, fewer)))
+class ScoreComparison(msgspec.Struct, frozen=True):
+    """The newest watch against the reference, and how often chance explains such a difference."""
+
+    detail: str
+    chance: float
 
 
 def _tail(count: int, at_least: int) -> float:
@@ -59,19 +75,29 @@ def _tail(count: int, at_least: int) -> float:
 
 
 def find_drift(
-    reference: Sequence[AnswerScore], scores: Sequence[AnswerScore], suspected: Sequence[Measure] = ()
-) -> tuple[list[Drift], list[Measure]]:
-    """What has changed since the reference, and what is suspected. `suspected` is what the watch before suspected."""
-    before, now = _by_case(reference), _by_case(scores)
+    reference: Sequence[AnswerScore], watches: Sequence[Sequence[AnswerScore]], suspected: Sequence[Measure] = ()
+) -> tuple[list[Drift], list[Measure], str]:
+    """What has changed since the reference, what is suspected, and the scores in words.
+
+    `watches` begins with the newest, which is judged. `suspected` is what the watch before suspected.
+    """
+    before, now = _by_case(reference), _by_case(watches[0])
     pairs = [(before[number], now[number]) for number in sorted(before.keys() & now.keys())]
+    scores = _compare_scores(before, [_by_case(one) for one in watches[: WINDOWS[-1]]])
     longer = _compare_ratio([(_tokens(old), _tokens(new)) for old, new in pairs])
     slower = _compare_ratio([(_first_ms(old), _first_ms(new)) for old, new in pairs], both_ways=False)
-    found = [_compare_scores([(old.score, new.score) for old, new in pairs])]
+    found, doubtful = list[Drift](), list[Measure]()
+    if scores.chance <= FALSE_ALARM:
+        found.append(Drift("score", scores.detail))
+    elif scores.chance <= SUSPICION:
+        doubtful.append("score")
     if longer:
         found.append(Drift("tokens", f"{longer} tokens"))
-    if slower and "latency" in suspected:
-        found.append(Drift("latency", f"{slower} ms to the first token"))
-    return [one for one in found if one], ["latency"] if slower else []
+    if slower:
+        doubtful.append("latency")
+        if "latency" in suspected:
+            found.append(Drift("latency", f"{slower} ms to the first token"))
+    return found, doubtful, scores.detail
 
 
 def changed_checks(
@@ -105,15 +131,51 @@ def _first_ms(answer: AnswerScore) -> float:
     return max(LATENCY_MS_MIN, answer.first_token_ms or 0.0)
 
 
-def _compare_scores(pairs: Sequence[tuple[float, float]]) -> Drift | None:
-    better = sum(now > before + EQUAL for before, now in pairs)
-    worse = sum(now < before - EQUAL for before, now in pairs)
-    chance = sign_test(worse, better)
-    if chance > FALSE_ALARM:
-        return None
-    means = mean([before for before, _ in pairs]), mean([now for _, now in pairs])
-    detail = f"{means[0]:.3f} -> {means[1]:.3f}; of {len(pairs)} cases {worse} are worse and {better} better"
-    return Drift("score", f"{detail}, by chance with a probability of {chance:.1g}")
+def _compare_scores(
+    reference: Mapping[int, AnswerScore], watches: Sequence[Mapping[int, AnswerScore]]
+) -> ScoreComparison:
+    """The chance is the smallest of the windows', times their number: it holds for all of them together.
+
+    A window only counts if the newest watch has changed in its direction: what was mended does not drift any more.
+    """
+    passes = [{number: _passes(one) for number, one in watch.items() if number in reference} for watch in watches]
+    newest = [(_passes(reference[number]), passed) for number, passed in passes[0].items()]
+    worse, better = (sum(then == one != now for then, now in newest) for one in (True, False))
+    windows = [count for count in WINDOWS if count <= len(watches)]
+    chances = list[tuple[float, int]]()
+    for count in windows:
+        cases = [
+            (_passes(one), later)
+            for number, one in reference.items()
+            if (later := [watch[number] for watch in passes[:count] if number in watch])
+        ]
+        change, chance = chance_of(cases)
+        if count == 1 or change * (better - worse) > 0:
+            chances.append((min(1.0, chance * len(windows)), count))
+    chance, count = min(chances)
+    before, now = (mean([float(pair[place]) for pair in newest]) if newest else 0.0 for place in (0, 1))
+    detail = f"{before:.3f} -> {now:.3f}; of {len(newest)} cases {worse} are worse and {better} better"
+    over = f" over the last {count} watches" if count > 1 else ""
+    return ScoreComparison(f"{detail}, by chance with a probability of {chance:.1g}{over}", chance)
+
+
+def chance_of(cases: Sequence[tuple[bool, Sequence[bool]]]) -> tuple[float, float]:
+    """How many more cases are passed than by the reference, and how often chance explains as much: two-sided.
+
+    A case is whether the reference passes it, and whether later watches do. If nothing has changed, the reference is
+    any of these answers: it passes with the share of them that pass.
+    """
+    ways = [1.0]  # the probability of each number of passes
+    for then, later in cases:
+        share = (then + sum(later)) / (1 + len(later))
+        ways = [here * (1 - share) + below * share for here, below in zip([*ways, 0.0], [0.0, *ways], strict=True)]
+    passed = sum(then for then, _ in cases)
+    change = math.fsum(mean(list(map(float, later))) - then for then, later in cases)
+    return change, min(1.0, 2 * math.fsum(ways[: passed + 1]), 2 * math.fsum(ways[passed:]))
+
+
+def _passes(answer: AnswerScore) -> bool:
+    return answer.score >= FULL_SCORE - EQUAL
 
 
 def _compare_ratio(pairs: Sequence[tuple[float, float]], *, both_ways: bool = True) -> str:

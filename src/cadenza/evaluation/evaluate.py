@@ -1,12 +1,12 @@
 """One evaluation, from its row in the store to the verdict: resumed where an earlier command was interrupted.
 
 The row and the scores of each case are written as soon as they are known, so Ctrl-C and kill -9 lose only the cases in
-flight. Answers are kept in memory only if a report is wanted. Both sides must answer a plain request before any case
-is asked: a wrong key would otherwise cost a whole run of faults.
+flight. Both sides must answer a plain request before any case is asked: a wrong key would otherwise cost a whole run of
+faults.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -15,15 +15,13 @@ from cadenza.core.codes import random_id
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
 from cadenza.core.tokens import Tokenizer
-from cadenza.evaluation.conformance import WireChecks, check_conformance, conformance_quote
+from cadenza.evaluation.conformance import check_conformance, conformance_quote
 from cadenza.evaluation.graders import Graders
-from cadenza.evaluation.runner import GradedAnswer, RunProgress, SuiteRun, run_suite
-from cadenza.evaluation.verdict import ConformanceCheck, Verdict, reach_verdict
+from cadenza.evaluation.runner import RunProgress, SuiteRun, run_suite
+from cadenza.evaluation.verdict import Verdict, WireChecks, reach_verdict
 from cadenza.store.store import Store, StoreRefused
 from cadenza.store.tables import verdicts
 from cadenza.store.tables.verdicts import SIDES, AnswerScore, EvaluationRecord, Side
-
-Conformance = tuple[tuple[ConformanceCheck, ...], tuple[ConformanceCheck, ...]]
 
 
 class EvaluationOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,16 +32,13 @@ class EvaluationOrder(msgspec.Struct, frozen=True, kw_only=True):
     run: SuiteRun
     actor: str
     restart: bool = False
-    keeps_answers: bool = False
 
 
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
-    """How an evaluation ended. `answers` has those of this command, if they were kept."""
+    """How an evaluation ended."""
 
     record: EvaluationRecord
     verdict: Verdict
-    scores: Sequence[AnswerScore]
-    answers: Sequence[GradedAnswer]
     is_out_of_budget: bool
 
 
@@ -56,22 +51,16 @@ class EvaluationEvents(msgspec.Struct, frozen=True):
 
 
 async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, events: EvaluationEvents) -> Evaluated:
-    """Ask, grade and judge. ControlError if a side does not answer, or if the budget is too small to begin."""
+    """Ask, grade and compare. ControlError if a side does not answer, or if the budget is too small to begin."""
     run = order.run
-    await graders.prepare(run.suite)
-    if not run.asked:
-        raise ControlError("Every case of the suite needs a judge: name a class with --judge.")
     record, recorded = await _begin(store, order, events.now_ms())
     events.began(record, len(recorded) // len(SIDES))
-    conformance, checked_nano = await _check_sides(order)
-    answers, scores = list[GradedAnswer](), list(recorded)
+    wires, checked_nano = await _check_sides(order)
+    scores = list(recorded)
 
-    async def keep(graded: list[GradedAnswer], progress: RunProgress) -> None:
-        new = [one.score for one in graded]
+    async def keep(new: list[AnswerScore], progress: RunProgress) -> None:
         await _write_scores(store, record.id, new, progress.spent_nano)
         scores.extend(new)
-        if order.keeps_answers:
-            answers.extend(graded)
         events.progressed(progress)
 
     other_nano = max(record.spent_nano - sum(run.counted_cost(one) for one in recorded), 0)
@@ -80,15 +69,12 @@ async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, event
         run.facts,
         scores,
         run.runs,
-        skipped=len(run.suite.cases) - len(run.asked),
-        conformance=conformance,
+        wires=wires,
         spent_nano=progress.spent_nano,
     )
     ended = end_record(record, verdict, events.now_ms())
     await store.transact(lambda tx: verdicts.end(tx, ended))
-    return Evaluated(
-        record=ended, verdict=verdict, scores=scores, answers=answers, is_out_of_budget=progress.is_out_of_budget
-    )
+    return Evaluated(record=ended, verdict=verdict, is_out_of_budget=progress.is_out_of_budget)
 
 
 def new_record(
@@ -137,7 +123,7 @@ async def _write_scores(store: Store, id_: str, scores: list[AnswerScore], spent
         ) from None
 
 
-async def _check_sides(order: EvaluationOrder) -> tuple[Conformance, int]:
+async def _check_sides(order: EvaluationOrder) -> tuple[tuple[WireChecks, WireChecks], int]:
     """The checks of both sides, of one route only once, and what they cost. ControlError if a side does not answer."""
     run, tokenizer = order.run, Tokenizer()
     if sum(conformance_quote(run.sides[side].counted) for side in SIDES) > run.budget_nano:
@@ -150,7 +136,7 @@ async def _check_sides(order: EvaluationOrder) -> tuple[Conformance, int]:
 
     if first["incumbent"] == first["candidate"]:
         both = await check("candidate")
-        found = (WireChecks(both.checks, 0), both)
+        found = (WireChecks(both.checks), both)
     else:
         found = await asyncio.gather(check("incumbent"), check("candidate"))
     for side, wire in zip(SIDES, found, strict=True):
@@ -160,4 +146,4 @@ async def _check_sides(order: EvaluationOrder) -> tuple[Conformance, int]:
                 "'cadenza doctor --deep' says why, if it is a route of the config."
             )
     costs = [conformance_quote(run.sides[side].counted, one.requests) for side, one in zip(SIDES, found, strict=True)]
-    return (found[0].checks, found[1].checks), sum(costs)
+    return found, sum(costs)

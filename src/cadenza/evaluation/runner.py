@@ -14,22 +14,20 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.content import Content
 from cadenza.core.errors import ControlError
+from cadenza.core.faults import FaultKind
 from cadenza.core.money import Price
 from cadenza.core.records import Route, Usage
 from cadenza.core.tokens import estimate_tokens
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
-from cadenza.evaluation.graders import Grade, GradedReply, Graders, ReplyCall, grade, grade_pair
+from cadenza.evaluation.graders import GradedReply, Graders, ReplyCall, grade
 from cadenza.evaluation.suite import Case, Suite
-from cadenza.evaluation.verdict import FULL_SCORE, JUDGED_EQUAL, CaseFacts
+from cadenza.evaluation.verdict import FULL_SCORE, CaseFacts
 from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables.verdicts import AnswerScore, Side
-from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece, Upstream
+from cadenza.upstreams.base import Ask, Collector, Fault, Piece, Upstream
 
 ANSWER_TOKENS_MAX = 4096  # of a case that sets no limit: what an answer may cost must be bounded
-JUDGE_TOKENS_MAX = 1024
-JUDGE_ASKS_MAX = 4  # of one case: both orders, each asked again once
 TEMPERATURE = 0.0  # of a case that sets none: the comparison is of models, not of luck
 BUSY_TRIES = 5
 BUSY_WAIT_S = 1.0  # doubled each time, unless the upstream says how long
@@ -57,7 +55,7 @@ class AskedSide(msgspec.Struct, frozen=True):
 
 
 class SuiteRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. One side or two; a judge only compares two."""
+    """What to run. One side or two."""
 
     suite: Suite
     character: str
@@ -66,13 +64,6 @@ class SuiteRun(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 1
     concurrency: int = 4
     budget_nano: int
-    judge: AskedSide | None = None
-
-    @property
-    def asked(self) -> list[tuple[int, Case]]:
-        """The cases that can be graded, with their numbers: a rubric needs two sides and a judge."""
-        can_judge = self.judge is not None and len(self.sides) > 1
-        return [(number, case) for number, case in enumerate(self.suite.cases, 1) if can_judge or not case.rubric]
 
     def counted_cost(self, score: AnswerScore) -> int:
         """The cost of an answer as the budget counts it: by the price of the class if the cost is not known."""
@@ -83,21 +74,11 @@ class SuiteRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def facts(self) -> list[CaseFacts]:
-        return [
-            CaseFacts(number, case.tags, JUDGED_EQUAL if case.rubric else FULL_SCORE) for number, case in self.asked
-        ]
-
-
-class GradedAnswer(Content, msgspec.Struct, frozen=True):
-    """One answer with its content, which is never stored."""
-
-    score: AnswerScore
-    reply: GradedReply
-    reason: str
+        return [CaseFacts(number, case.tags) for number, case in enumerate(self.suite.cases, 1)]
 
 
 class RunProgress(msgspec.Struct):
-    """How far a run is. What judge and conformance cost is part of `spent_nano`."""
+    """How far a run is. What the checks of wire conformance cost is part of `spent_nano`."""
 
     total: int  # pairs of case and run
     done: int = 0
@@ -105,7 +86,7 @@ class RunProgress(msgspec.Struct):
     is_out_of_budget: bool = False
 
 
-Record = Callable[[list[GradedAnswer], RunProgress], Awaitable[None]]
+Record = Callable[[list[AnswerScore], RunProgress], Awaitable[None]]
 
 
 class _Answer(Collector):
@@ -147,7 +128,7 @@ class _Answer(Collector):
 async def run_suite(
     run: SuiteRun, graders: Graders, record: Record, recorded: Sequence[AnswerScore] = (), other_nano: int = 0
 ) -> RunProgress:
-    """Ask what is not recorded yet, and hand each graded pair to `record`.
+    """Ask what is not recorded yet, and hand the scores of each pair to `record`.
 
     `other_nano` was spent before on other things than answers. The run ended early if `is_out_of_budget`.
     """
@@ -156,7 +137,9 @@ async def run_suite(
     for one in recorded:
         by_pair.setdefault((one.case_number, one.run), set()).add(one.side)
     done = {pair for pair, found in by_pair.items() if found >= sides}
-    pairs = [(place, number, case) for place in range(1, run.runs + 1) for number, case in run.asked]
+    pairs = [
+        (place, number, case) for place in range(1, run.runs + 1) for number, case in enumerate(run.suite.cases, 1)
+    ]
     waiting = [pair for pair in pairs if (pair[1], pair[0]) not in done]
     spent_nano = sum(run.counted_cost(one) for one in recorded) + other_nano
     progress = RunProgress(len(pairs), len(pairs) - len(waiting), spent_nano)
@@ -206,44 +189,26 @@ class _Runner:
             async with asyncio.TaskGroup() as group:
                 asked = {side: group.create_task(self._ask_side(side, case, number, place)) for side in order}
             answers = [asked[side].result() for side in sides]
-            replies = [answer.reply for answer in answers]
-            grades = await self._grade(case, replies, [bool(answer.fault) for answer in answers])
-            graded = [
-                GradedAnswer(self._score(side, answer, found, case, number, place), reply, found.reason)
-                for side, answer, reply, found in zip(sides, answers, replies, grades, strict=True)
+            scores = [
+                self._score(side, answer, await self._passes(case, answer), case, number, place)
+                for side, answer in zip(sides, answers, strict=True)
             ]
-            self._progress.spent_nano += sum(self._run.counted_cost(one.score) for one in graded)
+            self._progress.spent_nano += sum(map(self._run.counted_cost, scores))
             self._progress.done += 1
-            await self._record(graded, self._progress)
+            await self._record(scores, self._progress)
         finally:
             self._places.release()
             async with self._ended:
                 self._set_aside_nano -= quote_nano
                 self._ended.notify_all()
 
-    async def _grade(self, case: Case, replies: Sequence[GradedReply], failed: Sequence[bool]) -> list[Grade]:
-        """A side that failed has 0. A judge is asked only if both sides have answered."""
-        if len(replies) == 2 and not any(failed):
-            return [*await grade_pair(case, (replies[0], replies[1]), self._graders, self._ask_judge)]
-        if case.rubric:
-            return [Grade(0.0 if bad else FULL_SCORE) for bad in failed]
-        return [
-            Grade(0.0) if bad else await grade(case, reply, self._graders)
-            for reply, bad in zip(replies, failed, strict=True)
-        ]
+    async def _passes(self, case: Case, answer: _Answer) -> bool:
+        return not answer.fault and await grade(case, answer.reply, self._graders)
 
     async def _ask_side(self, side: Side, case: Case, number: int, place: int) -> _Answer:
         asked = self._run.sides[side]
         route = _pick(asked.routes, f"{number} {place}")
         return await self._ask(route, compose_ask(case, self._run.character, route))
-
-    async def _ask_judge(self, messages: Messages) -> str:
-        judge = self._run.judge
-        assert judge, "cases with a rubric are left out without a judge"
-        ask = Ask([_raw(one) for one in messages], {"temperature": _raw(0)}, JUDGE_TOKENS_MAX, stream=True)
-        answer = await self._ask(judge.routes[0], ask)
-        self._progress.spent_nano += judge.counted.charge(_usage(answer, _prompt_tokens(messages)))
-        return answer.text
 
     async def _ask(self, route: Route, ask: Ask) -> _Answer:
         wait_s = BUSY_WAIT_S
@@ -265,7 +230,7 @@ class _Runner:
             break
         return answer
 
-    def _score(self, side: Side, answer: _Answer, found: Grade, case: Case, number: int, place: int) -> AnswerScore:
+    def _score(self, side: Side, answer: _Answer, passes: bool, case: Case, number: int, place: int) -> AnswerScore:
         cost = self._run.sides[side].cost
         usage = _usage(answer, _prompt_tokens(case.messages) + estimate_tokens(self._run.character))
         first_ms = None if answer.first_s is None else (answer.first_s - answer.started_s) * 1000
@@ -273,7 +238,7 @@ class _Runner:
             case_number=number,
             run=place,
             side=side,
-            score=min(max(found.score, 0.0), FULL_SCORE),
+            score=FULL_SCORE if passes else 0.0,
             cost_nano=None if cost is None else cost.charge(usage),
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -286,11 +251,7 @@ class _Runner:
         """The most that this case can cost in one run."""
         prompt = _prompt_tokens(case.messages, case.tools, case.response_format) + estimate_tokens(self._run.character)
         output = case.max_tokens or ANSWER_TOKENS_MAX
-        quote_nano = sum(side.counted.quote(prompt, output) for side in self._run.sides.values())
-        if case.rubric and self._run.judge:
-            asked = prompt + 2 * output + JUDGE_TOKENS_MAX  # with the rubric and the judge's own instructions
-            quote_nano += JUDGE_ASKS_MAX * self._run.judge.counted.quote(asked, JUDGE_TOKENS_MAX)
-        return quote_nano
+        return sum(side.counted.quote(prompt, output) for side in self._run.sides.values())
 
 
 def compose_ask(case: Case, character: str, route: Route) -> Ask:

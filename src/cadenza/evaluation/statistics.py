@@ -1,20 +1,24 @@
 """Statistics of a paired comparison: is the candidate better, worse, about equal, or is it not known yet? Pure.
 
 The unit is the case: runs of one case are not independent, so they are averaged first. The interval of the mean
-difference is a percentile bootstrap over cases, widened for few cases as in a t-interval. It is seeded: the same scores
-always give the same verdict.
+difference is a percentile bootstrap over cases, widened for few cases as in a t-interval. Intervals of several tags are
+widened by their number (Bonferroni); with ten cases they are still too narrow.
+It is seeded: the same scores always give the same verdict.
 """
 
 import math
 from collections.abc import Sequence
 from random import Random
+from statistics import NormalDist
 from typing import Literal
 
 import msgspec
 
 RESAMPLES = 10_000
 SEED = 23
-Z_CONFIDENCE = 1.959964  # two-sided, 95 %
+UNCERTAINTY = 0.05  # of an interval, two-sided
+TAGS_UNCERTAINTY = 0.01  # of the intervals of all tags together
+Z_CONFIDENCE = NormalDist().inv_cdf(1 - UNCERTAINTY / 2)
 Z_POWER = 0.841621  # 80 %
 TIE_MARGIN = 0.02  # differences of the mean score below it do not matter
 # If no side is better, n cases that differ all favour the same side with a probability of 2 / 2**n: below 5 % from six.
@@ -24,7 +28,7 @@ Decision = Literal["better", "worse", "tie", "undecided"]
 
 
 class Interval(msgspec.Struct, frozen=True, array_like=True):
-    """A confidence interval of 95 %."""
+    """A confidence interval of a mean: of 95 %, or wider if it is one of several."""
 
     low: float
     high: float
@@ -49,23 +53,25 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-def bootstrap_interval(differences: Sequence[float], resamples: int = RESAMPLES, seed: int = SEED) -> Interval:
+def bootstrap_interval(
+    differences: Sequence[float], resamples: int = RESAMPLES, seed: int = SEED, uncertainty: float = UNCERTAINTY
+) -> Interval:
     """The interval of the mean of these differences, one of each case."""
     count, first = len(differences), differences[0]
     if all(one == first for one in differences):
         return Interval(first, first)
     pick = Random(seed).choices  # noqa: S311 no secret
     means = sorted(math.fsum(pick(differences, k=count)) / count for _ in range(resamples))
-    tail = _tail_share(count)
+    tail = _tail_share(count, uncertainty)
     low, high = percentile(means, tail), percentile(means, 1 - tail)
     assert low is not None
     assert high is not None
     return Interval(low, high)
 
 
-def decide(differences: Sequence[float], interval: Interval) -> Decision:
-    """What the differences (candidate minus incumbent) of the cases show."""
-    can_differ = sum(one != 0 for one in differences) >= DIFFERING_CASES_MIN
+def decide(differing: int, interval: Interval) -> Decision:
+    """What the differences (candidate minus incumbent) of the cases show; `differing` of them are not 0."""
+    can_differ = differing >= DIFFERING_CASES_MIN
     if interval.low > 0 and can_differ:
         return "better"
     if interval.high < 0 and can_differ:
@@ -89,12 +95,12 @@ def cases_needed(differences: Sequence[float]) -> int:
     return max(by_spread, by_sign, count + 1)
 
 
-def _tail_share(count: int) -> float:
+def _tail_share(count: int, uncertainty: float) -> float:
     """The share of resamples outside of each end of the interval: fewer for few cases, whose spread seems too small.
 
     Percentile intervals are too narrow by the factor sqrt((n - 1) / n), and use the normal quantile instead of t's.
     """
     freedom = max(count - 1, 1)
-    z = Z_CONFIDENCE
+    z = NormalDist().inv_cdf(1 - uncertainty / 2)
     t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
     return math.erfc(t * math.sqrt(count / freedom) / math.sqrt(2)) / 2

@@ -112,29 +112,7 @@ class Refusal(GraderSpec, frozen=True, tag="refusal"):
     expected: bool
 
 
-class CodeCheck(Content, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A call of the answer's function, and the value that it must return, or the exception that it must raise."""
-
-    args: tuple[Any, ...] = ()
-    equals: Any = msgspec.UNSET
-    raises: str | None = None
-
-
-class RunsCode(GraderSpec, frozen=True, tag="code"):
-    """The Python code of the answer is run in a sandbox. Its function passes all checks, or it prints a text."""
-
-    function: str = ""
-    checks: tuple[CodeCheck, ...] = ()
-    prints: str | None = None
-
-
-class Rubric(GraderSpec, frozen=True, tag="rubric"):
-    """A third model compares the answers of both sides by this text."""
-
-    text: str
-
-
-Grader = Exact | Contains | MustNotContain | Pattern | NumberIs | JsonIs | CallsTools | Refusal | RunsCode | Rubric
+Grader = Exact | Contains | MustNotContain | Pattern | NumberIs | JsonIs | CallsTools | Refusal
 KINDS: dict[str, type[GraderSpec]] = {str(one.__struct_config__.tag): one for one in get_args(Grader)}
 
 
@@ -153,10 +131,6 @@ class Case(Content, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     temperature: float | None = None
     haystack: Haystack | None = None  # has been put into the messages once the suite is loaded
     is_cheap: bool = False  # the watch asks it
-
-    @property
-    def rubric(self) -> Rubric | None:
-        return next((grader for grader in self.graders if isinstance(grader, Rubric)), None)
 
 
 class Suite(msgspec.Struct, frozen=True):
@@ -302,8 +276,6 @@ def _check_case(case: Case) -> None:
         raise Mistake("the last message is not of the user or a tool; there is nothing to answer")
     if case.max_tokens is not None and case.max_tokens < 1:
         raise Mistake("`max_tokens` is at least 1")
-    if case.is_cheap and case.rubric:
-        raise Mistake("a cheap case is asked of one model alone, and a rubric compares two; drop one of them")
     for place, tool in enumerate(case.tools or ()):
         if not isinstance(tool.get("function"), dict) or not isinstance(tool["function"].get("name"), str):
             raise Mistake(f'tools[{place}]: write {{"type": "function", "function": {{"name": …}}}}')
@@ -354,10 +326,6 @@ def check_grader(grader: Grader, case: Case) -> None:
             check_schema(grader.schema)
         case CallsTools():
             _check_calls(grader, case)
-        case RunsCode():
-            _check_code(grader)
-        case Rubric() if not grader.text.strip():
-            raise Mistake("a rubric needs a `text` that says which answer is better")
         case _:
             pass
 
@@ -380,16 +348,6 @@ def _check_calls(grader: CallsTools, case: Case) -> None:
             check_schema(call.arguments)
         elif call.match == "subset" and not isinstance(call.arguments, dict):
             raise Mistake(f"the expected call of {call.name!r} matches a subset, so its `arguments` is an object")
-
-
-def _check_code(grader: RunsCode) -> None:
-    if bool(grader.function) != bool(grader.checks) or bool(grader.checks) == (grader.prints is not None):
-        raise Mistake("a code grader has `function` and `checks`, or `prints`")
-    if grader.function and not grader.function.isidentifier():
-        raise Mistake(f"{grader.function!r} is not the name of a Python function")
-    for check in grader.checks:
-        if (check.equals is msgspec.UNSET) == (check.raises is None):
-            raise Mistake("a check of code has `equals` or `raises`")
 
 
 def check_schema(schema: object) -> None:

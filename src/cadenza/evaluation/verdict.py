@@ -1,7 +1,7 @@
 """The verdict: what a comparison of two sides showed, as numbers. It is stored as JSON, and has no content.
 
-A case counts once, with the mean score of its runs. It is passed if every run has the full score; a case that a judge
-compared is passed if no run was judged worse than the other side. Only runs that both sides have answered count.
+A case counts once, with the mean score of its runs. It is passed if every run has the full score. Only runs that
+both sides have answered count.
 """
 
 import math
@@ -12,6 +12,8 @@ import msgspec
 
 from cadenza.core.money import format_dollars
 from cadenza.evaluation.statistics import (
+    DIFFERING_CASES_MIN,
+    TAGS_UNCERTAINTY,
     TIE_MARGIN,
     Decision,
     Interval,
@@ -25,10 +27,10 @@ from cadenza.store.tables.verdicts import SIDES, AnswerScore, Side
 
 EQUAL = 1e-9  # scores this close are equal: they are sums of floats
 FULL_SCORE = 1.0
-JUDGED_EQUAL = 0.5
 NANO_STEP = 10_000
 
 CheckState = Literal["ok", "warning", "fault"]
+CHECK_STATES: tuple[CheckState, ...] = ("ok", "warning", "fault")  # from good to bad
 
 
 class ConformanceCheck(msgspec.Struct, frozen=True):
@@ -36,6 +38,17 @@ class ConformanceCheck(msgspec.Struct, frozen=True):
 
     name: str
     state: CheckState
+
+
+class WireChecks(msgspec.Struct, frozen=True):
+    """What the checks of a side found, and how many requests they took. `repeated` counts those that failed first."""
+
+    checks: tuple[ConformanceCheck, ...] = ()
+    requests: int = 0
+    repeated: int = 0
+
+
+NOT_TRIED = WireChecks()
 
 
 class SideSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +64,7 @@ class SideSummary(msgspec.Struct, frozen=True, kw_only=True):
     whole_p50_ms: float | None
     whole_p95_ms: float | None
     conformance: tuple[ConformanceCheck, ...] = ()
+    repeated: int = 0  # requests of the checks that failed at first
 
 
 class TagSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,18 +77,22 @@ class TagSummary(msgspec.Struct, frozen=True, kw_only=True):
     ties: int
     incumbent: float  # scores
     candidate: float
-    interval: Interval  # of the difference, candidate minus incumbent
+    interval: Interval  # of the difference, candidate minus incumbent, widened by the number of tags
     incumbent_passes: int
     candidate_passes: int
+    only_incumbent_passes: int  # cases
+
+    @property
+    def is_worse(self) -> bool:
+        return decide(self.wins + self.losses, self.interval) == "worse"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found. `skipped` cases were not asked, because they need a judge and none was given."""
+    """What was found."""
 
     decision: Decision
     cases: int
     runs: int
-    skipped: int
     wins: int  # cases in which the candidate has the higher score
     losses: int
     ties: int
@@ -100,6 +118,19 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         before, after = self.incumbent.whole_p95_ms, self.candidate.whole_p95_ms
         return None if before is None or after is None else _ratio(before, after)
 
+    @property
+    def why_undecided(self) -> str:
+        """A sentence; empty if it is decided."""
+        low, high, differing = self.interval.low, self.interval.high, self.wins + self.losses
+        if self.decision != "undecided":
+            return ""
+        if low > 0 or high < 0:
+            return f"Only {differing} of the cases differ, and fewer than {DIFFERING_CASES_MIN} may be chance."
+        if low < 0 < high:
+            return "The interval reaches below 0 and above 0: either side may be better."
+        beyond, what = (f"more than {TIE_MARGIN}", "win") if high > 0 else (f"less than -{TIE_MARGIN}", "loss")
+        return f"The interval reaches from 0 to {beyond}: a tie is possible, and so is a {what}."
+
     def side(self, side: Side) -> SideSummary:
         return self.incumbent if side == "incumbent" else self.candidate
 
@@ -111,11 +142,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseFacts(msgspec.Struct, frozen=True):
-    """What a verdict needs to know of a case: its number in the suite, its tags, and the score that passes it."""
+    """What a verdict needs to know of a case: its number in the suite and its tags."""
 
     number: int
     tags: tuple[str, ...]
-    pass_score: float = FULL_SCORE
 
 
 class CaseResult(msgspec.Struct, frozen=True):
@@ -157,7 +187,7 @@ def describe_decision(verdict: Verdict, candidate: str) -> str:
             said = f"A tie: the scores differ by less than {TIE_MARGIN} (95% interval {span})"
         case "undecided":
             said = f"Undecided: the scores differ by {verdict.difference:+.3f} (95% interval {span})"
-            needed = f" About {verdict.cases_needed} cases like these would decide."
+            needed = f" {verdict.why_undecided} About {verdict.cases_needed} cases like these would decide."
     partial = "" if verdict.is_complete else " The evaluation was stopped early, so this is a part of the suite."
     return f"{said}, with {counts}.{needed}{partial}"
 
@@ -167,8 +197,7 @@ def reach_verdict(
     scores: Sequence[AnswerScore],
     runs: int,
     *,
-    skipped: int = 0,
-    conformance: tuple[tuple[ConformanceCheck, ...], tuple[ConformanceCheck, ...]] = ((), ()),
+    wires: tuple[WireChecks, WireChecks] = (NOT_TRIED, NOT_TRIED),
     spent_nano: int | None = None,
 ) -> Verdict:
     """The verdict on these answers. ValueError if there is not one case that both sides have answered.
@@ -181,24 +210,23 @@ def reach_verdict(
         raise ValueError("no case was answered by both sides, so there is nothing to compare")
     differences = [one.difference for one in results]
     interval = bootstrap_interval(differences)
-    decision = decide(differences, interval)
-    known = [one.cost_nano for one in scores if one.cost_nano is not None]
     wins, losses = sum(one > 0 for one in differences), sum(one < 0 for one in differences)
+    decision = decide(wins + losses, interval)
+    known = [one.cost_nano for one in scores if one.cost_nano is not None]
     tags = sorted({tag for one in results for tag in one.facts.tags})
     return Verdict(
         decision=decision,
         cases=len(results),
         runs=runs,
-        skipped=skipped,
         wins=wins,
         losses=losses,
         ties=len(results) - wins - losses,
         difference=mean(differences),
         interval=interval,
         cases_needed=cases_needed(differences) if decision == "undecided" else None,
-        incumbent=_summarize(results, paired, "incumbent", conformance[0]),
-        candidate=_summarize(results, paired, "candidate", conformance[1]),
-        by_tag=tuple(_summarize_tag(tag, results) for tag in tags),
+        incumbent=_summarize(results, paired, "incumbent", wires[0]),
+        candidate=_summarize(results, paired, "candidate", wires[1]),
+        by_tag=tuple(_summarize_tag(tag, results, len(tags)) for tag in tags),
         spent_nano=sum(known) if spent_nano is None else spent_nano,
         is_cost_known=len(known) == len(scores),
         is_complete=len(paired) == len(cases) * runs * len(SIDES),
@@ -221,7 +249,7 @@ def compare_cases(cases: Sequence[CaseFacts], paired: Sequence[AnswerScore]) -> 
     for facts in cases:
         before, after = (by_case.get((facts.number, side)) for side in SIDES)
         if before and after:
-            enough = facts.pass_score - EQUAL
+            enough = FULL_SCORE - EQUAL
             results.append(
                 CaseResult(facts, mean(before), mean(after), min(before) >= enough, min(after) >= enough),
             )
@@ -235,11 +263,11 @@ def summarize_side(
 ) -> SideSummary:
     """The summary of one side that was asked alone."""
     mirrored = [msgspec.structs.replace(one, side=side) for one in scores for side in SIDES]
-    return _summarize(compare_cases(cases, mirrored), scores, scores[0].side, conformance)
+    return _summarize(compare_cases(cases, mirrored), scores, scores[0].side, WireChecks(conformance))
 
 
 def _summarize(
-    results: Sequence[CaseResult], scores: Sequence[AnswerScore], side: Side, conformance: tuple[ConformanceCheck, ...]
+    results: Sequence[CaseResult], scores: Sequence[AnswerScore], side: Side, wire: WireChecks
 ) -> SideSummary:
     own = [one for one in scores if one.side == side]
     costs = [one.cost_nano for one in own if one.cost_nano is not None]
@@ -257,11 +285,12 @@ def _summarize(
         first_p95_ms=percentile(firsts, 0.95),
         whole_p50_ms=percentile(wholes, 0.5),
         whole_p95_ms=percentile(wholes, 0.95),
-        conformance=conformance,
+        conformance=wire.checks,
+        repeated=wire.repeated,
     )
 
 
-def _summarize_tag(tag: str, results: Sequence[CaseResult]) -> TagSummary:
+def _summarize_tag(tag: str, results: Sequence[CaseResult], tags: int) -> TagSummary:
     own = [one for one in results if tag in one.facts.tags]
     differences = [one.difference for one in own]
     wins, losses = sum(one > 0 for one in differences), sum(one < 0 for one in differences)
@@ -273,9 +302,10 @@ def _summarize_tag(tag: str, results: Sequence[CaseResult]) -> TagSummary:
         ties=len(own) - wins - losses,
         incumbent=mean([one.incumbent for one in own]),
         candidate=mean([one.candidate for one in own]),
-        interval=bootstrap_interval(differences),
+        interval=bootstrap_interval(differences, uncertainty=TAGS_UNCERTAINTY / tags),
         incumbent_passes=sum(one.incumbent_passes for one in own),
         candidate_passes=sum(one.candidate_passes for one in own),
+        only_incumbent_passes=sum(one.incumbent_passes and not one.candidate_passes for one in own),
     )
 
 

@@ -8,16 +8,16 @@ Stance on failure: nothing here disturbs the service. What could not be done is 
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from cadenza import clock
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
-from cadenza.evaluation.drift import MEASURES, WatchResult, changed_checks, conformance_drift, find_drift
+from cadenza.evaluation.drift import MEASURES, WINDOWS, WatchResult, changed_checks, conformance_drift, find_drift
 from cadenza.evaluation.runner import AskedSide
 from cadenza.evaluation.suite import Suite, SuiteError, load_suite
 from cadenza.evaluation.verdict import CaseFacts, ConformanceCheck, summarize_side
@@ -66,7 +66,7 @@ class WatchedModel(Protocol):
     """The model behind a version, as a watch asks it."""
 
     async def answer(self, watched: WatchedClass, suite: Suite, /) -> WatchAnswers:
-        """Its answers to a suite. ControlError if they cannot be graded here."""
+        """Its answers to a suite."""
 
     async def check_wire(self, watched: WatchedClass, left_nano: int, /) -> tuple[tuple[ConformanceCheck, ...], int]:
         """The checks of its wire, and what they cost at most; none if that may be more than is left of the budget."""
@@ -106,7 +106,7 @@ class Watches:
 
     async def _look(self, watched: WatchedClass) -> None:
         assert watched.every_s is not None
-        now_ms = _now_ms()
+        now_ms = clock.now_ms()
         due_ms = now_ms - round(watched.every_s * 1000)
         last_ms = await watches.watched_at(self._store, watched.class_id)
         if last_ms is not None and last_ms > due_ms:
@@ -130,7 +130,7 @@ class Watches:
         ControlError if the suite cannot be used.
         """
         suite = await _cheap_suite(watched.suite)
-        class_id, number, now_ms = watched.class_id, watched.version.number, _now_ms()
+        class_id, number, now_ms = watched.class_id, watched.version.number, clock.now_ms()
         reference = await watches.last_reference(self._store, class_id, number, suite.digest)
         is_reference = as_reference or reference is None
         record = EvaluationRecord(
@@ -157,21 +157,22 @@ class Watches:
     async def _run(
         self, watched: WatchedClass, suite: Suite, record: EvaluationRecord, reference: EvaluationRecord | None
     ) -> WatchDone:
-        before = await watches.last_finished(self._store, watched.class_id, watched.version.number)
+        before = await watches.list_finished(self._store, watched.class_id, watched.version.number, WINDOWS[-1])
+        last = before[0] if before else None
         try:
             async with asyncio.timeout(watched.limit_s):
                 answers = await self._model.answer(watched, suite)
                 if reason := _why_not_comparable(answers, suite):
                     return await self._stop(record, suite, answers.spent_nano, reason)
-                result, checked_nano = await self._compare(
-                    watched, suite, answers, reference, _read_result(before, record)
-                )
+                result, checked_nano = await self._compare(watched, suite, answers, reference, before)
         except TimeoutError:
             return await self._stop(record, suite, 0, f"it took longer than {watched.limit_s:.0f} seconds")
         spent_nano = answers.spent_nano + checked_nano
-        ended = await self._end(record, "finished", spent_nano, result, answers.scores, _read_result(before))
+        ended = await self._end(record, "finished", spent_nano, result, answers.scores, _read_result(last))
         facts = {"class_id": record.class_id, "version": record.incumbent, "watch": record.id}
         self._log.info("a watch ended", **facts, score=round(result.summary.score, 4), spent_nano=ended.spent_nano)
+        if "score" in result.suspected:
+            self._log.warning("a model may drift", **facts, measure="score", detail=result.comparison)
         for one in result.drifts:
             self._log.warning("a model drifts", **facts, measure=one.measure, detail=one.detail)
         return WatchDone(ended, len(suite.cases), result)
@@ -186,9 +187,12 @@ class Watches:
         suite: Suite,
         answers: WatchAnswers,
         reference: EvaluationRecord | None,
-        before: WatchResult | None,
+        before: Sequence[EvaluationRecord],
     ) -> tuple[WatchResult, int]:
-        """The result of a watch, and what its checks of the wire cost. Without a reference, it is one itself."""
+        """The result of a watch, and what its checks of the wire cost. Without a reference, it is one itself.
+
+        Of the watches `before` it, newest first, those with the same reference are compared together with it.
+        """
         facts = [CaseFacts(one, ()) for one in range(1, len(suite.cases) + 1)]
         left_nano = watched.budget_nano - answers.spent_nano
         checks, cost_nano = await self._model.check_wire(watched, left_nano)
@@ -196,14 +200,21 @@ class Watches:
         if reference is None or (then := _read_result(reference)) is None:
             return WatchResult(summary=summary), cost_nano
         old = await verdicts.list_scores(self._store, reference.id)
-        drifts, suspected = find_drift(old, answers.scores, before.suspected if before else ())
+        pooled = [one for one in before if (found := _read_result(one)) and found.reference_id == reference.id]
+        earlier = [await verdicts.list_scores(self._store, one.id) for one in pooled]
+        last = _read_result(pooled[0]) if pooled else None
+        drifts, suspected, comparison = find_drift(old, [answers.scores, *earlier], last.suspected if last else ())
         if changed_checks(then.summary.conformance, checks):
             again, more_nano = await self._model.check_wire(watched, left_nano - cost_nano)
             cost_nano += more_nano
-            if found := conformance_drift(changed_checks(then.summary.conformance, checks, again)):
-                drifts.append(found)
+            if changed := conformance_drift(changed_checks(then.summary.conformance, checks, again)):
+                drifts.append(changed)
         result = WatchResult(
-            summary=summary, reference_id=reference.id, drifts=tuple(drifts), suspected=tuple(suspected)
+            summary=summary,
+            reference_id=reference.id,
+            drifts=tuple(drifts),
+            suspected=tuple(suspected),
+            comparison=comparison,
         )
         return result, cost_nano
 
@@ -218,7 +229,9 @@ class Watches:
     ) -> EvaluationRecord:
         """Write how a watch ended, and an audit event for each measure that had not drifted in the watch before."""
         text = msgspec.json.encode(result).decode() if result else None
-        ended = msgspec.structs.replace(record, state=state, ended_at=_now_ms(), spent_nano=spent_nano, result=text)
+        ended = msgspec.structs.replace(
+            record, state=state, ended_at=clock.now_ms(), spent_nano=spent_nano, result=text
+        )
         known = {one.measure for one in before.drifts} if before else set()
         new = [one for one in result.drifts if one.measure not in known] if result else []
 
@@ -227,7 +240,7 @@ class Watches:
             verdicts.end(tx, ended)
             for one in new:
                 detail = f"{one.measure}: {one.detail}"
-                event = AuditEvent(_now_ms(), record.actor, "class.drift", subject=record.class_id, detail=detail)
+                event = AuditEvent(clock.now_ms(), record.actor, "class.drift", subject=record.class_id, detail=detail)
                 audit_events.add(tx, event)
 
         await self._store.transact(write)
@@ -238,8 +251,9 @@ class Watches:
         if self._metrics is None:
             return
         results = {
-            one.class_id: _read_result(await watches.last_finished(self._store, one.class_id, one.version.number))
+            one.class_id: _read_result(found[0]) if found else None
             for one in watched
+            for found in [await watches.list_finished(self._store, one.class_id, one.version.number, 1)]
         }
         self._metrics.watch_score.clear()
         self._metrics.watch_drift.clear()
@@ -262,9 +276,7 @@ async def _cheap_suite(path: Path | None) -> Suite:
         suite = await asyncio.to_thread(load_suite, path)
     except SuiteError as error:
         count = len(error.mistakes)
-        raise ControlError(
-            f"The suite {path} has mistakes: {count}. Run 'cadenza classes suite check {path}'."
-        ) from None
+        raise ControlError(f"The suite {path} has mistakes: {count}. Run 'cadenza class suite check {path}'.") from None
     cheap = tuple(case for case in suite.cases if case.is_cheap)
     if not cheap:
         raise ControlError(f'The suite {suite.name} has no cheap cases. Give some of them "is_cheap": true.')
@@ -280,12 +292,8 @@ def _why_not_comparable(answers: WatchAnswers, suite: Suite) -> str:
     return ""
 
 
-def _read_result(record: EvaluationRecord | None, like: EvaluationRecord | None = None) -> WatchResult | None:
-    """The result of a watch; None if it has none, or if it is of another suite than `like`."""
-    if record is None or record.result is None or (like and like.suite_digest != record.suite_digest):
+def _read_result(record: EvaluationRecord | None) -> WatchResult | None:
+    """The result of a watch; None if it has none."""
+    if record is None or record.result is None:
         return None
     return msgspec.json.decode(record.result, type=WatchResult)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
-from cadenza.core.errors import ControlError
 from cadenza.core.tokens import Tokenizer
 from cadenza.evaluation.conformance import check_conformance, conformance_quote, worst_checks
-from cadenza.evaluation.graders import Graders, GradingUnavailable
-from cadenza.evaluation.runner import GradedAnswer, RunProgress, SuiteRun, run_suite
+from cadenza.evaluation.graders import Graders
+from cadenza.evaluation.runner import RunProgress, SuiteRun, run_suite
 from cadenza.evaluation.suite import Suite
 from cadenza.evaluation.verdict import ConformanceCheck
 from cadenza.evaluation.watch import WatchAnswers, WatchedClass
@@ -26,8 +25,8 @@ class UpstreamModel:
     async def answer(self, watched: WatchedClass, suite: Suite) -> WatchAnswers:
         scores = list[AnswerScore]()
 
-        async def keep(answers: list[GradedAnswer], _progress: RunProgress) -> None:
-            scores.extend(one.score for one in answers)
+        async def keep(new: list[AnswerScore], _progress: RunProgress) -> None:
+            scores.extend(new)
 
         run = SuiteRun(
             suite=suite,
@@ -38,10 +37,6 @@ class UpstreamModel:
             budget_nano=watched.budget_nano,
         )
         async with Graders() as graders:
-            try:
-                await graders.prepare(suite)
-            except GradingUnavailable as error:
-                raise ControlError(str(error)) from None
             progress = await run_suite(run, graders, keep)
         return WatchAnswers(scores, progress.spent_nano, is_complete=not progress.is_out_of_budget)
 

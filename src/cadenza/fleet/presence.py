@@ -13,20 +13,19 @@ import math
 import os
 import secrets
 import socket
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 
 import msgspec
 from sqlalchemy import bindparam, delete, insert, or_, select, update
 
+from cadenza import clock
 from cadenza.store import migrate, schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, Transaction
 from cadenza.store.tables import epochs
 
-CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs while the machine sleeps
-FENCED = -(2**62)  # low enough to stay negative if a process of an older release keeps counting
+FENCED = -1
 ROW = schema.processes.c
 NAMED = ROW.name == bindparam("of")
 REGISTER = Statement(insert(schema.processes), "name", "version", "revision", "host", "pid")
@@ -39,7 +38,6 @@ FENCE = Statement(
     .values(beats=bindparam("fenced"))
 )
 NAMES = Statement(select(ROW.name))
-LOCAL_PIDS = Statement(select(ROW.pid).where(ROW.host == bindparam("host"), ROW.pid.is_not(None)))
 REMOVE = Statement(delete(schema.processes).where(NAMED))
 
 
@@ -55,30 +53,15 @@ class HeartbeatBounds(msgspec.Struct, frozen=True):
 USUAL_BOUNDS = HeartbeatBounds()
 
 
-def elapsed_s() -> float:
-    """A clock that nobody can set."""
-    return time.clock_gettime(CLOCK)
-
-
-def now_ms() -> int:
-    """The time of day, which can be set."""
-    return time.time_ns() // 1_000_000
-
-
 def new_name() -> str:
     return "proc_" + secrets.token_urlsafe(12)
-
-
-async def local_pids(store: Store) -> list[int]:
-    """The processes of this machine that registered at the store. Some may have died since."""
-    return [pid for (pid,) in await store.rows(LOCAL_PIDS, {"host": socket.gethostname()})]
 
 
 class Host(msgspec.Struct, frozen=True):
     """What presence and ledger take from the machine: its clocks, and new names for processes."""
 
-    elapsed_s: Callable[[], float] = elapsed_s
-    now_ms: Callable[[], int] = now_ms
+    elapsed_s: Callable[[], float] = clock.elapsed_s
+    now_ms: Callable[[], int] = clock.now_ms
     new_name: Callable[[], str] = new_name
 
 

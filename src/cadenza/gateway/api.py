@@ -19,6 +19,7 @@ from cadenza.core.errors import (
     MethodNotAllowed,
     RateLimited,
 )
+from cadenza.core.query import read_query
 from cadenza.gateway.answers import CORS, Answers
 from cadenza.gateway.auth import Caller, authorize, identify, rate_headers
 from cadenza.gateway.chat import serve_chat
@@ -85,6 +86,7 @@ async def serve_api(
             exchange.close_after_reply()  # a new connection may reach another process
             gateway.observer.metrics.refused.labels("draining").inc()
             raise RateLimited("The service is restarting. Retry shortly.", 1.0, "shutdown")
+        query = read_query(request.query)  # 400
         if request.method == "OPTIONS" and answers.headers is CORS:  # for any path of the API
             record.endpoint = "preflight"
             return answers.send_no_content(preflight_headers(exchange))
@@ -97,7 +99,7 @@ async def serve_api(
         answers.added_headers = rate_headers(caller.ticket)
         authorize(gateway, exchange, caller, endpoint.scope)  # 403 429
         record.at("identified")
-        await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record, gateway.snapshot))
+        await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record, gateway.snapshot, query))
     except CadenzaError as error:
         record.ended_by(error)
         refuse(gateway, exchange, answers, error)

@@ -1,12 +1,11 @@
 """Writes which requests to providers have no metering row (core/attempts.py), each minute and at the stop."""
 
-from cadenza.gateway.periodic import PeriodicWriter
 from cadenza.observe import Observer
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable
 from cadenza.store.tables import attempts
 
 
-class AttemptLog(PeriodicWriter):
+class AttemptLog:
     """A store that does not answer delays what was counted; it loses none."""
 
     every_s = 60.0

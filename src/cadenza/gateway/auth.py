@@ -9,6 +9,7 @@ import time
 
 import msgspec
 
+from cadenza import clock
 from cadenza.core.codes import TOKEN_PREFIX, digest_key, is_well_formed
 from cadenza.core.errors import AccessTokenGiven, Forbidden, RateLimited, Unauthenticated
 from cadenza.core.rates import NS_PER_MS, Limits, Rate, Ticket
@@ -37,7 +38,7 @@ async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
         request.memo = digest_key(presented_key(request.headers))
     digest = request.memo
     found = gateway.key_cache.find_now(digest, exchange.started_s)
-    if found is None or (found.expires_at is not None and time.time_ns() // 1_000_000 >= found.expires_at):
+    if found is None or (found.expires_at is not None and clock.now_ms() >= found.expires_at):
         found = await _look_up(gateway, exchange, digest)
     gateway.in_flight.key_digests[exchange] = digest
     return count_now(gateway, found) or await count_request(gateway, found)
@@ -61,7 +62,7 @@ async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> Found
     except StoreUnavailable:
         gateway.unknown_keys.give_back(digest)
         raise
-    if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
+    if found is None or keys.state_of(found.revoked_at, found.expires_at, clock.now_ms()) != "active":
         gateway.unknown_keys.found_dead(digest, is_permanent=found is None or found.suspended_at is None)
         raise Unauthenticated
     gateway.unknown_keys.found_live(digest)

@@ -8,11 +8,11 @@ at once, or by a task of the ledger after the delivered text is counted.
 """
 
 import asyncio
-import time
 from typing import Any, Self
 
 import msgspec
 
+from cadenza import clock
 from cadenza.core.chat import ChatRequest, new_completion_id
 from cadenza.core.errors import ChargeUnconfirmed, InsufficientCredit, NotCharged, RequestRepeated
 from cadenza.core.records import Plan, ReplyResult, Route
@@ -36,7 +36,7 @@ def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRe
     the allowance to what account and cap can pay (`ledger.rules.take_hold`). The price is the class's at this moment,
     and stays the request's to its end.
     """
-    now_ms, principal = time.time_ns() // 1_000_000, request.principal
+    now_ms, principal = clock.now_ms(), request.principal
     allowance_tokens = allowance(chat.max_tokens, plan.max_output_tokens)
     return Hold(
         completion_id=new_completion_id(now_ms),

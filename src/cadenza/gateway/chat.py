@@ -6,11 +6,11 @@ spans of a traced request, and for a test that kills the process.
 """
 
 import asyncio
-import time
 from typing import Protocol
 
 import msgspec
 
+from cadenza import clock
 from cadenza.core.chat import ChatRequest, LargeTexts
 from cadenza.core.errors import BodyTimedOut, ContextOverflow, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.prices import PriceSchedule
@@ -35,7 +35,7 @@ from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange, Request
 from cadenza.ledger.rules import Hold
 from cadenza.routing.catalogue import has_ample_room, routes_that_fit
-from cadenza.routing.continuation import open_reply
+from cadenza.routing.continuation import RoutedReply
 from cadenza.routing.dispatch import Dispatch
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.upstreams.base import Ask
@@ -86,7 +86,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             if record.upstream_headers:
                 ask = msgspec.structs.replace(ask, headers=record.upstream_headers)
             dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, record.request_id, record)
-            async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
+            async with RoutedReply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
                 if chat.extra or reply.route.drops:
                     request.answers.added_headers += ignored_header(chat.extra, chat.sampling, reply.route)
@@ -150,7 +150,7 @@ async def fit(plan: Plan, prices: PriceSchedule, prompt: PromptSize, chat: ChatR
         if is_long or not has_ample_room(plan, prompt.at_most, room_tokens):
             if prompt.at_least > plan.context_tokens:
                 raise ContextOverflow(plan.context_tokens, prompt.at_least)
-            price = prices.at(time.time_ns() // 1_000_000)
+            price = prices.at(clock.now_ms())
             await check_least_credit(balance_nano, price, prompt, chat.max_tokens or OUTPUT_TOKENS_MIN)
         if is_long:
             check_context(await prompt.exact_of_client())

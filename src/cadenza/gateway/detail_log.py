@@ -7,7 +7,7 @@ the store refuses.
 import time
 from contextlib import suppress
 
-from cadenza.gateway.periodic import PeriodicWriter
+from cadenza import clock
 from cadenza.observe import Observer
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable
 from cadenza.store.tables import request_details
@@ -15,7 +15,7 @@ from cadenza.store.tables import request_details
 REMOVE_EVERY_S = 60.0
 
 
-class DetailLog(PeriodicWriter):
+class DetailLog:
     """Writes them, and removes old ones."""
 
     every_s = 1.0
@@ -37,5 +37,6 @@ class DetailLog(PeriodicWriter):
         if time.monotonic() >= self._remove_at_s:
             self._remove_at_s = time.monotonic() + REMOVE_EVERY_S
             with suppress(StoreUnavailable, StoreRefused):
-                now_ms = time.time_ns() // 1_000_000
-                await self._store.transact(lambda tx: request_details.remove_old(tx, now_ms), is_brief=True)
+                now_ms = clock.now_ms()
+                while await self._store.transact(lambda tx: request_details.remove_old(tx, now_ms)):
+                    pass

@@ -5,14 +5,13 @@ refusal.
 """
 
 import re
-import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import parse_qs
 
 import msgspec
 
+from cadenza import clock
 from cadenza.core.activity import read_filter, read_limit, read_place
 from cadenza.core.errors import InvalidRequest, NotFound, RateLimited, error_headers, render_error
 from cadenza.core.records import Outcome
@@ -24,7 +23,7 @@ from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.http.exchange import Exchange
 from cadenza.http.headers import encode_headers
 from cadenza.observe import Observer
-from cadenza.store.store import Store
+from cadenza.store.store import ReportsBusy, Store
 from cadenza.store.tables.activity import read_page
 from cadenza.store.tables.usage import balance, report
 
@@ -32,8 +31,11 @@ MODELS_PATH = "/v1/models"
 SLASHES = re.compile("//+")
 
 DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key, api-key"
-MALFORMED = "This is not a valid HTTP/1.1 request, or its headers are too large."
-UNKNOWN_CODING = "The body has a transfer coding that is not supported: only chunked is."
+MALFORMED = {  # by the status of the refusal
+    400: "This is not a valid HTTP/1.1 request, or its headers are too large.",
+    414: "The path of the address is too long: at most 2 KiB are allowed.",
+    501: "The body has a transfer coding that is not supported: only chunked is.",
+}
 NO_CONNECTION = "The service has no free connection at the moment. Retry shortly."
 USE_CHAT = "Use POST /v1/chat/completions"
 NOT_IMPLEMENTED = {  # by the first word below /v1: what to use instead
@@ -46,8 +48,7 @@ NOT_IMPLEMENTED = {  # by the first word below /v1: what to use instead
 
 
 async def get_usage(gateway: Gateway, request: ApiRequest) -> None:
-    query = request.exchange.request.query.decode("latin-1")
-    asked = {name: values[-1] for name, values in parse_qs(query).items()}
+    asked = request.query
     store, account_id, group = gateway.store, request.principal.account_id, asked.get("group_by", asked.get("group"))
     try:
         span = parse_span(asked.get("start"), asked.get("end"), datetime.now(UTC))
@@ -57,6 +58,8 @@ async def get_usage(gateway: Gateway, request: ApiRequest) -> None:
             shown = (await report(store, account_id, span, parse_group(group, also="request"))).shown()
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
+    except ReportsBusy as error:
+        raise RateLimited(str(error), error.retry_after_s, "reports") from None
     request.answers.send_json(msgspec.json.encode(shown))
 
 
@@ -68,12 +71,12 @@ async def _list_requests(store: Store, account_id: str, span: Span, asked: Mappi
 
 
 async def list_models(gateway: Gateway, request: ApiRequest) -> None:
-    request.answers.send_json(msgspec.json.encode(gateway.snapshot.catalogue.models(time.time_ns() // 1_000_000)))
+    request.answers.send_json(msgspec.json.encode(gateway.snapshot.catalogue.models(clock.now_ms())))
 
 
 async def get_model(gateway: Gateway, request: ApiRequest) -> None:
     class_id = single_slashes(request.exchange.request.path).rstrip("/").removeprefix(MODELS_PATH + "/")
-    model = gateway.snapshot.catalogue.model(class_id, time.time_ns() // 1_000_000)
+    model = gateway.snapshot.catalogue.model(class_id, clock.now_ms())
     request.answers.send_json(msgspec.json.encode(model))
 
 
@@ -103,7 +106,7 @@ def preflight_headers(exchange: Exchange) -> bytes:
 
 def refuse_malformed(observer: Observer, status: int) -> tuple[bytes, bytes]:
     """The headers and the body of the reply to bytes that are not HTTP, or not the HTTP that is served here."""
-    error = InvalidRequest(UNKNOWN_CODING if status == 501 else MALFORMED)
+    error = InvalidRequest(MALFORMED[status])
     request_id = new_request_id()
     observer.record(
         Outcome(
@@ -111,7 +114,7 @@ def refuse_malformed(observer: Observer, status: int) -> tuple[bytes, bytes]:
             endpoint="malformed",
             status=status,
             duration_ms=0,
-            ended_at=time.time_ns() // 1_000_000,
+            ended_at=clock.now_ms(),
         )
     )
     headers = [*error_headers(error), (b"x-request-id", request_id.encode())]

@@ -81,10 +81,8 @@ class Gateway:
     async def start(self, classes_epoch: int) -> None:
         self.reloader.epoch = classes_epoch
         await self.ledger.start()
-        self.key_use.start()
 
     async def stop(self) -> None:
-        await self.key_use.stop()
         await self.ledger.stop()
         await self.large_bodies.stop()
         await self.grounder.stop()

@@ -5,18 +5,16 @@ store does not answer, they go on, and are checked again once it does.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from cadenza.core.rates import Limits
+from cadenza.fleet.background import follow
 from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Presence
 from cadenza.gateway.answers import Pings
 from cadenza.http.exchange import Exchange, Interruption
 from cadenza.observe import Log
-from cadenza.store.store import StoreUnavailable
 
 NO_KEY = b""
-RETRY_S = 0.25
 
 
 class InFlight:
@@ -78,31 +76,19 @@ class InFlight:
 
 
 class RevocationWatch:
-    """Looks up the keys in use again after every change, unless the config lets the requests of revoked keys finish."""
+    """Looks up the keys in use again after every change."""
 
-    def __init__(
-        self, in_flight: InFlight, key_cache: KeyCache, presence: Presence, limits: Callable[[], Limits], log: Log
-    ) -> None:
+    def __init__(self, in_flight: InFlight, key_cache: KeyCache, presence: Presence, log: Log) -> None:
         self._in_flight = in_flight
         self._key_cache = key_cache
-        self._limits = limits
         self._log = log
         self._changed = asyncio.Event()
         presence.on_change(self._changed.set)
 
     async def run(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self._check()
-            except StoreUnavailable:
-                self._changed.set()
-                await asyncio.sleep(RETRY_S)
+        await follow(self._changed, self._check, self._log)
 
     async def _check(self) -> None:
-        if self._limits().revoked_streams == "finish":
-            return
         digests = list(self._in_flight.digests())
         found = await asyncio.gather(*map(self._key_cache.find, digests))
         dead = {digest for digest, key in zip(digests, found, strict=True) if key is None or key.revoked_at is not None}

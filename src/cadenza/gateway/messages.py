@@ -31,6 +31,10 @@ class SentMessage(Content, msgspec.Struct):
     tool_call_id: str | None = None
     function_call: msgspec.Raw = NOTHING
     refusal: str | None = None
+    reasoning_content: msgspec.Raw = NOTHING
+    reasoning: msgspec.Raw = NOTHING
+    reasoning_details: msgspec.Raw = NOTHING
+    audio: msgspec.Raw = NOTHING
     annotations: msgspec.Raw = NOTHING  # of our own replies
 
 
@@ -94,7 +98,7 @@ def _check_message(index: int, message: SentMessage) -> str:
     if message.role == "tool" and not message.tool_call_id:
         raise InvalidRequest(f"{path}.tool_call_id: a tool message must name the call that it answers.")
     if message.content is None:
-        if message.role == "assistant" and (message.tool_calls is not None or message.refusal):
+        if message.role == "assistant" and (message.tool_calls is not None or _has_other_content(message)):
             return _text_of_calls(message) + (message.refusal or "")
         raise InvalidRequest(f"{path}.content: must be a string or an array of parts.")
     if isinstance(message.content, str):
@@ -102,6 +106,12 @@ def _check_message(index: int, message: SentMessage) -> str:
     return _text_of_calls(message) + "".join(
         check_part(f"{path}.content[{index}]", part, message.role) for index, part in enumerate(message.content)
     )
+
+
+def _has_other_content(message: SentMessage) -> bool:
+    """Whether the message has what a reply may have in place of a text."""
+    others = (message.reasoning_content, message.reasoning, message.reasoning_details, message.audio)
+    return bool(message.refusal) or any(map(is_truthy, others))
 
 
 def _text_of_calls(message: SentMessage) -> str:

@@ -1,11 +1,11 @@
 """The steps of a chat request that a plain text skips: routes that take its parts, and reference material."""
 
-import time
 from contextlib import nullcontext
 from functools import partial
 
 import msgspec
 
+from cadenza import clock
 from cadenza.core.chat import ChatRequest
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
@@ -65,7 +65,7 @@ async def find_affordable(store: Store, request: ApiRequest, prices: PriceSchedu
     Account and cap must be able to pay for an answer without it: 402.
     """
     principal, headers = request.principal, request.exchange.request.headers
-    now_ms, free_nano = time.time_ns() // 1_000_000, principal.balance_nano
+    now_ms, free_nano = clock.now_ms(), principal.balance_nano
     price = prices.at(now_ms)
     await check_not_repeated(store, principal.account_id, headers, now_ms)
     await check_least_credit(free_nano, price, prompt, OUTPUT_TOKENS_MIN)

@@ -44,7 +44,7 @@ class ReplyHead(Content, msgspec.Struct, frozen=True):
 
 
 class WholeRelay(Content, msgspec.Struct, eq=False):
-    """A non-streaming reply: collected, then sent at once. `open_reply` turns a fault into an error response."""
+    """A non-streaming reply: collected, then sent at once. `RoutedReply` turns a fault into an error response."""
 
     answers: Answers
     head: ReplyHead

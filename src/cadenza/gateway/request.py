@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from cadenza import clock
+from cadenza.core.content import Content
 from cadenza.core.records import DISCONNECTED_STATUS, Outcome, Principal, ReplyResult, RequestStep, Route
 from cadenza.gateway.answers import SANE_ID, Answers, new_request_id
 from cadenza.gateway.endings import early_end
@@ -34,17 +36,15 @@ class RequestRecord(RouteRecord):
     _fault = ""  # of the last route that failed, until another one answers
     _held_s: float | None = None
     _answered_s: float | None = None
+    upstream_headers: Callable[[], bytes] | None = None  # further headers for an upstream, if there are any
+    _steps: tuple[RequestStep, ...] = ()
+    _cause = ""
 
     def __init__(self, exchange: Exchange, at: At = len) -> None:
         given = exchange.request.headers.get(b"x-request-id")
         self.at = at
         self.request_id = given.decode() if given and SANE_ID.fullmatch(given) else new_request_id()
         self._exchange = exchange
-        # What every request reads is its own: Python 3.11 is slow to find the attributes of a class by its instance.
-        self.upstream_headers: Callable[[], bytes] | None = None  # further headers for an upstream, if there are any
-        self.also_billed = ()
-        self._steps: tuple[RequestStep, ...] = ()
-        self._cause = ""
 
     def ended_by(self, error: BaseException) -> int:
         """Note why the request ended early, and return its status."""
@@ -106,7 +106,7 @@ class RequestRecord(RouteRecord):
             self.endpoint,
             status or exchange.status or DISCONNECTED_STATUS,
             round((now_s - started_s) * 1000),
-            time.time_ns() // 1_000_000,
+            clock.now_ms(),
             principal.key_id if principal else "",
             principal.account_id if principal else "",
             self.completion_id,
@@ -128,7 +128,7 @@ class RequestRecord(RouteRecord):
         )
 
 
-class ApiRequest(msgspec.Struct, frozen=True):
+class ApiRequest(Content, msgspec.Struct, frozen=True):
     """A request whose key is live, has the scope and is within its rate, and what relays a stream."""
 
     exchange: Exchange
@@ -136,4 +136,5 @@ class ApiRequest(msgspec.Struct, frozen=True):
     answers: Answers
     record: RequestRecord
     snapshot: Snapshot  # to its end, whatever is reloaded or promoted meanwhile
+    query: dict[str, str]
     make_stream_relay: Callable[[Exchange, Answers, ReplyHead, UsageMeter], StreamRelay] = StreamRelay

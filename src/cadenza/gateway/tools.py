@@ -19,7 +19,12 @@ CHOICE_BYTES_MAX = 64 * 1024
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TYPES = ("function", "custom")
 CHOICES = ("auto", "none", "required")
-BAD_CHOICE = f"tool_choice: must be one of {', '.join(CHOICES)}, or name a tool."
+CHOICE_TYPES = (*TYPES, "allowed_tools")
+ALLOWED_MODES = ("auto", "required")
+BAD_CHOICE = (
+    "tool_choice: must be one of the strings auto, none and required, or an object of the type function, custom or "
+    "allowed_tools."
+)
 RAW_CALLS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
@@ -36,6 +41,19 @@ class ToolFields(Content, msgspec.Struct):
     type: str | None = None
     function: NamedFields | None = None
     custom: NamedFields | None = None
+
+
+class AllowedTools(Content, msgspec.Struct):
+    """The tools that a `tool_choice` leaves to the model."""
+
+    mode: str | None = None
+    tools: list[ToolFields] = []
+
+
+class ChoiceFields(ToolFields):
+    """The fields of a `tool_choice` that are checked: it names one tool, or several."""
+
+    allowed_tools: AllowedTools | None = None
 
 
 class CalledFunctionFields(Content, msgspec.Struct):
@@ -68,7 +86,7 @@ class CallFields(Content, msgspec.Struct):
         return self.custom.name + self.custom.input if self.custom else ""
 
 
-_CHOICE: msgspec.json.Decoder[ToolFields | str | None] = msgspec.json.Decoder(ToolFields | str | None)
+_CHOICE: msgspec.json.Decoder[ChoiceFields | str | None] = msgspec.json.Decoder(ChoiceFields | str | None)
 
 
 def check_tools(tools: Sequence[ToolFields]) -> dict[str, str]:
@@ -103,25 +121,38 @@ def check_choice(raw: msgspec.Raw, types: dict[str, str]) -> None:
     choice = _read_choice(raw)
     if not types and choice not in (None, "auto", "none"):
         raise InvalidRequest("tool_choice: asks for a call, but the request defines no tools.")
-    if choice is None or choice in CHOICES:
+    if choice is None or isinstance(choice, str):
         return
-    if isinstance(choice, str):
-        raise InvalidRequest(BAD_CHOICE)
     if choice.type in TYPES:
-        chosen = choice.function if choice.type == "function" else choice.custom
-        if chosen is None or chosen.name is None or types.get(chosen.name) != choice.type:
-            raise InvalidRequest(f"tool_choice: names a tool of type '{choice.type}' that tools does not define.")
+        _check_defined("tool_choice", choice, types)
+        return
+    allowed = choice.allowed_tools
+    if allowed is None or allowed.mode not in ALLOWED_MODES or not allowed.tools:
+        raise InvalidRequest("tool_choice.allowed_tools: needs a `mode`, auto or required, and `tools`, at least one.")
+    for index, one in enumerate(allowed.tools):
+        _check_defined(f"tool_choice.allowed_tools.tools[{index}]", one, types)
 
 
-def _read_choice(raw: msgspec.Raw) -> ToolFields | str | None:
+def _check_defined(path: str, named: ToolFields, types: dict[str, str]) -> None:
+    definition = named.function if named.type == "function" else named.custom
+    if definition is None or definition.name is None or types.get(definition.name) != named.type:
+        raise InvalidRequest(f"{path}: must have the type and the name of a tool that `tools` defines.")
+
+
+def _read_choice(raw: msgspec.Raw) -> ChoiceFields | str | None:
+    """A choice of a known form."""
     if memoryview(raw).nbytes > CHOICE_BYTES_MAX:
         raise InvalidRequest(f"tool_choice: is larger than {CHOICE_BYTES_MAX // 1024} KiB, which is the maximum.")
     try:
-        return _CHOICE.decode(raw)
+        choice = _CHOICE.decode(raw)
     except msgspec.ValidationError:
         raise InvalidRequest(BAD_CHOICE) from None
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.") from None
+    is_known = choice.type in CHOICE_TYPES if isinstance(choice, ChoiceFields) else choice in (None, *CHOICES)
+    if not is_known:
+        raise InvalidRequest(BAD_CHOICE)
+    return choice
 
 
 def restore_upstream_ids(fields: dict[str, msgspec.Raw]) -> None:

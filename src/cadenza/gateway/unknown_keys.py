@@ -1,7 +1,7 @@
-"""Limits how many unknown keys each address may present. Keys that were recently live are not limited.
+"""Limits how many unknown keys each network may present. Keys that were recently live are not limited.
 
-There is no limit on all addresses together, because a flood from many would use it up and lock out good keys. A look-up
-must be cheap instead. All of this is bounded memory. The limits of addresses are shared by all processes.
+There is no limit on all networks together, because a flood from many would use it up and lock out good keys. A look-up
+must be cheap instead. All of this is bounded memory. The limits of networks are shared by all processes.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from cadenza.core.bounded_cache import BoundedCache
 from cadenza.core.errors import RateLimited, Unauthenticated
-from cadenza.core.networks import network_of
 from cadenza.core.rates import NS_PER_S, Rate, Ticket
+from cadenza.fleet.limits import Limit, give_back, network_limits, take_all
 from cadenza.fleet.shared import Rates
 from cadenza.observe import Metrics
 
@@ -33,8 +33,8 @@ class UnknownKeyLimiter:
         self._clock_ns = clock_ns
         self._dead_until_ns: BoundedCache[bytes, int] = BoundedCache(REMEMBERED_MAX)
         self._live: BoundedCache[bytes, None] = BoundedCache(REMEMBERED_MAX)
-        self._tickets: dict[bytes, str] = {}  # the network that gave a ticket for the key that is being looked up
-        self._taking: dict[bytes, asyncio.Future[Ticket]] = {}  # the tickets that are being asked for
+        self._tickets: dict[bytes, list[Limit]] = {}  # of the networks, for the key that is being looked up
+        self._taking: dict[bytes, asyncio.Future[Ticket | None]] = {}  # the tickets that are being asked for
 
     def is_live(self, digest: bytes) -> bool:
         """Whether the key was live when it was last looked up. It must be looked up again."""
@@ -48,29 +48,29 @@ class UnknownKeyLimiter:
             if digest in self._tickets or digest in self._live:
                 return
             if (taking := self._taking.get(digest)) is None:
-                self._check(await self._take(digest, network_of(address)))
+                self._check(await self._take(digest, network_limits("key", address, LOOK_UPS_OF_ONE_ADDRESS)))
                 return
             await asyncio.wait({taking})
             if not taking.cancelled():  # otherwise that request ended, and this one asks
                 self._check(taking.result())
 
-    async def _take(self, digest: bytes, network: str) -> Ticket:
+    async def _take(self, digest: bytes, limits: list[Limit]) -> Ticket | None:
         taking = self._taking[digest] = asyncio.get_running_loop().create_future()
         try:
-            ticket = await self._networks.take(network, LOOK_UPS_OF_ONE_ADDRESS)
-            if ticket.is_granted:
-                self._tickets[digest] = network
-            taking.set_result(ticket)
-            return ticket
+            refused = await take_all(self._networks, limits)
+            if refused is None:
+                self._tickets[digest] = limits
+            taking.set_result(refused)
+            return refused
         finally:
             del self._taking[digest]
             taking.cancel()
 
-    def _check(self, ticket: Ticket) -> None:
-        if not ticket.is_granted:
+    def _check(self, refused: Ticket | None) -> None:
+        if refused:
             self._metrics.refused.labels("unknown_keys").inc()
             message = "Too many requests came without a valid key. Check the key, and retry later."
-            raise RateLimited(message, ticket.wait_s, "unknown_keys")
+            raise RateLimited(message, refused.wait_s, "unknown_keys")
 
     def found_live(self, digest: bytes) -> None:
         self._live.put(digest, None)
@@ -89,6 +89,4 @@ class UnknownKeyLimiter:
 
     def give_back(self, digest: bytes) -> None:
         """End a look-up whose failure was not the client's fault."""
-        network = self._tickets.pop(digest, None)
-        if network is not None:
-            self._networks.give_back(network, LOOK_UPS_OF_ONE_ADDRESS)
+        give_back(self._networks, self._tickets.pop(digest, []))

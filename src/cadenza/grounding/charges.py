@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from cadenza import clock
 from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import CadenzaError
 from cadenza.core.money import Price
@@ -69,7 +70,7 @@ class Charges:
 
         `what` identifies the work: the query of a search, or the prompt of a decision. `version` is that of the class.
         """
-        now_ms, started_s = time.time_ns() // 1_000_000, time.perf_counter()
+        now_ms, started_s = clock.now_ms(), time.perf_counter()
         hold = self._hold(class_id, prices.at(now_ms), at_most, what, now_ms)
         hold = msgspec.structs.replace(hold, version=version)
         answer = await self._ledger.hold(hold)
@@ -94,7 +95,7 @@ class Charges:
                 endpoint=SEARCH,
                 status=status,
                 duration_ms=round((time.perf_counter() - started_s) * 1000),
-                ended_at=time.time_ns() // 1_000_000,
+                ended_at=clock.now_ms(),
                 key_id=hold.key_id,
                 account_id=hold.account_id,
                 completion_id=hold.completion_id,

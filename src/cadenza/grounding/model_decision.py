@@ -18,7 +18,7 @@ from cadenza.core.sent import counted_texts
 from cadenza.core.tokens import believable
 from cadenza.grounding.charges import AlreadyCharged, Charges, NotAffordable
 from cadenza.routing.catalogue import ServedClass, Snapshot
-from cadenza.routing.continuation import open_reply
+from cadenza.routing.continuation import RoutedReply
 from cadenza.routing.dispatch import Dispatch, Dispatcher
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.upstreams.base import Ask, Collector
@@ -76,7 +76,7 @@ class ModelDecision:
 
             ask = Ask(raw, SAMPLING, DECISION_TOKENS, stream=False, prompt_tokens=size_bytes, on_asked=note_asked)
             wanted = Dispatch(served.plan, ask, prompt, self._upstreams, self._charges.key_id, self._charges.request_id)
-            async with asyncio.timeout(limit_s), open_reply(self._dispatcher, wanted, routed) as reply:
+            async with asyncio.timeout(limit_s), RoutedReply(self._dispatcher, wanted, routed) as reply:
                 await reply.deliver(answer)
             work.usage = at_most
             if reported := answer.usage:

@@ -2,28 +2,41 @@
 
 It is our own because closing matters most here: ending an exchange before its response is complete closes the
 connection at once, at any moment, and this is what stops an upstream from generating. TLS is verified with the system's
-certificates.
+certificates, or with `authorities` instead, in PEM.
 """
 
 import asyncio
-import base64
 import errno
 import math
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import Literal
+from urllib.parse import urlsplit
 
 from cadenza.http.client_connection import ClientConnection, Pieces, Unanswered
+from cadenza.http.tunnel import open_tunnel, proxy_authorization
 
-PROXY_HEAD_BYTES_MAX = 8 * 1024  # of its reply to CONNECT
 OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # files, of the process or machine, and memory
 PRUNE_S = 5.0  # how often idle connections are looked at
 
 
+Reason = Literal["dns", "refused", "reset", "timed_out", "tls_expired", "tls_untrusted", "tls_name", "unreachable"]
+CERTIFICATE_REASONS: dict[int, Reason] = {  # by OpenSSL's X509_V_ERR: not valid yet, expired, other name, other address
+    9: "tls_expired",
+    10: "tls_expired",
+    62: "tls_name",
+    64: "tls_name",
+}
+
+
 class Unreachable(Exception):
-    """No connection could be made: name, network, TLS or proxy."""
+    """No connection could be made, and why. It has no text: that would show an address."""
+
+    def __init__(self, reason: Reason = "unreachable") -> None:
+        super().__init__()
+        self.reason = reason
 
 
 class OutOfResources(Unreachable):
@@ -39,13 +52,14 @@ class HttpClient:
         headers: Mapping[str, str],
         proxy: str | None = None,
         kind: type[ClientConnection] = ClientConnection,
+        authorities: str | None = None,
     ) -> None:
         url = urlsplit(base_url)
         assert url.hostname
         self._host = url.hostname
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._path = url.path.rstrip("/")
-        self._tls = ssl.create_default_context() if url.scheme == "https" else None
+        self._tls = ssl.create_default_context(cadata=authorities) if url.scheme == "https" else None
         self._proxy = urlsplit(proxy) if proxy else None
         self._idle: list[ClientConnection] = []  # the one that is idle for longest first
         self._pruning: asyncio.TimerHandle | None = None
@@ -153,21 +167,40 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         connect_deadline_s = loop.time() + connect_s
         timeout = asyncio.timeout_at(min(deadline_s, connect_deadline_s))
+        host, port = self._host, self._port
+        late: Reason = "timed_out"
         try:
             async with timeout:
                 if self._proxy and self._tls:
-                    return await self._connect_through(await open_tunnel(self._proxy, self._host, self._port))
-                host, port = self._host, self._port
+                    return await self._connect_through(await open_tunnel(self._proxy, host, port))
                 if self._proxy:
                     assert self._proxy.hostname
                     host, port = self._proxy.hostname, self._proxy.port or 80
-                return (await loop.create_connection(self._kind, host, port, ssl=self._tls))[1]
+                late = "dns"
+                addresses = await look_up(host, port)
+                late = "timed_out"
+                return await self._connect_to_first(addresses, port)
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and ran_out(error):
                 raise OutOfResources from None
             if timeout.expired() and deadline_s <= connect_deadline_s:
                 raise
-            raise Unreachable from None
+            raise Unreachable(late if timeout.expired() else reason_of(error)) from None
+
+    async def _connect_to_first(self, addresses: Sequence[str], port: int) -> ClientConnection:
+        """A connection to the first address that accepts one; else the error of the first, the preferred one."""
+        loop, errors = asyncio.get_running_loop(), list[OSError]()
+        name = self._host if self._tls else None
+        for address in addresses:
+            try:
+                made = await loop.create_connection(self._kind, address, port, ssl=self._tls, server_hostname=name)
+            except ssl.SSLError:
+                raise
+            except OSError as error:
+                errors.append(error)
+            else:
+                return made[1]
+        raise errors[0]
 
     async def _connect_through(self, tunnel: socket.socket) -> ClientConnection:
         try:
@@ -181,60 +214,31 @@ class HttpClient:
         return connection
 
 
-async def open_tunnel(proxy: SplitResult, host: str, port: int) -> socket.socket:
-    """A socket on which the next bytes reach the host; ConnectionError where the proxy refuses."""
-    assert proxy.hostname
-    loop = asyncio.get_running_loop()
-    tunnel = await _connect(loop, proxy.hostname, proxy.port or 80)
+async def look_up(host: str, port: int) -> Sequence[str]:
+    """The addresses of a host. Only a name needs a name server, and so a thread."""
     try:
-        await loop.sock_sendall(tunnel, _connect_request(proxy, host, port))
-        await _read_reply(loop, tunnel)
-    except BaseException:
-        tunnel.close()
-        raise
-    return tunnel
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except OSError:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [str(address[0]) for *_, address in found]
+    return [host]
 
 
-def proxy_authorization(proxy: SplitResult) -> dict[str, str]:
-    if proxy.username is None:
-        return {}
-    secret = base64.b64encode(f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()).decode()
-    return {"proxy-authorization": f"Basic {secret}"}
-
-
-def _connect_request(proxy: SplitResult, host: str, port: int) -> bytes:
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    fields = {"host": target, **proxy_authorization(proxy)}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    return f"CONNECT {target} HTTP/1.1\r\n{lines}\r\n".encode()
-
-
-async def _connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """A connection to the first address of the host that accepts one."""
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        connected = socket.socket(family, kind, protocol)
-        connected.setblocking(False)
-        try:
-            await loop.sock_connect(connected, address)
-        except OSError:
-            connected.close()
-        except BaseException:
-            connected.close()
-            raise
-        else:
-            return connected
-    raise ConnectionError
-
-
-async def _read_reply(loop: asyncio.AbstractEventLoop, tunnel: socket.socket) -> None:
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        byte = await loop.sock_recv(tunnel, 1)  # one at a time: the bytes after the head belong to TLS
-        head += byte
-        if not byte or len(head) > PROXY_HEAD_BYTES_MAX:
-            raise ConnectionError
-    if head.split(None, 2)[1:2] != [b"200"]:
-        raise ConnectionError
+def reason_of(error: OSError | UnicodeError) -> Reason:
+    """Why a connection failed. A name that is no name cannot be encoded."""
+    match error:
+        case socket.gaierror() | UnicodeError():
+            return "dns"
+        case ssl.SSLCertVerificationError():
+            return CERTIFICATE_REASONS.get(error.verify_code, "tls_untrusted")
+        case ConnectionRefusedError():
+            return "refused"
+        case ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError() | ssl.SSLEOFError():
+            return "reset"
+        case TimeoutError():
+            return "timed_out"
+        case _:
+            return "unreachable"
 
 
 def ran_out(error: OSError) -> bool:

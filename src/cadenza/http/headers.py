@@ -17,8 +17,11 @@ def encode_headers(headers: Headers) -> bytes:
 LOOPBACK = ("127.0.0.1", "::1")
 FORWARDING = {b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip"}
 FORWARDING_PREFIX = b"x-forwarded"
+HOPS_MAX = 16  # of a chain of trusted proxies
+ADDRESS_CHARS_MAX = 64  # with a port
 WITH_PORT = re.compile(r"(\d+\.\d+\.\d+\.\d+):\d+|\[([^\]]*)\](?::\d+)?")
 
+Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 
@@ -29,19 +32,19 @@ class TrustedProxies:
         self._networks: list[Network] = [ip_network(network) for network in networks]
 
     def trusts(self, address: str) -> bool:
-        parsed = parse_address(address)
-        return parsed is not None and any(parsed in network for network in self._networks)
+        return self._has(parse_address(address))
 
     def client_address(self, peer: str, headers: Headers) -> str:
-        """The last address that is not a trusted proxy's, since each proxy appends the address of its own client."""
-        values = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
-        hops = [hop.strip() for value in values for hop in value.split(",") if hop.strip()]
-        address = peer
-        while hops and self.trusts(address):
-            forwarded = parse_address(hops.pop())
-            if forwarded is None:
-                break
-            address = str(forwarded)
+        """The last address that is not a trusted proxy's, since each proxy appends the address of its own client.
+
+        Only the last HOPS_MAX are read: a client may send any number of them itself.
+        """
+        values = [value for name, value in headers if name == b"x-forwarded-for"][-HOPS_MAX:]
+        hops = b",".join(values).decode("latin-1").rsplit(",", HOPS_MAX)[-HOPS_MAX:]
+        given = [hop.strip() for hop in hops if hop.strip()]
+        address, parsed = peer, parse_address(peer)
+        while given and self._has(parsed) and (parsed := parse_address(given.pop())):
+            address = str(parsed)
         return address
 
     def has_forwarded(self, peer: str, headers: Headers) -> bool:
@@ -53,9 +56,14 @@ class TrustedProxies:
         forwarded = (forwarded_proto or b"").decode("latin-1").strip().lower()
         return forwarded if forwarded in {"http", "https"} and self.trusts(peer) else own
 
+    def _has(self, address: Address | None) -> bool:
+        return address is not None and any(address in network for network in self._networks)
 
-def parse_address(text: str) -> IPv4Address | IPv6Address | None:
+
+def parse_address(text: str) -> Address | None:
     """None for what is not an address. A port, which some proxies add, is left out."""
+    if len(text) > ADDRESS_CHARS_MAX:
+        return None
     if found := WITH_PORT.fullmatch(text):
         text = found[1] or found[2]
     try:

@@ -16,7 +16,6 @@ from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.core.spans import ALWAYS, DAY_MS, Span
 from cadenza.ledger import EXPORT_FIELDS
 from cadenza.ledger.months import ClosedMonth
-from cadenza.ledger.origins import ORIGIN
 from cadenza.ledger.rules import IDEMPOTENCY_MS
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -35,14 +34,14 @@ PASSES = {
         SELECT id, account_id, completion_id, amount_nano, origin, debt_id FROM entries WHERE kind = 'correction'""",
     "corrected": """
         SELECT completion_id, SUM(amount_nano) AS total FROM corrections
-        WHERE completion_id IS NOT NULL AND COALESCE(origin, '') <> 'refund' GROUP BY completion_id""",
+        WHERE completion_id IS NOT NULL AND origin <> 'refund' GROUP BY completion_id""",
     "suspects": """
         SELECT u.completion_id, u.cost_nano, u.held_nano, u.short_nano, HIGHEST AS highest_nano, PRICED AS priced_nano,
         u.cost_nano + COALESCE(e.amount_nano, 0) + COALESCE(c.total, 0) AS off_by_nano
         FROM METERED u LEFT JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
         LEFT JOIN corrected c ON c.completion_id = u.completion_id
         WHERE u.cost_nano <> -COALESCE(e.amount_nano, 0) - COALESCE(c.total, 0) OR u.account_id <> e.account_id
-        OR u.cost_nano + COALESCE(u.short_nano, 0) <> PRICED OR u.short_nano < 0 OR u.cost_nano > HIGHEST""",
+        OR u.cost_nano + u.short_nano <> PRICED OR u.short_nano < 0 OR u.cost_nano > HIGHEST""",
     "rolled_up": """
         SELECT account_id, charged_at, SUM(requests) AS requests, SUM(charged_nano) AS charged, SUM(cost_nano) AS cost
         FROM usage_days d WHERE charged_at IS NOT NULL AND IS_OPEN_DAY GROUP BY account_id, charged_at""",
@@ -53,21 +52,17 @@ PASSES = {
                 SELECT 1 FROM entries e WHERE e.completion_id = u.completion_id AND e.kind = 'charge' AND IS_READ)
             ) + (SELECT COALESCE(SUM(requests), 0) FROM rolled_up)""",
 }
-# Each rule selects the rows that break it: the account, request or key, and by how much it is off. The table `holds`
-# has rows of the release before, which held credit by request. MONTH is the month of u.started_at, like 202611 in UTC.
-# Metering rows of an earlier release have no prices: their charges cannot be recomputed, and are counted as such. Its
-# entries do not say what is granted: a process of it may spend granted credit until this release moves the account.
+# Each rule selects the rows that break it: the account, request or key, and by how much it is off. MONTH is the month
+# of u.started_at, like 202611 in UTC.
 RULES = {
     "the balance is the sum of the entries": """
         SELECT a.id, a.balance_nano - COALESCE(e.total, 0) FROM accounts a
         LEFT JOIN sums e ON e.account_id = a.id
         WHERE a.balance_nano <> COALESCE(e.total, 0)""",
-    "the held sum is the sum of the reserves and open holds": """
-        SELECT a.id, a.held_nano - COALESCE(r.total, 0) - COALESCE(h.total, 0) FROM accounts a
+    "the held sum is the sum of the reserves": """
+        SELECT a.id, a.held_nano - COALESCE(r.total, 0) FROM accounts a
         LEFT JOIN (SELECT account_id, SUM(amount_nano) AS total FROM reserves GROUP BY account_id) r
-        ON r.account_id = a.id
-        LEFT JOIN (SELECT account_id, SUM(amount_nano) AS total FROM holds WHERE state = 'open' GROUP BY account_id) h
-        ON h.account_id = a.id WHERE a.held_nano <> COALESCE(r.total, 0) + COALESCE(h.total, 0)""",
+        ON r.account_id = a.id WHERE a.held_nano <> COALESCE(r.total, 0)""",
     "the held sum never exceeds the balance": """
         SELECT id, balance_nano - held_nano FROM accounts WHERE held_nano < 0 OR balance_nano < held_nano""",
     "a request is charged at most once": """
@@ -92,8 +87,8 @@ RULES = {
         ) f GROUP BY f.account_id, f.charged_at
         HAVING SUM(f.requests) <> 0 OR SUM(f.charged) <> 0 OR SUM(f.cost) <> 0""",
     "what was rolled up costs its counts at its prices, less what could not be charged": """
-        SELECT u.account_id, u.cost_nano + COALESCE(u.short_nano, 0) - PRICED FROM usage_days u
-        WHERE u.cost_nano + COALESCE(u.short_nano, 0) <> PRICED""",
+        SELECT u.account_id, u.cost_nano + u.short_nano - PRICED FROM usage_days u
+        WHERE u.cost_nano + u.short_nano <> PRICED""",
     "a correction of a request follows its charge, on the same account": """
         SELECT c.completion_id, c.amount_nano FROM corrections c
         LEFT JOIN entries e ON e.completion_id = c.completion_id AND e.kind = 'charge' AND e.id < c.id
@@ -106,8 +101,8 @@ RULES = {
         LEFT JOIN corrected c ON c.completion_id = r.completion_id
         WHERE r.origin = 'refund' AND r.amount_nano > -COALESCE(e.amount_nano, 0) - COALESCE(c.total, 0)""",
     "a request costs its counts at its prices, less what could not be charged": """
-        SELECT completion_id, cost_nano + COALESCE(short_nano, 0) - priced_nano FROM suspects
-        WHERE cost_nano + COALESCE(short_nano, 0) <> priced_nano OR short_nano < 0""",
+        SELECT completion_id, cost_nano + short_nano - priced_nano FROM suspects
+        WHERE cost_nano + short_nano <> priced_nano OR short_nano < 0""",
     "a charge is not far above its hold": """
         SELECT completion_id, cost_nano - held_nano FROM suspects WHERE cost_nano > highest_nano""",
     "of the requests with one idempotency key, one is charged within 24 hours": """
@@ -117,13 +112,6 @@ RULES = {
             ) AS after_ms
             FROM METERED u WHERE u.idempotency_digest IS NOT NULL AND u.cost_nano > 0
         ) k WHERE k.after_ms < DAY_MS""",
-    "a settled hold has its charge": """
-        SELECT h.completion_id, 0 FROM holds h
-        LEFT JOIN entries e ON e.completion_id = h.completion_id AND e.kind = 'charge'
-        WHERE h.state = 'settled' AND e.id IS NULL""",
-    "an ended hold has its metering row, and an open one has none": """
-        SELECT h.completion_id, 0 FROM holds h LEFT JOIN usage u ON u.completion_id = h.completion_id
-        WHERE (h.state = 'open') = (u.completion_id IS NOT NULL)""",
     "what is spent of a cap is the sum of the metering rows of its period": """
         SELECT c.key_id, c.spent_nano - COALESCE(s.total, 0) FROM caps c
         LEFT JOIN (
@@ -157,13 +145,12 @@ RULES = {
         ) e ON e.debt_id = d.id
         WHERE d.amount_nano - d.left_nano <> -COALESCE(e.total, 0)""",
     "the granted credit of an account is the sum of what its entries say of it": """
-        SELECT a.id, a.granted_nano - BEFORE - COALESCE(e.granted, 0) FROM accounts a
+        SELECT a.id, a.granted_nano - COALESCE(e.granted, 0) FROM accounts a
         LEFT JOIN sums e ON e.account_id = a.id
-        WHERE a.granted_nano <> BEFORE + COALESCE(e.granted, 0)""",
+        WHERE a.granted_nano <> COALESCE(e.granted, 0)""",
     "granted credit is a part of the balance": """
         SELECT a.id, a.balance_nano - a.granted_nano FROM accounts a
-        WHERE a.granted_nano < 0 OR (a.granted_nano > a.balance_nano AND (
-            SELECT e.granted_nano FROM entries e WHERE e.account_id = a.id ORDER BY e.id DESC LIMIT 1) IS NOT NULL)""",
+        WHERE a.granted_nano < 0 OR a.granted_nano > a.balance_nano""",
     "a closed month begins with what the month before closed with": """
         SELECT c.month, c.off_by_nano FROM (
             SELECT month, opening_nano - COALESCE(LAG(closing_nano) OVER (ORDER BY ends_at), 0) AS off_by_nano
@@ -187,7 +174,7 @@ OF_DATABASE = {
 PRICED = """(
     (u.prompt_tokens - u.cached_tokens) * u.input_nano + u.cached_tokens * COALESCE(u.cached_input_nano, u.input_nano)
     + u.completion_tokens * u.output_nano)"""
-# An upstream may count twice as many prompt tokens, and an earlier release held only a part of some answers.
+# An upstream may count twice as many prompt tokens, and send more of an answer than was asked for.
 HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))"
 DAY_OF_CHARGE = f"(e.created_at - e.created_at % {DAY_MS})"
 WORDS = {"PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_OF_CHARGE": DAY_OF_CHARGE, "DAY_MS": str(IDEMPOTENCY_MS)}
@@ -198,7 +185,6 @@ ALL = {
     "SURELY": "u.cost_nano > 0 OR",  # a metering row with costs has a charge
     "IS_READ": "TRUE",
     "IS_OPEN_DAY": "TRUE",
-    "BEFORE": "a.granted_before_nano",
 }
 OPEN = {
     "METERED": "(SELECT * FROM usage WHERE completion_id >= :first_request AND started_at >= :began)",
@@ -209,7 +195,6 @@ OPEN = {
     "SURELY": "",
     "IS_READ": "e.id >= :first AND e.created_at >= :since",
     "IS_OPEN_DAY": "d.charged_at >= :since",
-    "BEFORE": "0",  # it is in the granted part of the balances
 }
 
 
@@ -243,20 +228,19 @@ CHECK_OPEN = Statement(_check("sqlite", OPEN), postgres=_check("postgres", OPEN)
 _COUNTS = """
     SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM CHARGES e),
     (SELECT COUNT(*) FROM METERED u) + (SELECT COALESCE(SUM(d.requests), 0) FROM usage_days d WHERE IS_OPEN_DAY),
-    (SELECT COUNT(*) FROM reserves) + (SELECT COUNT(*) FROM holds WHERE state = 'open'),
-    (SELECT COUNT(*) FROM METERED u WHERE u.input_nano IS NULL)"""
+    (SELECT COUNT(*) FROM reserves)"""
 COUNTS = Statement(text(_fill_in(_COUNTS, ALL)))
 COUNTS_OPEN = Statement(text(_fill_in(_COUNTS, OPEN)))
-EXPORT = f"""
+EXPORT = """
     SELECT entries.id, entries.created_at, a.email, entries.kind, entries.amount_nano, entries.amount_nano,
     entries.completion_id, u.request_id, u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated,
     entries.note, u.provider, u.model, u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano,
-    COALESCE(entries.source, u.source), u.version, {ORIGIN}, entries.granted_nano, r.amount_nano,
+    COALESCE(entries.source, u.source), u.version, entries.origin, entries.granted_nano, r.amount_nano,
     entries.account_id, entries.created_at, entries.debt_id
     FROM entries JOIN accounts a ON a.id = entries.account_id
     LEFT JOIN usage u ON u.completion_id = entries.completion_id
     LEFT JOIN entries r ON r.source = 'refund:' || entries.completion_id AND entries.kind = 'charge'
-    WHERE entries.id > :after AND entries.created_at >= :start AND entries.created_at < :end"""  # noqa: S608 our own expression
+    WHERE entries.id > :after AND entries.created_at >= :start AND entries.created_at < :end"""
 OF_ONE = " AND entries.account_id = (SELECT id FROM accounts WHERE email = :email)"
 OF_PAGE = " ORDER BY entries.id LIMIT :page"
 EXPORT_OF_ALL = Statement(text(EXPORT + OF_PAGE))
@@ -278,19 +262,18 @@ class AuditCounts(msgspec.Struct, frozen=True):
     accounts: int
     entries: int
     requests: int
-    reserves: int  # of running processes, with the open holds of the release before
-    unpriced: int = 0  # requests of an earlier release: their charges were not recomputed
+    reserves: int  # of running processes
 
 
 async def check(store: Store, closed: ClosedMonth | None = None) -> list[Violation]:
     """What breaks a rule, of everything or since a closed month."""
-    found = await store.rows(*((CHECK_OPEN, _since(closed)) if closed else (CHECK, {})), is_long=True)
+    found = await store.report(*((CHECK_OPEN, _since(closed)) if closed else (CHECK, {})))
     return [Violation(str(rule), str(subject), int(off_by)) for rule, subject, off_by in found]
 
 
 async def count(store: Store, closed: ClosedMonth | None = None) -> AuditCounts:
     """How much such a check reads."""
-    [counts] = await store.rows(*((COUNTS_OPEN, _since(closed)) if closed else (COUNTS, {})), is_long=True)
+    [counts] = await store.report(*((COUNTS_OPEN, _since(closed)) if closed else (COUNTS, {})))
     return AuditCounts(*map(int, counts))
 
 
@@ -310,7 +293,7 @@ async def export(store: Store, email: str | None, span: Span = ALWAYS) -> AsyncI
     """Yield the entries of one account, or of all, oldest first, by EXPORT_FIELDS. At most one page is in memory."""
     after, values = 0, {"email": email, "page": PAGE, "start": span.start_ms, "end": span.end_ms}
     statement = EXPORT_OF_ALL if email is None else EXPORT_OF_ONE
-    while rows := await store.rows(statement, {**values, "after": after}, is_long=True):
+    while rows := await store.report(statement, {**values, "after": after}):
         for row in rows:
             yield dict(zip(EXPORT_FIELDS, row, strict=True))
         after = rows[-1][0]

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import bindparam, delete, exists, insert, select, text, update
 
+from cadenza.core.periods import month_of, span_of
 from cadenza.core.records import Cap
-from cadenza.ledger.caps import CapState, CapStatus, month_of, span_of
+from cadenza.ledger.caps import CapState, CapStatus
 from cadenza.ledger.rules import Hold
 from cadenza.store.schema import accounts, cap_holds, caps, keys
 from cadenza.store.statements import SelectByIds, Statement, total
@@ -37,6 +38,9 @@ _REQUESTS, _DAYS = (
     for rows in (REQUESTS, DAYS)
 )
 SPENT = Statement(select(_REQUESTS + _DAYS))
+KNOWN_SPENT = Statement(
+    select(caps.c.spent_nano).where(_OF_KEY, caps.c.period == bindparam("of_period"), caps.c.month == bindparam("of"))
+)
 HELD = Statement(select(total(cap_holds.c.amount_nano)).where(cap_holds.c.key_id == bindparam("key")))
 WRITE = Statement(
     update(caps)
@@ -70,15 +74,21 @@ FLAG_ACCOUNT = Statement(
 )
 
 
-def set_cap(tx: Transaction, account_id: str, key_id: str, cap: Cap | None, now_ms: int) -> None:
-    """Set, change or remove the cap of a key. What its requests of this period have cost is already spent."""
+def set_cap(
+    tx: Transaction, account_id: str, key_id: str, cap: Cap | None, now_ms: int, *, is_new_key: bool = False
+) -> None:
+    """Set, change or remove the cap of a key. What its requests of this period have cost is already spent.
+
+    They are summed up only if the key had no cap of this period: there may be many, and requests wait meanwhile.
+    """
     lock_account(tx, account_id)
+    month = month_of(cap.period, now_ms) if cap else 0
+    known = tx.row(KNOWN_SPENT, {"key": key_id, "of_period": cap.period, "of": month}) if cap else None
     tx.change(REMOVE, {"key": key_id})
     if cap is None:
         tx.change(REMOVE_HOLDS, {"key": key_id})
     else:
-        month = month_of(cap.period, now_ms)
-        spent_nano = _spent(tx, account_id, key_id, month)
+        spent_nano = 0 if is_new_key else _number(known) if known else _spent(tx, account_id, key_id, month)
         held_nano = _number(tx.row(HELD, {"key": key_id}))
         values = {
             "key_id": key_id,

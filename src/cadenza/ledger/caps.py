@@ -6,14 +6,11 @@ limit was set.
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from cadenza.core.records import Cap, Period
-
-ALL_TIME = 0  # the "month" of a cap for all time
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from cadenza.core.periods import month_of
+from cadenza.core.records import Cap
 
 
 class CapStatus(msgspec.Struct, frozen=True):
@@ -104,21 +101,3 @@ class CapState(msgspec.Struct):
 
     def _excuse(self) -> None:
         self.excused_nano = max(self.excused_nano, self.spent_nano + self.held_nano - self.cap.limit_nano)
-
-
-def month_of(period: Period, at_ms: int) -> int:
-    """The period that a time belongs to: its month in UTC, like 202611, or ALL_TIME."""
-    if period == "total":
-        return ALL_TIME
-    time = EPOCH + timedelta(milliseconds=at_ms)
-    return time.year * 100 + time.month
-
-
-def span_of(month: int) -> tuple[int, int]:
-    """The first millisecond of a month, and of the month after it; all of time for ALL_TIME."""
-    if month == ALL_TIME:
-        return 0, 2**62
-    year, number = divmod(month, 100)
-    begins = (datetime(year, number, 1, tzinfo=UTC), datetime(year + number // 12, number % 12 + 1, 1, tzinfo=UTC))
-    first_ms, next_ms = ((begin - EPOCH) // timedelta(milliseconds=1) for begin in begins)
-    return first_ms, next_ms

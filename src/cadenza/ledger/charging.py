@@ -56,9 +56,9 @@ def end_requests(
     ended: list[Ended] = []
     following_nano = 0
     for end in ends:
-        following_nano += end.due_nano if end.due_nano < end.held_nano else end.held_nano
+        following_nano += end.covered_nano
     for end in ends:  # none may use what later ones hold
-        following_nano -= end.due_nano if end.due_nano < end.held_nano else end.held_nano
+        following_nano -= end.covered_nano
         ended.append(_end(account, demand.kept_nano + following_nano, end, known, changes))
     resize(account, demand.kept_nano)
     if account.debt_nano:
@@ -98,7 +98,7 @@ def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes
     if hold.idempotency_digest:
         (changes.kept_keys if outcome.usage else changes.freed_keys).append(hold)
     short_nano = end.due_nano - charged_nano
-    return Ended(charged_nano, short_nano, is_lost=short_nano > 0 and _is_short(end, charged_nano))
+    return Ended(charged_nano, short_nano, is_lost=_is_short(end, charged_nano))
 
 
 def _end_again(account: LockedAccount, end: End, recorded: Recorded, known: Known, changes: Changes) -> Ended:
@@ -159,7 +159,7 @@ def _has_lost_its_key(end: End, known: Known) -> bool:
 
 
 def _is_short(end: End, charged_nano: int) -> bool:
-    """Whether less is charged than was due and held: another process took back the reserve."""
+    """Whether less is charged than was due and held: a sweep has taken back the reserve that covered it."""
     return charged_nano < end.due_nano and charged_nano < end.held_nano
 
 

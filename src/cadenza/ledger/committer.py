@@ -109,7 +109,7 @@ class Committer:
         """
         late = self._backlog.late(round(wait_s / LOOK_EVERY_S))
         if any(move.hold or move.end for move in late):
-            self._observer.log.warning("the store did not answer the ledger in time", moves=len(late))
+            self._observer.log.repeated("the store did not answer the ledger in time", moves=len(late))
         for move in late:
             fail(move, StoreUnavailable(f"The store did not answer within {wait_s:g} seconds."))
         self.has_failed = self.has_failed or not all(self._backlog.is_aside(move.account_id) for move in late)
@@ -264,15 +264,15 @@ class Committer:
                     group[1].append(move)
         for account_id, (ends, holds) in groups.items():
             ended: list[End] = []  # not list[End](), which takes 4,000 instructions more
-            charged_nano = 0
+            charged_nano = covered_nano = 0
             for move in ends:
                 assert move.end
                 ended.append(move.end)
                 if not move.is_off_reserve:  # the first time that it is written
                     move.is_off_reserve = True
-                    charged_nano += move.end.due_nano
+                    charged_nano, covered_nano = charged_nano + move.end.due_nano, covered_nano + move.end.covered_nano
             wanted = [move.hold for move in holds if move.hold] if holds else []
-            demand = self._reserves.demand(account_id, charged_nano, wanted)
+            demand = self._reserves.demand(account_id, charged_nano, covered_nano, wanted)
             caps = self._reserves.caps.use(account_id, ended)
             built[account_id] = AccountMoves(account_id, demand, ended, wanted, caps), ends, holds
         return built
@@ -364,7 +364,7 @@ class Committer:
         is_locked = isinstance(error, StoreBusy)
         self.has_failed = self.has_failed or self._is_stopping or not is_locked
         self._observer.metrics.ledger_retries.inc()
-        self._observer.log.warning("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
+        self._observer.log.repeated("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
         self._put_back([move for move in batch if not fail_hold(move, error)])
         for move in batch:
             if move.hold and move.hold.idempotency_digest:  # the store may have its key

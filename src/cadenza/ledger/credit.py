@@ -15,7 +15,7 @@ Each move is an entry and its change of the balance, in one transaction that has
 import asyncio
 
 import msgspec
-from sqlalchemy import bindparam, func, insert, select, text, update
+from sqlalchemy import bindparam, insert, literal_column, select, text, update
 
 from cadenza.core.money import format_dollars
 from cadenza.ledger import lots
@@ -54,9 +54,7 @@ _LOCK = update(accounts).where(_OF_ACCOUNT).values(balance_nano=accounts.c.balan
 LOCK = Statement(_LOCK.returning(*_MONEY))
 FREE = Statement(select(accounts.c.balance_nano - accounts.c.held_nano).where(_OF_ACCOUNT))
 FIND_SOURCE = Statement(
-    select(entries.c.amount_nano, func.coalesce(entries.c.granted_nano, 0)).where(
-        entries.c.source == bindparam("source")
-    )
+    select(entries.c.amount_nano, entries.c.granted_nano).where(entries.c.source == bindparam("source"))
 )
 _ELSEWHERE = (reserves.c.account_id == bindparam("account"), reserves.c.process != bindparam("me"))
 ASK = Statement(update(reserves).where(*_ELSEWHERE, reserves.c.has_spare, ~reserves.c.is_asked).values(is_asked=True))
@@ -78,7 +76,9 @@ CANCEL_DEBT = Statement(update(debts).where(_OF_DEBT).values(amount_nano=bindpar
 ADD_DEBT_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS, "origin", "debt_id")
 GRANTED_OF_DEBT = Statement(
     select(total(entries.c.granted_nano)).where(
-        entries.c.account_id == bindparam("account"), entries.c.debt_id == bindparam("debt")
+        entries.c.kind == literal_column("'correction'"),  # as the index on corrections has it: charges are not read
+        entries.c.completion_id.is_(None),
+        entries.c.debt_id == bindparam("debt"),
     )
 )
 OWE = Statement(update(accounts).where(_OF_ACCOUNT).values(debt_nano=accounts.c.debt_nano + bindparam("amount")))
@@ -241,9 +241,10 @@ def amount_of_source(tx: Transaction, source: str) -> tuple[int, int] | None:
     return None if row is None else (int(row[0]), int(row[1]))
 
 
-def has_taken(tx: Transaction, source: str) -> bool:
-    """Whether credit was taken back for this source, at once or as a debt, paid or not."""
-    return amount_of_source(tx, source) is not None or tx.row(FIND_DEBT, {"source": source}) is not None
+def taken_by(tx: Transaction, source: str) -> int:
+    """What was taken back for this source, at once or as a debt, paid or not."""
+    entry, debt = amount_of_source(tx, source), tx.row(FIND_DEBT, {"source": source})
+    return (-entry[0] if entry else 0) + (int(debt[1]) if debt else 0)
 
 
 async def gather_free(store: Store, account_id: str, amount_nano: int) -> None:
@@ -295,7 +296,7 @@ def cancel_debt(tx: Transaction, account_id: str, source: str) -> Cancelled:
     if left_nano:
         tx.change(CANCEL_DEBT, {"debt": debt_id, "paid": whole_nano - left_nano})
         tx.change(OWE, {"account": account_id, "amount": -left_nano})
-    row = tx.row(GRANTED_OF_DEBT, {"account": account_id, "debt": debt_id})
+    row = tx.row(GRANTED_OF_DEBT, {"debt": debt_id})
     return Cancelled(int(whole_nano - left_nano), -int(row[0]) if row else 0, int(left_nano))
 
 

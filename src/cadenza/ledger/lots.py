@@ -82,7 +82,7 @@ def change(tx: Transaction, lot: CreditLot, now_ms: int) -> None:
 
 async def accounts_due(store: Store, now_ms: int, count: int) -> list[str]:
     """Accounts with credit that has expired, those first whose credit expired first."""
-    return [*dict.fromkeys(row[0] for row in await store.rows(DUE, {"now": now_ms, "count": count}))]
+    return [*dict.fromkeys(row[0] for row in await store.report(DUE, {"now": now_ms, "count": count}))]
 
 
 async def list_expiring(store: Store, account_id: str, granted_nano: int) -> list[CreditLot]:

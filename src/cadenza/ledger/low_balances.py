@@ -11,6 +11,7 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction, change_row
 from cadenza.store.tables.accounts import COLUMNS, Account
 
+BATCH_ROWS = 500
 _OF_ACCOUNT = accounts.c.id == bindparam("account")
 _IS_LOW = accounts.c.balance_nano < accounts.c.low_balance_nano
 _IS_UNTOLD = (_IS_LOW, accounts.c.low_noticed_at.is_(None))
@@ -30,7 +31,9 @@ FIND = Statement(
     .limit(bindparam("count"))
 )
 CLAIM = Statement(update(accounts).where(_OF_ACCOUNT, *_IS_UNTOLD).values(low_noticed_at=bindparam("now")))
-CLEAR = Statement(update(accounts).where(accounts.c.low_noticed_at.is_not(None), ~_IS_LOW).values(low_noticed_at=None))
+_HAS_RISEN = (accounts.c.low_noticed_at.is_not(None), ~_IS_LOW)
+RISEN = Statement(select(accounts.c.id).where(*_HAS_RISEN).limit(bindparam("count")))
+CLEAR = Statement(update(accounts).where(_OF_ACCOUNT, *_HAS_RISEN).values(low_noticed_at=None))
 
 
 def notice_below(tx: Transaction, account_id: str, below_nano: int) -> None:
@@ -40,11 +43,13 @@ def notice_below(tx: Transaction, account_id: str, below_nano: int) -> None:
 
 async def clear_risen(store: Store) -> None:
     """Forget the notices of accounts that are no longer low, so that their owners are told the next time."""
-    await store.transact(lambda tx: tx.change(CLEAR, {}))
+    while risen := await store.report(RISEN, {"count": BATCH_ROWS}):
+        values = [{"account": account_id} for (account_id,) in risen]
+        await store.transact(lambda tx, values=values: tx.change_each(CLEAR, values))  # type: ignore[misc]
 
 
 async def find_untold(store: Store, count: int) -> list[Account]:
-    return [Account(*row) for row in await store.rows(FIND, {"count": count})]
+    return [Account(*row) for row in await store.report(FIND, {"count": count})]
 
 
 async def claim(store: Store, account_id: str, now_ms: int) -> bool:

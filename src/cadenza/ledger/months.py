@@ -24,7 +24,6 @@ from sqlalchemy import bindparam, select, text, update
 
 from cadenza.core.formats import escape_formula
 from cadenza.core.spans import Span
-from cadenza.ledger.origins import ORIGIN
 from cadenza.store.month_end import postgres_trigger, sqlite_trigger
 from cadenza.store.schema import closed_months
 from cadenza.store.statements import Statement
@@ -37,9 +36,8 @@ LOCK_S = 2.0  # Postgres ends a vacuum that is in the way after one second
 _OF_MONTH = "entries.id >= :first AND entries.created_at >= :since AND entries.created_at < :end"
 SUMS = Statement(
     text(f"""
-    SELECT CASE WHEN entries.created_at < :start THEN 'before' ELSE COALESCE({ORIGIN}, entries.kind) END,
-    COUNT(*), SUM(entries.amount_nano), SUM(COALESCE(entries.granted_nano, 0)),
-    SUM(CASE WHEN entries.granted_nano IS NULL THEN 1 ELSE 0 END)
+    SELECT CASE WHEN entries.created_at < :start THEN 'before' ELSE COALESCE(entries.origin, entries.kind) END,
+    COUNT(*), SUM(entries.amount_nano), SUM(entries.granted_nano)
     FROM entries WHERE {_OF_MONTH} GROUP BY 1""")  # noqa: S608 our own expressions
 )
 ACCOUNTS = Statement(
@@ -47,22 +45,18 @@ ACCOUNTS = Statement(
     SELECT COUNT(DISTINCT entries.account_id) FROM entries WHERE {_OF_MONTH}
     AND entries.created_at >= :start""")  # noqa: S608 our own expression
 )
-GRANTED_BEFORE = Statement(text("SELECT COALESCE(SUM(granted_before_nano), 0) FROM accounts"))
 BALANCES = Statement(
     text(f"""
     SELECT account_id, SUM(amount), SUM(granted) FROM (
         SELECT account_id, balance_nano AS amount, granted_nano AS granted FROM closed_balances WHERE month = :before
         UNION ALL
-        SELECT entries.account_id, entries.amount_nano, COALESCE(entries.granted_nano, 0) FROM entries WHERE {_OF_MONTH}
-        UNION ALL
-        SELECT id, 0, granted_before_nano FROM accounts
-        WHERE granted_before_nano <> 0 AND CAST(:before AS TEXT) = ''
+        SELECT entries.account_id, entries.amount_nano, entries.granted_nano FROM entries WHERE {_OF_MONTH}
     ) moves GROUP BY account_id ORDER BY account_id""")  # noqa: S608 our own expression
 )
 HASHED = Statement(
     text(f"""
     SELECT entries.id, entries.created_at, entries.account_id, entries.kind, entries.amount_nano, entries.granted_nano,
-    {ORIGIN}, entries.completion_id, entries.source, entries.debt_id, entries.note
+    entries.origin, entries.completion_id, entries.source, entries.debt_id, entries.note
     FROM entries WHERE {_OF_MONTH} ORDER BY entries.id LIMIT :page""")  # noqa: S608 our own expressions
 )
 OLDEST = Statement(text("SELECT MIN(created_at) FROM entries WHERE id >= :first AND created_at >= :since"))
@@ -105,7 +99,6 @@ class MonthSums(msgspec.Struct, frozen=True):
     opening: OriginSum
     by_origin: dict[str, OriginSum]  # 'charge' for charges
     accounts: int  # that have an entry in it
-    unsplit: int = 0  # entries of an earlier release, which do not say what is granted
 
     @property
     def all(self) -> OriginSum:
@@ -195,36 +188,31 @@ def _range(before: ClosedMonth | None, end_ms: int) -> dict[str, Any]:
 async def oldest_open(store: Store, before: ClosedMonth | None) -> int | None:
     """The time of the oldest entry that is of no closed month."""
     values = _range(before, 0)
-    [(at,)] = await store.rows(OLDEST, {"first": values["first"], "since": values["since"]}, is_long=True)
+    [(at,)] = await store.report(OLDEST, {"first": values["first"], "since": values["since"]})
     return None if at is None else int(at)
 
 
 async def sum_month(store: Store, span: Span, before: ClosedMonth | None) -> MonthSums:
     """What the entries of a span add up to, from the balances with which an earlier month was closed."""
     values = {**_range(before, span.end_ms), "start": span.start_ms}
-    rows = await store.rows(SUMS, values, is_long=True)
-    [(accounts,)] = await store.rows(ACCOUNTS, values, is_long=True)
-    if before:
-        opening = OriginSum(0, before.closing_nano, before.closing_granted_nano)
-    else:
-        [(granted_nano,)] = await store.rows(GRANTED_BEFORE, {})
-        opening = OriginSum(0, 0, int(granted_nano))
-    sums = {row[0]: OriginSum(*map(int, row[1:4])) for row in rows}
+    rows = await store.report(SUMS, values)
+    [(accounts,)] = await store.report(ACCOUNTS, values)
+    opening = OriginSum(0, before.closing_nano, before.closing_granted_nano) if before else OriginSum()
+    sums = {name: OriginSum(*map(int, found)) for name, *found in rows}
     if earlier := sums.pop("before", None):
         opening = OriginSum(0, opening.amount_nano + earlier.amount_nano, opening.granted_nano + earlier.granted_nano)
-    unsplit = sum(int(row[4]) for row in rows if row[0] != "before")
-    return MonthSums(opening, dict(sorted(sums.items())), int(accounts), unsplit)
+    return MonthSums(opening, dict(sorted(sums.items())), int(accounts))
 
 
 async def balances_at(store: Store, end_ms: int, before: ClosedMonth | None) -> list[AccountBalance]:
     """The balance of each account with entries, at the end of a month that is sealed."""
     values = {**_range(before, end_ms), "before": before.month if before else ""}
-    rows = await store.rows(BALANCES, values, is_long=True)
+    rows = await store.report(BALANCES, values)
     return [AccountBalance(account_id, int(balance), int(granted)) for account_id, balance, granted in rows]
 
 
 async def closed_balances(store: Store, month: str) -> list[AccountBalance]:
-    return [AccountBalance(*row) for row in await store.rows(OF_CLOSED, {"month": month}, is_long=True)]
+    return [AccountBalance(*row) for row in await store.report(OF_CLOSED, {"month": month})]
 
 
 class HashedEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -238,7 +226,7 @@ class HashedEntry(msgspec.Struct, frozen=True, array_like=True):
     account_id: str
     kind: str
     amount_nano: int
-    granted_nano: int | None
+    granted_nano: int
     origin: str | None
     completion_id: str | None
     source: str | None
@@ -269,7 +257,7 @@ class MonthHash:
 async def read_entries(store: Store, end_ms: int, before: ClosedMonth | None) -> AsyncIterator[HashedEntry]:
     """The entries of a sealed month. At most one page is in memory."""
     values = {**_range(before, end_ms), "page": PAGE}
-    while rows := await store.rows(HASHED, values, is_long=True):
+    while rows := await store.report(HASHED, values):
         for row in rows:
             yield HashedEntry(*row)
         values["first"] = rows[-1][0] + 1
@@ -303,8 +291,8 @@ async def compute(store: Store, sealed: ClosedMonth, before: ClosedMonth | None,
     sums = await sum_month(store, Span(before.ends_at if before else 0, sealed.ends_at), before)
     hashed = await hash_month(store, sealed.month, sealed.ends_at, before)
     first = before.first_open_id if before else 0
-    [(open_id,)] = await store.rows(
-        FIRST_OPEN, {"first": first, "sealed": sealed.first_open_id, "end": sealed.ends_at}, is_long=True
+    [(open_id,)] = await store.report(
+        FIRST_OPEN, {"first": first, "sealed": sealed.first_open_id, "end": sealed.ends_at}
     )
     assert hashed.entries == sums.all.count, "the entries of a sealed month are final"
     return msgspec.structs.replace(

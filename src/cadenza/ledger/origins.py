@@ -1,5 +1,4 @@
-"""Where an entry that is not a charge comes from: its origin. Entries of earlier releases do not have one; it follows
-from their kind, source and note.
+"""Where an entry that is not a charge comes from: its origin.
 
 | origin       | kind       | the entry                                                                     |
 |--------------|------------|-------------------------------------------------------------------------------|
@@ -37,24 +36,6 @@ Origin = Literal[
 ]
 GRANTS = frozenset({"payment", "opening", "voucher", "grant"})
 PAID_FIRST = frozenset({"return", "dispute", "debt"})  # they take back paid credit before granted credit
-
-RETURN_NOTE = "refund of a card payment"
-OPENING_NOTE = "opening credit"
-ORIGIN = f"""CASE
-    WHEN entries.origin IS NOT NULL THEN entries.origin
-    WHEN entries.kind = 'grant' THEN CASE
-        WHEN substr(entries.source, 1, 4) = 'pay_' THEN 'payment'
-        WHEN substr(entries.source, 1, 4) = 'vch_' THEN 'voucher'
-        WHEN entries.source IS NULL AND entries.note = '{OPENING_NOTE}' THEN 'opening'
-        ELSE 'grant' END
-    WHEN entries.kind = 'correction' THEN CASE
-        WHEN entries.debt_id IS NOT NULL THEN 'debt'
-        WHEN entries.completion_id IS NOT NULL THEN 'late-end'
-        WHEN entries.source IS NULL OR substr(entries.source, 1, 10) = 'reference:' THEN 'correction'
-        WHEN substr(entries.source, 1, 8) = 'erasure:' THEN 'erasure'
-        WHEN entries.note = '{RETURN_NOTE}' THEN 'return'
-        ELSE 'dispute' END
-    END"""
 
 
 class CreditMove(msgspec.Struct, frozen=True):

@@ -15,7 +15,11 @@ SHOWN = 20
 
 
 class Payment(msgspec.Struct, frozen=True):
-    """A payment. `checkout` and `reference` are the provider's ids of the checkout and of the payment itself."""
+    """A payment. `checkout` and `reference` are the provider's ids of the checkout and of the payment itself.
+
+    `refunded_nano` is what the provider refunded, `lost_nano` what lost disputes were about, and `disputed_nano` what
+    open disputes have taken.
+    """
 
     id: str
     account_id: str
@@ -23,10 +27,22 @@ class Payment(msgspec.Struct, frozen=True):
     checkout: str
     reference: str | None
     amount_nano: int
-    returned_nano: int
+    refunded_nano: int
+    lost_nano: int
+    disputed_nano: int
     state: PaymentState
     created_at: int
     changed_at: int
+
+    @property
+    def returned_nano(self) -> int:
+        """What refunds and lost disputes took of the credit."""
+        return min(self.amount_nano, self.refunded_nano + self.lost_nano)
+
+    @property
+    def taken_nano(self) -> int:
+        """What is taken of the credit now, by open disputes too. It is never more than was paid."""
+        return min(self.amount_nano, self.refunded_nano + self.lost_nano + self.disputed_nano)
 
 
 class PaymentIds(msgspec.Struct, frozen=True):
@@ -48,7 +64,7 @@ class PaymentDay(msgspec.Struct, frozen=True):
 
 
 class CreditedPayment(msgspec.Struct, frozen=True):
-    """A payment that gave credit, and the time of its entry. `returned_nano` is as of now."""
+    """A payment that gave credit, and the time of its entry. What was refunded and returned is as of now."""
 
     id: str
     provider: str
@@ -57,6 +73,7 @@ class CreditedPayment(msgspec.Struct, frozen=True):
     account_id: str
     amount_nano: int
     credited_nano: int
+    refunded_nano: int
     returned_nano: int
     state: PaymentState
     credited_at: int
@@ -82,6 +99,9 @@ CHANGE = Statement(
         state=bindparam("now_is"),
         reference=func.coalesce(bindparam("intent"), payments.c.reference),
         returned_nano=bindparam("returned"),
+        refunded_nano=bindparam("refunded"),
+        lost_nano=bindparam("lost"),
+        disputed_nano=bindparam("disputed"),
         changed_at=bindparam("now"),
     )
 )
@@ -93,26 +113,27 @@ COUNT_OPEN = Statement(
 ADD_EVENT = Statement(
     text("INSERT INTO payment_events (id, kind, at) VALUES (:event, :kind, :now) ON CONFLICT (id) DO NOTHING")
 )
+FIND_EVENT = Statement(text("SELECT id FROM payment_events WHERE id = :event"))
 
 _CREDITED = (
-    "FROM entries JOIN payments p ON p.id = entries.source"
+    "FROM entries JOIN payments ON payments.id = entries.source"
     " WHERE entries.kind = 'grant' AND entries.created_at >= :start AND entries.created_at < :end"
 )
 SUM_DAYS = Statement(
     text(f"""
-    SELECT entries.created_at / {DAY_MS}, p.provider, COUNT(*), SUM(entries.amount_nano)
+    SELECT entries.created_at / {DAY_MS}, payments.provider, COUNT(*), SUM(entries.amount_nano)
     {_CREDITED} GROUP BY 1, 2 ORDER BY 1, 2""")
 )
 LIST_CREDITED = Statement(
     text(f"""
-    SELECT p.id, p.provider, p.checkout, p.reference, p.account_id, p.amount_nano, entries.amount_nano, p.returned_nano,
-    p.state, entries.created_at {_CREDITED} ORDER BY entries.id""")
+    SELECT payments.id, provider, checkout, reference, payments.account_id, payments.amount_nano, entries.amount_nano,
+    refunded_nano, returned_nano, state, entries.created_at {_CREDITED} ORDER BY entries.id""")
 )
 
 
 def add(tx: Transaction, payment: Payment) -> None:
     assert payment.state == "open"
-    assert payment.returned_nano == 0 < payment.amount_nano
+    assert payment.taken_nano == 0 < payment.amount_nano
     tx.change(INSERT, msgspec.structs.asdict(payment))
 
 
@@ -135,15 +156,18 @@ def _only(rows: list[Row]) -> Payment | None:
 
 
 def change(tx: Transaction, payment: Payment) -> None:
-    """Write the state, the reference and what was returned."""
+    """Write the state, the reference, and what refunds and disputes took."""
     values = {
         "payment": payment.id,
         "now_is": payment.state,
         "intent": payment.reference,
         "returned": payment.returned_nano,
+        "refunded": payment.refunded_nano,
+        "lost": payment.lost_nano,
+        "disputed": payment.disputed_nano,
         "now": payment.changed_at,
     }
-    assert 0 <= payment.returned_nano <= payment.amount_nano
+    assert min(payment.refunded_nano, payment.lost_nano, payment.disputed_nano) >= 0
     assert payment.state != "open" or payment.returned_nano, "a payment does not become open again"
     if tx.change(CHANGE, values) != 1:  # not `assert`: credit was moved for it
         raise AssertionError("a payment that is locked can be changed")
@@ -152,6 +176,10 @@ def change(tx: Transaction, payment: Payment) -> None:
 def note_event(tx: Transaction, event_id: str, kind: str, now_ms: int) -> bool:
     """Note an event of the provider. False if it was noted before; a transaction with the same event is waited for."""
     return tx.change(ADD_EVENT, {"event": event_id, "kind": kind, "now": now_ms}) == 1
+
+
+def has_event(tx: Transaction, event_id: str) -> bool:
+    return tx.row(FIND_EVENT, {"event": event_id}) is not None
 
 
 async def list_newest(store: Store, account_id: str) -> list[Payment]:
@@ -166,7 +194,7 @@ async def count_open(store: Store, account_id: str, since_ms: int) -> int:
 
 async def sum_days(store: Store, span: Span) -> list[PaymentDay]:
     """What payments gave as credit, by day (UTC) and provider."""
-    rows = await store.rows(SUM_DAYS, {"start": span.start_ms, "end": span.end_ms}, is_long=True)
+    rows = await store.report(SUM_DAYS, {"start": span.start_ms, "end": span.end_ms})
     return [
         PaymentDay(day_of(int(day) * DAY_MS), provider, int(count), int(nano)) for day, provider, count, nano in rows
     ]
@@ -174,5 +202,5 @@ async def sum_days(store: Store, span: Span) -> list[PaymentDay]:
 
 async def list_credited(store: Store, span: Span) -> list[CreditedPayment]:
     """The payments that gave credit in a span, oldest first."""
-    rows = await store.rows(LIST_CREDITED, {"start": span.start_ms, "end": span.end_ms}, is_long=True)
+    rows = await store.report(LIST_CREDITED, {"start": span.start_ms, "end": span.end_ms})
     return [CreditedPayment(*row) for row in rows]

@@ -29,7 +29,7 @@ FIND = Statement(
         accounts.c.email,
         accounts.c.erased_at,
         -entries.c.amount_nano - _CORRECTED,
-        func.coalesce(entries.c.granted_nano, 0),
+        entries.c.granted_nano,
     )
     .join_from(entries, accounts, entries.c.account_id == accounts.c.id)
     .where(and_(IS_CHARGE, entries.c.completion_id == bindparam("completion")))

@@ -54,14 +54,18 @@ class Reserve(msgspec.Struct):
         self.usual_nano -= self.usual_nano // 4
         self.extra_nano -= self.extra_nano // 4
 
-    def demand(self, now_s: float, charged_nano: int, new: Sequence[Hold]) -> Demand:
+    def demand(self, now_s: float, charged_nano: int, covered_nano: int, new: Sequence[Hold]) -> Demand:
         """What to keep and to ask for in a batch that charges `charged_nano` and takes these holds.
+
+        `covered_nano` is what the holds of the ended requests cover of the charges. The rest takes nothing that other
+        requests use.
 
         Credit that is not kept is no longer used from here on. Before new holds are taken, everything that is not in
         use is given back, so that they are judged by all of the account's free credit.
         """
-        assert 0 <= charged_nano <= self.in_use_nano, "what is due stays in use until it is charged"
-        self.in_use_nano -= charged_nano
+        assert 0 <= covered_nano <= charged_nano
+        assert covered_nano <= self.in_use_nano, "what is due and held stays in use until it is charged"
+        self.in_use_nano -= covered_nano
         self.amount_nano = max(self.in_use_nano, self.amount_nano - charged_nano)
         usual_nano, extra_nano = self.usual_nano, self.extra_nano
         for hold in new:
@@ -175,19 +179,21 @@ class Reserves:
         return Held(amount_nano, hold.allowance_tokens + hold.extra_tokens)
 
     def end(self, account_id: str, amount_nano: int, due_nano: int) -> None:
-        """End a request. What is due stays in use until it is charged."""
+        """End a request. What is due stays in use until it is charged, but no more than was held for the request."""
         reserve = self._reserves[account_id]
         assert reserve.requests > 0
         assert 0 <= amount_nano <= reserve.in_use_nano
+        if due_nano > amount_nano:  # the rest is not reserved: it would be taken from other requests
+            due_nano = amount_nano
         reserve.in_use_nano += due_nano - amount_nano
         reserve.requests -= 1
 
-    def demand(self, account_id: str, charged_nano: int, new: Sequence[Hold]) -> Demand:
+    def demand(self, account_id: str, charged_nano: int, covered_nano: int, new: Sequence[Hold]) -> Demand:
         """See `Reserve.demand`."""
         reserve = self._reserves.get(account_id)
         if reserve is None:
             reserve = self._reserves[account_id] = Reserve(used_s=self._clock_s())
-        return reserve.demand(self._clock_s(), charged_nano, new)
+        return reserve.demand(self._clock_s(), charged_nano, covered_nano, new)
 
     def written(self, account: LockedAccount, taken: Sequence[tuple[Hold, Held]]) -> None:
         """A batch is durable: this is the account now, and these holds were taken."""

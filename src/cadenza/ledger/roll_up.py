@@ -37,12 +37,7 @@ ADD_DAYS = Statement(
     FROM usage u LEFT JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
     WHERE {_SLICE}
     GROUP BY {", ".join(map(str, range(1, 14)))}, u.provider_cost_nano IS NULL,
-    u.prompt_tokens + u.completion_tokens > 0, u.short_nano IS NULL""")  # noqa: S608 our own names
-)
-REMOVE_HOLDS = Statement(  # of an older release, whose ended holds each have a metering row
-    text(f"""
-    DELETE FROM holds WHERE state <> 'open'
-    AND completion_id IN (SELECT u.completion_id FROM usage u WHERE {_SLICE})""")  # noqa: S608 our own names
+    u.prompt_tokens + u.completion_tokens > 0""")  # noqa: S608 our own names
 )
 REMOVE_REQUESTS = Statement(
     text(f"""
@@ -64,7 +59,7 @@ OLDEST = Statement(
 async def accounts_due(store: Store, before_ms: int, after: str = "", count: int = ACCOUNTS) -> list[str]:
     """The next accounts, by id, that have requests of before this time."""
     values = {"before": before_ms, "after": after, "count": count}
-    return [account_id for (account_id,) in await store.rows(DUE, values, is_long=True)]
+    return [account_id for (account_id,) in await store.report(DUE, values)]
 
 
 def roll_up(tx: Transaction, account_id: str, before_ms: int, count: int = SLICE_ROWS) -> int:
@@ -77,7 +72,6 @@ def roll_up(tx: Transaction, account_id: str, before_ms: int, count: int = SLICE
     last_at, last_id = found[-1]
     slice_ = {"account": account_id, "last_at": last_at, "last_id": last_id}
     tx.change(ADD_DAYS, slice_)
-    tx.change(REMOVE_HOLDS, slice_)
     if tx.change(REMOVE_REQUESTS, slice_) != len(found):
         raise StoreRefused("The store refused to roll up usage: it changed meanwhile.")
     return len(found)
@@ -85,5 +79,5 @@ def roll_up(tx: Transaction, account_id: str, before_ms: int, count: int = SLICE
 
 async def oldest_request(store: Store) -> int | None:
     """When the oldest request began that is not rolled up."""
-    [(at,)] = await store.rows(OLDEST, {}, is_long=True)
+    [(at,)] = await store.report(OLDEST, {})
     return None if at is None else int(at)

@@ -50,7 +50,7 @@ class Hold(msgspec.Struct, frozen=True):
     request_id: str = ""
     idempotency_digest: bytes | None = None
     is_capped: bool = False  # its key has a spend cap
-    version: int | None = None  # of the class; None in marks of an earlier release
+    version: int | None = None  # of the class; None: a web search
     extra_tokens: int = 0  # without `max_tokens`: how much longer the answer may be, if credit is held for it too
     is_final: bool = False  # take what is free now, instead of waiting for credit that other processes can spare
 
@@ -131,6 +131,11 @@ class End(msgspec.Struct, frozen=True):
     source: EndSource = "request"
     provider_cost_nano: int | None = None  # what the providers charge for it; None: not known
 
+    @property
+    def covered_nano(self) -> int:
+        """What is due, as far as the hold covers it."""
+        return self.due_nano if self.due_nano < self.held_nano else self.held_nano
+
 
 class Charge(msgspec.Struct, frozen=True):
     """What an ended request is charged, and what a sweep had charged beyond that."""
@@ -174,10 +179,10 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """The end of a request as the store has it. Sweeps of the release before wrote no source."""
+    """The end of a request as the store has it."""
 
     cost_nano: int
-    source: EndSource | None
+    source: EndSource
     granted_nano: int = 0  # the part of its charge that was granted credit
     refunded_nano: int = 0
 
@@ -283,8 +288,7 @@ def resize(account: LockedAccount, reserve_nano: int) -> None:
 def granted_part(balance_nano: int, granted_nano: int, taken_nano: int, *, is_paid_first: bool = False) -> int:
     """How much of what is taken from a balance is granted credit. It is taken before paid credit, or after it.
 
-    At most the new balance is granted then, although a process of the release before may have spent granted credit
-    without counting it.
+    At most the new balance is granted then.
     """
     part_nano = 0 if is_paid_first else granted_nano if granted_nano < taken_nano else taken_nano
     excess_nano = granted_nano - (balance_nano - taken_nano)
@@ -308,17 +312,14 @@ def require_sums(before: LockedAccount, after: LockedAccount, charged_nano: int,
     `granted_nano` is the granted part of it. What pays a debt is a part of it, too.
     """
     paid_nano = before.debt_nano - after.debt_nano
-    excess_nano = before.granted_nano - before.balance_nano  # of a process of the release before
-    if excess_nano < 0:
-        excess_nano = 0
     if not (  # not `assert`: the rows would be written without it
         after.balance_nano == before.balance_nano - charged_nano - paid_nano
         and after.held_nano - before.held_nano == after.reserve_nano - before.reserve_nano
         and 0 <= after.reserve_nano <= after.held_nano <= after.balance_nano
         and 0 <= after.debt_nano <= before.debt_nano
         and (not after.debt_nano or after.held_nano == after.balance_nano)
-        and 0 <= before.granted_nano - granted_nano - after.granted_nano <= paid_nano + excess_nano
-        and 0 <= after.granted_nano <= after.balance_nano + excess_nano
+        and 0 <= before.granted_nano - granted_nano - after.granted_nano <= paid_nano
+        and 0 <= after.granted_nano <= after.balance_nano
     ):
         raise AssertionError("a batch does not keep the sums of an account")
 

@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Select, Text, and_, bindparam, literal_column, select, text
 
 from cadenza.core.spans import ALWAYS, Span
-from cadenza.ledger.origins import ORIGIN, Origin
+from cadenza.ledger.origins import Origin
 from cadenza.store.schema import accounts, entries, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -19,7 +19,7 @@ EXPORT_ROWS = 1000
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry. That of a request has all that its charge can be recomputed from; older rows have no prices."""
+    """One entry. That of a request has all that its charge can be recomputed from."""
 
     id: int
     created_at: int
@@ -28,7 +28,7 @@ class Entry(msgspec.Struct, frozen=True):
     note: str
     source: str | None
     completion_id: str | None
-    granted_nano: int | None
+    granted_nano: int
     origin: Origin | None
     refunded_nano: int | None  # of a charge
     request_id: str | None
@@ -47,14 +47,14 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 _FIELDS = Entry.__struct_fields__
-_ENTRY = [entries.c[name] for name in _FIELDS[: _FIELDS.index("origin")]]
+_ENTRY = [entries.c[name] for name in _FIELDS[: _FIELDS.index("refunded_nano")]]
 _REQUEST = [usage.c[name] for name in _FIELDS[_FIELDS.index("request_id") : -1]]
 _refund = entries.alias("refund")
 _IS_REFUND = and_(
     entries.c.kind == literal_column("'charge'"),
     _refund.c.source == literal_column("'refund:'", Text).concat(entries.c.completion_id),
 )
-ENTRY = [*_ENTRY, literal_column(ORIGIN), _refund.c.amount_nano, *_REQUEST]
+ENTRY = [*_ENTRY, _refund.c.amount_nano, *_REQUEST]
 
 
 def _entries() -> Select[tuple[object, ...]]:
@@ -99,9 +99,9 @@ BOUNDS = Statement(  # the first and last entry of a span, and the balance befor
     ) s LEFT JOIN entries e ON e.account_id = :account AND e.id < s.first
     WHERE s.first IS NOT NULL GROUP BY 1, 2""")
 )
-_SUMS = f"""
-    SELECT CASE WHEN entries.created_at < :start THEN 'before' ELSE COALESCE({ORIGIN}, entries.kind) END,
-    SUM(entries.amount_nano) FROM entries WHERE entries.created_at < :end"""  # noqa: S608 our own expression
+_SUMS = """
+    SELECT CASE WHEN entries.created_at < :start THEN 'before' ELSE COALESCE(entries.origin, entries.kind) END,
+    SUM(entries.amount_nano) FROM entries WHERE entries.created_at < :end"""
 SUMS_OF_ALL = Statement(text(f"{_SUMS} GROUP BY 1"))
 SUMS = Statement(text(f"{_SUMS} AND entries.account_id = :account GROUP BY 1"))
 
@@ -182,18 +182,18 @@ async def list_newest(
 async def list_span(store: Store, account_id: str, span: Span, count: int, before: int = NO_ENTRY) -> list[Entry]:
     """The newest entries of a span, or those before the one with this id."""
     values = {"account": account_id, "start": span.start_ms, "end": span.end_ms, "before": before, "count": count}
-    rows = await store.rows(OF_SPAN, values, is_long=True)
+    rows = await store.report(OF_SPAN, values, account_id)
     if not rows:
         return []
     ends = {"account": account_id, "first": rows[-1][0], "last": rows[0][0]}
-    balances_nano: dict[int, int] = dict(await store.rows(BALANCES, ends, is_long=True))
+    balances_nano: dict[int, int] = dict(await store.report(BALANCES, ends, account_id))
     return [msgspec.structs.replace(Entry(*row), balance_nano=int(balances_nano[row[0]])) for row in rows]
 
 
 async def sum_entries(store: Store, account_id: str | None, span: Span) -> PeriodSums:
     """What the entries of an account, or of all, add up to."""
     values = {"account": account_id, "start": span.start_ms, "end": span.end_ms}
-    rows = await store.rows(SUMS if account_id else SUMS_OF_ALL, values, is_long=True)
+    rows = await store.report(SUMS if account_id else SUMS_OF_ALL, values, account_id or "")
     sums = {name: int(amount_nano) for name, amount_nano in rows}
     return PeriodSums(sums.pop("before", 0), sums)
 
@@ -202,13 +202,13 @@ async def all_entries(store: Store, account_id: str, span: Span = ALWAYS) -> Asy
     """Every entry of a span, oldest first. At most one page is in memory."""
     after, last, balance_nano = 0, NO_ENTRY, 0
     if span != ALWAYS:
-        found = await store.rows(
-            BOUNDS, {"account": account_id, "start": span.start_ms, "end": span.end_ms}, is_long=True
+        found = await store.report(
+            BOUNDS, {"account": account_id, "start": span.start_ms, "end": span.end_ms}, account_id
         )
         first, last, balance_nano = map(int, found[0] if found else (1, 0, 0))
         after = first - 1
     while after < last:
-        rows = await store.rows(OLDEST, {"account": account_id, "after": after, "count": EXPORT_ROWS}, is_long=True)
+        rows = await store.report(OLDEST, {"account": account_id, "after": after, "count": EXPORT_ROWS}, account_id)
         if not rows:
             return
         for row in rows:

@@ -2,18 +2,19 @@
 
 Any process may sweep any dead one. The dead process is fenced first (fleet/presence.py). Its accounts are swept in
 batches, one transaction each, and every batch leaves the ledger consistent: a reserve shrinks by what is charged to it,
-and the rest of it is freed with the last mark of its account. Locked accounts are skipped. A sweep may stop after any
-batch, and several sweeps of one process may run at once; the next sweep finishes the work.
+and the rest of it is freed with the last mark of its account. Locked accounts are skipped at first. Once all others are
+freed, the sweep waits for each of them briefly, in a transaction of that account alone: other processes may lock a busy
+account so often that it is never found unlocked. A sweep may stop after any batch, and several sweeps of one process
+may run at once; the next sweep finishes the work.
 """
 
 import contextlib
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, delete, literal_column, null, select, text, update
+from sqlalchemy import bindparam, delete, select, update
 
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
@@ -27,12 +28,13 @@ from cadenza.ledger.rows import change_each
 from cadenza.ledger.rules import Demand, End, Hold, LockedAccount, broken_off
 from cadenza.ledger.transaction import AccountMoves
 from cadenza.observe import Observer
-from cadenza.store.schema import holds, idempotency, marks
+from cadenza.store.schema import idempotency, marks
 from cadenza.store.statements import SelectByIds, Statement
 from cadenza.store.store import Store, StoreBusy, StoreRefused, Transaction
 
 BATCH_MAX = 200  # accounts, marks and idempotency keys in one transaction: some milliseconds of work
 LOCK_S = 0.1  # how long a transaction waits for a row that is locked, though its account is not
+TURN_S = 0.3  # how long it then waits for a locked account
 FORGET_EVERY_S = 60.0
 EXPIRE_EVERY_S = 10.0
 INTERRUPTED_STATUS = 500
@@ -53,24 +55,6 @@ _KEY = (
 KEEP_KEY = Statement(update(idempotency).where(*_KEY).values(process=None))
 FREE_KEY = Statement(delete(idempotency).where(*_KEY))
 
-# The release before held credit by request, in the table `holds`.
-OPEN: ColumnElement[str] = literal_column("'open'")
-OLD_OWNERS = Statement(select(holds.c.owner).where(holds.c.state == OPEN).distinct())
-OLD_HOLDS = Statement(
-    select(holds.c.amount_nano, *[holds.c[name] if name in holds.c else null() for name in HOLD_COLUMNS])
-    .where(holds.c.state == OPEN, holds.c.owner == bindparam("of"))
-    .order_by(holds.c.account_id)
-    .limit(BATCH_MAX)
-    .with_for_update()
-)
-END_OLD_HOLD = Statement(
-    update(holds)
-    .where(holds.c.completion_id == bindparam("completion"), holds.c.state == OPEN)
-    .values(state=bindparam("new_state"), ended_at=bindparam("at"))
-)
-TRY_OLD_LOCK = Statement(text("SELECT pg_try_advisory_xact_lock(CAST(:number AS bigint))"))
-GIVE_BACK_OLD = Statement(text("UPDATE accounts SET held_nano = held_nano - :amount WHERE id = :account"))
-
 
 class Sweeper:
     """Finds dead processes and sweeps them, forgets old idempotency keys, and takes credit that has expired."""
@@ -80,21 +64,24 @@ class Sweeper:
         self._presence = presence
         self._observer = observer
         self._unfinished: set[str] = set()  # processes of which the last sweep skipped some accounts
-        self._suspects: set[str] = set()  # processes of the release before whose locks were free at the last sweep
         self._forget_at_s = 0.0
         self._expire_at_s = 0.0
 
     async def sweep(self) -> None:
         host = self._presence.host
         now_ms = host.now_ms()
+        locked = list[str]()  # the processes of which locked accounts are left
         for name in await self._presence.find_dead():
             with contextlib.suppress(StoreBusy):  # its row is locked: the next sweep comes back to it
-                await self._sweep_process(name, now_ms)
-        with contextlib.suppress(StoreBusy):
-            await self._sweep_old_holds(now_ms)
+                if await self._sweep_process(name, now_ms):
+                    locked.append(name)
+        for name in locked:
+            with contextlib.suppress(StoreBusy):
+                await self._sweep_process(name, now_ms, waits=True)
         if host.elapsed_s() >= self._forget_at_s:
             self._forget_at_s = host.elapsed_s() + FORGET_EVERY_S
-            await self._store.transact(lambda tx: transaction.forget_old_keys(tx, now_ms))
+            while await self._store.transact(lambda tx: transaction.forget_old_keys(tx, now_ms)):
+                pass
         if host.elapsed_s() >= self._expire_at_s:
             self._expire_at_s = host.elapsed_s() + EXPIRE_EVERY_S
             await self._expire_credit(now_ms)
@@ -104,9 +91,10 @@ class Sweeper:
             with contextlib.suppress(StoreBusy):
                 await self._store.transact(partial(credit.expire, account_id=account_id, now_ms=now_ms), is_brief=True)
 
-    async def _sweep_process(self, name: str, now_ms: int) -> None:
+    async def _sweep_process(self, name: str, now_ms: int, *, waits: bool = False) -> set[str]:
+        """Fence and free a dead process. Return the accounts that were skipped."""
         if not await self._store.transact(lambda tx: self._presence.fence(tx, name), is_brief=True):
-            return
+            return set()
         charged: list[Outcome] = []
 
         def record(outcomes: list[Outcome]) -> None:
@@ -114,36 +102,19 @@ class Sweeper:
             self._record(outcomes)
 
         log = self._observer.log
-        if skipped := await free_process(self._store, name, now_ms, record):
-            if name in self._unfinished:
+        if skipped := await free_process(self._store, name, now_ms, record, waits=waits):
+            if waits and name in self._unfinished:
                 log.warning("accounts of a process that died are locked", process=name, accounts=len(skipped))
-            self._unfinished.add(name)
-            return
+            if waits:
+                self._unfinished.add(name)
+            return skipped
         self._unfinished.discard(name)
         try:
             await self._store.transact(lambda tx: processes.remove(tx, name), is_brief=True)
-        except StoreRefused:  # another sweep has not finished, or a process of the release before is alive
-            return
+        except StoreRefused:  # another sweep has not finished
+            return set()
         log.warning("freed the credit of a process that died", process=name, charged=len(charged))
-
-    async def _sweep_old_holds(self, now_ms: int) -> None:
-        """End the holds of processes of the release before. One that lost its lock has until the next sweep."""
-        owners = {owner for (owner,) in await self._store.rows(OLD_OWNERS, {})}
-        dead = {owner for owner in owners if await self._is_old_owner_dead(owner)}
-        for owner in sorted(dead if self._store.process_locks else dead & self._suspects):
-            charged = 0
-            while outcomes := await self._store.transact(partial(end_old_holds, owner=owner, now_ms=now_ms)):
-                charged += len(outcomes)
-                self._record(outcomes)
-            self._observer.log.warning("freed the credit of a process that died", process=owner, charged=charged)
-        self._suspects = dead
-
-    async def _is_old_owner_dead(self, owner: str) -> bool:
-        """Each had a lock of its name: a file beside a SQLite store, an advisory lock on Postgres."""
-        if locks := self._store.process_locks:
-            return locks.remove_if_free(owner)
-        number = int.from_bytes(hashlib.sha256(owner.encode()).digest()[:8], signed=True)
-        return await self._store.row(TRY_OLD_LOCK, {"number": number}) == (True,)
+        return set()
 
     def _record(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
@@ -167,18 +138,22 @@ class AccountPart(msgspec.Struct):
     is_last: bool
 
 
-async def free_process(store: Store, name: str, now_ms: int, record: Callable[[list[Outcome]], None]) -> set[str]:
+async def free_process(
+    store: Store, name: str, now_ms: int, record: Callable[[list[Outcome]], None], *, waits: bool = False
+) -> set[str]:
     """Free the reserves of a dead process, charge its marks and free its other idempotency keys, batch by batch.
 
     `record` gets the outcomes of the charged requests. Return the accounts that were skipped, because some of their
-    rows are locked or refused. No other process adds to what a dead one left behind, so it is read once.
+    rows are locked or refused. If it `waits`, each account has its own transaction, which waits for a lock for TURN_S.
+    No other process adds to what a dead one left behind, so it is read once.
     """
     skipped: set[str] = set()
     for batch in plan(*await _read_left(store, name)):
-        parts = [part for part in batch if part.account_id not in skipped]
-        for outcomes, locked in await _free(store, name, parts, now_ms) if parts else []:
-            record(outcomes)
-            skipped |= locked
+        for together in ([part] for part in batch) if waits else [batch]:
+            parts = [part for part in together if part.account_id not in skipped]
+            for outcomes, locked in await _free(store, name, parts, now_ms, waits=waits) if parts else []:
+                record(outcomes)
+                skipped |= locked
     return skipped
 
 
@@ -212,10 +187,18 @@ async def _read_left(store: Store, name: str) -> tuple[dict[str, list[LeftReques
     return {one: [*found.get(one, {}).values()] for one in sorted({*found, *capped_keys, *reserved})}, capped_keys
 
 
-async def _free(store: Store, name: str, parts: list[AccountPart], now_ms: int) -> list[tuple[list[Outcome], set[str]]]:
+async def _free(
+    store: Store, name: str, parts: list[AccountPart], now_ms: int, *, waits: bool = False
+) -> list[tuple[list[Outcome], set[str]]]:
     """Free parts in one transaction, or, if some row of one is locked or refused, each in its own."""
+
+    def work(tx: Transaction) -> tuple[list[Outcome], set[str]]:
+        if waits:  # what this reads may be older than the lock, so it is read again
+            tx.rows_by_ids(transaction.LOCK_ACCOUNTS, [part.account_id for part in parts], {"process": name})
+        return _free_parts(tx, name, parts, now_ms)
+
     try:
-        return [await store.transact(lambda tx: _free_parts(tx, name, parts, now_ms), lock_s=LOCK_S)]
+        return [await store.transact(work, lock_s=TURN_S if waits else LOCK_S)]
     except (StoreBusy, StoreRefused):
         if len(parts) == 1:
             return [([], {parts[0].account_id})]
@@ -232,7 +215,7 @@ def _free_parts(tx: Transaction, name: str, parts: list[AccountPart], now_ms: in
     digests = {one.completion_id: one.digest for part in taken for one in part.requests if one.has_mark}
     for process, *row in tx.rows_by_ids(MARKED, [*digests], {}):
         if process == name:
-            end = _interrupted(row, now_ms, digest=digests[row[0]], is_marked=True)
+            end = _interrupted(row, now_ms, digests[row[0]])
             ends[end.hold.account_id].append(end)
     moves = [_moves(tx, name, account, by_account[account.id], ends[account.id]) for account in accounts]
     _write_keys(tx, name, taken)
@@ -271,23 +254,6 @@ def _write_keys(tx: Transaction, name: str, parts: list[AccountPart]) -> None:
         change_each(tx, statement, values)
 
 
-def end_old_holds(tx: Transaction, owner: str, now_ms: int) -> list[Outcome]:
-    """End some holds of a dead process of the release before."""
-    ends: dict[str, list[End]] = {}
-    for amount_nano, *row in tx.rows(OLD_HOLDS, {"of": owner}):
-        end = _interrupted(row, now_ms, held_nano=amount_nano)
-        ends.setdefault(end.hold.account_id, []).append(end)
-    transaction.lock_accounts(tx, owner, sorted(ends))
-    for end in [end for of_account in ends.values() for end in of_account]:
-        new_state = "settled" if end.outcome.usage else "released"
-        values = {"completion": end.hold.completion_id, "new_state": new_state, "at": now_ms}
-        if tx.change(END_OLD_HOLD, values) != 1:  # not `assert`: its credit must be given back once
-            raise AssertionError("a hold that is open and locked can be ended")
-        tx.change(GIVE_BACK_OLD, {"account": end.hold.account_id, "amount": end.held_nano})
-    moves = [AccountMoves(account_id, NOTHING_WANTED, of_account, []) for account_id, of_account in ends.items()]
-    return _apply(tx, owner, moves, now_ms)
-
-
 def _apply(tx: Transaction, name: str, moves: list[AccountMoves], now_ms: int) -> list[Outcome]:
     """Return the outcomes of the requests that ended now. The others had ended before."""
     applied = transaction.apply_moves(tx, name, moves, now_ms, is_fenced=False)
@@ -300,22 +266,20 @@ def _apply(tx: Transaction, name: str, moves: list[AccountMoves], now_ms: int) -
     ]
 
 
-def _interrupted(
-    row: Sequence[Any], now_ms: int, *, held_nano: int = 0, digest: bytes | None = None, is_marked: bool = False
-) -> End:
+def _interrupted(row: Sequence[Any], now_ms: int, digest: bytes | None) -> End:
     """The end of a request whose process died, by HOLD_COLUMNS of its mark. It is charged as far as its cap allows."""
     values = dict(zip(HOLD_COLUMNS, row, strict=True))
     delivered_tokens = values.pop("delivered_tokens")
     price = Price(values.pop("input_nano"), values.pop("output_nano"), values.pop("cached_input_nano"))
     hold = Hold(**values, allowance_tokens=0, price=price, idempotency_digest=digest)
-    usage = Usage(hold.prompt_tokens, delivered_tokens, estimated=True) if delivered_tokens else None
+    usage = Usage(hold.prompt_tokens, delivered_tokens, estimated=True)
     return End(
         broken_off(hold, INTERRUPTED_STATUS, now_ms, usage),
         hold,
-        held_nano,
+        0,
         hold.due_nano(usage),
-        is_marked=is_marked,
-        is_capped=is_marked,
+        is_marked=True,
+        is_capped=True,
         is_uncertain=True,
         source="sweep",
     )

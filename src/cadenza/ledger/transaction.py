@@ -35,10 +35,11 @@ from cadenza.ledger.rules import (
     require_sums,
     take_hold,
 )
-from cadenza.store.schema import accounts, entries, holds, idempotency, reserves, usage
+from cadenza.store.schema import accounts, entries, idempotency, reserves, usage
 from cadenza.store.statements import SelectByIds, Statement
 from cadenza.store.store import Row, Store, StoreRefused, Transaction
 
+FORGOTTEN_MAX = 500  # in a transaction
 _ACCOUNTS = (
     select(
         accounts.c.id,
@@ -83,15 +84,17 @@ UNMARK = Statement(text("DELETE FROM marks WHERE completion_id = :completion"))
 ADD_KEY = Statement(insert(idempotency), *idempotency.c.keys())
 _OF_KEY = (idempotency.c.account_id == bindparam("account"), idempotency.c.digest == bindparam("key"))
 READ_KEY = Statement(
-    select(idempotency.c.completion_id, idempotency.c.request_id, idempotency.c.created_at, holds.c.state)
-    .join_from(idempotency, holds, idempotency.c.completion_id == holds.c.completion_id, isouter=True)
-    .where(*_OF_KEY)
+    select(idempotency.c.completion_id, idempotency.c.request_id, idempotency.c.created_at).where(*_OF_KEY)
 )
 FORGET_KEY = Statement(delete(idempotency).where(*_OF_KEY))
 _OF_REQUEST = (*_OF_KEY, idempotency.c.completion_id == bindparam("completion"))
 FREE_KEY = Statement(delete(idempotency).where(*_OF_REQUEST))
 KEEP_KEY = Statement(update(idempotency).where(*_OF_REQUEST).values(process=None))
-FORGET_OLD_KEYS = Statement(delete(idempotency).where(idempotency.c.created_at < bindparam("before")))
+OLD_KEYS = Statement(
+    select(idempotency.c.account_id, idempotency.c.digest)
+    .where(idempotency.c.created_at < bindparam("before"))
+    .limit(bindparam("count"))
+)
 
 
 class AccountMoves(msgspec.Struct):
@@ -253,8 +256,12 @@ def _take_holds(
     return answers
 
 
-def forget_old_keys(tx: Transaction, now_ms: int) -> None:
-    tx.change(FORGET_OLD_KEYS, {"before": now_ms - IDEMPOTENCY_MS})
+def forget_old_keys(tx: Transaction, now_ms: int) -> int:
+    """Forget some idempotency keys that are too old. Return how many: call it until it is 0."""
+    old = tx.rows(OLD_KEYS, {"before": now_ms - IDEMPOTENCY_MS, "count": FORGOTTEN_MAX})
+    if old:
+        tx.change_each(FORGET_KEY, [{"account": account_id, "key": digest} for account_id, digest in old])
+    return len(old)
 
 
 async def find_repeated(store: Store, account_id: str, digest: bytes, now_ms: int) -> Repeated | None:
@@ -265,10 +272,9 @@ async def find_repeated(store: Store, account_id: str, digest: bytes, now_ms: in
 
 
 def _key_use(found: Row, now_ms: int) -> Repeated:
-    """A key may be used again after 24 hours, and if the request that used it was not charged."""
-    completion_id, request_id, created_at, state = found
-    is_open = state == "released" or created_at <= now_ms - IDEMPOTENCY_MS
-    return Repeated(completion_id, request_id, is_open)
+    """A key may be used again after 24 hours. That of a request that was not charged is deleted at its end."""
+    completion_id, request_id, created_at = found
+    return Repeated(completion_id, request_id, is_open=created_at <= now_ms - IDEMPOTENCY_MS)
 
 
 def _write_keys(tx: Transaction, process: str, changes: Changes) -> None:

@@ -89,4 +89,4 @@ def revoke(tx: Transaction, voucher_id: str, now_ms: int) -> bool:
 
 async def list_all(store: Store) -> list[tuple[Voucher, str | None]]:
     """Each with the address of the account that redeemed it, oldest first."""
-    return [(Voucher(*row[1:]), row[0]) for row in await store.rows(LIST, {})]
+    return [(Voucher(*row[1:]), row[0]) for row in await store.report(LIST, {})]

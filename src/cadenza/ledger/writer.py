@@ -8,12 +8,13 @@ behind if it dies.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 
 import msgspec
 
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import Outcome
+from cadenza.fleet.background import repeat
 from cadenza.fleet.presence import Presence
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import HOLDS_OF_PROCESS
@@ -25,8 +26,8 @@ from cadenza.ledger.rules import End, Ended, Held, Hold, Insufficient, Repeated,
 from cadenza.ledger.sweeps import Sweeper
 from cadenza.ledger.timing import USUAL_TIMING, LedgerTiming
 from cadenza.ledger.transaction import ASKED, RESERVED
-from cadenza.observe import Observer, places
-from cadenza.store.store import Store, StoreRefused, StoreUnavailable
+from cadenza.observe import Observer
+from cadenza.store.store import Store, StoreUnavailable
 
 
 class LedgerWriter:
@@ -58,16 +59,17 @@ class LedgerWriter:
 
     async def start(self) -> None:
         await self._sweeper.sweep()
-        timing = self._timing
         self._committer.start()
-        self._tasks = [
-            asyncio.create_task(self._every(timing.mark_every_s, self.mark)),
-            asyncio.create_task(self._every(timing.sweep_every_s, self.sweep)),
-            asyncio.create_task(self._every(LOOK_EVERY_S, self._fail_late)),
-            asyncio.create_task(self._every(timing.give_back_every_s, self._give_back_idle)),
-            asyncio.create_task(self._every(timing.reconcile_every_s, self._reconcile)),
-            asyncio.create_task(self._answer_asks()),
+        timing, log = self._timing, self._observer.log
+        loops = [
+            repeat(self.mark, timing.mark_every_s, log),
+            repeat(self.sweep, timing.sweep_every_s, log),
+            repeat(self._fail_late, LOOK_EVERY_S, log),
+            repeat(self._give_back_idle, timing.give_back_every_s, log),
+            repeat(self._reconcile, timing.reconcile_every_s, log),
+            self._answer_asks(),
         ]
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:
         """Write everything that waits, give back all reserves, and stop. Another process sweeps what is left."""
@@ -222,14 +224,3 @@ class LedgerWriter:
         unknown = {account_id for (account_id,) in rows if account_id not in self._reserves}
         for account_id in unknown.union(self._reserves.caps.doubtful(found)):
             self._committer.resize(account_id)
-
-    async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
-        log = self._observer.log
-        while True:
-            await asyncio.sleep(period_s)
-            try:
-                await work()
-            except (StoreUnavailable, StoreRefused) as error:
-                log.warning("the store did not answer the ledger", reason=str(error))
-            except Exception as error:  # noqa: BLE001 the writer's loop: it continues, and logs where it failed
-                log.error("internal error", places=places(error))

@@ -3,11 +3,11 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable
 
 from msgspec import UNSET
 
+from cadenza import clock
 from cadenza.core.attempts import AttemptCounts
 from cadenza.core.records import Outcome
 from cadenza.observe.details import DetailBuffer
@@ -16,10 +16,6 @@ from cadenza.observe.metrics import Metrics
 from cadenza.observe.strays import catch_strays
 
 __all__ = ["FaultPoint", "Log", "LoopLag", "Metrics", "Observer", "catch_strays", "loop_errors", "make_log", "places"]
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 LAG_EVERY_S = 0.25
@@ -70,7 +66,7 @@ class Observer:
     def __init__(self, log: Log, at: FaultPoint | None = None) -> None:
         self.log = log
         self.metrics = Metrics(lambda: log.dropped)
-        self.attempts = AttemptCounts(now_ms)  # until they are written
+        self.attempts = AttemptCounts(clock.now_ms)  # until they are written
         self.details = DetailBuffer()  # until they are written
         self.watched: dict[str, Callable[[Outcome], None]] = {}  # by class: takes the outcomes of its chats
         self.at: Callable[[str], object] = at.reach if at else len  # a builtin does nothing in the shortest time

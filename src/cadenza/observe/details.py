@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cadenza import clock
 from cadenza.core.records import Outcome
 
 ERROR_STATUS = 400  # and above
@@ -38,7 +39,7 @@ class DetailBuffer:
 
     def note(self, outcome: Outcome) -> None:
         """Keep the details of a request that is not plain, if its key is known."""
-        settle_ms = time.time_ns() // 1_000_000 - outcome.ended_at if outcome.completion_id else 0
+        settle_ms = clock.now_ms() - outcome.ended_at if outcome.completion_id else 0
         if (
             outcome.status < ERROR_STATUS
             and not outcome.steps

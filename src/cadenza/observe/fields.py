@@ -24,7 +24,7 @@ WORDS = frozenset(
         *("ms", "open_s", "pause_s", "limit_s", "prompt_tokens", "completion_tokens", "score", "share"),
         *("short_nano", "charged_nano", "corrected_nano", "spent_nano"),
         *("audit_events", "links", "sessions", "usage"),  # that were removed or rolled up
-        *("accounts", "charged", "credit_notes", "dropped", "moves", "receipts", "requests", "statements", "tries"),
+        *("accounts", "charged", "dropped", "moves", "requests", "times", "tries"),
         *("waiting", "workers", "threads", "is_last", "version", "before", "candidate", "ended_canary"),
         *("pid", "code", "exit_code", "address", "classes", "sections", LEFT_OUT),
     }

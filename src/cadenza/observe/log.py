@@ -6,6 +6,7 @@ Stance on failure: the log never stops the service. A line that cannot be writte
 import asyncio
 import atexit
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -22,6 +23,7 @@ from msgspec import UNSET, UnsetType
 
 from cadenza.observe.fields import WORD, keep_known
 
+REPEATED_S = 60.0
 LINES_WAIT_S = 0.1
 FLUSH_S = 1.0  # how long the end of the process, or a line outside of an event loop, waits for a slow stream
 DROPPED = "log lines were dropped"
@@ -62,6 +64,7 @@ class Log:
 
     def __init__(self, lines: "Lines") -> None:
         self._lines = lines
+        self._repeated: dict[str, tuple[float, int]] = {}  # by event: when its last line was written, and how many not
 
     @property
     def dropped(self) -> int:
@@ -73,6 +76,16 @@ class Log:
 
     def warning(self, event: str, **fields: object) -> None:
         self.log("warning", event, **fields)
+
+    def repeated(self, event: str, **fields: object) -> None:
+        """A warning that may recur many times a second: one line a minute, with how many times since the last one."""
+        now_s = time.monotonic()
+        written_s, unwritten = self._repeated.get(event, (-math.inf, 0))
+        if now_s - written_s < REPEATED_S:
+            self._repeated[event] = (written_s, unwritten + 1)
+            return
+        self._repeated[event] = (now_s, 0)
+        self.warning(event, **fields, times=unwritten + 1)
 
     def error(self, event: str, **fields: object) -> None:
         self.log("error", event, **fields)

@@ -16,22 +16,40 @@ EVERY_S = 30.0
 LABELS = {  # the counters that are kept, and the label that tells their parts apart
     "cadenza_requests_total": "status",
     "cadenza_refused_total": "reason",
-    "cadenza_upstream_faults_total": "provider",
     "cadenza_payment_events_total": "result",
+    "cadenza_grounding_failures_total": "part",
+    "cadenza_canary_rollbacks_total": "class_id",
+    "cadenza_doubtful_usage_total": "provider",
     "cadenza_ledger_lost_total": "",
-    "cadenza_ledger_retries_total": "",
+    "cadenza_ledger_refused_total": "",
+    "cadenza_ledger_short_nano_total": "",
+    "cadenza_log_dropped_total": "",
 }
+LATE_S = {  # the histograms of which is kept how many values there were, and how many above this bound
+    "cadenza_first_byte_seconds": 10.0,
+    "cadenza_stream_gap_seconds": 10.0,
+    "cadenza_ledger_commit_seconds": 1.0,
+    "cadenza_loop_lag_seconds": 0.25,
+}
+KEPT = (*LABELS, *LATE_S)
+ALL, LATE = "all", "late"
 
-Counted = tuple[str, str]  # the name of a counter, and the value of its label
+Counted = tuple[str, str]  # the name of a counter, and the value of its label; of a histogram, ALL or LATE
 
 
 def read_totals(families: Iterable[Family]) -> Counter[Counted]:
-    """What the counters of LABELS have counted since the start of their processes."""
+    """What the counters of LABELS and the histograms of LATE_S have counted since the start of their processes."""
     totals = Counter[Counted]()
     for family in families:
+        bound_s = LATE_S.get(family.name)
         for name, labels, value in family.samples:
             if (label := LABELS.get(name)) is not None:
                 totals[name, dict(labels).get(label, "")] += int(value)
+            elif bound_s and name == f"{family.name}_count":
+                totals[family.name, ALL] += int(value)
+                totals[family.name, LATE] += int(value)
+            elif bound_s and dict(labels).get("le") == str(bound_s):
+                totals[family.name, LATE] -= int(value)
     return totals
 
 

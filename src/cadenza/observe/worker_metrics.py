@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -49,6 +49,7 @@ class Family(msgspec.Struct, frozen=True):
     samples: list[tuple[str, Labels, float]]
 
 
+ReadMetrics = Callable[[], Awaitable[list[Family]]]
 FAMILIES = msgspec.json.Decoder(list[Family])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from cadenza.core.chat import Model, ModelList
-from cadenza.core.classes import BUCKETS, bucket_of
+from cadenza.core.classes import is_in_share
 from cadenza.core.errors import ContextOverflow, InvalidRequest, NotFound, NotTaken
 from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule, show_changes, show_price
@@ -104,7 +104,7 @@ class Catalogue:
 
 def _is_in_share(account_id: str, served: ServedClass, candidate: ServedClass) -> bool:
     assert candidate.version is not None
-    return bucket_of(account_id, served.plan.class_id, candidate.version) < served.share * BUCKETS // 100
+    return is_in_share(account_id, served.plan.class_id, candidate.version, served.share)
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ start of their own answer. The client sees one answer, and pays for one prompt a
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import msgspec
@@ -19,7 +19,7 @@ from cadenza.routing.health import Attempt
 from cadenza.upstreams.base import Ask, Fault, OpenReply, Piece, Sink
 
 
-class open_reply:  # noqa: N801 it is used like a function
+class RoutedReply:
     """An open reply for the block, on the route that runs it now; 400, 429 or 502 if no route answers.
 
     `on_route` gets each route that begins to answer.
@@ -34,17 +34,19 @@ class open_reply:  # noqa: N801 it is used like a function
         self._wanted = wanted
         self._on_route = on_route
 
-    def __aenter__(self) -> Coroutine[None, None, Self]:
+    async def __aenter__(self) -> Self:
         self._dispatcher.budget.earn()
-        return self._dispatcher.open_first(self._wanted, self._wanted.plan.routes, self._run_on)
-
-    def __aexit__(self, _: object, error: BaseException | None, __: object) -> Coroutine[None, None, None]:
-        return self.close(error)
-
-    def _run_on(self, route: Route, reply: OpenReply, attempt: Attempt) -> Self:
-        self.route, self._reply, self._attempt = route, reply, attempt
-        self._on_route(route)
+        self._run_on(await self._dispatcher.open_first(self._wanted, self._wanted.plan.routes))
         return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        await self.close()
+        if isinstance(error, Fault):  # a non-streaming reply broke off before anything was sent
+            raise error_for([error], set()) from None
+
+    def _run_on(self, opened: tuple[Route, OpenReply, Attempt]) -> None:
+        self.route, self._reply, self._attempt = opened
+        self._on_route(self.route)
 
     async def deliver(self, sink: Sink) -> None:
         routes = self._routes_that_continue()
@@ -68,15 +70,13 @@ class open_reply:  # noqa: N801 it is used like a function
                 self._attempt.note_finish()
                 return
 
-    async def close(self, error: BaseException | None = None) -> None:
+    async def close(self) -> None:
         reply, self._reply = self._reply, None
         if reply:
             try:
                 await reply.close()
             finally:
                 self._attempt.end()
-        if isinstance(error, Fault):  # a non-streaming reply broke off before anything was sent
-            raise error_for([error], set()) from None
 
     def _routes_that_continue(self) -> list[Route]:
         """Tool calls and structured output cannot be continued."""
@@ -96,7 +96,7 @@ class open_reply:  # noqa: N801 it is used like a function
         await self.close()
         try:
             wanted = msgspec.structs.replace(self._wanted, ask=ask)
-            await self._dispatcher.open_first(wanted, fitting, self._run_on)
+            self._run_on(await self._dispatcher.open_first(wanted, fitting))
         except CadenzaError:
             raise fault from None
         continued.begun_tokens = begun_tokens

@@ -2,30 +2,29 @@
 
 Routes of a lower `order` come first, and routes of the same order share requests by `weight`. A route that is full, or
 whose circuit is open, is passed over. Retries have a budget per request and per process, so that faults cause no storm
-of retries; going on from a busy route is not a retry. Once the client has received a byte, nothing is retried, but a
-stream may be continued (continuation.py).
+of retries; going on from a route that is busy or unpaid is not a retry. Once the client has received a byte, nothing is
+retried, but a stream may be continued (continuation.py).
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TypeVar
 
 import msgspec
 
 from cadenza.core.errors import CadenzaError, ContextOverflow, InvalidRequest, RateLimited, UpstreamFailed
+from cadenza.core.faults import FaultKind
 from cadenza.core.rates import RetryBudget
 from cadenza.core.records import BilledPart, Plan, Route
 from cadenza.core.tokens import Tokenizer
 from cadenza.observe import Observer
 from cadenza.routing.health import Attempt, Clock, HealthTable, RouteHealth
 from cadenza.routing.prompt import PromptSize
-from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Upstream
+from cadenza.upstreams.base import Ask, Fault, OpenReply, Upstream
 
 BUSY_RETRY_S = 2.0
 RETRIES_MAX = 3  # of one request
-T = TypeVar("T")
 
 
 class RouteRecord:
@@ -73,10 +72,8 @@ class Dispatcher:
         self.health.reset(ceiling)
         self.budget.change_most(ceiling)
 
-    async def open_first(
-        self, wanted: Dispatch, routes: Sequence[Route], on_opened: Callable[[Route, OpenReply, Attempt], T]
-    ) -> T:
-        """Hand the first reply that begins to `on_opened`, which closes it and ends its attempt; 400, 429 or 502."""
+    async def open_first(self, wanted: Dispatch, routes: Sequence[Route]) -> tuple[Route, OpenReply, Attempt]:
+        """The first reply that begins. The caller closes it and ends its attempt. 400, 429 or 502."""
         faults: list[Fault] = []  # not list[Fault](), which takes 20 times as long
         passed_over: set[RouteHealth] = set()
         window_tokens = 0
@@ -104,14 +101,14 @@ class Dispatcher:
                 faults.append(fault.with_traceback(None))  # which would keep this frame, and a large reply, in a cycle
                 if fault.overflow:
                     window_tokens = route.context_tokens
-                elif fault.kind is FaultKind.REFUSED:
+                elif fault.kind is FaultKind.INVALID:
                     break
             except BaseException:
                 attempt.end()
                 raise
             else:
                 attempt.note_answer(is_stream=wanted.ask.stream)
-                return on_opened(route, reply, attempt)
+                return route, reply, attempt
         if not faults:
             self.metrics.refused.labels("routes").inc()
         if faults and (overflow := faults[-1].overflow):
@@ -120,8 +117,8 @@ class Dispatcher:
         raise error_for(faults, passed_over)
 
     def _may_go_on(self, faults: list[Fault]) -> bool:
-        """Whether another route may be tried. A route that was busy cost it nothing."""
-        failures = sum(fault.kind is not FaultKind.BUSY for fault in faults)
+        """Whether another route may be tried. A route that was busy, or is not paid for, cost it nothing."""
+        failures = sum(fault.kind not in (FaultKind.BUSY, FaultKind.QUOTA) for fault in faults)
         return not failures or (failures <= RETRIES_MAX and self.may_retry())
 
     def may_retry(self) -> bool:
@@ -169,7 +166,7 @@ class Dispatcher:
 
 def error_for(faults: list[Fault], passed_over: set[RouteHealth]) -> CadenzaError:
     """The error for the client when no route answered."""
-    if faults and faults[-1].kind is FaultKind.REFUSED:
+    if faults and faults[-1].kind is FaultKind.INVALID:
         return InvalidRequest(
             "The model cannot take this request: it is too long, a field of it is not supported, "
             "or its content is not allowed."

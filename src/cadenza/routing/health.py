@@ -8,14 +8,16 @@ from functools import partial
 import msgspec
 
 from cadenza.core.breaker import NEVER_S, OPEN, Breaker, BreakerState
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.core.shares import Shares
 from cadenza.observe import Observer
 from cadenza.routing.ceiling import Ceiling, FirstTokenTimes
-from cadenza.upstreams.base import Fault, FaultKind
+from cadenza.upstreams.base import Fault
 
 OVERLOADED = frozenset({503, 529})
 FAILING_FAULTS = 3  # in a row; one fault may be chance
+FAIL_AGAIN = {FaultKind.UNAUTHORIZED, FaultKind.QUOTA}  # the next request will fail too, until an operator acts
 FAILING_S = 60.0  # without a further fault, requests must be let through to find out whether the route works again
 
 Clock = Callable[[], float]
@@ -103,18 +105,20 @@ class RouteHealth:
 
     def note_fault(self, fault: Fault, started_s: float, *, has_answered: bool) -> None:
         self._on_fault(fault)
-        if fault.kind is FaultKind.REFUSED:  # the request is at fault, not the route
+        if fault.kind is FaultKind.INVALID:  # the request is at fault, not the route
             return
         now_s, is_busy = self.clock(), fault.kind is FaultKind.BUSY
         if not (is_busy or has_answered):
-            # The provider rejects the key: then the next request will fail too.
-            self.failures += FAILING_FAULTS if fault.kind is FaultKind.UNAUTHORIZED else 1
+            self.failures += FAILING_FAULTS if fault.kind in FAIL_AGAIN else 1
             self._failed_s = now_s
         if is_busy or fault.kind is FaultKind.TIMED_OUT or fault.status in OVERLOADED:
             self.ceiling.lower(self.in_flight, started_s, now_s)
+        is_lasting = fault.kind is FaultKind.QUOTA
         if fault.retry_after_s:
             self.breaker.open(now_s, fault.retry_after_s, is_busy=is_busy)
-        elif not self.breaker.note_fault(started_s, now_s, has_answered=has_answered, is_busy=is_busy):
+        elif not self.breaker.note_fault(
+            started_s, now_s, has_answered=has_answered, is_busy=is_busy, is_lasting=is_lasting
+        ):
             return
         self._on_open(self.open_s)
 

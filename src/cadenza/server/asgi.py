@@ -1,15 +1,16 @@
 """Runs an ASGI application, the pages, on our own server. The API does not pass through here.
 
 The application is loaded when the first request for it comes, in a thread, so that a service without visitors never
-imports it. The body of a request is read whole before the application sees it, bounded in size, time and memory. An
-application that fails gives a 500, and the log gets the places in the code, never the text.
+imports it. Its packages are an extra: without them every page is a 501 that says so. The body of a request is read
+whole before the application sees it, bounded in size, time and memory. An application that fails gives a 500, and the
+log gets the places in the code, never the text.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from cadenza.core.networks import network_of
+from cadenza.core.networks import networks_of
 from cadenza.http.body import BodyMemory, BodyMemoryFull, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import BODILESS, PENDING, STREAMING, Exchange
 from cadenza.http.headers import encode_headers
@@ -23,6 +24,7 @@ TEXT = b"content-type: text/plain; charset=utf-8\r\nx-content-type-options: nosn
 TOO_LARGE = b"This form is too large: at most 64 KiB.\n"
 TOO_SLOW = b"The form did not arrive in time.\n"
 TOO_BUSY = b"The service is busy. Try again shortly.\n"
+NOT_INSTALLED = b"This service has no pages: its operator has not installed them (pip install 'cadenza[pages]').\n"
 BROKEN = b"Something went wrong on our side. Try again; if it happens again, tell the operator the time.\n"
 
 Message = MutableMapping[str, Any]
@@ -61,11 +63,17 @@ class AsgiAdapter:
             exchange.body.release()
 
     async def _serve(self, exchange: Exchange) -> None:
-        body = bytes(await exchange.read_body(PageBody(self._memory, network_of(exchange.client_address))))
+        address = exchange.client_address
+        network = next(reversed(networks_of(address)))  # the widest
+        body = bytes(await exchange.read_body(PageBody(self._memory, network)))
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load))
-        app = await asyncio.shield(self._loading)
-        await app(_scope(exchange), _receive(body), AsgiReply(exchange).send)
+        try:
+            app = await asyncio.shield(self._loading)
+        except ModuleNotFoundError:
+            _fail(exchange, 501, NOT_INSTALLED)
+            return
+        await app(_scope(exchange, address), _receive(body), AsgiReply(exchange).send)
         assert exchange.state not in (PENDING, STREAMING), "the application did not end its reply"
 
 
@@ -158,7 +166,7 @@ class AsgiReply:
         assert self._headers.count(b"\n") == self._headers.count(b"\r") == len(kept), "a header has a line break"
 
 
-def _scope(exchange: Exchange) -> Message:
+def _scope(exchange: Exchange, address: str) -> Message:
     request = exchange.request
     return {
         "type": "http",
@@ -171,7 +179,7 @@ def _scope(exchange: Exchange) -> Message:
         "query_string": request.query,
         "root_path": "",
         "headers": list(request.fields),
-        "client": (exchange.client_address, 0),
+        "client": (address, 0),
         "server": None,
         "state": {},
     }

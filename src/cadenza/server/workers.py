@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from cadenza.observe import Log, make_log
-from cadenza.process import claim_object_memory
 from cadenza.server.server import STARTUP_FAILURE, serve_one
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -111,7 +110,6 @@ class Workers:
 
 def _work(service_factory: str, listener: socket.socket, started: Connection) -> None:
     """The main function of a worker."""
-    claim_object_memory()
     try:
         serve_one(service_factory, listener, handles_sigint=False, on_start=lambda: started.send_bytes(STARTED))
     except Exception as error:  # noqa: BLE001 multiprocessing would print its text

@@ -10,17 +10,16 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    Table,
     Text,
     false,
     text,
 )
 
-from cadenza.store.table_parts import metadata, required
+from cadenza.store.table_parts import LeftOut, OfService, required, table
 
-class_versions = Table(  # what stands behind a class: append-only, numbered from 1 in each class
-    "class_versions",
-    metadata,
+class_versions = table(
+    "class_versions",  # what stands behind a class: append-only, numbered from 1 in each class
+    LeftOut("what an operator did to a class, for the service", kept="kept, with the operator's address"),
     Column("class_id", Text, primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("digest", LargeBinary(32), nullable=False),  # of routes and character
@@ -35,12 +34,13 @@ class_versions = Table(  # what stands behind a class: append-only, numbered fro
     Index("ix_class_versions_digest", "class_id", "digest"),
 )
 
-class_states = Table(  # which version of a class is served
+class_states = table(
     "class_states",
-    metadata,
+    OfService("which version of a class is served", kept="kept"),
     Column("class_id", Text, primary_key=True),
     Column("version", Integer, nullable=False),
-    Column("previous", Integer),  # the version that was served before it
+    Column("earlier", Text, nullable=False, server_default="[]"),  # JSON: the versions served before it, newest first
+    Column("is_rolled_back", Boolean, nullable=False, server_default=false()),  # a rollback served this version
     Column("is_adopted", Boolean, nullable=False, server_default=false()),  # the store decides, not the config
     Column("candidate", Integer),  # the version that a canary tries
     Column("share", Integer, nullable=False, server_default=text("0")),  # percent of accounts that it serves
@@ -52,9 +52,12 @@ class_states = Table(  # which version of a class is served
     CheckConstraint("share BETWEEN 0 AND 99", name="share_is_a_part"),
 )
 
-verdicts = Table(  # evaluations and watches of classes: counts and scores, never content
-    "verdicts",
-    metadata,
+verdicts = table(
+    "verdicts",  # evaluations and watches of classes: counts and scores, never content
+    LeftOut(
+        "evaluations that an operator started, for the service",
+        kept="kept, with the operator's address; of watches, the newest 200",
+    ),
     Column("id", Text, primary_key=True),
     *required(Text, "class_id", "kind", "state"),
     Column("created_at", BigInteger, nullable=False),
@@ -73,9 +76,12 @@ verdicts = Table(  # evaluations and watches of classes: counts and scores, neve
     Index("ix_verdicts_class_id", "class_id", "created_at"),
 )
 
-verdict_scores = Table(  # one answer of one side: what an interrupted evaluation goes on from
-    "verdict_scores",
-    metadata,
+verdict_scores = table(
+    "verdict_scores",  # of one answer of one side: an interrupted evaluation continues from it
+    OfService(
+        "scores, tokens and times of the answers of an evaluation, without the answers",
+        kept="kept; of watches, the newest 200",
+    ),
     Column("verdict_id", Text, ForeignKey("verdicts.id"), primary_key=True),
     Column("case_number", Integer, primary_key=True, autoincrement=False),  # its place in the suite
     Column("run", Integer, primary_key=True, autoincrement=False),
@@ -90,9 +96,9 @@ verdict_scores = Table(  # one answer of one side: what an interrupted evaluatio
     CheckConstraint("score BETWEEN 0 AND 1", name="score_is_a_share"),
 )
 
-price_changes = Table(  # prices that count from a date on
-    "price_changes",
-    metadata,
+price_changes = table(
+    "price_changes",  # prices that count from a date on
+    LeftOut("prices that an operator set, for the service", kept="kept, with the operator's address"),
     Column("class_id", Text, primary_key=True),
     Column("from_at", BigInteger, primary_key=True, autoincrement=False),
     *required(BigInteger, "input_nano", "output_nano"),

@@ -1,8 +1,6 @@
 """The processes that use a store at this moment, for commands that migrate or move it.
 
-On SQLite a live process holds the lock of its file. On Postgres it writes heartbeats (fleet/presence.py); up to schema
-0004 it held an advisory lock. Programs up to schema LAST_UNDESCRIBED do not register their version: each is taken for
-the newest of them that the store allows.
+On SQLite a live process holds the lock of its file. On Postgres it writes heartbeats (fleet/presence.py).
 """
 
 import asyncio
@@ -17,15 +15,13 @@ LOOK_EVERY_S = 0.25
 FOUND_S = 2.0  # if one live process was found: each writes four heartbeats in this time
 DEAD_S = 6.0  # otherwise: after this time other processes take a silent one for dead, too
 
-LAST_UNDESCRIBED = "0007"
-
 Fields = Mapping[str, Any]  # a row of `processes`, with the columns that its schema has
 ReadRows = Callable[[], Awaitable[list[Fields]]]
 
 
-def known_revision(row: Fields, revision: str) -> str:
-    """The newest schema that the program of a process knows. `revision` is that of the store."""
-    return row.get("revision") or min(revision, LAST_UNDESCRIBED)
+def is_older(row: Fields, needed: str) -> bool:
+    """Whether the program of a process knows only schemas before `needed`. One without a description may."""
+    return str(row.get("revision", "")) < needed
 
 
 def find_locked(database: Path, rows: Iterable[Fields]) -> list[Fields]:
@@ -57,16 +53,16 @@ async def find_with_heartbeat(read: ReadRows) -> list[Fields]:
     return [moved[name] for name in sorted(moved)]
 
 
-def refuse_older(rows: Iterable[Fields], revision: str, needed: str) -> None:
-    """StoreUnavailable, with their names, if some of these processes know only schemas before `needed`."""
-    if broken := [_describe(row, revision) for row in rows if known_revision(row, revision) < needed]:
+def refuse_older(rows: Iterable[Fields], needed: str) -> None:
+    """StoreUnavailable, with their names, if the programs of some of these processes are too old."""
+    if broken := [_describe(row) for row in rows if is_older(row, needed)]:
         raise StoreUnavailable(
             f"The new schema would break processes that run on this store: {', '.join(broken)}.",
             "Nothing was changed. Stop them, and run 'cadenza migrate' again.",
         )
 
 
-def _describe(row: Fields, revision: str) -> str:
-    schema = known_revision(row, revision)
-    known = {"version": row.get("version"), "schema": schema, "host": row.get("host"), "pid": row.get("pid")}
-    return f"{row['name']} ({', '.join(f'{name} {value}' for name, value in known.items() if value is not None)})"
+def _describe(row: Fields) -> str:
+    columns = {"version": "version", "schema": "revision", "host": "host", "pid": "pid"}
+    known = ", ".join(f"{name} {row[column]}" for name, column in columns.items() if column in row)
+    return f"{row['name']} ({known or 'which has just started'})"

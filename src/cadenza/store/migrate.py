@@ -1,7 +1,7 @@
 """The state of the schema, and its migration to the newest revision. Alembic is imported only when it is needed.
 
-A store has two revisions. `schema_revision` has that of its schema. `alembic_version` has the oldest program that may
-use it: a migration that only adds does not change it, so the release before can be started on the new schema.
+A store says in one row the revision of its schema, and the oldest program that may use it: a migration that only adds
+does not change that, so the release before can be started on the new schema.
 """
 
 from collections.abc import Callable
@@ -18,35 +18,9 @@ HAS_TABLE = Statement(
     text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"),
     postgres=text("SELECT 1 WHERE to_regclass(:name) IS NOT NULL"),
 )
-OLDEST_PROGRAM = Statement(text("SELECT version_num FROM alembic_version"))
-REVISION_TABLES = {  # the revision of the schema is in the first of these tables that exists
-    REVISION_TABLE: Statement(text(f"SELECT version_num FROM {REVISION_TABLE}")),  # noqa: S608 our own name
-    "alembic_version": OLDEST_PROGRAM,  # up to 0007 it was both
-}
-
-REVISIONS = (
-    "0001",
-    "0002",
-    "0003",
-    "0004",
-    "0005",
-    "0006",
-    "0007",
-    "0008",
-    "0009",
-    "0010",
-    "0011",
-    "0012",
-    "0013",
-    "0014",
-    "0015",
-    "0016",
-    "0017",
-    "0018",
-    "0019",
-    "0020",
-    "0021",
-)  # the files of migrations/versions, oldest first; a test compares them
+VERSION = Statement(text(f"SELECT revision, oldest_program FROM {REVISION_TABLE}"))  # noqa: S608 our own name
+FILES = Path(__file__).parent / "migrations" / "versions"
+REVISIONS = tuple(sorted(path.name.partition("_")[0] for path in FILES.glob("[0-9]*.py")))  # oldest first
 
 
 class SchemaState(msgspec.Struct, frozen=True):
@@ -59,9 +33,10 @@ class SchemaState(msgspec.Struct, frozen=True):
     | `current` | is that of this program |
     | `newer` | is that of a later program, and this one may use it |
     | `ahead` | is that of a later program, and this one must not use it |
+    | `foreign` | was made by no release: before the first one, or by another program |
     """
 
-    state: Literal["current", "behind", "empty", "newer", "ahead"]
+    state: Literal["current", "behind", "empty", "newer", "ahead", "foreign"]
     revision: str | None
     head: str
 
@@ -69,26 +44,28 @@ class SchemaState(msgspec.Struct, frozen=True):
     def is_usable(self) -> bool:
         return self.state in {"current", "newer"}
 
-
-async def read_revision(store: Store) -> str | None:
-    """The revision of the schema; None if there is no schema."""
-    for table, statement in REVISION_TABLES.items():
-        if await store.row(HAS_TABLE, {"name": table}) and (found := await store.row(statement, {})):
-            return str(found[0])
-    return None
+    def refuse_unknown(self) -> None:
+        """StoreUnavailable if this program can neither use nor migrate the store."""
+        if self.state == "ahead":
+            raise _ahead(str(self.revision))
+        if self.state == "foreign":
+            raise StoreUnavailable(
+                "The store has tables that no release of Cadenza made: it is from before 0.1.0, or of another program.",
+                "Nothing was changed. Name a new file or an empty database in [store], or move this one away.",
+            )
 
 
 async def schema_state(store: Store) -> SchemaState:
     head = REVISIONS[-1]
-    revision = await read_revision(store)
-    if revision is None:
-        return SchemaState("empty", None, head)
-    if revision == head:
-        return SchemaState("current", revision, head)
+    if not await store.row(HAS_TABLE, {"name": REVISION_TABLE}):
+        is_foreign = await store.row(HAS_TABLE, {"name": "accounts"})
+        return SchemaState("foreign" if is_foreign else "empty", None, head)
+    row = await store.row(VERSION, {})
+    assert row, "the baseline writes the row"
+    revision, oldest = row
     if revision in REVISIONS:
-        return SchemaState("behind", revision, head)
-    oldest = await store.row(OLDEST_PROGRAM, {})
-    return SchemaState("newer" if oldest and oldest[0] in REVISIONS else "ahead", revision, head)
+        return SchemaState("current" if revision == head else "behind", revision, head)
+    return SchemaState("newer" if oldest in REVISIONS else "ahead", revision, head)
 
 
 async def migrate(store: Store, on_backup: Callable[[Path], None] | None = None) -> str:
@@ -97,22 +74,20 @@ async def migrate(store: Store, on_backup: Callable[[Path], None] | None = None)
     A newer schema is not changed. StoreUnavailable, without a change, while a process runs that would break.
     """
     found = await schema_state(store)
-    if found.state == "ahead":
-        raise _ahead(str(found.revision))
-    if found.state == "newer":
+    found.refuse_unknown()
+    if found.is_usable:
         return str(found.revision)
-    if found.state != "current":
-        backup = await store.upgrade(found.head)
-        if backup and on_backup:
-            on_backup(backup)
+    backup = await store.upgrade()
+    if backup and on_backup:
+        on_backup(backup)
     return found.head
 
 
 def require_usable(tx: Transaction) -> None:
     """StoreUnavailable if the store was migrated, since this program opened it, to a schema that breaks it."""
-    oldest = tx.row(OLDEST_PROGRAM, {})
-    if oldest and oldest[0] not in REVISIONS:
-        raise _ahead(oldest[0])
+    row = tx.row(VERSION, {})
+    if row and row[1] not in REVISIONS:
+        raise _ahead(row[1])
 
 
 def _ahead(revision: str) -> StoreUnavailable:

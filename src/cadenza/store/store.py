@@ -7,6 +7,7 @@ StoreUnavailable, and then nothing was changed, unless it is StoreUncertain. A c
 change raises StoreRefused. No error shows the values of a statement.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache
@@ -15,18 +16,20 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Table, bindparam, text, update
 
+from cadenza.core.errors import ExpectedError
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.statements import SelectByIds, Statement, Values
 
-CHANGE_NOTHING = Statement(text("UPDATE alembic_version SET version_num = version_num"))
-REVISION_TABLE = "schema_revision"  # Alembic writes it
+SERVER_CLOCK = Statement(text("SELECT CAST(extract(epoch FROM clock_timestamp()) AS float8)"))  # for Postgres only
+REVISION_TABLE = "schema_version"  # which only migrations change
+CHANGE_NOTHING = Statement(text(f"UPDATE {REVISION_TABLE} SET revision = revision"))  # noqa: S608 our own name
 WAIT_S = 10.0  # how long SQLite waits for a lock
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
 
 
-class StoreUnavailable(Exception):
+class StoreUnavailable(ExpectedError):
     """The store cannot be opened, is locked or does not answer. The message says what is wrong and what to do."""
 
     def __init__(self, problem: str, advice: str = "") -> None:
@@ -37,6 +40,15 @@ class StoreUnavailable(Exception):
 
 class StoreBusy(StoreUnavailable):
     """Another transaction held a lock for too long. The store works: another account, or a later try, may succeed."""
+
+
+class ReportsBusy(StoreUnavailable):
+    """As many reports of the account wait as may, or this one waited for too long. It may succeed later."""
+
+    retry_after_s = 5.0
+
+    def __init__(self) -> None:
+        super().__init__("Too many reports are running already.", "Wait until they end, and try again.")
 
 
 class StoreUncertain(StoreUnavailable):
@@ -104,10 +116,15 @@ class Store(Protocol):
         of brief work that announces nothing: these change at most a balance, and lower it.
         """
 
-    async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
-        """Read all rows of a query that may take long. SQLite runs it in a thread.
+    async def rows(self, statement: Statement, values: Values) -> list[Row]:
+        """Read all rows of a query that reads few. SQLite runs it in a thread, Postgres waits up to 10 seconds."""
 
-        Postgres waits up to 10 seconds for it, and up to 5 minutes for one that reads whole tables (`is_long`).
+    async def report(self, statement: Statement, values: Values, account_id: str = "") -> list[Row]:
+        """Read all rows of a query whose work grows with the store: on connections that nothing else uses.
+
+        Each account has one at a time (report_turns.py); without an account it is an operator's, or background work.
+        A caller that is cancelled ends the query. Postgres waits up to 5 minutes for it. ReportsBusy if it must wait
+        too long for its turn.
         """
 
     async def transact(
@@ -148,7 +165,7 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
-    async def upgrade(self, revision: str = "head") -> Path | None:
+    async def upgrade(self) -> Path | None:
         """Migrate the schema under a lock: of several processes that start together, one migrates.
 
         SQLite copies a store that has a schema first, and returns the path of the copy.
@@ -158,6 +175,16 @@ class Store(Protocol):
 async def check_write(store: Store) -> None:
     """Make a change that changes nothing; StoreUnavailable if the disk is full or the store is read-only."""
     await store.transact(lambda tx: tx.change(CHANGE_NOTHING, {}), is_brief=True, is_single=True)
+
+
+async def compare_clocks(store: Store, clock: Callable[[], float] = time.time) -> tuple[float, float]:
+    """How many seconds `clock` is ahead of the clock of Postgres, and the error of that."""
+    await store.ping()  # so that the trip needs no new connection
+    before_s = clock()
+    row = await store.row(SERVER_CLOCK, {})
+    after_s = clock()
+    assert row
+    return (before_s + after_s) / 2 - row[0], (after_s - before_s) / 2
 
 
 @cache

@@ -5,7 +5,6 @@ A Fault carries no text from the upstream, so it cannot leak a name, a URL, a ke
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from cadenza.core.content import Content
+from cadenza.core.faults import FaultKind, describe_fault
 from cadenza.core.records import Route, Usage
 from cadenza.core.tokens import output_room
 from cadenza.core.tool_calls import ToolCallPart
@@ -22,20 +22,6 @@ EVENTS_EXTRA = 256  # for events without a token
 BYTES_PER_TOKEN = 2048
 BYTES_EXTRA = 1024 * 1024
 NO_EXTRAS: Mapping[str, Any] = MappingProxyType({})  # shared by all pieces that have none
-
-
-class FaultKind(Enum):
-    """What went wrong, as far as the gateway needs to know."""
-
-    UNREACHABLE = "unreachable"  # no connection, or it closed before the first byte of a response
-    TIMED_OUT = "timed_out"  # nothing arrived within the time allowed
-    BUSY = "busy"  # the upstream has no capacity now
-    REFUSED = "refused"  # the upstream says that the request is invalid
-    UNAUTHORIZED = "unauthorized"  # the upstream rejects the provider's key, or does not let it use the model
-    FAILED = "failed"  # any other error status, such as a server error
-    MALFORMED = "malformed"  # the response cannot be read as a chat completion
-    TRUNCATED = "truncated"  # the reply ended without a finish reason
-    OVERLONG = "overlong"  # the reply exceeded its total time or its number of events
 
 
 class Overflow(msgspec.Struct, frozen=True):
@@ -60,6 +46,10 @@ class Fault(Exception):
         self.status = status
         self.retry_after_s = retry_after_s
         self.overflow = overflow
+
+    @property
+    def words(self) -> str:
+        return describe_fault(self.kind.value, self.status)
 
 
 class NotCounted(AssertionError):
@@ -199,6 +189,7 @@ class Probe(msgspec.Struct, frozen=True):
     models: tuple[str, ...] = ()
     windows: Mapping[str, int] = {}  # in tokens, of the models for which the provider says it
     owner: str = ""  # of the first model: by it, model servers tell what they are
+    advice: str = ""  # what to do if it is not reachable
 
 
 class Upstream(Protocol):

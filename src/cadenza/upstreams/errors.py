@@ -8,16 +8,18 @@ import re
 
 import msgspec
 
-from cadenza.upstreams.base import Fault, FaultKind, Overflow
+from cadenza.core.faults import FaultKind
+from cadenza.upstreams.base import Fault, Overflow
 
 RETRY_AFTER_S_MAX = 60.0
 ERROR_BYTES_MAX = 16 * 1024  # of an error body that are searched
-READ_STATUSES = frozenset({400, 403, 413, 422, 500})  # whose body is read
+READ_STATUSES = frozenset({400, 403, 413, 422, 429, 500})  # whose body is read
 TOKENS_MAX = 1 << 40
 
 STATUS = re.compile(r"[45][0-9]{2}", re.ASCII)
 # Groq refuses a request beyond its rate limit with 413, and one whose call the model got wrong with 400.
 RATE_LIMIT = "rate_limit_exceeded"
+NO_QUOTA = "insufficient_quota"  # OpenAI answers 429
 MODEL_FAILED = "tool_use_failed"
 FLAGGED = '"flagged_input"'  # OpenRouter's moderation answers 403
 # llama.cpp answers 500 to messages and tools that it cannot parse, and to those that the chat template refuses.
@@ -61,31 +63,35 @@ PROMPT = [
 ]
 
 
-def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
-    """The fault for a status other than 200."""
+def classify_status(status: int, retry_after: bytes | None = None, text: str = "") -> Fault:
+    """The fault for a status other than 200. The text of a 429 says whether waiting helps."""
+    if status == 402 or (status == 429 and NO_QUOTA in text):
+        return Fault(FaultKind.QUOTA, status)
     if status == 429:
         return Fault(FaultKind.BUSY, status, _seconds(retry_after))
     if status in {400, 413, 422}:
-        return Fault(FaultKind.REFUSED, status)
+        return Fault(FaultKind.INVALID, status)
     if status in {401, 403}:
         return Fault(FaultKind.UNAUTHORIZED, status)
+    if status == 404:
+        return Fault(FaultKind.NOT_FOUND, status)
     return Fault(FaultKind.FAILED, status, _seconds(retry_after) if status in {503, 529} else None)
 
 
 def classify_error(status: int, retry_after: bytes | None, body: bytes) -> Fault:
     """The fault for a response whose status is an error."""
     text = body[:ERROR_BYTES_MAX].decode(errors="replace").lower()
-    if status not in READ_STATUSES:
-        return classify_status(status, retry_after)
+    if status == 429 or status not in READ_STATUSES:
+        return classify_status(status, retry_after, text)
     if RATE_LIMIT in text:
         return classify_status(429, retry_after)
     if MODEL_FAILED in text:
         return Fault(FaultKind.FAILED, status)
     if TOO_LONG.search(text):
         overflow = Overflow(_first_number(WINDOW, text), _first_number(PROMPT, text))
-        return Fault(FaultKind.REFUSED, status, overflow=overflow)
+        return Fault(FaultKind.INVALID, status, overflow=overflow)
     if FLAGGED in text or REFUSED_WITH_500.search(text):
-        return Fault(FaultKind.REFUSED, status)
+        return Fault(FaultKind.INVALID, status)
     return classify_status(status, retry_after)
 
 

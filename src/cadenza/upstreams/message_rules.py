@@ -78,6 +78,8 @@ class MessageRules:
         dialect = self._dialect
         if reasoning != "as_sent":
             _change_reasoning(fields, reasoning)
+        if reasoning == "drop" and not (_has(fields, "content") or _has(fields, "tool_calls")):
+            fields["content"] = EMPTY  # the message may have had nothing but reasoning
         if dialect.reasoning_filler is not None and reasoning != "drop":
             fields.setdefault(reasoning, _raw(dialect.reasoning_filler))
         if not _has(fields, "tool_calls"):

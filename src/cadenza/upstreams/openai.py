@@ -14,10 +14,11 @@ import msgspec
 
 from cadenza.core.content import Content
 from cadenza.core.errors import RateLimited
+from cadenza.core.faults import KINDS, FaultKind, describe_fault
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import Broken, ClientConnection, Unanswered, read_body
-from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
+from cadenza.upstreams.base import Ask, Collector, Fault, Piece, Probe, ReplyBounds, Sink
 from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
 from cadenza.upstreams.reader import EXTRAS, read_models, read_whole
@@ -44,12 +45,13 @@ class OpenAIUpstream:
         dialect: Dialect = PLAIN,
         proxy: str | None = None,
         api_version: str | None = None,
+        authorities: str | None = None,
     ) -> None:
         headers = {"content-type": "application/json"}
         if api_key:
             is_bearer = dialect.key_header == "authorization"
             headers[dialect.key_header] = f"Bearer {api_key}" if is_bearer else api_key
-        self._http = http = HttpClient(base_url, headers, proxy)
+        self._http = http = HttpClient(base_url, headers, proxy, authorities=authorities)
         self._writer = RequestWriter(dialect)
         self._has_deployments = dialect.has_deployments and not base_url.endswith("/v1")
         self._query = f"?api-version={quote(api_version)}" if api_version else ""
@@ -83,12 +85,14 @@ class OpenAIUpstream:
                 self._http.request("GET", f"/models{self._query}", b"", PROBE_S) as response,
             ):
                 body = await read_body(response, math.inf, PROBE_BYTES_MAX)
-        except (TimeoutError, Unreachable, Broken):
-            return Probe(reachable=False, detail="no answer")
+        except (TimeoutError, Unreachable, Broken) as error:
+            kind = kind_of(error)
+            return Probe(reachable=False, detail=describe_fault(kind.value), advice=kind.advice)
         if len(body) > PROBE_BYTES_MAX:
-            return Probe(reachable=False, detail="no answer")
+            return Probe(reachable=False, detail="answers GET /models with too much")
         if response.status != OK:
-            return Probe(reachable=False, detail=f"answers {response.status} to GET /models")
+            advice = classify_error(response.status, None, body).kind.advice
+            return Probe(reachable=False, detail=f"answers {response.status} to GET /models", advice=advice)
         return read_models(body)
 
 
@@ -128,16 +132,21 @@ async def open_http_reply(
             http.release(response)
             raise
         http.release(response)
-    except TimeoutError:
-        raise Fault(FaultKind.TIMED_OUT) from None
     except OutOfResources:
         message = "The service has no file left for a connection. Retry shortly."
         raise RateLimited(message, BUSY_RETRY_S, "open_files") from None
-    except (Unreachable, Unanswered):
-        raise Fault(FaultKind.UNREACHABLE) from None
-    except Broken:
-        raise Fault(FaultKind.TRUNCATED) from None
+    except (TimeoutError, Unreachable, Broken) as error:
+        raise Fault(kind_of(error)) from None
     return WholeReply(read_within(bounds, whole, extras))
+
+
+def kind_of(error: TimeoutError | Unreachable | Broken) -> FaultKind:
+    """The kind of an error of the connection."""
+    if isinstance(error, Unreachable):
+        return KINDS[error.reason]
+    if isinstance(error, TimeoutError):
+        return FaultKind.TIMED_OUT
+    return FaultKind.RESET if isinstance(error, Unanswered) else FaultKind.TRUNCATED
 
 
 def read_within(bounds: ReplyBounds, body: bytes, extras: Sequence[str]) -> Piece:

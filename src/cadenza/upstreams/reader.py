@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from cadenza.core.content import Content
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallPart
-from cadenza.upstreams.base import NO_EXTRAS, Fault, FaultKind, Piece, Probe
+from cadenza.upstreams.base import NO_EXTRAS, Fault, Piece, Probe
 from cadenza.upstreams.errors import classify_error_object
 
 EXTRAS = ("refusal", "reasoning_content", "reasoning", "reasoning_details")  # the fields that are passed on unchanged

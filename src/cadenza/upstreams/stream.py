@@ -16,8 +16,9 @@ from enum import Enum, auto
 import msgspec
 
 from cadenza.core.content import Content
+from cadenza.core.faults import FaultKind
 from cadenza.http.events import EVENT_BYTES_MAX, LF, EventReader, EventTooLarge, write_event
-from cadenza.upstreams.base import Fault, FaultKind, Piece, ReplyBounds, Sink
+from cadenza.upstreams.base import Fault, Piece, ReplyBounds, Sink
 from cadenza.upstreams.reader import EXTRAS, read_chunk
 
 ESCAPED = re.compile(r'["\\\x00-\x1f]')  # what JSON cannot have in a text without escapes

@@ -20,6 +20,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cadenza.control.account.erasure import Erasures
 from cadenza.control.email.messages import Mailer
 from cadenza.control.money.stripe import Stripe
 from cadenza.control.operator import UseHistory
@@ -29,12 +30,14 @@ from cadenza.control.sign_in.passwords import PasswordWork
 from cadenza.control.sign_in.second_factor import Sealer
 from cadenza.control.sign_in.sessions import find_session
 from cadenza.control.sign_in.sign_in import SignIns
-from cadenza.control.sign_in.throttle import give_back, network_limits, take
+from cadenza.control.sign_in.throttle import take
 from cadenza.control.tokens import TokenUser, find_token
 from cadenza.core.codes import KEY_PREFIX
-from cadenza.core.errors import ControlError, render_error
-from cadenza.core.networks import network_of
+from cadenza.core.errors import ControlError, InvalidRequest, render_error
+from cadenza.core.public import to_public
+from cadenza.core.query import read_query
 from cadenza.core.rates import Rate
+from cadenza.fleet.limits import give_back, network_limits, take_all
 from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.store import StoreUnavailable
 from cadenza.web.account.archive_turns import ArchiveTurns
@@ -52,7 +55,6 @@ from cadenza.web.errors import (
     TooMany,
     to_page_error,
 )
-from cadenza.web.money.pdf_queue import PdfQueue
 from cadenza.web.operator.ledger_check import LedgerCheck
 from cadenza.web.render import Assets, Renderer
 from cadenza.web.routes import JSON, Access, ApiEndpoint, Page
@@ -93,9 +95,7 @@ def build_site(parts: SiteParts) -> Starlette:
     document, renderer, signer = build_document(ROUTES), Renderer(assets), Signer(store)
     sealer = Sealer(store, parts.settings.secret_key)
     if not sealer.has_key:
-        parts.log.warning(
-            "the secrets of authenticator apps are stored unencrypted: name a key with secret_key_env in [platform]"
-        )
+        parts.log.warning("the secrets of authenticator apps are stored unencrypted: put a key into CADENZA_SECRET_KEY")
     context = WebContext(
         **msgspec.structs.asdict(parts),
         store=store,
@@ -110,7 +110,7 @@ def build_site(parts: SiteParts) -> Starlette:
         mailer=Mailer(store, parts.rates, parts.outbox) if parts.outbox else None,
         payments=Stripe(stripe) if stripe else None,
         log_eraser=LogEraser(store),
-        pdf_queue=PdfQueue(),
+        erasures=Erasures(store),
         archive_turns=ArchiveTurns(),
     )
     return _build_application(context)
@@ -140,7 +140,7 @@ def _build_application(context: WebContext) -> Starlette:
         *(_route(context, one) for one in ROUTES),
     ]
     shown = (PageError, ControlError, StoreUnavailable, HTTPException)
-    middleware = [Middleware(SecurityHeaders, context)]
+    middleware = [Middleware(SecurityHeaders, context), Middleware(QueryReader, context)]
     site = Starlette(
         routes=routes, middleware=middleware, exception_handlers=dict.fromkeys(shown, partial(_show_error, context))
     )
@@ -171,6 +171,23 @@ class SecurityHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
+class QueryReader:
+    """Middleware that reads the query before any page, and refuses one that is too large. Starlette does not see it."""
+
+    def __init__(self, app: ASGIApp, context: WebContext) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query, scope["query_string"], app = scope["query_string"], b"", self._app
+        scope["state"]["query"] = {}
+        try:
+            scope["state"]["query"] = read_query(query)
+        except InvalidRequest as error:
+            app = await _show_error(self._context, Request(scope), PageError(error.message))
+        await app(scope, receive, send)
+
+
 def _route(context: WebContext, one: Page | ApiEndpoint) -> Route:
     if isinstance(one, Page):
         return Route(one.path, _serve_page(context, one), methods=[one.method])
@@ -185,10 +202,10 @@ def _serve_page(context: WebContext, page: Page) -> Serve:
             _check_access(visit, page.access)
         except NotSignedIn:
             if is_safe:
-                return RedirectResponse(f"/sign-in?next={quote(request.url.path)}", 303)
+                return RedirectResponse(f"/sign-in?next={quote(visit.path)}", 303)
             raise
         if page.proof_page and not visit.require_session().is_proved(visit.now_ms):
-            back = request.url.path if is_safe else page.proof_page.format(**request.path_params)
+            back = visit.path if is_safe else page.proof_page.format(**request.path_params)
             return RedirectResponse(f"/confirm?next={quote(back)}", 303)
         response = await page.serve(visit)
         if visit.cookie.startswith(ANONYMOUS) and visit.cookie != visit.get_cookie(SESSION_COOKIE):
@@ -219,7 +236,7 @@ def _serve_endpoint(context: WebContext, endpoint: ApiEndpoint) -> Serve:
         elif isinstance(result, Response):
             response = result
         else:
-            response = Response(msgspec.json.encode(result), media_type=JSON)
+            response = Response(msgspec.json.encode(to_public(endpoint.returns, result)), media_type=JSON)
         visit.add_cookies(response)
         return response
 
@@ -260,7 +277,7 @@ def _check_scope(user: TokenUser, scope: str | None) -> None:
         raise ScopeMissing("This endpoint is for signed-in browsers: no access token can use it.")
     if not user.may(scope):
         raise ScopeMissing(
-            f"This access token lacks the scope '{scope}': it has {user.token.scopes}. Use one that has it."
+            f"This access token lacks the scope '{scope}': it has {' '.join(user.token.scopes)}. Use one that has it."
         )
 
 
@@ -271,14 +288,14 @@ def _check_access(visit: Visit, access: Access) -> None:
 
 
 async def _check_rate(visit: Visit) -> None:
-    ticket = await visit.context.rates.take(f"pages:{network_of(visit.address)}", PAGE_RATE)
-    if not ticket.is_granted:
-        raise TooMany("Too many requests from your network. Try again in a moment.", ticket.wait_s)
+    refused = await take_all(visit.context.rates, network_limits("pages", visit.address, PAGE_RATE))
+    if refused:
+        raise TooMany("Too many requests from your network. Try again in a moment.", refused.wait_s)
 
 
 async def _show_error(context: WebContext, request: Request, error: Exception) -> Response:
     found = to_page_error(error)
-    if request.url.path.startswith(PLATFORM) or "text/html" not in request.headers.get("accept", ""):
+    if request.scope["path"].startswith(PLATFORM) or "text/html" not in request.headers.get("accept", ""):
         return Response(render_error(found.message, found.type), found.status, found.headers, JSON)
     visit = await _visit_of_error(context, request, found)
     response = visit.page("problem.html", problem=found, has_menu=visit.cookie != "")

@@ -1,4 +1,7 @@
-"""The names of our cookies, and how a request shows that it comes from one of our own pages. Imports no framework."""
+"""Our cookies, and how a request shows that it comes from one of our own pages. Imports no framework.
+
+Cookies are read here only: `http.cookies`, which Starlette uses too, takes seconds for a quoted value of backslashes.
+"""
 
 import hashlib
 import hmac
@@ -10,6 +13,7 @@ DEVICE_COOKIE = "cadenza_device"  # of a browser that has signed in before
 ANONYMOUS = "anonymous-"  # begins the cookie of a browser that has not signed in
 CSRF_HEADER = "x-cadenza-csrf"
 OWN_SITES = ("same-origin", "none")
+VALUE_CHARS_MAX = 512  # the longest of ours, of a device, has 259
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -41,6 +45,16 @@ def _host_of(url: str | None) -> str | None:
 def cookie_name(name: str, *, is_secure: bool) -> str:
     """Over TLS, the prefix makes the browser refuse the cookie from any other host or path."""
     return f"__Host-{name}" if is_secure else name
+
+
+def read_cookie(header: str, name: str) -> str:
+    """The value of our cookie with this name in a Cookie header: the first one; empty if there is none.
+
+    It takes microseconds, whatever the header has in it. Our values have no quotes and no spaces.
+    """
+    _, _, found = f";{header.replace(' ', '')}".partition(f";{name}=")
+    value = found.partition(";")[0]
+    return value if len(value) <= VALUE_CHARS_MAX else ""
 
 
 def csrf_token(cookie: str) -> str:

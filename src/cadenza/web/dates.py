@@ -43,7 +43,7 @@ class ChosenSpan(msgspec.Struct, frozen=True):
 
 def read_span(visit: Visit) -> ChosenSpan | None:
     """None if no span is asked for. Without an end it ends with today. BadForm says what is wrong with one."""
-    query = {name: text[:TIME_CHARS_MAX] for name, text in visit.request.query_params.items()}
+    query = {name: text[:TIME_CHARS_MAX] for name, text in visit.query_fields.items()}
     for name in RANGES:
         if query.get("range") == name:
             return named_span(name, visit.now_ms)

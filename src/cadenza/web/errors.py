@@ -2,13 +2,10 @@
 
 from starlette.exceptions import HTTPException
 
-from cadenza.control.account.memory import UnknownNote
-from cadenza.control.keys import UnknownKey
 from cadenza.control.money.idempotency import Unconfirmed
 from cadenza.control.sign_in.throttle import Throttled
-from cadenza.control.tokens import UnknownToken
-from cadenza.core.errors import ControlError
-from cadenza.store.store import StoreUnavailable, StoreUncertain
+from cadenza.core.errors import ControlError, Unknown
+from cadenza.store.store import ReportsBusy, StoreUnavailable, StoreUncertain
 
 
 class PageError(Exception):
@@ -56,6 +53,14 @@ class TokenRefused(PageError):
         "No valid access token was given: it is mistyped, revoked or expired. "
         "Send one as 'Authorization: Bearer cdz_…', or sign in and send the cookie of the session."
     )
+
+
+class CreditNeeded(PageError):
+    """The account cannot pay for any answer."""
+
+    status = 402
+    type = "insufficient_quota"
+    title = "Your credit is used up"
 
 
 class ScopeMissing(PageError):
@@ -120,14 +125,12 @@ def to_page_error(error: Exception) -> PageError:
             found = TooMany(error.message, error.wait_s)
         case Unconfirmed() | StoreUncertain():
             found = NotConfirmed()
-        case UnknownKey():
-            found = Missing("There is no such key.")
-        case UnknownToken():
-            found = Missing("There is no such token.")
-        case UnknownNote():
-            found = Missing(error.message)
+        case Unknown():
+            found = Missing(f"There is no such {error.noun}.")
         case ControlError():
             found = PageError(error.message)
+        case ReportsBusy():
+            found = TooMany(str(error), error.retry_after_s)
         case StoreUnavailable():
             found = TooMany("The service cannot reach its store at the moment. Try again shortly.", 2.0)
         case HTTPException(status_code=405):

@@ -1,5 +1,8 @@
 """Outside /v1 and the pages: the health probes and the metrics, which need no key and no account.
 
+/readyz tells anybody which kind of problem keeps the service from chats. What was found, and what to do, it tells those
+who may read the metrics: a reason may have the path of a file or the name of a provider.
+
 A client that leaves out /v1 is told so. Probes and metrics trust the network that a request comes from, so a page of
 another site must not reach them by DNS rebinding: by a name of its own that resolves to our address. The Host header of
 such a request has that name, and is refused.
@@ -9,17 +12,22 @@ import hmac
 import socket
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from cadenza.core.errors import CadenzaError, Forbidden, MethodNotAllowed, NotFound, error_headers, render_error
+from cadenza.core.query import read_query
 from cadenza.http.exchange import Exchange, Request
 from cadenza.http.headers import encode_headers, is_local, parse_address
 from cadenza.observe import Observer, places
+from cadenza.observe.health import RULES, blocking
+from cadenza.web.service_health import ServiceHealth
 
-Ready = Callable[[], Awaitable[str | None]]
 RenderMetrics = Callable[[], Awaitable[bytes]]
 
 PATHS = ("/healthz", "/health", "/readyz", "/metrics")
 API_PATHS = ("/chat/completions", "/models", "/usage", "/completions", "/embeddings", "/responses")
 USAGE_PAGE = "/usage"
+VERBOSE = b"verbose"
 PRIVATE_SUFFIXES = (".localhost", ".internal", ".svc", ".svc.cluster.local")
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
@@ -76,7 +84,7 @@ class HostNames:
 
 
 class Probes:
-    """Probes and metrics. `ready` returns why the service is not ready, or None.
+    """Probes and metrics, and all that is wrong.
 
     With a `metrics_token`, the metrics need it and are open to all networks; without one, only to this machine.
     `render_metrics` renders those of all workers where there are several.
@@ -84,13 +92,13 @@ class Probes:
 
     def __init__(
         self,
-        ready: Ready,
+        health: ServiceHealth,
         observer: Observer,
         metrics_token: str | None = None,
         render_metrics: RenderMetrics | None = None,
         host_names: HostNames | None = None,
     ) -> None:
-        self._ready = ready
+        self._health = health
         self._observer = observer
         self._metrics_token = metrics_token
         self._render_metrics = render_metrics
@@ -121,13 +129,28 @@ class Probes:
             case "/healthz" | "/health":
                 return 200, TEXT, b"ok\n"
             case "/readyz":
-                reason = await self._ready()
-                return 503 if reason else 200, TEXT, (reason or "ready").encode() + b"\n"
+                return await self._answer_ready(exchange)
             case _:
                 self._check_metrics_access(exchange)
                 if self._render_metrics:
                     return 200, PROMETHEUS, await self._render_metrics()
                 return 200, PROMETHEUS, self._observer.metrics.render()
+
+    async def _answer_ready(self, exchange: Exchange) -> tuple[int, bytes, bytes]:
+        """`?verbose` has all that is wrong, for `cadenza top` and `cadenza doctor`."""
+        is_operator = self._may_read_metrics(exchange)
+        found = await (self._health.problems() if is_operator else self._health.blocking())
+        reasons = blocking(found)
+        if is_operator and exchange.request.query == VERBOSE:
+            return 503 if reasons else 200, JSON, msgspec.json.encode(found)
+        if not reasons:
+            return 200, TEXT, b"ready\n"
+        lines = (
+            [f"{one.words} {one.advice}" for one in found]
+            if is_operator
+            else [RULES[one.kind].title for one in reasons]
+        )
+        return 503, TEXT, "".join(f"{line}\n" for line in lines).encode()
 
     def _check_host(self, exchange: Exchange) -> None:
         """421 for a foreign host name.
@@ -141,16 +164,22 @@ class Probes:
 
     def _check_metrics_access(self, exchange: Exchange) -> None:
         """401 without the token. If there is none, 403 for all but a program on this machine."""
+        if self._may_read_metrics(exchange):
+            return
         if self._metrics_token:
-            scheme, _, token = exchange.request.headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._metrics_token.encode()):
-                raise TokenMissing
-        elif not is_local(exchange.peer, exchange.request.fields):
-            raise Forbidden("The metrics are open to programs on this machine only. To open them, set a metrics token.")
+            raise TokenMissing
+        raise Forbidden("The metrics are open to programs on this machine only. To open them, set a metrics token.")
+
+    def _may_read_metrics(self, exchange: Exchange) -> bool:
+        if not self._metrics_token:
+            return is_local(exchange.peer, exchange.request.fields)
+        scheme, _, token = exchange.request.headers.get(b"authorization", b"").partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._metrics_token.encode())
 
 
 def _check(request: Request) -> None:
-    """404 for a path that is not served here, 405 for a method that it does not allow."""
+    """404 for a path that is not served here, 405 for a method that it does not allow, 400 for too long a query."""
+    read_query(request.query)
     if request.path not in PATHS:
         raise NotFound("This path exists only below /v1: the base address of the client must end in /v1.")
     if request.method not in ("GET", "HEAD"):

@@ -16,10 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from cadenza.control.money.documents import describe_document
 from cadenza.control.money.payments import describe_payment
 from cadenza.control.money.statement import describe_entry, explain_entry
-from cadenza.core.documents import class_words
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars
 from cadenza.core.prices import describe_price
@@ -190,6 +188,4 @@ FILTERS = {
     "entry_words": describe_entry,
     "entry_explained": explain_entry,
     "payment_words": describe_payment,
-    "document_words": describe_document,
-    "class_words": class_words,
 }

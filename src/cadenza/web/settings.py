@@ -1,6 +1,6 @@
 """The settings of the site, and what the composition root passes to it. Imports no page and no web framework."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -8,16 +8,14 @@ import msgspec
 from cadenza.control.classes import ClassRules
 from cadenza.control.email.outbox import Outbox
 from cadenza.control.money.stripe import StripeAccess
-from cadenza.core.documents import Seller
 from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.fleet.shared import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.observe.minutes import MinuteRing
-from cadenza.observe.worker_metrics import Family
+from cadenza.observe.worker_metrics import ReadMetrics
 from cadenza.web.chat.markdown.process import MarkdownRenderer
-
-ReadMetrics = Callable[[], Awaitable[list[Family]]]
+from cadenza.web.service_health import ServiceHealth
 
 
 class SiteSettings(msgspec.Struct, frozen=True):
@@ -31,7 +29,6 @@ class SiteSettings(msgspec.Struct, frozen=True):
     has_config: bool = True  # False: the embedded model serves every class
     stripe: StripeAccess | None = None
     secret_key: str | None = None
-    seller: Seller | None = None  # None: no documents are issued
     retention: RetentionLimits = USUAL_LIMITS
 
 
@@ -45,6 +42,6 @@ class SiteParts(msgspec.Struct, frozen=True, kw_only=True):
     class_rules: Callable[[str], ClassRules]  # what the config says about a class
     read_metrics: ReadMetrics  # of all worker processes
     minutes: MinuteRing
-    find_store_problem: Callable[[], Awaitable[str | None]]  # why the store takes no writes
+    health: ServiceHealth
     markdown: MarkdownRenderer
     outbox: Outbox | None  # None: no e-mail is sent

@@ -4,7 +4,6 @@ The session secret is in a cookie that scripts cannot read. Before sign-in there
 binds the CSRF token of a form to the browser that got the form. A script sends an access token instead of a cookie.
 """
 
-import time
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -12,6 +11,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from cadenza import clock
+from cadenza.control.account.erasure import Erasures
 from cadenza.control.email.messages import EmailText, Mailer
 from cadenza.control.money.payments import PaymentProvider
 from cadenza.control.operator import UseHistory
@@ -24,17 +25,26 @@ from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 from cadenza.web.account.archive_turns import ArchiveTurns
-from cadenza.web.cookies import CSRF_HEADER, SESSION_COOKIE, Origin, cookie_name, csrf_token, is_own_request
+from cadenza.web.cookies import (
+    CSRF_HEADER,
+    SESSION_COOKIE,
+    Origin,
+    cookie_name,
+    csrf_token,
+    is_own_request,
+    read_cookie,
+)
 from cadenza.web.docs.reference import ApiDocument, Reference
 from cadenza.web.errors import BadForm, NotSignedIn, TooMany, WrongOrigin
-from cadenza.web.money.pdf_queue import PdfQueue
 from cadenza.web.operator.ledger_check import LedgerCheck
 from cadenza.web.render import NOTES, Assets, Renderer
 from cadenza.web.settings import SiteParts
 
 CHANGE_RATE = Rate(1.0, 120)  # forms and changing requests, for each account
+THINGS_RATE = Rate(1.0, 60)  # changes of the keys, tokens or notes of one account
 CSRF_FIELD = "csrf"
 FIELDS_MAX = 200
+STRANGER_BYTES_MAX = 16 * 1024  # of a form without a session: one with the longest password, each byte of it escaped
 FORM = "application/x-www-form-urlencoded"
 SAFE_METHODS = ("GET", "HEAD")
 
@@ -56,7 +66,7 @@ class WebContext(SiteParts, frozen=True, kw_only=True):
     mailer: Mailer | None
     payments: PaymentProvider | None  # None: no payment by card
     log_eraser: LogEraser
-    pdf_queue: PdfQueue
+    erasures: Erasures
     archive_turns: ArchiveTurns
 
     def send_notice(self, to: str, notice: EmailText, detail: str = "") -> None:
@@ -75,7 +85,8 @@ class Visit:
         self.cookie = ""
         self.signed_in: SignedIn | None = None
         self.token_user: TokenUser | None = None  # instead of a session
-        self.now_ms = time.time_ns() // 1_000_000
+        self.now_ms = clock.now_ms()
+        self.query_fields: dict[str, str] = request.state.query
         self._new_cookies: dict[str, tuple[str, int]] = {}
 
     @property
@@ -113,6 +124,11 @@ class Visit:
         return self.request.client.host if self.request.client else ""
 
     @property
+    def path(self) -> str:
+        """The path of the request, decoded."""
+        return str(self.request.scope["path"])
+
+    @property
     def base_url(self) -> str:
         """The URL of the site, without a trailing slash."""
         return self.context.settings.base_url or f"{self.request.url.scheme}://{self.request.url.netloc}"
@@ -129,6 +145,10 @@ class Visit:
         ticket = await self.context.rates.take(f"{what}:{self.account.id}", rate)
         if not ticket.is_granted:
             raise TooMany(message, ticket.wait_s)
+
+    async def limit_changes(self, things: str) -> None:
+        """429 for an account that changes its keys, tokens or notes too often."""
+        await self.limit(things, THINGS_RATE, f"Too many changes of {things} at once. Try again in a moment.")
 
     async def check_change(self, token: str) -> None:
         """403 unless a changing request comes from one of our own pages: by its origin, and by its token.
@@ -152,7 +172,7 @@ class Visit:
     def page(self, template: str, **values: object) -> HTMLResponse:
         """Render a template. It also gets the visit, its account and the note of a redirect."""
         account = self.account if self.is_signed_in else None
-        note = NOTES.get(self.request.query_params.get("note", ""))
+        note = NOTES.get(self.query_fields.get("note", ""))
         return self.context.renderer.page(template, {"visit": self, "account": account, "note": note, **values})
 
     async def form(self, kind: type[T]) -> T:
@@ -164,12 +184,15 @@ class Visit:
         encoding = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if encoding not in ("", FORM):
             raise BadForm(f"A form is sent as {FORM}.")
-        fields = _read_form(await self.request.body()) if encoding else {}
+        body = await self.request.body()
+        if self.signed_in is None and len(body) > STRANGER_BYTES_MAX:
+            raise BadForm("This form is too large: without a session it has at most 16 KiB.")
+        fields = _read_form(body) if encoding else {}
         await self.check_change(fields.pop(CSRF_FIELD, [""])[0])
         lists = {field.encode_name for field in msgspec.structs.fields(kind) if "list" in str(field.type)}
         values = {name: found if name in lists else found[0] for name, found in fields.items()}
         in_path = {name: text for name, text in self.request.path_params.items() if name in kind.__struct_fields__}
-        return _convert(values | in_path, kind)
+        return self.convert(values | in_path, kind)
 
     async def json(self, kind: type[T]) -> T:
         """The JSON body of an API request, checked."""
@@ -185,11 +208,17 @@ class Visit:
     def query(self, kind: type[T]) -> T:
         """The query parameters, checked. Unknown ones are ignored; an empty one counts as absent."""
         names = {field.encode_name for field in msgspec.structs.fields(kind)}
-        given = self.request.query_params
-        return _convert({name: given[name] for name in names if given.get(name)}, kind)
+        return self.convert({name: text for name, text in self.query_fields.items() if name in names}, kind)
+
+    def convert(self, values: dict[str, Any], kind: type[T]) -> T:
+        """What was typed, as a record; 400 if it is not valid."""
+        try:
+            return msgspec.convert(values, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise BadForm(f"The form is not as expected: {error}.") from None
 
     def get_cookie(self, name: str) -> str:
-        return self.request.cookies.get(cookie_name(name, is_secure=self.is_secure), "")
+        return read_cookie(self.request.headers.get("cookie", ""), cookie_name(name, is_secure=self.is_secure))
 
     def set_cookie(self, name: str, value: str, lifetime_s: int) -> None:
         """Have the reply set a cookie that scripts cannot read. A lifetime of zero removes it."""
@@ -211,10 +240,3 @@ def _read_form(body: bytes) -> dict[str, list[str]]:
         return parse_qs(body.decode("latin-1"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
     except ValueError:
         raise BadForm(f"A form has at most {FIELDS_MAX} fields.") from None
-
-
-def _convert(values: dict[str, Any], kind: type[T]) -> T:
-    try:
-        return msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise BadForm(f"The form is not as expected: {error}.") from None

@@ -3,26 +3,32 @@
 import gzip
 from pathlib import Path
 
-from cadenza.audit.needles import Needles
-from cadenza.audit.servers import VALKEY_FILES, VALKEY_KEYS, VALKEY_REMEMBERED, search_valkey
+from cadenza.fleet.valkey.contents import KEYS, MEMORY, all_contents
+from cadenza.retention.canaries import CanarySet
+from cadenza.retention.places import search_server
+from cadenza.retention.search import PlaceSearch
 from tests.valkey import Valkey, running_valkey
+
+
+async def search_valkey(canaries: CanarySet, url: str) -> list[PlaceSearch]:
+    return await search_server(canaries, all_contents(url))
 
 
 async def test_a_clean_valkey_has_no_hits(valkey: Valkey) -> None:
     """An empty server is searched, and its log is said to be elsewhere."""
-    needles = Needles()
-    needles.make("a user message")
-    results = await search_valkey(needles, valkey.url)
-    assert [searched.hits for searched in results] == [[], [], []]
+    canaries = CanarySet()
+    canaries.make("a user message")
+    results = await search_valkey(canaries, valkey.url)
+    assert [dict(searched.hits) for searched in results] == [{}, {}, {}]
     assert [searched.skipped for searched in results] == [[], [], ["its log goes to its standard output"]]
     assert results[0].size_bytes > 0
 
 
 async def test_leaks_in_valkey_are_found(valkey: Valkey) -> None:
     """Each type of value, the name of a key, another database, and a command in the slow log are found."""
-    needles = Needles()
+    canaries = CanarySet()
     kinds = ("string", "hash field", "hash value", "list", "set", "zset", "stream", "key name", "slow log", "other")
-    words = {kind: needles.make(kind).word for kind in kinds}
+    words = {kind: canaries.make(kind).word for kind in kinds}
     valkey.command("SET", "a", words["string"])
     valkey.command("HSET", "b", words["hash field"], words["hash value"])
     valkey.command("RPUSH", "c", "first", words["list"])
@@ -35,28 +41,28 @@ async def test_leaks_in_valkey_are_found(valkey: Valkey) -> None:
     valkey.command("CONFIG", "SET", "slowlog-log-slower-than", "10000")
     valkey.command("SET", "g", words["other"])
     valkey.command("MOVE", "g", "7")
-    results = await search_valkey(needles, valkey.url)
+    results = await search_valkey(canaries, valkey.url)
     valkey.command("SLOWLOG", "RESET")
-    found = {(hit.needle, hit.place, hit.where) for searched in results for hit in searched.hits}
+    found = {(hit.canary, searched.place, hit.where) for searched in results for hit in searched.hits}
     named = {kind: f"database 0, key {key}" for kind, key in zip(kinds, "abbcdef", strict=False)}
-    assert {(kind, VALKEY_KEYS, where) for kind, where in named.items()} <= found
-    assert ("key name", VALKEY_KEYS, "the name of a key of database 0") in found
-    assert ("slow log", VALKEY_REMEMBERED, "the slow log") in found
-    assert ("other", VALKEY_KEYS, "database 7, key g") in found
+    assert {(kind, KEYS, where) for kind, where in named.items()} <= found
+    assert ("key name", KEYS, "a name") in found
+    assert ("slow log", MEMORY, "the slow log") in found
+    assert ("other", KEYS, "database 7, key g") in found
 
 
 async def test_files_of_valkey_are_searched(tmp_path: Path) -> None:
     """A snapshot and the log are found in the server's folder; with compression it is said what may be missing."""
-    needles = Needles()
-    word = needles.make("a user message").word
+    canaries = CanarySet()
+    word = canaries.make("a user message").word
     settings = ("--dir", str(tmp_path), "--logfile", str(tmp_path / "server.log"), "--rdbcompression", "no")
     with running_valkey(*settings) as server:
         server.command("SET", "a", word)
         server.command("SAVE")
         (tmp_path / "server.log").write_bytes(gzip.compress(word.encode()))
-        *_, files = await search_valkey(needles, server.url)
+        *_, files = await search_valkey(canaries, server.url)
         server.command("CONFIG", "SET", "rdbcompression", "yes")
-        *_, again = await search_valkey(needles, server.url)
-    assert {(hit.place, hit.where) for hit in files.hits} == {(VALKEY_FILES, "dump.rdb"), (VALKEY_FILES, "log")}
+        *_, again = await search_valkey(canaries, server.url)
+    assert {hit.where for hit in files.hits} == {"dump.rdb", "log"}
     assert files.skipped == []
     assert "compressed" in again.skipped[0]

@@ -12,7 +12,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cadenza.children.confine import FRAME, REPLY, allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
+from cadenza.children.confine import (
+    FRAME,
+    REPLY,
+    SANDBOXED,
+    allow_cpu,
+    confine,
+    enter_sandbox,
+    read_limits,
+    serve_tasks,
+)
 
 FOLDER = Path("/tmp")  # where anybody may write
 PTRACE_TRACEME = 0
@@ -86,6 +95,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "call another system": lambda: signal.raise_signal(signal.SIGSYS),
     "be killed": lambda: signal.raise_signal(signal.SIGKILL),
     "announce a huge reply": lambda: os.write(0, FRAME.pack(REPLY, 1 << 31)),
+    "report a sandbox again": lambda: os.write(0, FRAME.pack(SANDBOXED, 1)),
     "exit": lambda: os._exit(3),
     "say the process": os.getpid,
 }

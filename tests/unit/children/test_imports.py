@@ -6,7 +6,7 @@ import sys
 import pytest
 
 CHILDREN = (
-    "evaluation.code_child",
+    "evaluation.check_child",
     "gateway.large.child",
     "grounding.files.child",
     "upstreams.embedded.child",

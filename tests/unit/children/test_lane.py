@@ -78,9 +78,9 @@ async def test_a_task_that_takes_too_much_is_told_from_a_failure(lane: Lane, how
     assert await process(lane) != first
 
 
-@pytest.mark.parametrize("how", ["exit", "announce a huge reply", "be killed"])
+@pytest.mark.parametrize("how", ["exit", "announce a huge reply", "report a sandbox again", "be killed"])
 async def test_a_child_that_fails_is_replaced(lane: Lane, how: str) -> None:
-    """It ends by itself, is killed, or its reply would fill the memory: the task fails, and the next gets a new one."""
+    """It ends by itself, is killed, or breaks the protocol: the task fails, and the next gets a new one."""
     first = await process(lane)
     with pytest.raises(Died):
         await lane.run("owner", how.encode())

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cadenza.config.checks import CheckError
-from cadenza.config.load import proxy_for
+from cadenza.config.proxies import proxy_for
+from cadenza.core.config_keys import CheckError
 
 HTTPS = "https://api.example.com/v1"
 HTTP = "http://api.example.com/v1"

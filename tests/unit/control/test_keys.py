@@ -8,15 +8,17 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from cadenza.control.keys import KeyOrder, KeyView, create_key, list_keys, revoke_key
+from cadenza.control.keys import KeyOrder, create_key, list_keys, revoke_key
 from cadenza.core.codes import digest_key, is_well_formed, make_key
 from cadenza.core.errors import ControlError
+from cadenza.core.public import to_public
 from cadenza.core.spans import DAY_MS
 from cadenza.store.schema import keys
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
 from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.keys import Key, OwnedKey
 
 NOW_MS = 1_800_000_000_000
 EMAIL = "owner@example.org"
@@ -30,7 +32,7 @@ async def owners(store: Store) -> None:
         await store.transact(partial(accounts.add, account=account, password_hash="hash"))
 
 
-async def create(store: Store, now_ms: int = NOW_MS, **options: Any) -> tuple[str, KeyView]:
+async def create(store: Store, now_ms: int = NOW_MS, **options: Any) -> tuple[str, OwnedKey]:
     chosen = {"email": EMAIL, "name": "laptop", "scopes": (), "expires": "never", **options}
     email = chosen.pop("email")
     return await create_key(store, email, KeyOrder(**chosen), now_ms=now_ms)
@@ -46,7 +48,7 @@ async def test_a_key_is_created_with_its_secret(store: Store) -> None:
     secret, key = await create(store, scopes=["usage", "inference", "usage"], expires="30")
     assert is_well_formed(secret.encode())
     assert re.fullmatch(r"key_[A-Za-z0-9_-]{24}", key.id)
-    assert key == KeyView(
+    assert key == OwnedKey(
         id=key.id,
         name="laptop",
         prefix=secret[:12],
@@ -55,6 +57,13 @@ async def test_a_key_is_created_with_its_secret(store: Store) -> None:
         created_at=NOW_MS,
         expires_at=NOW_MS + 30 * DAY_MS,
         last_used_at=None,
+        requests_per_second=None,
+        burst=None,
+        cap=None,
+        created_by_token=None,
+        account_id="acct_a",
+        email=EMAIL,
+        is_web=False,
     )
 
 
@@ -110,7 +119,8 @@ async def test_keys_are_listed_oldest_first_for_their_owner_only(store: Store) -
     listed = await list_keys(store, EMAIL, NOW_MS)
     assert listed == [revoked, newer]
     shown = ["id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at"]
-    assert list(msgspec.to_builtins(listed[0])) == [*shown, "limits", "cap", "spent_nano", "origin"]
+    limits = ["requests_per_second", "burst", "cap", "created_by_token"]
+    assert list(msgspec.to_builtins(to_public(Key, listed[0]))) == ["object", *shown, *limits]
 
 
 @pytest.mark.parametrize("by", ["id", "prefix", "key"])

@@ -6,15 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.core.chat import (
-    Choice,
-    Completion,
-    Model,
-    ModelList,
-    ReplyMessage,
-    new_completion_id,
-    usage_object,
-)
+from cadenza.core.chat import Choice, Completion, Model, ModelList, ReplyMessage, new_completion_id, usage_object
 from cadenza.core.records import Usage
 
 COUNTS = {

@@ -45,9 +45,6 @@ MISTAKES = {
     "matches a subset, so its `arguments` is an object": graded(
         kind="tool_call", calls=[{"name": "look", "arguments": 3, "match": "subset"}]
     ),
-    "has `function` and `checks`, or `prints`": graded(kind="code", function="f"),
-    "is not the name of a Python function": graded(kind="code", function="f(", checks=[{"equals": 1}]),
-    "has `equals` or `raises`": graded(kind="code", function="f", checks=[{"args": [1]}]),
     "at least one text": graded(kind="contains", texts=[]),
     "is not of the form [a-z0-9_-]{1,40}": CASE | {"tags": ["Big Tag"]},
     "`tags` is empty": CASE | {"tags": []},
@@ -57,7 +54,6 @@ MISTAKES = {
     "`content` is a text": CASE | {"messages": [{"role": "user", "content": 3}]},
     "nothing to answer": CASE | {"messages": [{"role": "assistant", "content": "x"}]},
     "needs `tool_call_id`": CASE | {"messages": [{"role": "tool", "content": "x"}]},
-    "a rubric compares two": CASE | {"is_cheap": True, "graders": [{"kind": "rubric", "text": "x"}]},
     "must have {haystack} in its text": CASE | {"haystack": {"seed": 1, "words": 10}},
     "`words` of a haystack": CASE | {"haystack": {"seed": 1, "words": 10**9}},
     "`max_tokens` is at least 1": CASE | {"max_tokens": 0},

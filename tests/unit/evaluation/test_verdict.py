@@ -9,7 +9,7 @@ from cadenza.store.tables.verdicts import SIDES, AnswerScore, Side
 CASES = [
     CaseFacts(1, ("json",)),
     CaseFacts(2, ("json", "tools")),
-    CaseFacts(3, ("rubric",), 0.5),
+    CaseFacts(3, ("style",)),
 ]
 
 
@@ -30,15 +30,31 @@ def answers(*by_case: tuple[float, float], runs: int = 2, **fields: object) -> l
 
 def test_cases_are_counted_by_tag() -> None:
     """Wins, losses and ties are of cases, in all and for each tag."""
-    verdict = reach_verdict(CASES, answers((0, 1), (1, 0), (0.5, 0.5)), 2)
+    verdict = reach_verdict(CASES, answers((0, 1), (1, 0), (1, 1)), 2)
     assert (verdict.wins, verdict.losses, verdict.ties, verdict.cases) == (1, 1, 1, 3)
     found = {one.tag: (one.wins, one.losses, one.ties) for one in verdict.by_tag}
-    assert found == {"json": (1, 1, 0), "rubric": (0, 0, 1), "tools": (0, 1, 0)}
+    assert found == {"json": (1, 1, 0), "style": (0, 0, 1), "tools": (0, 1, 0)}
+
+
+def test_cases_that_only_the_incumbent_passes_are_counted_by_tag() -> None:
+    """A case that both sides fail, or that the candidate wins, is none of them."""
+    cases = [CaseFacts(number, ("json",)) for number in range(1, 5)]
+    verdict = reach_verdict(cases, answers((0, 1), (1, 0), (0, 0), (1, 1)), 2)
+    assert [one.only_incumbent_passes for one in verdict.by_tag] == [1]
+
+
+def test_the_more_tags_there_are_the_wider_their_intervals() -> None:
+    """Of many tags one looks bad by chance, so each needs more evidence; the interval of all cases stays as it is."""
+    pairs = [(1, 0)] * 8 + [(1, 1)] * 6 + [(0, 1)]
+    alone = reach_verdict([CaseFacts(number, ("a",)) for number in range(1, 16)], answers(*pairs), 2)
+    many = reach_verdict([CaseFacts(number, ("a", *"bcdefghij")) for number in range(1, 16)], answers(*pairs), 2)
+    assert alone.by_tag[0].interval.high < many.by_tag[0].interval.high
+    assert alone.interval == many.interval
 
 
 def test_a_case_is_passed_if_every_run_is() -> None:
-    """A case with one failed run is not passed; a judged case is passed if it is never judged worse."""
-    scores = answers((1, 1), (1, 1), (0.5, 0.5))
+    """A case with one failed run is not passed."""
+    scores = answers((1, 1), (1, 1), (1, 1))
     failed = [one for one in scores if (one.case_number, one.run, one.side) == (2, 2, "candidate")]
     scores = [msgspec.structs.replace(one, score=0.0) if one in failed else one for one in scores]
     verdict = reach_verdict(CASES, scores, 2)
@@ -83,7 +99,7 @@ def test_faults_have_no_times() -> None:
 
 def test_the_json_of_a_verdict_is_read_back() -> None:
     """A verdict survives the way through the store."""
-    verdict = reach_verdict(CASES, answers((0, 1), (1, 0), (0.5, 0.5)), 2)
+    verdict = reach_verdict(CASES, answers((0, 1), (1, 0), (1, 1)), 2)
     assert read_verdict(verdict.to_json()) == verdict
     assert isinstance(verdict, Verdict)
 
@@ -96,6 +112,6 @@ def test_nothing_to_compare_is_an_error() -> None:
 
 def test_a_side_alone_has_a_summary() -> None:
     """A watch asks one side, and gets its score and passes."""
-    own = [one for one in answers((1, 0), (0, 0), (0.5, 0)) if one.side == "incumbent"]
+    own = [one for one in answers((1, 0), (0, 0), (1, 0)) if one.side == "incumbent"]
     summary = summarize_side(CASES, own)
-    assert (summary.score, summary.passes, summary.tokens) == (0.5, 2, 10)
+    assert (summary.score, summary.passes, summary.tokens) == (2 / 3, 2, 10)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from cadenza.evaluation.statistics import Interval
 from cadenza.evaluation.verdict import ConformanceCheck, SideSummary, TagSummary, Verdict
 
@@ -14,8 +16,9 @@ def make_side(**fields: Any) -> SideSummary:
     return SideSummary(**{**usual, **times, **fields})
 
 
-def make_tag(tag: str, cases: int, passes: int) -> TagSummary:
-    return TagSummary(
+def make_tag(tag: str, cases: int, passes: int, **fields: Any) -> TagSummary:
+    """A tag whose cases the incumbent all passes."""
+    made = TagSummary(
         tag=tag,
         cases=cases,
         wins=0,
@@ -26,7 +29,9 @@ def make_tag(tag: str, cases: int, passes: int) -> TagSummary:
         interval=Interval(0, 0),
         incumbent_passes=cases,
         candidate_passes=passes,
+        only_incumbent_passes=cases - passes,
     )
+    return msgspec.structs.replace(made, **fields)
 
 
 def make_verdict(candidate: SideSummary | None = None, **fields: Any) -> Verdict:
@@ -35,7 +40,6 @@ def make_verdict(candidate: SideSummary | None = None, **fields: Any) -> Verdict
         "decision": "tie",
         "cases": 10,
         "runs": 3,
-        "skipped": 0,
         "wins": 1,
         "losses": 1,
         "ties": 8,

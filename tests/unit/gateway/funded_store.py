@@ -170,6 +170,7 @@ def make_hold(
         account_id=ACCOUNT_ID,
         key_id=KEY_ID,
         class_id="forte",
+        version=1,
         prompt_tokens=prompt_tokens,
         allowance_tokens=allowance_tokens,
         price=price,

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from cadenza.core.errors import CadenzaError, InsufficientCredit, InvalidRequest, RateLimited, UpstreamFailed
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Usage
 from cadenza.gateway.answers import PING_S, Answers, Pings
 from cadenza.http.events import PING, EventReader
 from cadenza.http.exchange import Exchange
-from cadenza.upstreams.base import Fault, FaultKind, Piece
+from cadenza.upstreams.base import Fault, Piece
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
 from tests.unit.gateway.funded_store import FORTE, FUNDED_NANO, FundedStore, open_funded_store
 from tests.unit.gateway.gateways import running_api

@@ -9,9 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from cadenza.core.chat import ChatRequest
-from cadenza.core.errors import NotFound
 from cadenza.core.records import Usage
-from cadenza.gateway.api import find_endpoint
 from cadenza.gateway.gateway import body_bytes_max
 from cadenza.ledger.transaction import READ_KEY
 from cadenza.store.statements import Statement
@@ -117,93 +115,6 @@ async def test_a_draining_gateway_refuses_new_requests(api: Api) -> None:
     await client.serve(api.gateway)
     assert (client.status, client.headers[b"connection"]) == (429, b"close")
     assert b"retry-after" in client.headers
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("/v1/chat/completions", "chat"),
-        ("/v1/chat/completions/", "chat"),
-        ("/v1/models", "models"),
-        ("/v1/models/", "models"),
-        ("/v1/models/forte", "model"),
-        ("/v1/models/forte/", "model"),
-        ("/v1/models/a/b", "model"),
-        ("/v1/usage", "usage"),
-        ("/v1/usage/", "usage"),
-    ],
-)
-def test_a_path_has_its_endpoint(path: str, name: str) -> None:
-    """A slash at the end makes no difference."""
-    assert find_endpoint(path).name == name
-
-
-@pytest.mark.parametrize(
-    ("path", "sentence"),
-    [
-        ("/v1/embeddings", "not implemented"),
-        ("/v1/completions", "not implemented"),
-        ("/v1/v1/chat/completions", "has /v1 twice"),
-        ("/v1", "does not exist"),
-        ("/v1/modelsx", "does not exist"),
-        ("/v1/chat", "does not exist"),
-        ("/v1/usage/me", "does not exist"),
-        ("/v1/chat/Completions", "does not exist"),
-    ],
-)
-def test_an_unknown_path_is_not_found_with_a_hint(path: str, sentence: str) -> None:
-    """The 404 says whether the path is not implemented, has /v1 twice or does not exist."""
-    with pytest.raises(NotFound, match=sentence):
-        find_endpoint(path)
-
-
-def test_an_unknown_path_is_not_repeated() -> None:
-    """The message of a 404 has no text of the client's."""
-    with pytest.raises(NotFound) as refusal:
-        find_endpoint("/v1/s3cret")
-    assert "s3cret" not in refusal.value.message
-
-
-@pytest.mark.parametrize(
-    ("path", "method", "allowed"),
-    [
-        ("/v1/models", "POST", b"GET, HEAD"),
-        ("/v1/chat/completions", "GET", b"POST"),
-        ("/v1/usage", "POST", b"GET, HEAD"),
-    ],
-)
-async def test_a_wrong_method_is_405_without_a_key(api: Api, path: str, method: str, allowed: bytes) -> None:
-    """The method is checked before the key, and `Allow` names the right one."""
-    client = Client()
-    client.open(method=method, path=path)
-    await client.serve(api.gateway)
-    assert client.status == 405
-    assert client.headers[b"allow"] == allowed
-
-
-async def test_a_preflight_is_granted_the_headers_it_asks_for(api: Api) -> None:
-    """Any origin and any headers are allowed, on any path, without a key and without credentials."""
-    client = Client()
-    asked = (b"access-control-request-headers", b"authorization, x-stainless-os")
-    client.open([asked], method="OPTIONS", path="/v1/anything")
-    await client.serve(api.gateway)
-    assert client.status == 204
-    assert client.headers[b"access-control-allow-origin"] == b"*"
-    assert client.headers[b"access-control-allow-headers"] == b"authorization, x-stainless-os"
-    assert b"access-control-allow-credentials" not in client.headers
-
-
-@pytest.mark.parametrize(
-    ("sent", "is_echoed"), [(b"mine-1.2:3", True), (b"", False), (b"a b", False), (b"x" * 129, False)]
-)
-async def test_a_sane_request_id_is_echoed(api: Api, sent: bytes, is_echoed: bool) -> None:
-    """Any other one is replaced by an id of ours."""
-    client = Client()
-    client.open([(b"x-request-id", sent)], "GET", "/v1/models")
-    await client.serve(api.gateway)
-    given = client.headers[b"x-request-id"]
-    assert (given == sent) is is_echoed
-    assert is_echoed or given.startswith(b"req_")
 
 
 async def test_an_open_stream_keeps_its_prompt_once(funded: FundedStore) -> None:

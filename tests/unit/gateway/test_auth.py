@@ -110,27 +110,6 @@ async def test_a_key_works_again_on_the_request_after_its_account_is_resumed(sto
     assert (await identify(gateway, Client().open(headers))).principal.key_id == "key_a"
 
 
-@pytest.mark.parametrize("header", ["Bearer {}", "bearer {}", "BEARER {}", "  Bearer   {}  "])
-async def test_a_bearer_header_is_read_leniently(store: WatchedStore, header: str) -> None:
-    """The case of the scheme and the spaces around the key do not matter."""
-    key = (await new_key(store)).decode()
-    assert (await enter(store, [(b"authorization", header.format(key).encode())])).key_id == "key_a"
-
-
-async def test_x_api_key_is_accepted(store: WatchedStore) -> None:
-    """The header `x-api-key` alone is enough."""
-    assert (await enter(store, [(b"x-api-key", await new_key(store))])).key_id == "key_a"
-
-
-async def test_authorization_wins_over_x_api_key(store: WatchedStore) -> None:
-    """With both headers only Authorization is read, whether its key is good or bad."""
-    key = await new_key(store)
-    assert (await enter(store, [(b"x-api-key", b"other"), *bearer(key)])).key_id == "key_a"
-    for authorization in (b"Bearer other", b"Basic " + key, b"", b"Bearer", key):
-        with pytest.raises(Unauthenticated):
-            await enter(store, [(b"authorization", authorization), (b"x-api-key", key)])
-
-
 @pytest.mark.parametrize(("age_days", "expiry_days"), [(29, 30), (89, 90), (364, 365), (4000, None)])
 async def test_a_key_is_live_until_it_expires(store: WatchedStore, age_days: int, expiry_days: int | None) -> None:
     """A key is live on its last day; a key without an expiry never expires."""

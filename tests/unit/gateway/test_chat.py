@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
 
 import msgspec
 import pytest
@@ -129,41 +128,6 @@ def composed(body: bytes, output_limit: int = 1_000) -> Ask:
 def sent(messages: Sequence[msgspec.Raw]) -> list[tuple[str, str]]:
     decoded = [json.loads(bytes(message)) for message in messages]
     return [(message["role"], message["content"]) for message in decoded]
-
-
-def composed_of(*messages: tuple[str, Any]) -> Ask:
-    body = {"messages": [{"role": role, "content": content} for role, content in messages]}
-    return composed(json.dumps(body).encode())
-
-
-@pytest.mark.parametrize("role", ["user", "assistant"])
-def test_the_character_is_always_the_first_message(role: str) -> None:
-    """If the client begins with another role, the character is a system message of its own before it."""
-    ask = composed_of((role, "mine"), ("user", "hi"))
-    assert sent(ask.messages) == [("system", CHARACTER.text), (role, "mine"), ("user", "hi")]
-    assert ask.separate == ()
-
-
-def test_leading_system_messages_are_joined_to_the_character() -> None:
-    """The character, a blank line, then each leading system and developer message; later ones stay in place."""
-    parts = [{"type": "text", "text": "two "}, {"type": "text", "text": "parts"}]
-    ask = composed_of(("system", "one"), ("developer", parts), ("user", "hi"), ("developer", "later"))
-    joined = f"{CHARACTER.text}\n\none\n\ntwo parts"
-    assert sent(ask.messages) == [("system", joined), ("user", "hi"), ("system", "later")]
-
-
-def test_a_route_can_have_each_system_message_apart() -> None:
-    """With `system = "each"` the route gets the character and the client's messages as they came."""
-    ask = composed_of(("system", "one"), ("developer", "two"), ("user", "hi"))
-    one, each = ONE_ROUTE.routes[0], msgspec.structs.replace(ONE_ROUTE.routes[0], system="each")
-    assert ask.messages_for(one) is ask.messages
-    apart = [("system", CHARACTER.text), ("system", "one"), ("system", "two"), ("user", "hi")]
-    assert sent(ask.messages_for(each)) == apart
-
-
-def test_system_messages_alone_are_joined_too() -> None:
-    """A conversation of system messages only becomes one message."""
-    assert sent(composed_of(("system", "one")).messages) == [("system", f"{CHARACTER.text}\n\none")]
 
 
 def test_an_ask_has_the_fields_of_the_request() -> None:

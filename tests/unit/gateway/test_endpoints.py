@@ -88,23 +88,3 @@ async def test_a_span_includes_its_start_and_not_its_end(api: Api, start_ms: int
     query = f"start={start_ms // 1000}&end={end_ms // 1000}".encode()
     _, report = await get(api, query)
     assert report["totals"]["requests"] == requests
-
-
-@pytest.mark.parametrize("query", [b"start=soon", b"end=%00", b"start=2&end=1", b"group_by=hour", b"start=%ff%fe"])
-async def test_a_malformed_query_is_400(api: Api, query: bytes) -> None:
-    """It is an `invalid_request_error`."""
-    status, body = await get(api, query)
-    assert (status, body["error"]["type"]) == (400, "invalid_request_error")
-
-
-async def test_the_last_of_a_repeated_parameter_counts(api: Api) -> None:
-    """Unknown parameters are ignored."""
-    status, report = await get(api, ALL + b"&group_by=hour&group_by=model&user=x")
-    assert (status, next(iter(report["data"][0]))) == (200, "model")
-
-
-async def test_a_span_without_requests_has_totals_of_zero(api: Api) -> None:
-    """And no groups."""
-    _, report = await get(api, b"start=0&end=1")
-    assert report["data"] == []
-    assert report["totals"]["cost"] == "0.00"

@@ -11,14 +11,13 @@ async def last_used_ms(funded: FundedStore) -> int | None:
     return found
 
 
-async def test_a_use_is_written_at_the_latest_by_the_stop(funded: FundedStore) -> None:
+async def test_the_last_use_is_written(funded: FundedStore) -> None:
     """The time is that of the last use."""
     key_use = KeyUse(funded.store, funded.observer.log)
-    key_use.start()
     key_use.note(KEY_ID)
     before_ms = now_ms()
     key_use.note(KEY_ID)
-    await key_use.stop()
+    await key_use.write()
     used_ms = await last_used_ms(funded)
     assert used_ms
     assert before_ms <= used_ms <= now_ms()
@@ -29,9 +28,9 @@ async def test_a_use_survives_a_store_that_is_down(funded: FundedStore) -> None:
     key_use = KeyUse(funded.store, funded.observer.log)
     key_use.note(KEY_ID)
     funded.store.is_down = True
-    await key_use.stop()
+    await key_use.write()
     assert await last_used_ms(funded) is None
     funded.store.is_down = False
-    await key_use.stop()
+    await key_use.write()
     assert await last_used_ms(funded) is not None
     assert [line["level"] for line in funded.observer.log_lines] == ["warning"]

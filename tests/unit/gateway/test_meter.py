@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import OUTPUT_TOKENS_MAX, ReplyResult, Usage
 from cadenza.core.tokens import CHARS_PER_TOKEN, TEMPLATE_TOKENS_MAX, Tokenizer
 from cadenza.gateway.meter import KEPT_CHARS_MAX, TAIL_CHARS_MAX, UNCOUNTED_CHARS_MAX, UsageMeter
 from cadenza.routing.prompt import PromptSize
-from cadenza.upstreams.base import Fault, FaultKind, Piece
+from cadenza.upstreams.base import Fault, Piece
 from tests.unit.gateway.prompts import NO_CHARACTER, TOKENIZER, prompt_of
 
 PROMPT_TOKENS = 17

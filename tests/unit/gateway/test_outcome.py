@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, ReplyResult, Usage
 from cadenza.gateway.request import RequestRecord
@@ -15,7 +16,7 @@ from cadenza.ledger.rules import Hold
 from cadenza.store.schema import usage as usage_table
 from cadenza.store.tables import keys
 from cadenza.store.tables.keys import NewKey
-from cadenza.upstreams.base import Fault, FaultKind, Piece
+from cadenza.upstreams.base import Fault, Piece
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import (
     ACCOUNT_ID,
@@ -277,7 +278,7 @@ async def test_an_upstream_that_fails_in_a_stream(funded: FundedStore) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("kind", "status"), [(FaultKind.UNREACHABLE, 502), (FaultKind.BUSY, 429)])
+@pytest.mark.parametrize(("kind", "status"), [(FaultKind.DNS, 502), (FaultKind.BUSY, 429)])
 async def test_an_upstream_that_does_not_answer(
     funded: FundedStore, kind: FaultKind, status: int, stream: bool
 ) -> None:

@@ -71,36 +71,6 @@ def test_with_tools_files_are_passed_on() -> None:
     assert json.loads(bytes(chat.messages[0]))["content"] == [FILE, TEXT]
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a file by its id": ({"type": "file", "file": {"file_id": "file-1"}}, "Send the file inline"),
-    "a file without data": ({"type": "file", "file": {"filename": "a.txt"}}, "file_data: missing"),
-    "a file that is no object": ({"type": "file", "file": "a.txt"}, "expected `object | null`"),
-    "no file at all": ({"type": "file"}, "file: missing"),
-    "data that is no string": ({"type": "file", "file": {"file_data": [1]}}, "must be a string"),
-    "an image without an address": ({"type": "image_url"}, "image_url: missing"),
-    "audio without data": ({"type": "input_audio", "input_audio": None}, "input_audio: missing"),
-    "a part of an unknown type": ({"type": "video"}, "only parts of type 'text'"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_bad_part_is_named(case: str) -> None:
-    """The message says which part it is and what to do."""
-    part, message = REFUSED[case]
-    with pytest.raises(InvalidRequest) as refusal:
-        parse(TEXT, part)
-    assert message in refusal.value.message
-    assert refusal.value.message.startswith("messages[0].content[1]")
-
-
-@pytest.mark.parametrize("role", ["system", "assistant", "developer"])
-@pytest.mark.parametrize("part", [FILE, IMAGE, AUDIO])
-def test_only_user_messages_have_files_images_and_audio(part: dict[str, Any], role: str) -> None:
-    """Elsewhere they are a 400 that says so."""
-    with pytest.raises(InvalidRequest, match="in user messages only"):
-        parse(part, role=role)
-
-
 def test_the_number_of_files_is_limited() -> None:
     """Twenty files are accepted, one more is a 400."""
     assert len(parse(*[FILE] * FILES_MAX).files) == FILES_MAX

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.money import Price
 from cadenza.core.records import FinishReason, ReplyResult, Usage
-from cadenza.core.tool_calls import ToolCallDelta, ToolCallPart
+from cadenza.core.tool_calls import ToolCallDelta
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.chunks import Chunks, encode
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.grounding.material import Grounding
 from cadenza.http.events import DONE, EventReader
-from cadenza.upstreams.base import Fault, FaultKind, Piece
+from cadenza.upstreams.base import Fault, Piece
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
 from tests.unit.gateway.prompts import TOKENIZER, prompt_of
 from tests.unit.gateway.scripted_upstream import ScriptedReply, Step
@@ -26,7 +27,6 @@ from tests.unit.gateway.scripted_upstream import ScriptedReply, Step
 PROMPT_TOKENS = 17
 PRICE = Price(1_070, 3_450)
 HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte", PRICE)
-TOOLS_HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte", PRICE, has_tools=True)
 FINISH = Piece(finish_reason="stop")
 COUNTED = Piece(usage=Usage(9, 3, 4))
 
@@ -91,31 +91,6 @@ def events(sent: bytes) -> list[Any]:
     return [event if event == b"[DONE]" else msgspec.json.decode(event) for event in EventReader().feed(sent)]
 
 
-async def test_a_stream_has_the_promised_sequence() -> None:
-    """Role, content, finish reason, usage, [DONE], in whatever order the upstream sent them."""
-    stream = Stream(COUNTED, Piece("Hel"), Piece("lo", "stop"), Piece())
-    result = await stream.run_and_finish()
-    first, *content, finish, usage, done = stream.events
-    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert [event["choices"][0]["delta"] for event in content] == [{"content": "Hel"}, {"content": "lo"}]
-    assert all(event["choices"][0]["finish_reason"] is None for event in [first, *content])
-    assert finish["choices"] == [{"index": 0, "delta": {}, "finish_reason": "stop"}]
-    assert usage["choices"] == []
-    assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"]) == (9, 3)
-    assert done == b"[DONE]"
-    assert result == ReplyResult(Usage(9, 3, 4), "stop")
-
-
-async def test_all_chunks_of_a_stream_have_the_same_head() -> None:
-    """Id, time and class are equal on every chunk; only the usage chunk has usage."""
-    stream = Stream(Piece("a"), FINISH, COUNTED)
-    await stream.run_and_finish()
-    *chunks, usage, _ = stream.events
-    heads = {(chunk["id"], chunk["object"], chunk["created"], chunk["model"]) for chunk in [*chunks, usage]}
-    assert heads == {("chatcmpl-one", "chat.completion.chunk", 1_800_000_000, "forte")}
-    assert not any("usage" in chunk for chunk in chunks)
-
-
 async def test_the_last_bytes_are_sent_by_finish() -> None:
     """`run` sends nothing after the last content: the end of the stream waits for the charge."""
     stream = Stream(Piece("a", "stop", Usage(1, 1)))
@@ -156,49 +131,6 @@ def test_a_stream_loses_no_text(texts: list[str]) -> None:
         return "".join(event["choices"][0]["delta"]["content"] for event in stream.events)
 
     assert asyncio.run(received()) == "".join(texts)
-
-
-CALLED = [
-    ToolCallPart(0, "x1", "look"),
-    ToolCallPart(0, arguments='{"city":'),
-    ToolCallPart(0, arguments='"Oslo"}'),
-]
-
-
-async def test_text_and_tool_calls_take_the_same_way() -> None:
-    """A stream of text, tool calls, finish and usage keeps its order, and all of it counts as delivered."""
-    pieces = [Piece("Let me look."), *(Piece(calls=(part,)) for part in CALLED), Piece(finish_reason="tool_calls")]
-    stream = Stream(*pieces, head=TOOLS_HEAD)
-    result = await stream.run_and_finish()
-    _, text, *calls, finish, usage, done = stream.events
-    deltas = [call["choices"][0]["delta"]["tool_calls"][0] for call in calls]
-    assert text["choices"][0]["delta"] == {"content": "Let me look."}
-    assert [delta["index"] for delta in deltas] == [0, 0]
-    assert (deltas[0]["type"], deltas[0]["function"]["name"]) == ("function", "look")
-    assert "".join(delta["function"]["arguments"] for delta in deltas) == '{"city":"Oslo"}'
-    assert (finish["choices"][0]["finish_reason"], done) == ("tool_calls", b"[DONE]")
-    assert usage["usage"]["completion_tokens"] == TOKENIZER.count('Let me look.look{"city":"Oslo"}')
-    assert result.finish_reason == "tool_calls"
-
-
-async def test_a_call_without_arguments_is_sent_at_the_end() -> None:
-    """It gets empty arguments, and makes the finish reason `tool_calls`, whatever the upstream says."""
-    stream = Stream(Piece(calls=(CALLED[0],)), FINISH, head=TOOLS_HEAD)
-    result = await stream.run_and_finish()
-    [call] = stream.events[1]["choices"][0]["delta"]["tool_calls"]
-    assert call["function"] == {"name": "look", "arguments": "{}"}
-    assert result.finish_reason == "tool_calls"
-
-
-async def test_calls_of_a_request_without_tools_are_dropped() -> None:
-    """Neither a stream nor a whole reply has tool calls that nobody asked for."""
-    pieces = [Piece("a", calls=tuple(CALLED)), Piece(finish_reason="tool_calls")]
-    stream = Stream(*pieces)
-    streamed = await stream.run_and_finish()
-    answered = await whole(*pieces)
-    assert not any("tool_calls" in event["choices"][0]["delta"] for event in stream.events[:2])
-    assert "tool_calls" not in answered.completion["choices"][0]["message"]
-    assert streamed.finish_reason == answered.result.finish_reason == "stop"
 
 
 async def test_an_upstream_is_not_read_while_the_client_is_congested() -> None:
@@ -261,66 +193,6 @@ async def test_a_fault_before_any_content_is_free() -> None:
     result = await stream.run_and_finish()
     assert stream.last_events[0]["error"]["type"] == "api_error"
     assert (result.usage.completion_tokens, result.is_free) == (0, True)
-
-
-async def test_the_client_is_not_told_the_kind_of_a_fault() -> None:
-    """Neither the kind nor the upstream's status is in the error event."""
-    stream = Stream(Fault(FaultKind.MALFORMED, 599))
-    await stream.run_and_finish()
-    assert b"malformed" not in stream.client.bodies[-1]
-    assert b"599" not in stream.client.bodies[-1]
-
-
-async def test_missing_usage_is_estimated() -> None:
-    """Without a count from the upstream, prompt and delivered text are counted here and marked as estimated."""
-    stream = Stream(Piece("Hello world"), FINISH)
-    result = await stream.run_and_finish()
-    assert result.usage == Usage(PROMPT_TOKENS, TOKENIZER.count("Hello world"), estimated=True)
-    assert stream.last_events[1]["usage"]["completion_tokens"] == 2
-
-
-@pytest.mark.parametrize(
-    ("sent", "shown"),
-    [
-        ("stop", "stop"),
-        ("length", "length"),
-        ("tool_calls", "stop"),
-        ("content_filter", "content_filter"),
-        ("end_turn", "stop"),
-        ("eos", "stop"),
-        ("LENGTH", "stop"),
-    ],
-)
-async def test_a_finish_reason_is_a_known_one(sent: str, shown: str) -> None:
-    """Known reasons are passed on; every other one becomes `stop`, and so does `tool_calls` without a call."""
-    stream = Stream(Piece("a", sent))
-    streamed = await stream.run_and_finish()
-    answered = await whole(Piece("a", sent))
-    assert stream.last_events[0]["choices"][0]["finish_reason"] == shown
-    assert answered.completion["choices"][0]["finish_reason"] == shown
-    assert streamed.finish_reason == answered.result.finish_reason == shown
-
-
-async def test_a_whole_reply_is_one_completion() -> None:
-    """All pieces of a reply become one completion with its counts."""
-    result, _, completion = await whole(Piece("Hel"), Piece("lo"), FINISH, COUNTED)
-    [choice] = completion["choices"]
-    assert choice["message"] == {"role": "assistant", "content": "Hello", "refusal": None}
-    assert (completion["id"], completion["created"]) == ("chatcmpl-one", 1_800_000_000)
-    assert (completion["model"], completion["object"]) == ("forte", "chat.completion")
-    assert completion["usage"]["total_tokens"] == 12
-    assert completion["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
-    assert result == ReplyResult(Usage(9, 3, 4), "stop")
-
-
-async def test_a_whole_reply_of_calls_has_no_content() -> None:
-    """The message has the assembled calls and null content, and the calls are counted as output."""
-    result, _, completion = await whole(*(Piece(calls=(part,)) for part in CALLED), FINISH, head=TOOLS_HEAD)
-    [choice] = completion["choices"]
-    [call] = choice["message"]["tool_calls"]
-    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
-    assert call["function"] == {"name": "look", "arguments": '{"city":"Oslo"}'}
-    assert result.usage.completion_tokens == TOKENIZER.count('look{"city":"Oslo"}')
 
 
 async def test_a_whole_reply_that_breaks_off_raises_its_fault() -> None:

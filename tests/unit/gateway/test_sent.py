@@ -118,7 +118,7 @@ EXTRA: dict[str, dict[str, Any]] = {
     "a schema for the answer": {"messages": [USER], "response_format": {"type": "json_schema", "json_schema": LONG}},
     "words to stop at": {"messages": [USER], "stop": [LONG]},
     "a bias": {"messages": [USER], "logit_bias": {LONG: 1}},
-    "a tool choice": {"messages": [USER], "tools": [TOOL], "tool_choice": {"type": "allowed_tools", "x": LONG}},
+    "a tool choice": {"messages": [USER], "tools": [TOOL], "tool_choice": {**TOOL, "x": LONG}},
 }
 
 

@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Route, Usage
 from cadenza.gateway.traces import FOLLOWED_PER_S, TracedRecord, Tracer
 from cadenza.ledger.rules import Hold
 from cadenza.observe.spans import ATTRIBUTES, EndedSpan
-from cadenza.upstreams.base import Fault, FaultKind
+from cadenza.upstreams.base import Fault
 from tests.docs.markdown import ROOT
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FundedStore

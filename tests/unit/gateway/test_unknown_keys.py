@@ -7,12 +7,7 @@ import pytest
 from cadenza.core.errors import RateLimited, Unauthenticated
 from cadenza.core.rates import NS_PER_S
 from cadenza.fleet.shared import MemoryRates
-from cadenza.gateway.unknown_keys import (
-    DEAD_KEY_NS,
-    LOOK_UPS_OF_ONE_ADDRESS,
-    REMEMBERED_MAX,
-    UnknownKeyLimiter,
-)
+from cadenza.gateway.unknown_keys import DEAD_KEY_NS, LOOK_UPS_OF_ONE_ADDRESS, REMEMBERED_MAX, UnknownKeyLimiter
 from cadenza.observe import Metrics
 from tests.unit.gateway.clock import Clock
 
@@ -97,8 +92,8 @@ async def test_a_look_up_is_granted_after_the_wait_that_was_told(limiter: Unknow
 
 
 async def test_a_flood_from_many_addresses_costs_others_nothing(limiter: UnknownKeyLimiter) -> None:
-    """Each address has the whole of its own limit, however many others there are."""
-    addresses = [f"10.0.0.{number}" for number in range(50)]
+    """Each address has the whole of its own limit, however many others there are in other networks."""
+    addresses = [f"10.0.{number}.1" for number in range(50)]
     assert await flood(limiter, *addresses) == len(addresses) * LOOK_UPS_OF_ONE_ADDRESS.burst
     assert await flood(limiter, ELSEWHERE) == LOOK_UPS_OF_ONE_ADDRESS.burst
 
@@ -110,6 +105,16 @@ async def test_an_ipv6_network_counts_as_one_address(limiter: UnknownKeyLimiter)
     with pytest.raises(RateLimited):
         await limiter.begin(b"another", "2001:db8:0:1:ffff:ffff:ffff:ffff")
     await limiter.begin(b"another", "2001:db8:0:2::1")
+
+
+@pytest.mark.parametrize(
+    ("network", "factor"), [("2001:db8:0:{:x}00::1", 4), ("2001:db8:0:{:x}::1", 2), ("10.0.0.{}", 4)]
+)
+async def test_a_wide_network_has_few_limits(limiter: UnknownKeyLimiter, network: str, factor: int) -> None:
+    """A /48, a /56 or a /24 gets a few times what one address gets, however many of its addresses are used."""
+    addresses = [network.format(number) for number in range(1, 37)]
+    assert await flood(limiter, *addresses) == factor * LOOK_UPS_OF_ONE_ADDRESS.burst
+    await limiter.begin(b"another", ELSEWHERE)
 
 
 async def test_a_mapped_ipv4_address_counts_as_the_ipv4_address(limiter: UnknownKeyLimiter) -> None:

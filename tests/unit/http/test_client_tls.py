@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from cadenza.http.client import PROXY_HEAD_BYTES_MAX, HttpClient, Unreachable
+from cadenza.http.client import HttpClient, Unreachable
 from cadenza.http.client_connection import Broken
+from cadenza.http.tunnel import PROXY_HEAD_BYTES_MAX
 from tests.unit.http.peer import (
     LOCALHOST,
     WAIT_S,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.http.headers import LOOPBACK, Headers, TrustedProxies, is_local, parse_address, plain_address
+from cadenza.http.headers import HOPS_MAX, LOOPBACK, Headers, TrustedProxies, is_local, parse_address, plain_address
 
 FORGED = "198.51.100.9"
 REAL = "203.0.113.7"
@@ -37,6 +37,21 @@ def lines(value: bytes | None) -> Headers:
 def test_the_address_that_a_trusted_proxy_forwards(peer: str, forwarded: bytes, address: str) -> None:
     """The last address that is not a trusted proxy's counts: a proxy added it, and a client may forge the others."""
     assert USUAL.client_address(peer, lines(forwarded)) == address
+
+
+@pytest.mark.parametrize("hop", [b"127.0.0.1", b"::1"])
+def test_a_chain_of_proxies_has_a_length(hop: bytes) -> None:
+    """An address behind more trusted hops than a chain has is not read: the farthest proxy that was counts."""
+    behind = [REAL.encode(), *[hop] * (HOPS_MAX - 1)]
+    assert USUAL.client_address("::1", lines(b",".join(behind))) == REAL
+    assert USUAL.client_address("::1", lines(b",".join([*behind, hop]))) == hop.decode()
+    assert USUAL.client_address("::1", [(b"x-forwarded-for", one) for one in behind]) == REAL
+
+
+@pytest.mark.parametrize("text", ["1" * 65, "[" + ":" * 70 + "]", "1." * 40, "::1%" + "a" * 70])
+def test_a_long_text_is_no_address(text: str) -> None:
+    """It is refused by its length, before it is taken apart."""
+    assert parse_address(text) is None
 
 
 @pytest.mark.parametrize("peer", LOOPBACK)

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from cadenza.core.money import Price
+from cadenza.core.periods import ALL_TIME
 from cadenza.core.records import Cap, Outcome, Usage
-from cadenza.ledger.caps import ALL_TIME, CapState
+from cadenza.ledger.caps import CapState
 from cadenza.ledger.charging import LOST_STATUS, end_requests
 from cadenza.ledger.rules import (
     Changes,
@@ -55,7 +56,6 @@ def end_late(
     [
         (Recorded(DUE_NANO, "sweep"), Ended(DUE_NANO, is_repeated=True), 0),
         (Recorded(DUE_NANO + 700, "sweep"), Ended(DUE_NANO, corrected_nano=700), 700),
-        (Recorded(DUE_NANO + 700, None), Ended(DUE_NANO, corrected_nano=700), 700),
         (Recorded(DUE_NANO - 1, "sweep"), Ended(DUE_NANO - 1, is_lost=True), 0),
         (Recorded(DUE_NANO, "request"), Ended(DUE_NANO, is_repeated=True), 0),
         (Recorded(DUE_NANO - 1, "request"), Ended(DUE_NANO - 1, 1, is_repeated=True, is_lost=True), 0),

@@ -25,6 +25,7 @@ from cadenza.ledger.rules import (
     take_hold,
 )
 
+Steps = list[tuple[str, int]]
 ONE_NANO = 100  # an ordinary hold
 AMPLE_NANO = AMPLE_TIMES * ONE_NANO
 
@@ -52,8 +53,10 @@ class Desk:
         taken = [(make_hold(amount_nano), Held(amount_nano, 1)) for amount_nano in taken_nano]
         self.reserves.written(LockedAccount("a", free_nano + held_nano, held_nano, reserve_nano), taken)
 
-    def demand(self, *new: int, charged_nano: int = 0) -> Demand:
-        return self.reserves.demand("a", charged_nano, [make_hold(amount_nano) for amount_nano in new])
+    def demand(self, *new: int, charged_nano: int = 0, beyond_nano: int = 0) -> Demand:
+        """In a batch that charges this much of what was held, and so much beyond it."""
+        holds = [make_hold(amount_nano) for amount_nano in new]
+        return self.reserves.demand("a", charged_nano + beyond_nano, charged_nano, holds)
 
     def hold(self, amount_nano: int = ONE_NANO) -> Held | None:
         return self.reserves.hold(make_hold(amount_nano))
@@ -107,7 +110,7 @@ def test_the_longest_answer_is_held_whole_or_by_the_store(desk: Desk) -> None:
 )
 def test_a_part_of_the_credit_is_reserved_for_longer_answers(desk: Desk, extra_tokens: int, more_nano: int) -> None:
     """A reserve is wanted for longer answers too, as far as an eighth of the account's credit goes."""
-    demand = desk.reserves.demand("a", 0, [make_hold(extra_tokens=extra_tokens)])
+    demand = desk.reserves.demand("a", 0, 0, [make_hold(extra_tokens=extra_tokens)])
     assert demand.usual_nano == ONE_NANO + 3
     assert demand.wanted_nano == LEAST_REQUESTS * demand.usual_nano + more_nano
 
@@ -124,6 +127,20 @@ def test_a_request_that_ended_keeps_what_is_due_until_it_is_charged(desk: Desk) 
     assert (desk.hold(71), desk.hold_all(70)) == (None, 1)
     assert desk.demand(charged_nano=30).kept_nano == 9 * ONE_NANO + 70
     assert desk.hold(1) is None
+
+
+def test_a_request_above_its_hold_keeps_nothing_that_others_use(desk: Desk) -> None:
+    """Before it is charged it keeps what it held; its charge is taken from the spare part, not from others."""
+    desk.hold()
+    desk.reserves.end("a", ONE_NANO, ONE_NANO + 30)
+    assert desk.hold_all() == 8
+    desk.reserves.end("a", ONE_NANO, ONE_NANO)
+    demand = desk.demand(charged_nano=ONE_NANO)
+    assert (demand.kept_nano, demand.in_use_nano) == (9 * ONE_NANO, 9 * ONE_NANO)
+    demand = desk.demand(charged_nano=ONE_NANO, beyond_nano=30)
+    assert (demand.kept_nano, demand.in_use_nano) == (8 * ONE_NANO, 8 * ONE_NANO)
+    desk.reserves.end("a", ONE_NANO, 0)
+    assert desk.demand(beyond_nano=30).kept_nano == 8 * ONE_NANO - 30
 
 
 def test_a_batch_in_flight_leaves_what_it_keeps(desk: Desk) -> None:
@@ -260,8 +277,9 @@ class Process:
 
     @property
     def promised_nano(self) -> int:
-        """What the requests in flight hold, and what is due and not charged yet."""
-        due_nano = sum(end.due_nano for end in self.ends if end.hold.completion_id not in self.known.ended)
+        """What the requests in flight hold, and what is due of the holds that are not charged yet."""
+        open_ends = [end for end in self.ends if end.hold.completion_id not in self.known.ended]
+        due_nano = sum(min(end.due_nano, end.held_nano) for end in open_ends)
         return sum(held.amount_nano for _, held in self.open) + due_nano
 
     def hold(self, amount_nano: int, extra_tokens: int = 0) -> None:
@@ -279,24 +297,32 @@ class Process:
             self.reserves.end("a", held.amount_nano, due_nano)
             self.ends.append(End(make_outcome(hold.completion_id), hold, held.amount_nano, due_nano))
 
-    def build(self) -> Demand:
-        charged_nano = sum(end.due_nano for end in self.ends if not end.is_uncertain)
-        return self.reserves.demand("a", charged_nano, self.wanted)
+    def build(self, ends: list[End], wanted: list[Hold]) -> Demand:
+        new = [end for end in ends if not end.is_uncertain]
+        charged_nano, covered_nano = sum(end.due_nano for end in new), sum(end.covered_nano for end in new)
+        return self.reserves.demand("a", charged_nano, covered_nano, wanted)
 
     def commit(self, demand: Demand, ends: list[End], wanted: list[Hold]) -> None:
         """Carry out a batch in the store."""
         changes = Changes()
-        for ended in end_requests(self.account, demand, ends, self.known, changes):
+        for end, ended in zip(ends, end_requests(self.account, demand, ends, self.known, changes), strict=True):
+            assert min(end.due_nano, end.held_nano) <= ended.charged_nano <= end.due_nano
             assert not ended.is_lost
         final = [msgspec.structs.replace(hold, is_final=True) for hold in wanted]
         answers = [(hold, take_hold(self.account, hold, self.known, changes)) for hold in final]
         grow(self.account, demand)
         self.taken = [(hold, answer) for hold, answer in answers if isinstance(answer, Held)]
 
-    def write(self, meanwhile: "list[tuple[str, int]]", fate: str) -> None:
-        """Write a batch, with other steps while it is in flight. Its result may be unknown, or it may fail."""
-        demand, ends, wanted = self.build(), self.ends, self.wanted
+    def write(self, queued: Steps, meanwhile: Steps, fate: str) -> None:
+        """Write a batch, with other steps before it is built and while it is in flight.
+
+        Its result may be unknown, or it may fail.
+        """
+        ends, wanted = self.ends, self.wanted
         self.ends, self.wanted, self.taken = [*ends], [], []
+        for step in queued:
+            self.step(*step)
+        demand = self.build(ends, wanted)
         for step in meanwhile:
             self.step(*step)
         later = self.ends[len(ends) :]
@@ -317,6 +343,8 @@ class Process:
                 self.hold(number, extra_tokens=number)
             case "end":
                 self.end(number)
+            case "end above its hold":
+                self.end(100 + number)
             case "other":
                 more_nano = min(number, self.account.free_nano)
                 self.account.held_nano += more_nano
@@ -341,37 +369,40 @@ def make_outcome(completion_id: str) -> Outcome:
 
 
 steps = st.tuples(
-    st.sampled_from(["hold", "hold", "hold without a limit", "end", "end", "other", "wait", "asked"]),
+    st.sampled_from(
+        ["hold", "hold", "hold without a limit", "end", "end", "end above its hold", "other", "wait", "asked"]
+    ),
     st.integers(1, 100),
 )
 writes = st.tuples(
     st.lists(steps, max_size=6),
+    st.lists(steps, max_size=2),
     st.lists(steps, max_size=4),
     st.sampled_from(["written", "written", "written", "failed", "unknown"]),
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(credit_nano=st.integers(0, 2 * AMPLE_NANO), story=st.lists(writes, max_size=12))
+@given(credit_nano=st.integers(0, 500) | st.integers(0, 2 * AMPLE_NANO), story=st.lists(writes, max_size=12))
 def test_the_memory_never_promises_more_than_the_store_has(
-    credit_nano: int, story: list[tuple[list[tuple[str, int]], list[tuple[str, int]], str]]
+    credit_nano: int, story: list[tuple[Steps, Steps, Steps, str]]
 ) -> None:
-    """Whatever happens while batches are in flight, fail or have an unknown result; in the end all is given back."""
+    """However batches end: each request is charged what is due of its hold, and in the end all is given back."""
     process = Process(credit_nano)
-    for before, meanwhile, fate in story:
+    for before, queued, meanwhile, fate in story:
         for step in before:
             process.step(*step)
             assert process.promised_nano <= process.account.reserve_nano
-        process.write(meanwhile, fate)
+        process.write(queued, meanwhile, fate)
         assert process.promised_nano <= process.account.reserve_nano
         assert process.account.held_nano == process.account.reserve_nano + process.elsewhere_nano
     process.wanted.clear()
     while process.open:
         process.end(100)
-    process.write([], "written")
+    process.write([], [], "written")
     process.clock.now_s += IDLE_S
     for _ in process.reserves.pass_time():
-        process.write([], "written")
+        process.write([], [], "written")
     assert process.account.reserve_nano == 0
     assert len(process.reserves) == 0
     assert process.account.balance_nano == credit_nano - sum(one.cost_nano for one in process.known.ended.values())

@@ -19,7 +19,6 @@ LEVELS = {"info", "warning", "error", "critical", "exception", "log"}
 # Facts that a call expands: where, and the fields that they have.
 EXPANDED = {
     "cli/start.py": {"address", "config", "pid", "store", "version", "workers"},
-    "control/money/documents.py": {"credit_notes", "receipts", "statements"},
     "control/retention.py": {"audit_events", "links", "sessions", "usage"},
     "evaluation/canaries.py": {"candidate", "class_id", "reason"},
     "evaluation/watch.py": {"class_id", "version", "watch"},

@@ -11,14 +11,15 @@ import pytest
 
 from cadenza.core.breaker import FAULTS_TO_OPEN
 from cadenza.core.errors import CadenzaError
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Plan, Route
 from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, Tokenizer
 from cadenza.observe import Observer, make_log
-from cadenza.routing.continuation import open_reply
+from cadenza.routing.continuation import RoutedReply
 from cadenza.routing.dispatch import Dispatch, Dispatcher
 from cadenza.routing.health import RouteHealth
 from cadenza.routing.prompt import Character, PromptSize
-from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, Sink
+from cadenza.upstreams.base import Ask, Fault, Piece, Probe, Sink
 
 ASK = Ask([], {}, None, stream=False)
 MODEL = "hidden-large"
@@ -135,12 +136,12 @@ class ScriptedRoutes:
         while self.health(number).begin(key_id, is_last_resort=True):
             pass
 
-    def open(self, ask: Ask = ASK, key_id: str = KEY, plan: Plan | None = None) -> open_reply:
+    def open(self, ask: Ask = ASK, key_id: str = KEY, plan: Plan | None = None) -> RoutedReply:
         prompt = prompt_of(max(ask.prompt_tokens, 2 * MESSAGE_OVERHEAD_TOKENS))
         return self.open_dispatch(Dispatch(plan or self.plan, ask, prompt, self.upstreams, key_id, REQUEST_ID))
 
-    def open_dispatch(self, wanted: Dispatch) -> open_reply:
-        return open_reply(self.dispatcher, wanted, lambda route: self.answered_by.append(route.provider))
+    def open_dispatch(self, wanted: Dispatch) -> RoutedReply:
+        return RoutedReply(self.dispatcher, wanted, lambda route: self.answered_by.append(route.provider))
 
     async def ask(self, key_id: str = KEY, plan: Plan | None = None) -> str:
         """Open a reply and close it; the provider that answered."""

@@ -7,10 +7,11 @@ import pytest
 from msgspec import Raw
 
 from cadenza.core.breaker import FAULTS_TO_OPEN
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.routing.dispatch import Dispatch
-from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece
+from cadenza.upstreams.base import Ask, Collector, Fault, Piece
 from tests.unit.routing.scripted_upstreams import (
     KEY,
     REQUEST_ID,
@@ -60,7 +61,7 @@ class ContinuingRoutes(ScriptedRoutes):
         return text_of(collector.pieces), fault
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.REFUSED])
+@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.INVALID])
 async def test_the_next_route_continues_the_answer(kind: FaultKind) -> None:
     """After any fault the next route is given the text so far, and its text follows as one answer."""
     first = ScriptedUpstream([*says("Once upon", " a time"), Fault(kind)])
@@ -117,7 +118,7 @@ async def test_if_a_continuation_does_not_open_the_next_route_is_asked() -> None
 
 
 @pytest.mark.parametrize(
-    "refusal", [Fault(FaultKind.FAILED, 500), Fault(FaultKind.REFUSED, 400), Fault(FaultKind.BUSY)]
+    "refusal", [Fault(FaultKind.FAILED, 500), Fault(FaultKind.INVALID, 400), Fault(FaultKind.BUSY)]
 )
 async def test_if_no_route_continues_the_first_fault_stands(refusal: Fault) -> None:
     """The stream ends with the fault that broke it off, not with that of the continuation."""

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
+from cadenza.core.faults import FaultKind
 from cadenza.routing.dispatch import BUSY_RETRY_S, Dispatch
-from cadenza.upstreams.base import Collector, Fault, FaultKind
+from cadenza.upstreams.base import Collector, Fault
 from tests.unit.routing.scripted_upstreams import (
     ASK,
     KEY,
@@ -41,7 +42,7 @@ async def test_the_first_route_is_the_only_one_asked_if_it_answers() -> None:
     assert (first.routes, first.asked) == ([routes.plan.routes[0]], [ASK])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.REFUSED])
+@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.INVALID])
 async def test_after_a_fault_the_next_route_is_asked(kind: FaultKind) -> None:
     """After every fault except a refusal another route is tried; each is asked once."""
     routes = scripted_routes(Fault(kind), Fault(kind), WHOLE)
@@ -52,7 +53,7 @@ async def test_after_a_fault_the_next_route_is_asked(kind: FaultKind) -> None:
 
 async def test_a_refusal_ends_the_search() -> None:
     """A request that one model rejects as invalid is not sent to the next: it is a 400."""
-    routes = scripted_routes(Fault(FaultKind.FAILED, 500), Fault(FaultKind.REFUSED, 422), WHOLE)
+    routes = scripted_routes(Fault(FaultKind.FAILED, 500), Fault(FaultKind.INVALID, 422), WHOLE)
     assert isinstance(await routes.fail(), InvalidRequest)
     assert routes.asks == [1, 1, 0]
 
@@ -68,7 +69,7 @@ async def test_all_busy_is_429_with_the_smallest_wait(waits_s: list[float | None
     assert dict(failure.headers)[b"retry-after"] == retry_after
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind not in {BUSY, FaultKind.REFUSED}])
+@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind not in {BUSY, FaultKind.INVALID}])
 @pytest.mark.parametrize("busy_first", [True, False])
 async def test_a_mixture_of_faults_is_502(kind: FaultKind, *, busy_first: bool) -> None:
     """If one of the routes failed otherwise, the service is not merely saturated."""

@@ -2,18 +2,17 @@
 
 import pytest
 
-from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN
-from cadenza.routing.ceiling import (
-    FEW,
-    STEP_DOWN,
-)
+from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MAX, OPEN_S_MIN
+from cadenza.core.faults import FaultKind
+from cadenza.routing.ceiling import FEW, STEP_DOWN
 from cadenza.routing.health import FAILING_FAULTS, FAILING_S, Attempt, RouteHealth
-from cadenza.upstreams.base import Fault, FaultKind
+from cadenza.upstreams.base import Fault
 
 KEY = "key_a"
 MOST = 100
 FAILED = Fault(FaultKind.FAILED, 500)
-FAILURES = [kind for kind in FaultKind if kind not in {FaultKind.BUSY, FaultKind.REFUSED}]
+FAILURES = [kind for kind in FaultKind if kind not in {FaultKind.BUSY, FaultKind.QUOTA, FaultKind.INVALID}]
+UNPAID = Fault(FaultKind.QUOTA, 429)
 
 
 class TimedRoute:
@@ -130,7 +129,7 @@ def test_a_refusal_changes_nothing() -> None:
     """Requests that the upstream rejects as invalid count neither for nor against the route."""
     route = TimedRoute()
     route.fail(times=FAULTS_TO_OPEN - 1)
-    route.fail(Fault(FaultKind.REFUSED, 400), 100)
+    route.fail(Fault(FaultKind.INVALID, 400), 100)
     assert not route.health.is_open
     route.fail()
     assert route.health.is_down
@@ -170,7 +169,7 @@ def test_429s_without_a_retry_after_lower_the_ceiling_first(retry_after_s: float
         (Fault(FaultKind.FAILED, 500), False),
         (Fault(FaultKind.UNREACHABLE), False),
         (Fault(FaultKind.MALFORMED), False),
-        (Fault(FaultKind.REFUSED, 400), False),
+        (Fault(FaultKind.INVALID, 400), False),
     ],
     ids=str,
 )
@@ -335,7 +334,27 @@ def test_a_rejected_key_fails_at_once() -> None:
     assert route.health.is_failing
 
 
-@pytest.mark.parametrize("kind", [FaultKind.REFUSED, FaultKind.BUSY])
+def test_an_unpaid_bill_opens_the_circuit_at_once() -> None:
+    """One fault is enough, for the longest time, and those sent before it do not open it again; the limit stays."""
+    route = TimedRoute()
+    together = [route.begin() for _ in range(40)]
+    route.now_s += 1
+    together[0].note_fault(UNPAID)
+    assert route.health.is_down
+    for attempt in together:
+        attempt.note_fault(UNPAID)
+        attempt.end()
+    assert (route.health.is_down, route.health.is_failing, route.health.limit) == (True, True, MOST)
+    assert route.opened_for_s == [OPEN_S_MAX]
+    route.now_s += OPEN_S_MAX
+    route.fail(UNPAID)
+    assert route.opened_for_s == [OPEN_S_MAX, OPEN_S_MAX]
+    route.now_s += OPEN_S_MAX
+    route.answer()
+    assert (route.health.is_open, route.health.is_failing) == (False, False)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.INVALID, FaultKind.BUSY])
 def test_refused_and_busy_are_no_failures(kind: FaultKind) -> None:
     """A request that is at fault itself, and an upstream without capacity, say nothing against the route."""
     route = TimedRoute()

@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from cadenza.core.breaker import OPEN_S_MAX
+from cadenza.core.faults import FaultKind
 from cadenza.core.shares import WANTS_S
 from cadenza.routing.health import Attempt, RouteHealth
-from cadenza.upstreams.base import Fault, FaultKind
+from cadenza.upstreams.base import Fault
 from cadenza.upstreams.errors import RETRY_AFTER_S_MAX
 
 MOST = 20

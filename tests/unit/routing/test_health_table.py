@@ -3,10 +3,11 @@
 import io
 import json
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.observe import Observer, make_log
 from cadenza.routing.health import HealthTable
-from cadenza.upstreams.base import Fault, FaultKind
+from cadenza.upstreams.base import Fault
 
 KEY = "key_a"
 MOST = 100

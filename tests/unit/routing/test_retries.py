@@ -7,15 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
+from cadenza.core.faults import FaultKind
 from cadenza.core.rates import RETRIES_PER_REQUEST, RetryBudget
 from cadenza.routing.dispatch import RETRIES_MAX
-from cadenza.upstreams.base import Fault, FaultKind
+from cadenza.upstreams.base import Fault
 from tests.unit.routing.scripted_upstreams import KEY, WHOLE, scripted_routes
 
 BUSY = Fault(FaultKind.BUSY, 429)
 BUSY_9_S = Fault(FaultKind.BUSY, 429, 9.0)
 FAILED = Fault(FaultKind.FAILED, 500)
-REFUSED = Fault(FaultKind.REFUSED, 400)
+REFUSED = Fault(FaultKind.INVALID, 400)
 STATES = ("busy", "failed", "refused", "asked to rest", "down", "full")
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN
 from cadenza.core.errors import RateLimited, UpstreamFailed
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Plan
-from cadenza.upstreams.base import Fault, FaultKind
+from cadenza.upstreams.base import Fault
 from tests.unit.routing.scripted_upstreams import WHOLE, ScriptedRoutes, scripted_routes
 
 BUSY_7_S = Fault(FaultKind.BUSY, 429, 7.0)

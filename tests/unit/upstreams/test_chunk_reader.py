@@ -4,19 +4,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cadenza.core.faults import FaultKind
 from cadenza.http.events import EventReader, write_event
-from cadenza.upstreams.base import Fault, FaultKind, Piece
+from cadenza.upstreams.base import Fault, Piece
 from cadenza.upstreams.reader import read_chunk
 from cadenza.upstreams.stream import ChunkReader
-from tests.unit.upstreams.event_strategies import (
-    encode,
-    event,
-    event_lists,
-    other_events,
-    reads,
-    text_events,
-    words,
-)
+from tests.unit.upstreams.event_strategies import encode, event, event_lists, other_events, reads, text_events, words
 
 Result = Piece | tuple[FaultKind, int | None] | None
 

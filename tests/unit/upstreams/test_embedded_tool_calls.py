@@ -3,7 +3,6 @@
 The model's server is a scripted one on the loopback, which records the requests.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -12,12 +11,12 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
-from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece
+from cadenza.upstreams.base import Ask, Collector, Fault, Piece
 from cadenza.upstreams.embedded.tool_calls import open_with_tools
 from cadenza.upstreams.openai import OpenAIUpstream
-from tests.loopback import Good, LoopbackUpstream, Pause
-from tests.loopback import Raw as RawReply
+from tests.loopback import Good, LoopbackUpstream
 
 ROUTE = Route("local", "small", 8_192, 1_024)
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -98,52 +97,31 @@ async def test_none_never_calls(model: LoopbackUpstream) -> None:
     assert "response_format" not in model.requests[0].json
 
 
-async def test_a_message_that_names_a_tool_calls_it(model: LoopbackUpstream) -> None:
-    """A message that shares words with a tool calls it, without asking the model to choose."""
+@pytest.mark.parametrize(
+    ("text", "name"), [("What is the weather in Oslo?", "get_weather"), ("Tell me the time!", "tell_time")]
+)
+async def test_a_message_that_names_a_tool_calls_it(model: LoopbackUpstream, text: str, name: str) -> None:
+    """The tool is called whose name and description share most words with the message, by one request to the model."""
     model.script(Good(OSLO))
-    said = {"role": "user", "content": [{"type": "text", "text": "What is the weather in Oslo?"}]}
-    assert called(await ask(model, said)) == ("get_weather", OSLO)
+    said = {"role": "user", "content": [{"type": "text", "text": text}]}
+    assert called(await ask(model, said)) == (name, OSLO)
     assert len(model.requests) == 1
 
 
-async def test_otherwise_the_model_chooses_among_the_names(model: LoopbackUpstream) -> None:
-    """If no word is shared, the model can answer only with a tool's name or none."""
-    model.script(Good("tell_time"), Good("{}"))
-    assert called(await ask(model, SMALL_TALK)) == ("tell_time", "{}")
-    assert model.requests[0].json["grammar"] == 'root ::= "get_weather" | "tell_time" | "none"'
-
-
-async def test_a_model_that_chooses_works_for_its_client(model: LoopbackUpstream) -> None:
-    """A client that leaves meanwhile pays for its prompt: the route counts as asked."""
-    pause, asked = Pause(), list[Route | None]()
-    model.script(RawReply([pause]))
-    tools = {"tools": msgspec.Raw(msgspec.json.encode([WEATHER, CLOCK]))}
-    said = [msgspec.Raw(msgspec.json.encode(SMALL_TALK))]
-    endpoint = OpenAIUpstream(model.base_url)
-    wanted = Ask(said, {}, None, stream=True, tools=tools, on_asked=asked.append)
-    opening = asyncio.create_task(open_with_tools(endpoint, ROUTE, wanted))
-    await asyncio.to_thread(pause.wait_until_reached)
-    assert asked == [ROUTE]
-    opening.cancel()
-    await asyncio.wait({opening})
-    await endpoint.stop()
-
-
-async def test_the_model_may_choose_to_answer(model: LoopbackUpstream) -> None:
-    """A model that chooses none answers in words."""
-    model.script(Good("none"), Good("I am well."))
+async def test_a_message_that_names_no_tool_is_answered_in_words(model: LoopbackUpstream) -> None:
+    """With `auto`, a message without a word of any tool is answered in words."""
+    model.script(Good("I am well."))
     assert await ask(model, SMALL_TALK) == Piece("I am well.")
+    assert "response_format" not in model.requests[0].json
 
 
 async def test_a_required_call_cannot_be_declined(model: LoopbackUpstream) -> None:
-    """With `required` the model cannot choose none, not even right after a result."""
-    model.script(Good("tell_time"), Good("{}"))
-    assert called(await ask(model, SMALL_TALK, choice="required")) == ("tell_time", "{}")
-    assert model.requests[0].json["grammar"] == 'root ::= "get_weather" | "tell_time"'
-    model.always(Good("get_weather"))
+    """With `required` a tool is called, even if no word is shared, and even right after a result."""
+    model.always(Good(OSLO))
+    assert called(await ask(model, SMALL_TALK, choice="required")) == ("get_weather", OSLO)
     answered = {"role": "tool", "tool_call_id": "x", "content": "4"}
     history = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, answered]
-    assert called(await ask(model, *history, choice="required")) == ("get_weather", "get_weather")
+    assert called(await ask(model, *history, choice="required")) == ("get_weather", OSLO)
 
 
 async def test_a_result_is_answered_in_words(model: LoopbackUpstream) -> None:
@@ -170,7 +148,7 @@ async def test_a_custom_tool_is_refused(model: LoopbackUpstream) -> None:
     """A custom tool has no schema to bind the model to, so it is refused."""
     with pytest.raises(Fault) as fault:
         await ask(model, tools=[{"type": "custom", "custom": {"name": "run"}}])
-    assert fault.value.kind is FaultKind.REFUSED
+    assert fault.value.kind is FaultKind.INVALID
 
 
 @pytest.mark.parametrize(

@@ -1,173 +1,26 @@
 """Classifying the errors of upstreams by their words: overflow with its numbers, rate limits, refusals, failures."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.upstreams.base import FaultKind, Overflow
+from cadenza.core.faults import FaultKind
+from cadenza.upstreams.base import Overflow
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error, classify_error_object
 
 STATUSES = st.sampled_from([*sorted(READ_STATUSES), 200, 401, 404, 429, 503])
-TOO_LONG: list[tuple[str, int | None, int | None]] = [
-    # vLLM, SGLang
-    (
-        (
-            "This model's maximum context length is 8192 tokens. However, you requested 512 output tokens "
-            "and your prompt contains at least 7681 input tokens, for a total of at least 8193 tokens."
-        ),
-        8192,
-        7681,
-    ),
-    (
-        (
-            "This model's maximum context length is 8192 tokens. However, you requested 512 output tokens "
-            "and your prompt contains 90000 characters (more than 65536 characters, which is the upper bound"
-            " for 8192 input tokens)."
-        ),
-        8192,
-        None,
-    ),
-    (
-        (
-            "This model's maximum context length is 8192 tokens. However, you requested 8203 tokens (7691 in"
-            " the messages, 512 in the completion). Please reduce the length of the messages or completion."
-        ),
-        8192,
-        7691,
-    ),
-    ("The input (40000 tokens) is longer than the model's context length (32768 tokens).", 32768, 40000),
-    (
-        (
-            "Requested token count exceeds the model's maximum context length of 32768 tokens. You requested"
-            " a total of 40000 tokens: 30000 tokens from the input messages and 10000 tokens for the "
-            "completion."
-        ),
-        32768,
-        30000,
-    ),
-    # llama.cpp, Ollama, TGI, LM Studio
-    ("request (9000 tokens) exceeds the available context size (8192 tokens), try increasing it", 8192, 9000),
-    ("the request exceeds the available context size, try increasing it", None, None),
-    ("Context size has been exceeded.", None, None),
-    ("input length (9001 tokens) exceeds the model's maximum context length (8192 tokens)", 8192, 9001),
-    (
-        (
-            "the prompt is longer than the context length currently available to the model; shorten the "
-            "prompt, adjust the context length in settings, or use a model with a longer context length"
-        ),
-        None,
-        None,
-    ),
-    ("prompt too long; exceeded max context length by 4096 tokens", None, None),
-    (
-        (
-            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 80125 "
-            "`inputs` tokens and 4096 `max_new_tokens`"
-        ),
-        4097,
-        80125,
-    ),
-    ("Input validation error: `inputs` must have less than 1024 tokens. Given: 1244", 1024, 1244),
-    ("Trying to keep the first 9000 tokens when the prompt is greater than the context length of 4096", 4096, None),
-    # OpenRouter, Together, Groq, Cerebras
-    (
-        (
-            "This endpoint's maximum context length is 131072 tokens. However, you requested about 141607 "
-            "tokens (10535 of text input, 131072 in the output). Please reduce the length of either one."
-        ),
-        131072,
-        10535,
-    ),
-    (
-        (
-            "This endpoint's maximum context length is 262144 tokens. However, you requested about 264433 "
-            "tokens (188 of text input, 2101 of tool input, 262144 in the output)."
-        ),
-        262144,
-        188,
-    ),
-    (
-        (
-            "Failed to start generation: The input token count (11) plus the requested output count "
-            "(1048573) exceeds the model's maximum context length (1048576)"
-        ),
-        1048576,
-        11,
-    ),
-    ("Please reduce the length of the messages or completion.", None, None),
-    (
-        "Please reduce the length of the messages or completion. Current length is 42328 while limit is 40000",
-        40000,
-        42328,
-    ),
-    # Mistral, DeepSeek, Kimi, xAI
-    ("Prompt contains 300000 tokens, too large for model with 131072 maximum context length", 131072, 300000),
-    (
-        (
-            "This model's maximum context length is 131072 tokens. However, you requested 131134 tokens "
-            "(122942 in the messages, 8192 in the completion). Please reduce the length of the messages or "
-            "completion."
-        ),
-        131072,
-        122942,
-    ),
-    ("Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)", 262144, 269030),
-    ("Your request exceeded model token limit : 262144", 262144, None),
-    ("Input token length too long", None, None),
-    ("This model's maximum prompt length is 131072 but the request contains 537812 tokens.", 131072, 537812),
-    # Anthropic, Gemini, OpenAI, Azure
-    ("prompt is too long: 211180 tokens > 200000 maximum", 200000, 211180),
-    ("input length and `max_tokens` exceed context limit: 195000 + 20000 > 200000, decrease it", 200000, 195000),
-    ("The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).", 1048576, 1200293),
-    (
-        (
-            "This model's maximum context length is 128000 tokens. However, your messages resulted in 173172"
-            " tokens. Please reduce the length of the messages."
-        ),
-        128000,
-        173172,
-    ),
-    (
-        (
-            "This model's maximum context length is 8192 tokens. However, you requested 8213 tokens (6683 in"
-            " the messages, 730 in the functions, and 800 in the completion)."
-        ),
-        8192,
-        6683,
-    ),
-    (
-        (
-            "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 289650 "
-            "tokens. Please reduce the length of the messages."
-        ),
-        272000,
-        289650,
-    ),
-    ("Your input exceeds the context window of this model. Please adjust your input and try again.", None, None),
-    # written with separators
-    ("prompt is too long: 211,180 tokens > 200,000 maximum", 200000, 211180),
+WORDS = [line.split(" ", 2) for line in Path(__file__).with_name("errors.txt").read_text().splitlines() if line]
+TOO_LONG = [
+    (message, None if window == "-" else int(window), None if prompt == "-" else int(prompt))
+    for window, prompt, message in WORDS
+    if window not in ("#", "no")
 ]
-NOT_TOO_LONG = [
-    "max_tokens is too large: 943000. This model supports at most 16384 completion tokens, but you provided 943000.",
-    "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]",
-    "max_completion_tokens is too large: 999999.This model supports at most 32768 completion tokens.",
-    "Unknown parameter: 'stream_options'.",
-    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
-    "property 'reasoning' is unsupported",
-    "Extra inputs are not permitted",
-    "Tool call id was turn1_0 but must be a-z, A-Z, 0-9, with a length of 9.",
-    "Content Exists Risk",
-    "The request was rejected because it was considered high risk",
-    "invalid temperature: only 1 is allowed for this model",
-    "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
-    "Function call is missing a thought_signature in functionCall parts.",
-    "This response_format type is unavailable now",
-    "System message must be at the beginning.",
-    "Invalid 'user': string too long. Expected a string with maximum length 64, but got a string with length 70.",
-]
+NOT_TOO_LONG = [" ".join(words) for first, *words in WORDS if first == "no"]
 
 
 def body(message: str, **more: Any) -> bytes:
@@ -188,7 +41,7 @@ def test_an_overflow_and_its_numbers(message: str, window_tokens: int | None, pr
     for name, data in forms.items():
         for status in (400, 413, 422, 500):
             fault = classify_error(status, None, data)
-            assert (fault.kind, fault.status) == (FaultKind.REFUSED, status), name
+            assert (fault.kind, fault.status) == (FaultKind.INVALID, status), name
             assert fault.overflow == Overflow(window_tokens, prompt_tokens), name
             assert message not in str(fault)
 
@@ -203,7 +56,7 @@ def test_a_code_says_overflow(code: str) -> None:
 def test_other_refusals_are_no_overflow(message: str) -> None:
     """Other words are a refusal with the status alone."""
     fault = classify_error(400, None, body(message))
-    assert (fault.kind, fault.overflow) == (FaultKind.REFUSED, None)
+    assert (fault.kind, fault.overflow) == (FaultKind.INVALID, None)
 
 
 @pytest.mark.parametrize(
@@ -241,15 +94,18 @@ def test_a_rate_limit_is_not_an_overflow(status: int, message: str, more: dict[s
     ("status", "data", "kind"),
     [
         (400, body("Failed to call a function.", code="tool_use_failed"), FaultKind.FAILED),
-        (403, body("flagged", metadata={"reasons": ["x"], "flagged_input": "x"}), FaultKind.REFUSED),
+        (403, body("flagged", metadata={"reasons": ["x"], "flagged_input": "x"}), FaultKind.INVALID),
         (403, body("This key may not use the model."), FaultKind.UNAUTHORIZED),
-        (500, body("Failed to parse messages: type must be string, but is null"), FaultKind.REFUSED),
-        (500, body("Failed to parse tools: type must be string, but is null"), FaultKind.REFUSED),
-        (500, body("Jinja Exception: System message must be at the beginning."), FaultKind.REFUSED),
+        (500, body("Failed to parse messages: type must be string, but is null"), FaultKind.INVALID),
+        (500, body("Failed to parse tools: type must be string, but is null"), FaultKind.INVALID),
+        (500, body("Jinja Exception: System message must be at the beginning."), FaultKind.INVALID),
         (500, body("Compute error."), FaultKind.FAILED),
+        (402, body("Insufficient Balance"), FaultKind.QUOTA),
+        (429, body("You exceeded your current quota.", type="insufficient_quota"), FaultKind.QUOTA),
+        (400, body("Invalid message: what is insufficient_quota?"), FaultKind.INVALID),
         (503, body("Loading model, maximum context length is 8192 tokens"), FaultKind.FAILED),
-        (400, b"", FaultKind.REFUSED),
-        (422, b"\xff\xfe", FaultKind.REFUSED),
+        (400, b"", FaultKind.INVALID),
+        (422, b"\xff\xfe", FaultKind.INVALID),
     ],
 )
 def test_the_words_correct_the_status(status: int, data: bytes, kind: FaultKind) -> None:
@@ -261,10 +117,10 @@ def test_the_words_correct_the_status(status: int, data: bytes, kind: FaultKind)
 @pytest.mark.parametrize(
     ("error", "kind", "status"),
     [
-        ({"message": "no", "status_code": 400}, FaultKind.REFUSED, 400),
+        ({"message": "no", "status_code": 400}, FaultKind.INVALID, 400),
         ({"message": "no", "status_code": 400, "code": "tool_use_failed"}, FaultKind.FAILED, 400),
         ({"message": "generation failed", "http_status_code": 422}, FaultKind.FAILED, 500),
-        ({"message": "prompt is too long: 9 tokens > 8 maximum"}, FaultKind.REFUSED, 500),
+        ({"message": "prompt is too long: 9 tokens > 8 maximum"}, FaultKind.INVALID, 500),
         ({"message": "slow down", "code": "rate_limit_exceeded"}, FaultKind.BUSY, 429),
     ],
 )
@@ -314,3 +170,12 @@ def test_any_error_object_is_a_fault(error: Any) -> None:
     """An error of any type is a fault."""
     for value in (error, {"code": error, "message": error}):
         assert classify_error_object(value).kind in FaultKind
+
+
+def test_every_kind_is_documented() -> None:
+    """The page on upstreams lists each kind of fault, once and in the order of the code."""
+    page = (Path(__file__).parents[3] / "docs" / "upstreams.md").read_text()
+    rows = page.partition("| kind | what happened |")[2]
+    found = re.findall(r"^\| `([a-z_]+)` \| [^|]+ \| ([^|]+) \|$", rows, re.MULTILINE)
+    assert found == [(kind.value, kind.advice) for kind in FaultKind]
+    assert all(kind.words for kind in FaultKind)

@@ -95,8 +95,16 @@ def test_reasoning_has_the_name_that_the_upstream_knows(
 def test_a_route_drops_reasoning(dialect: str) -> None:
     """With `reasoning = "drop"` no field of reasoning is sent, not even a filler."""
     route = msgspec.structs.replace(ROUTE, reasoning="drop")
-    sent = assistant(dialect, route, content="Hi", reasoning="a", reasoning_content="a", reasoning_details=[1])
-    assert sent == {"content": "Hi"}
+    reasoning = {"reasoning": "a", "reasoning_content": "a", "reasoning_details": [1]}
+    assert assistant(dialect, route, content="Hi", **reasoning) == {"content": "Hi"}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_message_of_dropped_reasoning_has_a_content(dialect: str) -> None:
+    """An assistant message that had nothing but reasoning has an empty text, since upstreams refuse one without any."""
+    route = msgspec.structs.replace(ROUTE, reasoning="drop")
+    assert assistant(dialect, route, content=None, reasoning_content="a") == {"content": ""}
+    assert assistant(dialect, route, reasoning="a") == {"content": ""}
 
 
 @pytest.mark.parametrize(

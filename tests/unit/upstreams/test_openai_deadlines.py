@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route, Timeouts
-from cadenza.upstreams.base import Ask, FaultKind, Piece, ReplyBounds
+from cadenza.upstreams.base import Ask, Piece, ReplyBounds
 from cadenza.upstreams.openai import AFTER_FINISH_S, OpenAIUpstream
 from tests.loopback import Event, LoopbackUpstream, Pause, Sse, Step, chunk, http_head, said
 from tests.loopback import Raw as RawReply
@@ -231,11 +232,11 @@ async def test_comments_do_not_prolong_a_finished_reply(clock: Clock) -> None:
 
 @on_asyncio
 async def test_the_time_to_connect_is_part_of_first_token_s(clock: Clock) -> None:
-    """Connecting is given up after connect_s as UNREACHABLE, or after a shorter first_token_s as TIMED_OUT."""
+    """Connecting is given up after connect_s, or after a shorter first_token_s: both are TIMED_OUT."""
     with full_listener() as port:
         async with running(f"http://127.0.0.1:{port}/v1") as openai:
             delivery = Delivery(openai)
-            assert await delivery.ends_after(clock, TIMEOUTS.connect_s) is FaultKind.UNREACHABLE
+            assert await delivery.ends_after(clock, TIMEOUTS.connect_s) is FaultKind.TIMED_OUT
             delivery = Delivery(openai, where=route(timeouts=Timeouts(connect_s=300, first_token_s=200)))
             assert await delivery.ends_after(clock, 200) is FaultKind.TIMED_OUT
 

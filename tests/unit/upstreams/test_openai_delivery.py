@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Usage
 from cadenza.http.client_connection import FRAMING
 from cadenza.http.events import DONE
-from cadenza.upstreams.base import FaultKind, Piece
+from cadenza.upstreams.base import Piece
 from cadenza.upstreams.openai import READ_TO_END_S, StreamedReply
 from tests.loopback import (
     Close,

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from cadenza.upstreams.base import Fault, FaultKind, ReplyBounds
+from cadenza.core.faults import FaultKind
+from cadenza.upstreams.base import Fault, ReplyBounds
 from cadenza.upstreams.errors import RETRY_AFTER_S_MAX, classify_status
 from tests.loopback import (
     Close,
@@ -25,13 +26,12 @@ from tests.loopback import (
 )
 from tests.loopback import Raw as RawReply
 from tests.loopback.chunks import framed, sse_event
-from tests.unit.http.peer import refusing_port, until
+from tests.unit.http.peer import until
 from tests.unit.upstreams.asks import (
     FINISH,
     ROLE,
     WAIT_S,
     RecordingSink,
-    deliver,
     fault_of,
     make_ask,
     on_uvloop,
@@ -43,12 +43,14 @@ from tests.unit.upstreams.asks import (
 MIB = 1024 * 1024
 
 STATUSES = {
-    FaultKind.REFUSED: [400, 413, 422],
+    FaultKind.INVALID: [400, 413, 422],
     FaultKind.BUSY: [429],
+    FaultKind.QUOTA: [402],
     FaultKind.UNAUTHORIZED: [401, 403],
+    FaultKind.NOT_FOUND: [404],
     FaultKind.FAILED: [
         *(201, 202, 204, 206, 301, 302, 303, 304, 307, 308),
-        *(402, 404, 405, 408, 409, 418, 431, 451),
+        *(405, 408, 409, 418, 431, 451),
         *(500, 501, 502, 503, 504, 529, 599, 999),
     ],
 }
@@ -121,8 +123,8 @@ def calling(count: int) -> dict[str, Any]:
 
 
 BROKEN: dict[str, tuple[Reply, FaultKind]] = {
-    "closed without a byte": (RawReply([Close()]), FaultKind.UNREACHABLE),
-    "reset without a byte": (RawReply([Reset()]), FaultKind.UNREACHABLE),
+    "closed without a byte": (RawReply([Close()]), FaultKind.RESET),
+    "reset without a byte": (RawReply([Reset()]), FaultKind.RESET),
     "closed inside the head": (RawReply([b"HTTP/1.1 200 OK\r\nco", Close()]), FaultKind.TRUNCATED),
     "not HTTP": (RawReply([b"SSH-2.0-OpenSSH_9.6\r\n", Close()]), FaultKind.TRUNCATED),
     "body closed": (Cut(Json(completion("Hello")), 40), FaultKind.TRUNCATED),
@@ -203,16 +205,6 @@ async def test_no_fault_after_a_finish_reason(upstream: LoopbackUpstream, events
     sink, fault = await read_reply(upstream, Sse([said("Hi"), FINISH, *events], done=False))
     assert fault is None
     assert (sink.text, sink.pieces[-1].finish_reason) == ("Hi", "stop")
-
-
-@on_uvloop
-async def test_a_port_without_a_listener() -> None:
-    """A refused connection is UNREACHABLE."""
-    with refusing_port() as port:
-        async with asyncio.timeout(WAIT_S), running(f"http://127.0.0.1:{port}/v1") as openai:
-            fault = await deliver(openai, RecordingSink())
-    assert fault is not None
-    assert fault.kind is FaultKind.UNREACHABLE
 
 
 UNFINISHED = b"".join(map(sse_event, (ROLE, said("Hi"), FINISH))).removesuffix(b"\n\n")

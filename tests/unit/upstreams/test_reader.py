@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Usage
-from cadenza.upstreams.base import Fault, FaultKind, Piece
+from cadenza.upstreams.base import Fault, Piece
 from cadenza.upstreams.reader import COUNT_MAX, read_chunk, read_whole
 
 COUNTS = {"prompt_tokens": 9, "completion_tokens": 3}
@@ -226,9 +227,9 @@ def test_data_that_is_not_an_answer_is_malformed(data: bytes) -> None:
         ({"code": 429}, FaultKind.BUSY, 429),
         ({"code": "429"}, FaultKind.BUSY, 429),
         ({"status": 429}, FaultKind.BUSY, 429),
-        ({"code": 400}, FaultKind.REFUSED, 400),
-        ({"code": 413}, FaultKind.REFUSED, 413),
-        ({"code": 422}, FaultKind.REFUSED, 422),
+        ({"code": 400}, FaultKind.INVALID, 400),
+        ({"code": 413}, FaultKind.INVALID, 413),
+        ({"code": 422}, FaultKind.INVALID, 422),
         ({"code": 401}, FaultKind.UNAUTHORIZED, 401),
         ({"code": 503}, FaultKind.FAILED, 503),
         ([{"code": 429}], FaultKind.FAILED, 500),

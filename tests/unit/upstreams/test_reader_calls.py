@@ -69,49 +69,12 @@ def test_other_values_are_not_calls(calls: Any) -> None:
     assert delta(tool_calls=calls) == Piece()
 
 
-def test_content_and_calls_of_one_chunk_are_both_read() -> None:
-    """A chunk may have text and calls."""
-    piece = delta(content="Let me look.", tool_calls=[{"index": 0, "function": function()}])
-    assert piece == Piece("Let me look.", calls=(ToolCallPart(0, "", "look", OSLO),), has_begun=True)
-
-
-def test_a_message_may_number_all_its_calls_0() -> None:
-    """In a whole message the position of a call is its index, even if the given indexes and ids are equal."""
-    calls = [{"index": 0, "id": "x", "function": function("idle", "")}, {"index": 0, "id": "x", "function": function()}]
-    assert calls_of(whole(tool_calls=calls)) == [("idle", "{}"), ("look", OSLO)]
-
-
 def test_a_message_may_have_one_call_twice() -> None:
     """Two equal calls without ids are two calls."""
     assert calls_of(whole(tool_calls=[{"function": function()}] * 2)) == [("look", OSLO)] * 2
 
 
 @pytest.mark.parametrize("read", [delta, whole])
-def test_a_function_call_is_a_call(read: Any) -> None:
-    """The older `function_call` is the one call of a reply; its arguments may be text or an object."""
-    assert calls_of(read(function_call=function())) == [("look", OSLO)]
-    assert calls_of(read(function_call=function(arguments={"city": "Oslo"}))) == [("look", OSLO)]
-    assert calls_of(read(function_call=None)) == []
-
-
-@pytest.mark.parametrize("read", [delta, whole])
 def test_a_function_call_counts_beside_an_empty_list(read: Any) -> None:
     """An empty `tool_calls` does not hide a `function_call`."""
     assert calls_of(read(tool_calls=[], function_call=function())) == [("look", OSLO)]
-
-
-def test_a_function_call_may_come_in_parts() -> None:
-    """The name comes first, then the arguments in parts."""
-    parts = [{"name": "look", "arguments": ""}, {"arguments": OSLO[:5]}, {"arguments": OSLO[5:]}]
-    assert calls_of(*(delta(function_call=part) for part in parts)) == [("look", OSLO)]
-
-
-@pytest.mark.parametrize("indexes", [[0, 0, 0], [None, None, None], ["0", "1", "2"], [5, 3, 9]], ids=str)
-def test_whole_calls_in_chunks_of_their_own(indexes: list[Any]) -> None:
-    """Whole calls, one per chunk, with arguments as objects and unusable indexes, are separate calls."""
-    cities = ["Oslo", "Rome", "Oslo"]
-    pieces = [
-        delta(tool_calls=[{"index": index, "function": function(arguments={"city": city})}])
-        for index, city in zip(indexes, cities, strict=True)
-    ]
-    assert calls_of(*pieces) == [("look", json.dumps({"city": city}, separators=(",", ":"))) for city in cities]

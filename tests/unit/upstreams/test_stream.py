@@ -6,9 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Usage
 from cadenza.http.events import DONE, EVENT_BYTES_MAX, EventReader, write_event
-from cadenza.upstreams.base import Collector, Fault, FaultKind, Piece, ReplyBounds
+from cadenza.upstreams.base import Collector, Fault, Piece, ReplyBounds
 from cadenza.upstreams.reader import read_chunk
 from cadenza.upstreams.stream import ReplyStream, StreamPhase
 from tests.unit.upstreams.event_strategies import encode, event, other_events, reads, text_events, texts

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.trial.session import TrialFinding
@@ -14,6 +15,7 @@ from tests.loopback import ByMode, Json, LoopbackUpstream, Reply, Status, comple
 from tests.trial_upstream import Body, Provider, chats
 from tests.unit.upstreams.asks import TIMEOUTS, WAIT_S, on_uvloop, running
 
+QUOTA = FaultKind.QUOTA
 pytestmark = on_uvloop
 
 ROUTE = Route("acme", "large", 100_000, 1000, timeouts=TIMEOUTS)
@@ -229,11 +231,17 @@ async def test_doubtful_usage(upstream: LoopbackUpstream, usage: object) -> None
 @pytest.mark.parametrize(
     ("reply", "found", "advice", "requests"),
     [
-        (Status(401), "it rejects the provider's key (status 401)", "Check the provider's key.", 1),
-        (Status(404), "it fails (status 404)", "Check base_url and the name of the model.", 1),
-        (Status(429), "it has no capacity now (status 429); the rest was not tried", "Try again later.", 1),
-        (Status(400), "it refuses the request (status 400)", "", 3),
-        (Json(said("1")), "its answer is not a chat completion", "", 1),
+        (Status(401), "it rejects the provider's key (unauthorized, status 401)", FaultKind.UNAUTHORIZED.advice, 1),
+        (
+            Status(404),
+            "it does not know the model or the address (not_found, status 404)",
+            FaultKind.NOT_FOUND.advice,
+            1,
+        ),
+        (Status(429), "it has no capacity now (busy, status 429); the rest was not tried", FaultKind.BUSY.advice, 1),
+        (Status(402), f"{QUOTA.words} (quota, status 402); the rest was not tried", QUOTA.advice, 1),
+        (Status(400), "it says that the request is invalid (invalid, status 400)", FaultKind.INVALID.advice, 3),
+        (Json(said("1")), "its answer is not a chat completion (malformed)", FaultKind.MALFORMED.advice, 1),
         (
             Provider(refuses=lambda body: "system" in roles(body)),
             "a system message is refused, and every request has one",
@@ -241,7 +249,7 @@ async def test_doubtful_usage(upstream: LoopbackUpstream, usage: object) -> None
             3,
         ),
     ],
-    ids=["key", "model", "busy", "refused", "malformed", "system"],
+    ids=["key", "model", "busy", "quota", "invalid", "malformed", "system"],
 )
 async def test_plain_request_fails(
     upstream: LoopbackUpstream, reply: Reply, found: str, advice: str, requests: int

@@ -1,18 +1,19 @@
 """cadenza doctor: check everything that a start needs, and say what to do about each fault."""
 
+import asyncio
 import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from cadenza.cli.console import config_option, json_option, load_config, print_json, say
-
-if TYPE_CHECKING:
-    from cadenza.cli.doctor.installation import Check
+from cadenza.cli.configured import load_config
+from cadenza.cli.console import config_option, json_option, print_json, say
+from cadenza.cli.doctor.installation import Check
+from cadenza.cli.doctor.routes import examine, try_models
+from cadenza.config import ConfigError
 
 COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 STATE_WIDTH = 9
@@ -46,12 +47,6 @@ def doctor(
     system messages. They may cost a fraction of a cent for each model. What the provider does is printed, with the
     settings that it needs.
     """
-    import asyncio  # noqa: PLC0415 import time
-
-    from cadenza.cli.doctor.installation import Check  # noqa: PLC0415 import time
-    from cadenza.cli.doctor.routes import examine, try_models  # noqa: PLC0415 import time
-    from cadenza.config import ConfigError  # noqa: PLC0415 import time
-
     if provider and not (one_token or deep):
         raise ValueError("--provider needs --try or --deep")
     try:
@@ -70,7 +65,7 @@ def doctor(
         sys.exit(1)
 
 
-def _print_checks(checks: "Sequence[Check]") -> None:
+def _print_checks(checks: Sequence[Check]) -> None:
     """What was found and, below it, what to do, wrapped to the terminal. Findings on a model stand under its name."""
     heading, margin = "", " " * (STATE_WIDTH + NAME_WIDTH)
     width = max(shutil.get_terminal_size().columns - len(margin), LINE_WIDTH_MIN)

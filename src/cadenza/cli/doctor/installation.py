@@ -6,27 +6,31 @@ The store is neither created nor migrated. The one write to it changes nothing.
 import os
 import shutil
 import time
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from cadenza import clock
 from cadenza.app import search_options
 from cadenza.cli.index import index_problem
 from cadenza.config import Settings
-from cadenza.config.load import SECRET_KEY_ENV
-from cadenza.config.settings import DEFAULT_PRICES, SearchSettings, ServerSettings
+from cadenza.config.settings import DEFAULT_PRICES, SITE_KEY_VARIABLE, SearchSettings, ServerSettings
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.core.errors import ControlError
 from cadenza.fleet.shared import MEMORY
 from cadenza.grounding.index.local_index import index_exists, list_folders
 from cadenza.grounding.search.engines.build import build_web_engine, probe
 from cadenza.http.headers import is_local
+from cadenza.observe.health import RULES
 from cadenza.store.address import open_store
 from cadenza.store.migrate import schema_state
-from cadenza.store.store import Store, StoreUnavailable, check_write
+from cadenza.store.store import Store, StoreUnavailable, check_write, compare_clocks
 
 FREE_BYTES_MIN = 16 * 1024 * 1024  # a new store takes less than one; its write-ahead log may grow to this
+CLOCKS_DIFFER_S = 1.0
 VALKEY_VERSION_MIN = 7
 VALKEY_ADVICE = {
     "WRONGPASS": "Check user and password in shared_state.url.",
@@ -36,11 +40,14 @@ VALKEY_ADVICE = {
 }
 
 
+State = Literal["ok", "warning", "fault"]
+
+
 class Check(msgspec.Struct, frozen=True):
     """One thing that was checked: its state, what was found, and what to do if it is not well."""
 
     check: str
-    state: Literal["ok", "warning", "fault"]
+    state: State
     found: str
     todo: str = ""
 
@@ -53,11 +60,13 @@ class Check(msgspec.Struct, frozen=True):
 async def check_installation(settings: Settings) -> list[Check]:
     source = str(settings.source) if settings.source else "the built-in embedded default"
     return [
+        Check("program", "ok", f"cadenza {version('cadenza')}"),
         Check("config", "ok", source),
         *(Check("secrets", "fault", missing, "Set it, then start again.") for missing in settings.missing_secrets),
         *(Check("model", "fault", missing) for missing in settings.missing_models),
         *(Check("extras", "fault", missing) for missing in settings.missing_extras),
         await check_store(settings.store.url),
+        *await check_clock(settings.store.url),
         await check_shared_state(settings.shared_state.url),
         check_region(settings.store.region),
         check_site_key(settings),
@@ -83,9 +92,7 @@ async def check_store(url: str) -> Check:
 
 async def _check_existing(store: Store) -> Check:
     found = await schema_state(store)
-    if found.state == "ahead":
-        todo = "Run the newer version of Cadenza that migrated it."
-        return _fault(f"its schema, {found.revision}, is newer than this program", todo)
+    found.refuse_unknown()
     if damage := await store.find_damage():
         todo = "Stop the service, keep the file, and put a backup in its place."
         return _fault(f"{store.path} is damaged: {damage}", todo)
@@ -97,6 +104,25 @@ async def _check_existing(store: Store) -> Check:
         return _fault(f"reachable, but its schema is {found.state}", "Run 'cadenza migrate'.")
     todo = "The next start migrates it, after a copy."
     return Check("store", "ok", f"reachable; schema {found.revision} ({found.state})", todo)
+
+
+async def check_clock(url: str, clock: Callable[[], float] = time.time) -> list[Check]:
+    """Whether the clocks of this machine and of Postgres agree. SQLite has the clock of this machine."""
+    store = open_store(url)
+    try:
+        if not store.is_shared_by_machines:
+            return []
+        ahead_s, error_s = await compare_clocks(store, clock)
+    except StoreUnavailable:
+        return []  # `check_store` reports it
+    finally:
+        await store.close()
+    side = "ahead of" if ahead_s > 0 else "behind"
+    found = f"this machine is {abs(ahead_s):.3f} s {side} Postgres, give or take {error_s:.3f} s"
+    if abs(ahead_s) - error_s <= CLOCKS_DIFFER_S:
+        return [Check("clock", "ok", found)]
+    todo = "Set both clocks by NTP: the expiry of keys and credit, heartbeats and reports depend on them."
+    return [Check("clock", "warning", found, todo)]
 
 
 def _check_place(path: Path) -> Check:
@@ -125,7 +151,8 @@ async def check_shared_state(url: str) -> Check:
         found = await probe(url)
     except ValkeyUnreachable as reason:
         known = (todo for code, todo in VALKEY_ADVICE.items() if code in str(reason))
-        return Check("shared", "fault", str(reason), next(known, "Check shared_state.url, and that Valkey is up."))
+        problem = RULES["shared_state_fails"].problem(str(reason), next(known, ""))
+        return Check("shared", "fault", problem.words, problem.advice)
     name = f"{found.server} {'.'.join(map(str, found.version))}"
     if found.version < (VALKEY_VERSION_MIN,):
         return Check("shared", "fault", f"{name} is too old", "Use any Valkey, or Redis 7 or later.")
@@ -136,7 +163,7 @@ async def check_shared_state(url: str) -> Check:
 
 async def check_prices(settings: Settings) -> list[Check]:
     """Prices of the config that are not used, because changes of the price have begun to count."""
-    store, now_ms = open_store(settings.store.url), time.time_ns() // 1_000_000
+    store, now_ms = open_store(settings.store.url), clock.now_ms()
     try:
         is_there = store.path is None or store.path.exists()
         if not is_there or not (await schema_state(store)).is_usable:
@@ -164,9 +191,7 @@ def check_site_key(settings: Settings) -> Check:
         return Check("site key", "ok", "from the environment")
     if settings.store.url.startswith("sqlite:"):
         return Check("site key", "ok", "in a file beside the store, which the first authenticator app creates")
-    todo = (
-        f"Set {settings.platform.secret_key_env or SECRET_KEY_ENV} to 32 random characters or more, on every machine."
-    )
+    todo = f"Set {SITE_KEY_VARIABLE} to 32 random characters or more, on every machine."
     return Check("site key", "warning", "not set: the secrets of authenticator apps are stored unencrypted", todo)
 
 

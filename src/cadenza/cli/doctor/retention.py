@@ -1,7 +1,6 @@
 """What `cadenza doctor` says of how long things are kept: the limits of the config, and how old the oldest rows are."""
 
-import time
-
+from cadenza import clock
 from cadenza.cli.doctor.installation import Check
 from cadenza.config import Settings
 from cadenza.config.checks import is_private
@@ -29,7 +28,7 @@ LATE_MS = 2 * DAY_MS  # the service looks every few minutes, and a day is rolled
 
 async def check_retention(settings: Settings) -> Check:
     """A warning if something is much older than its limit: then no service applies it."""
-    limits, now_ms = settings.retention, time.time_ns() // 1_000_000
+    limits, now_ms = settings.retention, clock.now_ms()
     store = open_store(settings.store.url)
     try:
         is_there = store.path is None or store.path.exists()

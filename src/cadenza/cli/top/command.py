@@ -1,59 +1,65 @@
 """cadenza top: a live view in a terminal, and one plain reading everywhere else."""
 
+import contextlib
+import os
+import select
 import sys
+import termios
 import time
-from typing import TYPE_CHECKING
+import tty
+from collections.abc import Iterator
+from functools import partial
 
 import click
+import msgspec
 
-from cadenza.cli.console import config_option, load_config
+from cadenza.cli.configured import load_config
+from cadenza.cli.console import config_option
+from cadenza.cli.running_service import address_of, read_all
+from cadenza.cli.top.readings import compare
+from cadenza.cli.top.view import draw
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cadenza.cli.top.numbers import Readings
-
-FIRST_S = 1.0
-EVERY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 they are compared with
+SPAN_S = 10.0  # of rates and percentiles
+DRAW_S = 0.5  # a new size of the terminal is seen as soon
+OPEN, HOME, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[H", "\x1b[?25h\x1b[?1049l"  # another screen, without a cursor
+CLEAR_LINE, CLEAR_REST = "\x1b[K", "\x1b[J"
+URL_HELP = "Like http://10.0.0.5:8080; again for each of a fleet. By default host and port of the config."
 
 
 @click.command()
-@click.option(
-    "--url",
-    "urls",
-    metavar="URL",
-    multiple=True,
-    show_default="host and port in the config",
-    help="The address of a service, like http://10.0.0.5:8080; again for each of a fleet.",
-)
-@click.option(
-    "--interval",
-    metavar="SECONDS",
-    type=click.FloatRange(0.5, 60),
-    default=2.0,
-    show_default=True,
-    help="How often the numbers are read.",
-)
+@click.option("--url", "urls", metavar="URL", multiple=True, help=URL_HELP)
+@click.option("--interval", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Read twice, print the numbers, and end; as without a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and end.")
 @config_option
 def top(urls: tuple[str, ...], interval: float, once: bool, as_json: bool, config: str | None) -> None:
-    """Show what the service does now: requests, first token, tokens, money, slots, and the state of every route.
+    """Show what is wrong with the service and what it does now: requests, tokens, money, slots, and every route.
 
-    It reads /metrics and /readyz. Rates are of the last 10 seconds, percentiles of the last minute. If the metrics need
-    a token, it is taken from the variable that metrics_token_env in the config names.
+    It reads /metrics and /readyz. Rates and percentiles are of the last 10 seconds. If the metrics need a token, it is
+    taken from the variable that metrics_token_env in the config names.
     """
-    from cadenza.cli.top.numbers import Readings  # noqa: PLC0415 import time
-
-    settings = load_config(config)
-    host, port, token = settings.server.host, settings.server.port, settings.server.metrics_token
-    host = "127.0.0.1" if host in EVERY_ADDRESS else f"[{host}]" if ":" in host else host
-    addresses = [_address(url) for url in urls] or [f"http://{host}:{port}"]
-    readings = Readings()
+    server = load_config(config).server
+    addresses = [_address(url) for url in urls] or [address_of(server)]
+    read = partial(read_all, addresses, server.metrics_token)
+    readings = [read()]
     if once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        _print_once(readings, addresses, token, interval, as_json=as_json)
-    else:
-        _show(readings, addresses, token, interval)
+        time.sleep(interval)
+        numbers = compare(readings[0], read())
+        if not numbers.answered:
+            raise ValueError(" ".join(f"{one.words} {one.advice}" for one in numbers.problems))
+        click.echo(msgspec.json.format(msgspec.json.encode(numbers)) if as_json else "\n".join(draw(numbers)))
+        return
+    with contextlib.suppress(KeyboardInterrupt), _open_screen():
+        while True:
+            readings = [one for one in readings if one.at_s > time.time() - SPAN_S] or readings[-1:]
+            readings.append(read())
+            numbers, due_s = compare(readings[0], readings[-1]), time.monotonic() + interval
+            while (left_s := due_s - time.monotonic()) > 0:
+                columns, lines = os.get_terminal_size()  # whatever COLUMNS and LINES were when the command began
+                shown = draw(numbers, columns or 80, lines or 24, "q quits")
+                click.echo(HOME + "\n".join(line + CLEAR_LINE for line in shown) + CLEAR_REST, nl=False)
+                if select.select([sys.stdin], [], [], min(left_s, DRAW_S))[0] and sys.stdin.read(1) in ("q", ""):
+                    return
 
 
 def _address(url: str) -> str:
@@ -63,48 +69,14 @@ def _address(url: str) -> str:
     return found.rstrip("/").removesuffix("/metrics").removesuffix("/v1")
 
 
-def _print_once(
-    readings: "Readings", urls: "Sequence[str]", token: str | None, interval_s: float, *, as_json: bool
-) -> None:
-    import msgspec  # noqa: PLC0415 import time
-
-    from cadenza.cli.top.scrape import scrape  # noqa: PLC0415 import time
-    from cadenza.cli.top.view import COLUMNS, draw  # noqa: PLC0415 import time
-
-    for number in range(2):
-        if number:
-            time.sleep(interval_s)
-        found = scrape(urls, token)
-        if not found.answered:
-            raise ValueError(" ".join(found.problems) + " Is the service running? Give its address with --url.")
-        readings.add(found)
-    numbers = readings.numbers(len(urls))
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(numbers), indent=2).decode())
-        return
-    for line in draw(numbers, COLUMNS, sys.maxsize):
-        click.echo(line)
-
-
-def _show(readings: "Readings", urls: "Sequence[str]", token: str | None, interval_s: float) -> None:
-    """Until q or Ctrl-C."""
-    from cadenza.cli.top.scrape import scrape  # noqa: PLC0415 import time
-    from cadenza.cli.top.screen import open_screen  # noqa: PLC0415 import time
-    from cadenza.cli.top.view import KEYS, SORTS, draw  # noqa: PLC0415 import time
-
-    sort, wait_s = 0, min(FIRST_S, interval_s)  # rates need a second reading
+@contextlib.contextmanager
+def _open_screen() -> Iterator[None]:
+    """Another screen and keys without Enter for the block; afterwards the terminal is as it was."""
+    before = termios.tcgetattr(sys.stdin)
     try:
-        with open_screen() as screen:
-            while True:
-                readings.add(scrape(urls, token))
-                numbers, due_s = readings.numbers(len(urls)), time.monotonic() + wait_s
-                wait_s = interval_s
-                while (left_s := due_s - time.monotonic()) > 0:
-                    screen.draw(draw(numbers, *screen.size, SORTS[sort], KEYS))
-                    key = screen.wait(left_s)
-                    if key in ("q", "Q", "\x03"):
-                        return
-                    if key in ("s", "\x1b[C", "\x1b[D"):
-                        sort = (sort + (-1 if key == "\x1b[D" else 1)) % len(SORTS)
-    except KeyboardInterrupt:
-        return
+        tty.setcbreak(sys.stdin)
+        click.echo(OPEN, nl=False)
+        yield
+    finally:
+        click.echo(CLOSE, nl=False)
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

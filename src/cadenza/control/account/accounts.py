@@ -20,9 +20,8 @@ from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
-from cadenza.ledger.origins import OPENING_NOTE
 from cadenza.store.store import Store, StoreRefused, Transaction
-from cadenza.store.tables import accounts, audit_events, links, sessions, site_secrets
+from cadenza.store.tables import access_tokens, accounts, audit_events, keys, links, sessions, site_secrets
 from cadenza.store.tables.accounts import Account, AccountsFound, Preferences, Theme
 from cadenza.store.tables.audit_events import AuditEvent
 
@@ -40,6 +39,30 @@ class NewAccount(msgspec.Struct, frozen=True):
     preferred_class: str = DEFAULT_CLASS
     verified_at: int | None = None
     is_operator: bool = False
+
+
+class PasswordSet(msgspec.Struct, frozen=True):
+    """A new password: how many access tokens it revoked, and what still works without it."""
+
+    account: Account
+    revoked_tokens: int
+    active_tokens: int
+    active_keys: int
+
+    @property
+    def detail(self) -> str:
+        """For the audit log."""
+        return f"access tokens revoked: {self.revoked_tokens}" if self.revoked_tokens else ""
+
+    @property
+    def consequences(self) -> str:
+        """For the owner. Empty if there were neither tokens nor keys."""
+        sentences = (
+            _say_count(self.revoked_tokens, "access token was revoked", "access tokens were revoked"),
+            _say_count(self.active_tokens, "access token still works", "access tokens still work"),
+            _say_count(self.active_keys, "API key still works", "API keys still work"),
+        )
+        return " ".join(filter(None, sentences))
 
 
 async def create_account(  # noqa: PLR0913, PLR0917 one command
@@ -89,7 +112,7 @@ def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Accou
     )
     accounts.add(tx, account, new.password_hash)
     if new.credit_nano:
-        credit.grant(tx, account.id, new.credit_nano, OPENING_NOTE, now_ms)
+        credit.grant(tx, account.id, new.credit_nano, "opening credit", now_ms)
     audit_events.add(tx, AuditEvent(now_ms, by, "account.create", account.id))
     if new.is_operator:
         audit_events.add(tx, AuditEvent(now_ms, by, "account.operator", account.id, detail="by the one-time link"))
@@ -140,16 +163,29 @@ async def resume_account(store: Store, email: str, by: str, now_ms: int) -> Acco
     return await _change(store, email, event, lambda tx, account: accounts.change(tx, account.id, suspended_at=None))
 
 
-async def set_password(store: Store, email: str, password: str, by: str, now_ms: int) -> Account:
-    """Give an account a new password. All its sessions and links end."""
+async def set_password(store: Store, email: str, password: str, by: str, now_ms: int) -> PasswordSet:
+    """Give an account a new password. All its sessions and links end, and its access tokens are revoked."""
     password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, email))
 
-    def change(tx: Transaction, account: Account) -> None:
-        accounts.change(tx, account.id, password_hash=password_hash)
+    def change(tx: Transaction) -> PasswordSet:
+        account = find_account(tx, email)
+        done = replace_password(tx, account, password_hash, now_ms)
         sessions.remove_all(tx, account.id)
-        links.remove_all(tx, account.id)
+        audit_events.add(tx, AuditEvent(now_ms, by, "account.password", account.id, detail=done.detail))
+        return done
 
-    return await _change(store, email, AuditEvent(now_ms, by, "account.password"), change)
+    return await make_change(store, change)
+
+
+def replace_password(
+    tx: Transaction, account: Account, password_hash: str, now_ms: int, *, revokes_tokens: bool = True
+) -> PasswordSet:
+    """Set the hash and end all links; the caller ends sessions. API keys stay, because programs depend on them."""
+    accounts.change(tx, account.id, password_hash=password_hash)
+    links.remove_all(tx, account.id)
+    revoked = access_tokens.revoke_all(tx, account.id, now_ms) if revokes_tokens else 0
+    active_keys, _ = keys.count(tx, account.id, now_ms, now_ms)
+    return PasswordSet(account, revoked, access_tokens.count_active(tx, account.id, now_ms), active_keys)
 
 
 async def _change(
@@ -230,3 +266,7 @@ async def choose(
 
     await make_change(store, change)
     return chosen
+
+
+def _say_count(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}." if count else ""

@@ -1,9 +1,15 @@
 """Erasing an account: its personal data is deleted, irreversibly, and its keys stop at once, in every process.
 
+The account is closed in one short transaction; what may be many rows is erased after it, in batches. If the process
+ends before that, the next erasure, start or pass of the retention limits continues it.
+
 Its entries and its usage stay under its id, without a name, so that the ledger still adds up. Remaining credit is
 forfeited by a correction, which takes free credit only: while requests hold credit, the account is not erased.
 SQLite's write-ahead log is emptied, so that it has no trace either.
 """
+
+import asyncio
+import contextlib
 
 import msgspec
 
@@ -14,7 +20,7 @@ from cadenza.core.records import COMMAND_LINE
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
 from cadenza.ledger.origins import CreditMove
-from cadenza.store.store import Store, Transaction
+from cadenza.store.store import Store, StoreRefused, StoreUnavailable, Transaction
 from cadenza.store.tables import audit_events, erasure
 from cadenza.store.tables.audit_events import AuditEvent
 
@@ -33,7 +39,45 @@ class Erased(msgspec.Struct, frozen=True):
 
 
 async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erased:
-    """Erase an account. Its owner may do it too, but not one who is an operator."""
+    """Erase an account, and return when nothing is left."""
+    erased = await begin_erasure(store, email, by, now_ms)
+    return msgspec.structs.replace(erased, leaves_log=not await finish_erasures(store))
+
+
+async def finish_erasures(store: Store) -> bool:
+    """Erase what is left of erased accounts. False if SQLite's write-ahead log may still have some of it."""
+    unfinished = await erasure.list_unfinished(store)
+    for erasing in unfinished:
+        await erasure.erase_rest(store, erasing)
+    return not unfinished or await store.empty_log()
+
+
+class Erasures:
+    """Finishes erasures in the background, so that a page need not wait for them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._task: asyncio.Task[None] | None = None
+        self._is_wanted = False
+
+    def finish_soon(self) -> None:
+        """Call it after `begin_erasure`."""
+        self._is_wanted = True
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            with contextlib.suppress(StoreUnavailable, StoreRefused):  # the retention limits come back to it
+                while self._is_wanted:
+                    self._is_wanted = False
+                    await finish_erasures(self._store)
+        finally:
+            self._task = None
+
+
+async def begin_erasure(store: Store, email: str, by: str, now_ms: int) -> Erased:
+    """Close an account and take out its address. Its owner may do it too, but not one who is an operator."""
     found = await get_account(store, email)
     await credit.gather_free(store, found.id, found.balance_nano)
 
@@ -47,13 +91,12 @@ async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erase
             raise ControlError(_is_in_use(account.email, money.held_nano, by))
         if balance_nano:
             credit.take(tx, CreditMove(account.id, "erasure", balance_nano, NOTE, now_ms, f"erasure:{account.id}"))
-        erasure.erase(tx, account, now_ms)
+        erasure.begin(tx, account, now_ms)
         detail = f"{format_dollars(balance_nano)} dollars forfeited"
-        audit_events.add(tx, AuditEvent(now_ms, by, "account.erase", account.id, detail=detail))
+        audit_events.add(tx, AuditEvent(now_ms, by, erasure.ERASED, account.id, detail=detail))
         return Erased(account.id, balance_nano)
 
-    erased = await make_change(store, erase)
-    return msgspec.structs.replace(erased, leaves_log=not await store.empty_log())
+    return await make_change(store, erase)
 
 
 def _is_in_use(email: str, held_nano: int, by: str) -> str:

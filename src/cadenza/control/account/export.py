@@ -6,8 +6,6 @@ read without a transaction: what changes meanwhile may be in one file and not in
 """
 
 import asyncio
-import csv
-import io
 import json
 import zipfile
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,11 +15,9 @@ from typing import IO, Any
 import msgspec
 
 from cadenza.control.account.accounts import get_account
-from cadenza.core.formats import escape_formula, rfc3339
+from cadenza.core.csv_text import csv_text
+from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
-from cadenza.core.spans import ALWAYS
-from cadenza.ledger import documents
-from cadenza.ledger.documents import Document
 from cadenza.store.store import Row, Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.accounts import Account
@@ -94,12 +90,6 @@ async def write_archive(store: Store, account: Account, now_ms: int, turn: async
                 yield sink.take()
             table.end()
         counts[exported.file] = table.count
-    for document in await documents.list_issued(store, account.id, ALWAYS):
-        name = f"documents/{document.number}.pdf"
-        async with turn:
-            archive.writestr(_info(name, now_ms), await asyncio.to_thread(_render, document))
-        counts[name] = 1
-        yield sink.take()
     archive.writestr(_info(MANIFEST, now_ms), _manifest(account, now_ms, counts))
     archive.close()
     yield sink.take()
@@ -123,12 +113,12 @@ class _TableFile:
         self._amount = [*exported.fields].index("amount_nano") if has_balance(exported) else None
         self._balance_nano = 0
         if self._is_csv:
-            self._write_rows([self._fields])
+            self._file.write(csv_text([self._fields]).encode())
 
     def add(self, rows: Sequence[Row]) -> None:
         shown = [self._shown(row) for row in rows]
         if self._is_csv:
-            self._write_rows([[escape_formula(value) for value in values] for values in shown])
+            self._file.write(csv_text(shown).encode())
         else:
             named = [dict(zip(self._fields, values, strict=True)) for values in shown]
             lines = ",\n".join([json.dumps(one, ensure_ascii=False) for one in named])
@@ -138,11 +128,6 @@ class _TableFile:
     def end(self) -> None:
         if not self._is_csv:
             self._file.write(b"\n]\n" if self.count else b"[]\n")
-
-    def _write_rows(self, rows: Sequence[Sequence[object]]) -> None:
-        buffer = io.StringIO()
-        csv.writer(buffer).writerows(rows)
-        self._file.write(buffer.getvalue().encode())
 
     def _shown(self, row: Row) -> list[object]:
         values = [
@@ -192,25 +177,15 @@ def describe(account: Account, now_ms: int) -> str:
 
 
 def _manifest(account: Account, now_ms: int, counts: dict[str, int]) -> bytes:
-    left_out = {
-        exported.file: {column: reason for column, reason in exported.left_out.items() if column != exported.owner}
-        for exported in EXPORTED
-    }
     found = {
         "format": FORMAT,
         "account_id": account.id,
         "made_at": rfc3339(now_ms),
         "files": [{"name": name, "rows": count} for name, count in counts.items()],
         "left_out_tables": LEFT_OUT,
-        "left_out_columns": {file: columns for file, columns in left_out.items() if columns},
+        "left_out_columns": {exported.file: exported.left_out for exported in EXPORTED if exported.left_out},
     }
     return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
-
-
-def _render(document: Document) -> bytes:
-    from cadenza.control.money.document_pdf import render_pdf  # noqa: PLC0415 import time
-
-    return render_pdf(document.read(), document.digest)
 
 
 def _info(name: str, now_ms: int) -> zipfile.ZipInfo:

@@ -8,22 +8,17 @@ empties SQLite's write-ahead log, which may still have its text.
 import secrets
 import unicodedata
 
-from cadenza.core.errors import ControlError
+from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.records import COMMAND_LINE
 from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, notes
 from cadenza.store.tables.audit_events import AuditEvent
-from cadenza.store.tables.notes import Note
+from cadenza.store.tables.notes import OwnedNote
 
 NOTES_MAX = 200
 NOTE_CHARS_MAX = 1000
 ID_CHARS_MAX = 64
-UNKNOWN = "There is no such note."
-
-
-class UnknownNote(ControlError):
-    """There is no such note, or it belongs to another account."""
 
 
 def clean_note(text: str) -> str:
@@ -38,15 +33,21 @@ def clean_note(text: str) -> str:
     return text
 
 
-async def list_notes(store: Store, account_id: str) -> list[Note]:
+async def list_notes(store: Store, account_id: str) -> list[OwnedNote]:
     """Oldest first."""
     return await notes.list_for_account(store, account_id)
 
 
-async def add_note(store: Store, account_id: str, text: str, now_ms: int, *, by: str = COMMAND_LINE) -> Note:
-    note = Note("note_" + secrets.token_urlsafe(18), account_id, clean_note(text), now_ms, now_ms)
+async def add_note(store: Store, account_id: str, text: str, now_ms: int, *, by: str = COMMAND_LINE) -> OwnedNote:
+    note = OwnedNote(
+        id="note_" + secrets.token_urlsafe(18),
+        account_id=account_id,
+        text=clean_note(text),
+        created_at=now_ms,
+        changed_at=now_ms,
+    )
 
-    def add(tx: Transaction) -> Note:
+    def add(tx: Transaction) -> OwnedNote:
         if not notes.add(tx, note, NOTES_MAX):
             raise ControlError(f"An account has at most {NOTES_MAX} notes. Delete one first.")
         audit_events.add(tx, AuditEvent(now_ms, by, "note.add", account_id, note.id))
@@ -57,14 +58,14 @@ async def add_note(store: Store, account_id: str, text: str, now_ms: int, *, by:
 
 async def change_note(
     store: Store, note_id: str, text: str, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
-) -> Note:
+) -> OwnedNote:
     """Replace the text of a note: of this account or, at the command line, of any."""
     cleaned = clean_note(text)
 
-    def change(tx: Transaction) -> Note:
+    def change(tx: Transaction) -> OwnedNote:
         note = _find(tx, note_id, account_id)
         if not notes.change(tx, note.id, cleaned, now_ms):
-            raise UnknownNote(UNKNOWN)
+            raise Unknown("note")
         audit_events.add(tx, AuditEvent(now_ms, by, "note.change", note.account_id, note.id))
         return _find(tx, note_id, account_id)
 
@@ -79,15 +80,15 @@ async def remove_note(
     def remove(tx: Transaction) -> None:
         note = _find(tx, note_id, account_id)
         if not notes.remove(tx, note):
-            raise UnknownNote(UNKNOWN)
+            raise Unknown("note")
         audit_events.add(tx, AuditEvent(now_ms, by, "note.remove", note.account_id, note.id))
 
     await make_change(store, remove)
 
 
-def _find(tx: Transaction, note_id: str, account_id: str | None) -> Note:
+def _find(tx: Transaction, note_id: str, account_id: str | None) -> OwnedNote:
     is_plain = note_id.isascii() and note_id.isprintable() and len(note_id) <= ID_CHARS_MAX
     note = notes.find(tx, note_id) if is_plain else None
     if note is None or account_id not in (None, note.account_id):
-        raise UnknownNote(UNKNOWN)
+        raise Unknown("note")
     return note

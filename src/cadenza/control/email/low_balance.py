@@ -1,16 +1,13 @@
 """Notifies the owner of an account by e-mail when its balance gets low: once, and again only after it has risen.
 
-Every process checks once a minute. A failure of the store or the mail server is logged, and the next check tries again.
+Every process checks once a minute. If the mail server fails, it is logged, and the next check tries again.
 """
-
-import asyncio
-import time
 
 from cadenza.control.email.outbox import Email, Send, SendFailed
 from cadenza.core.money import format_dollars
 from cadenza.ledger import low_balances
 from cadenza.observe import Log
-from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 
 LOOK_EVERY_S = 60.0
@@ -25,15 +22,6 @@ class LowBalanceNotices:
         self._send = send
         self._log = log
         self._base_url = base_url
-
-    async def run(self) -> None:
-        """Check until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            try:
-                await self.look(time.time_ns() // 1_000_000)
-            except StoreUnavailable as error:
-                self._log.warning("low balances were not looked for", reason=error.problem)
 
     async def look(self, now_ms: int) -> int:
         """Notify the owners of all accounts whose balance became low. Return how many were notified."""

@@ -1,7 +1,8 @@
 """The e-mails of the site: their texts, and the mailer that queues them.
 
 An e-mail is written when its turn in the outbox comes: the store is not asked while a visitor waits for a reply. The
-rate of e-mails to one address is limited. Notices about changes of an account have no link.
+rate of e-mails to one address is limited. Notices about changes of an account have no link, but for
+that to the keys which a new password leaves as they are.
 """
 
 import msgspec
@@ -93,7 +94,7 @@ PASSKEY_ADDED = EmailText("A passkey was added", "a passkey was added to your ac
 PASSKEY_REMOVED = EmailText("A passkey was removed", "a passkey of your account was removed.")
 PASSWORD_CHANGED = EmailText(
     "Your password at Cadenza was changed",
-    "the password of your account was changed, and all other browsers were signed out.",
+    "the password of your account was changed, and all other browsers were signed out.{detail}",
     "If that was not you, reset your password and tell the operator of this service.",
 )
 EMAIL_CHANGED = EmailText(

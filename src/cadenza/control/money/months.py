@@ -173,9 +173,9 @@ async def compare_payments(store: Store, month: str, listed: Sequence[ProviderPa
             differences.append(f"{one.id} ({one.checkout}) gave credit, but the provider does not list it")
         elif found.amount_nano != one.amount_nano:
             differences.append(f"{one.id} is {_dollars(one.amount_nano)} here and {_dollars(found.amount_nano)} there")
-        elif found.refunded_nano != one.returned_nano and not found.is_disputed:
-            shown = f"{_dollars(one.returned_nano)} here and {_dollars(found.refunded_nano)} there"
-            differences.append(f"{one.id}: {shown} were returned")
+        elif found.refunded_nano != one.refunded_nano:
+            shown = f"{_dollars(one.refunded_nano)} here and {_dollars(found.refunded_nano)} there"
+            differences.append(f"{one.id}: {shown} were refunded")
     of_month = [one for one in at_provider.values() if span.start_ms <= one.created_at < span.end_ms]
     for found in of_month:
         known = here.get(found.payment_id) or await payments.find(store, PaymentIds("stripe", found.payment_id))

@@ -7,14 +7,16 @@ A payment is stored before its owner gets the address to pay at, so every paymen
     Expired         open             expired                   none
     Refunded        any              returned if all of it,    what was refunded since the last such event is taken
                                      else as before
-    Disputed        any but open     disputed                  the disputed amount is taken
-    DisputeClosed   any but open     won: paid                 won: what the dispute took is given back
-                                     lost: returned, or paid   lost: the amount is taken, if it was not before
+    Disputed        paid             disputed                  the disputed amount is taken
+    DisputeClosed   paid, disputed   won: paid                 won: what the dispute took is given back
+                    or returned      lost: returned, or paid   lost: the amount is taken, if it was not before
                                      if part of it is left
 
-Each event is applied once (by its id), each payment grants once and each dispute takes once (by the source of the
-entry). Credit that is held or spent already is taken later, as a debt, which is in the audit log too. Winning a dispute
-cancels its own debt first. Any other event changes nothing.
+What is taken of a payment is what was refunded, what lost disputes were about and what open disputes have taken, and at
+most its amount. So events may come in any order. Each event is applied once (by its id), each payment grants once, and
+each dispute takes once (by the source of the entry) and is closed once. Credit that is held or spent already is taken
+later, as a debt, which is in the audit log too. Winning a dispute cancels its own debt first. Any other event changes
+nothing.
 """
 
 import secrets
@@ -26,12 +28,14 @@ from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, payments
-from cadenza.ledger.origins import RETURN_NOTE, CreditMove, Origin
+from cadenza.ledger.origins import CreditMove, Origin
 from cadenza.ledger.payments import Payment, PaymentIds, PaymentState
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.audit_events import AuditEvent
 
+DISPUTE_NOTE = "disputed card payment"
+RETURN_NOTE = "refund of a card payment"
 NANO_PER_CENT = 10_000_000
 LEAST_NANO = 1 * 10**9
 MOST_NANO = 1000 * 10**9
@@ -123,7 +127,6 @@ class ProviderPayment(msgspec.Struct, frozen=True):
     payment_id: str  # ours; empty for a payment of another program
     amount_nano: int | None
     refunded_nano: int | None
-    is_disputed: bool
     created_at: int
 
 
@@ -142,6 +145,9 @@ class PaymentProvider(Protocol):
     def name(self) -> str: ...
 
     async def create_checkout(self, order: CheckoutOrder) -> Checkout: ...
+
+    async def find_invoice_url(self, checkout: str) -> str | None:
+        """The page of the provider with the invoice of a checkout; None if it has none."""
 
     def read_event(self, body: bytes, signature: str, now_s: int) -> PaymentEvent | None:
         """The event in the body of a webhook; None for one that is not about a payment. BadSignature if forged."""
@@ -163,7 +169,7 @@ class Payer(msgspec.Struct, frozen=True):
 
 
 async def start_payment(
-    store: Store, provider: PaymentProvider, payer: Payer, amount_nano: int, now_ms: int
+    store: Store, provider: PaymentProvider, payer: Payer, amount_nano: int, by: str, now_ms: int
 ) -> NewPayment:
     """Open a checkout at the provider. ProviderFailed if it does not answer as it should."""
     if not LEAST_NANO <= amount_nano <= MOST_NANO or amount_nano % NANO_PER_CENT:
@@ -180,13 +186,13 @@ async def start_payment(
     )
     checkout = await provider.create_checkout(order)
     payment = Payment(
-        payment_id, payer.account_id, provider.name, checkout.id, None, amount_nano, 0, "open", now_ms, now_ms
+        payment_id, payer.account_id, provider.name, checkout.id, None, amount_nano, 0, 0, 0, "open", now_ms, now_ms
     )
 
     def begin(tx: Transaction) -> None:
         payments.add(tx, payment)
         detail = f"{format_dollars(amount_nano)} dollars"
-        audit_events.add(tx, AuditEvent(now_ms, payer.email, "payment.begin", payer.account_id, payment_id, detail))
+        audit_events.add(tx, AuditEvent(now_ms, by, "payment.begin", payer.account_id, payment_id, detail))
 
     await store.transact(begin)
     return NewPayment(payment, checkout.url)
@@ -197,11 +203,22 @@ async def list_payments(store: Store, account_id: str) -> list[Payment]:
     return await payments.list_newest(store, account_id)
 
 
+async def find_invoice_url(store: Store, provider: PaymentProvider, account_id: str, payment_id: str) -> str | None:
+    """The page with the invoice of a payment; None if the account has no such payment, or the payment no invoice."""
+    payment = await payments.find(store, PaymentIds(provider.name, payment_id))
+    if payment is None or payment.account_id != account_id:
+        return None
+    return await provider.find_invoice_url(payment.checkout)
+
+
 def describe_payment(payment: Payment) -> str:
     """The state of a payment, in plain words."""
-    if payment.state == "paid" and payment.returned_nano:
-        return f"paid, {format_dollars(payment.returned_nano)} refunded"
-    return STATES[payment.state]
+    words = [STATES[payment.state]]
+    if payment.state == "paid" and payment.refunded_nano:
+        words.append(f"{format_dollars(payment.refunded_nano)} refunded")
+    if payment.state == "paid" and payment.lost_nano:
+        words.append(f"{format_dollars(payment.lost_nano)} lost by a dispute")
+    return ", ".join(words)
 
 
 async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: int) -> Result:
@@ -260,9 +277,9 @@ class _Change:
             case Disputed():
                 return self._dispute(event.fact)
             case DisputeClosed(result="won"):
-                return self._win(event.fact)
+                return self._win(event.fact, event)
             case DisputeClosed():
-                return self._lose(event.fact)
+                return self._lose(event.fact, event)
 
     def _pay(self, fact: Paid) -> Result:
         payment = self._payment
@@ -271,54 +288,52 @@ class _Change:
         if fact.amount_nano != payment.amount_nano:
             self._log("payment.mismatch", "the amount or currency that was paid is not what was asked for: no credit")
             return "wrong amount"
-        amount_nano = payment.amount_nano - payment.returned_nano
+        amount_nano = payment.amount_nano - payment.taken_nano
         if amount_nano:
             move = CreditMove(payment.account_id, "payment", amount_nano, "card payment", self._now_ms, payment.id)
             if credit.give(self._tx, move) is None:  # not `assert`: the payment must not count as credited
                 raise AssertionError("a balance above its limit")
-        self._write("paid" if amount_nano else "returned")
+        self._write(payment, "paid" if amount_nano else "returned")
         self._log("payment.paid", f"{format_dollars(payment.amount_nano)} dollars")
         return "done"
 
     def _expire(self) -> Result:
         if self._payment.state != "open":
             return "out of order"
-        self._write("expired")
+        self._write(self._payment, "expired")
         return "done"
 
     def _refund(self, fact: Refunded, event_id: str) -> Result:
         payment = self._payment
         if fact.total_nano is None:
             return "wrong amount"
-        returned_nano = min(fact.total_nano, payment.amount_nano)
-        more_nano = returned_nano - payment.returned_nano
+        refunded_nano = min(fact.total_nano, payment.amount_nano)
+        more_nano = refunded_nano - payment.refunded_nano
         if more_nano <= 0:
             return "out of order"
-        if payment.state not in ("open", "expired"):
-            self._take("return", more_nano, RETURN_NOTE, event_id)
-        state: PaymentState = payment.state
-        if state == "paid" and returned_nano == payment.amount_nano:
-            state = "returned"
-        self._write(state, returned_nano)
+        after = msgspec.structs.replace(payment, refunded_nano=refunded_nano)
+        if not _is_unpaid(payment):
+            self._take("return", after.taken_nano - payment.taken_nano, RETURN_NOTE, event_id)
+        self._write(after)
         self._log("payment.refund", f"{format_dollars(more_nano)} dollars")
         return "done"
 
     def _dispute(self, fact: Disputed) -> Result:
         payment = self._payment
-        if payment.state in ("open", "expired"):
-            return "out of order"
         if fact.amount_nano is None:
             return "wrong amount"
-        if payment.state == "returned" or credit.has_taken(self._tx, fact.dispute):
+        taken_nano = min(fact.amount_nano, payment.amount_nano - payment.taken_nano)
+        if _is_unpaid(payment) or taken_nano <= 0 or self._is_known(fact.dispute):
             return "out of order"
-        self._take_disputed(fact.dispute, fact.amount_nano)
-        self._write("disputed")
+        self._take("dispute", taken_nano, DISPUTE_NOTE, fact.dispute)
+        self._write(msgspec.structs.replace(payment, disputed_nano=payment.disputed_nano + taken_nano))
         self._log("payment.dispute", f"{format_dollars(fact.amount_nano)} dollars")
         return "done"
 
-    def _win(self, fact: DisputeClosed) -> Result:
+    def _win(self, fact: DisputeClosed, event: PaymentEvent) -> Result:
+        """Give back what the dispute took, but for what was refunded meanwhile: that is taken as a refund."""
         payment = self._payment
-        if payment.state != "disputed":
+        if _is_unpaid(payment) or not self._close(fact.dispute, event.kind):
             return "out of order"
         credit.lock_money(self._tx, payment.account_id)
         amount_nano, granted_nano = credit.amount_of_source(self._tx, fact.dispute) or (0, 0)
@@ -336,29 +351,42 @@ class _Change:
             )
             if credit.give(self._tx, back) is None:
                 raise AssertionError("a balance above its limit")
-        self._write("returned" if payment.returned_nano == payment.amount_nano else "paid")
+        disputed_nano = taken_nano + debt.left_nano
+        after = self._without_dispute(disputed_nano)
+        self._take("return", disputed_nano - payment.taken_nano + after.taken_nano, RETURN_NOTE, event.id)
+        self._write(after)
         detail = f"{format_dollars(taken_nano)} dollars were given back"
         if debt.left_nano:
             detail += f", and a debt of {format_dollars(debt.left_nano)} dollars was cancelled"
         self._log("payment.dispute_won", detail)
         return "done"
 
-    def _lose(self, fact: DisputeClosed) -> Result:
+    def _lose(self, fact: DisputeClosed, event: PaymentEvent) -> Result:
         payment = self._payment
-        if payment.state not in ("paid", "disputed"):
-            return "out of order"
         if fact.amount_nano is None:
             return "wrong amount"
-        if not credit.has_taken(self._tx, fact.dispute):
-            self._take_disputed(fact.dispute, fact.amount_nano)
-        returned_nano = min(payment.amount_nano, payment.returned_nano + fact.amount_nano)
-        self._write("returned" if returned_nano == payment.amount_nano else "paid", returned_nano)
+        if _is_unpaid(payment) or not self._close(fact.dispute, event.kind):
+            return "out of order"
+        taken_nano = credit.taken_by(self._tx, fact.dispute)
+        lost_nano = min(payment.amount_nano, payment.lost_nano + fact.amount_nano)
+        after = msgspec.structs.replace(self._without_dispute(taken_nano), lost_nano=lost_nano)
+        source = event.id if taken_nano else fact.dispute
+        self._take("dispute", after.taken_nano - payment.taken_nano, DISPUTE_NOTE, source)
+        self._write(after)
         self._log("payment.dispute_lost", f"{format_dollars(fact.amount_nano)} dollars")
         return "done"
 
-    def _take_disputed(self, dispute: str, amount_nano: int) -> None:
-        left_nano = self._payment.amount_nano - self._payment.returned_nano
-        self._take("dispute", min(amount_nano, left_nano), "disputed card payment", dispute)
+    def _is_known(self, dispute: str) -> bool:
+        """Whether a dispute has taken credit, or was closed before the event of its beginning came."""
+        return credit.taken_by(self._tx, dispute) > 0 or payments.has_event(self._tx, _closed(dispute))
+
+    def _close(self, dispute: str, kind: str) -> bool:
+        """Note that a dispute was closed. False if it was before."""
+        return payments.note_event(self._tx, _closed(dispute), kind, self._now_ms)
+
+    def _without_dispute(self, taken_nano: int) -> Payment:
+        """The payment without an open dispute that has taken this much."""
+        return msgspec.structs.replace(self._payment, disputed_nano=self._payment.disputed_nano - taken_nano)
 
     def _take(self, origin: Origin, amount_nano: int, note: str, source: str) -> None:
         """Take the amount back. What cannot be taken at once is a debt, and is in the audit log."""
@@ -370,12 +398,13 @@ class _Change:
             owed = format_dollars(taken.owed_nano)
             self._log("payment.debt", f"{owed} of {format_dollars(amount_nano)} dollars are a debt of the account")
 
-    def _write(self, state: PaymentState, returned_nano: int | None = None) -> None:
-        payment = self._payment
-        returned_nano = payment.returned_nano if returned_nano is None else returned_nano
+    def _write(self, payment: Payment, state: PaymentState | None = None) -> None:
+        """Write the payment. A state that is not given follows from what was taken, once it was paid."""
+        if state is None and not _is_unpaid(payment):
+            is_returned = payment.returned_nano == payment.amount_nano
+            state = "disputed" if payment.disputed_nano else "returned" if is_returned else "paid"
         payments.change(
-            self._tx,
-            msgspec.structs.replace(payment, state=state, returned_nano=returned_nano, changed_at=self._now_ms),
+            self._tx, msgspec.structs.replace(payment, state=state or payment.state, changed_at=self._now_ms)
         )
 
     def _log(self, event: str, detail: str) -> None:
@@ -383,6 +412,10 @@ class _Change:
         audit_events.add(
             self._tx, AuditEvent(self._now_ms, self._provider, event, payment.account_id, payment.id, detail)
         )
+
+
+def _is_unpaid(payment: Payment) -> bool:
+    return payment.state in ("open", "expired")
 
 
 def _closed(dispute: str) -> str:

@@ -1,4 +1,5 @@
-"""Payments by Stripe Checkout, on our own HTTP client: opening a checkout, listing payments, and signed events.
+"""Payments by Stripe Checkout, on our own HTTP client: opening a checkout, its invoice, listing payments, and signed
+events.
 
 An event counts only if its signature matches the raw body and is at most TOLERANCE_S old. Only the fields named here
 are read.
@@ -7,7 +8,8 @@ are read.
 import asyncio
 import hashlib
 import hmac
-from urllib.parse import urlencode
+from typing import Literal
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -30,6 +32,7 @@ from cadenza.http.client import HttpClient, Unreachable
 from cadenza.http.client_connection import Broken, read_body
 
 TOLERANCE_S = 5 * 60
+SIGNATURE_CHARS_MAX = 2048  # of the header: those of ten secrets take 700
 CONNECT_S = 10.0
 REPLY_S = 30.0
 REPLY_BYTES_MAX = 4 * 1024 * 1024  # of a page of charges
@@ -38,14 +41,17 @@ NANO_PER_CENT = 10_000_000
 SESSIONS = "/v1/checkout/sessions"
 CHARGES = "/v1/charges"
 PRODUCT = "Credit"
+ITEM = "line_items[0]"
 
 
 class StripeAccess(msgspec.Struct, frozen=True):
-    """The address of Stripe, and the secrets of our account there."""
+    """The address of Stripe, the secrets of our account there, and what a checkout asks Stripe to do."""
 
     api_url: str
     secret_key: str
     webhook_secret: str
+    invoices: bool = False
+    tax: Literal["none", "automatic"] = "none"
 
     def __repr__(self) -> str:
         return f"StripeAccess({self.api_url!r})"
@@ -63,6 +69,18 @@ class _Session(msgspec.Struct, frozen=True):
     currency: str | None = None
 
 
+class _Invoice(msgspec.Struct, frozen=True):
+    """An invoice. It has a page once it is final."""
+
+    hosted_invoice_url: str | None = None
+
+
+class _InvoicedSession(msgspec.Struct, frozen=True):
+    """A checkout session with its invoice."""
+
+    invoice: _Invoice | None = None
+
+
 class _Charge(msgspec.Struct, frozen=True):
     """A payment by card. It has the metadata of its payment intent."""
 
@@ -74,7 +92,6 @@ class _Charge(msgspec.Struct, frozen=True):
     amount: int = 0
     created: int = 0
     status: str = ""
-    disputed: bool = False
 
 
 class _Charges(msgspec.Struct, frozen=True):
@@ -114,15 +131,25 @@ class Stripe:
         }
         self._client = HttpClient(settings.api_url, headers)
         self._secret = settings.webhook_secret.encode()
+        self._options = _options(settings)
 
     async def create_checkout(self, order: CheckoutOrder) -> Checkout:
         try:
-            session = msgspec.json.decode(await self._ask("POST", SESSIONS, _form(order)), type=_Session)
+            session = msgspec.json.decode(await self._ask("POST", SESSIONS, _form(order, self._options)), type=_Session)
         except msgspec.DecodeError:
             raise ProviderFailed("a reply that is not a checkout session") from None
         if not session.url or not session.url.startswith(("https://", "http://")):
             raise ProviderFailed("a checkout session without an address")
         return Checkout(session.id, session.url)
+
+    async def find_invoice_url(self, checkout: str) -> str | None:
+        reply = await self._ask("GET", f"{SESSIONS}/{quote(checkout, safe='')}?{urlencode({'expand[]': 'invoice'})}")
+        try:
+            invoice = msgspec.json.decode(reply, type=_InvoicedSession).invoice
+        except msgspec.DecodeError:
+            raise ProviderFailed("a reply that is not a checkout session") from None
+        url = invoice.hosted_invoice_url if invoice else None
+        return url if url and url.startswith(("https://", "http://")) else None
 
     async def list_payments(self, span: Span) -> list[ProviderPayment]:
         """The payments of a span that succeeded, those of other programs on the same account too."""
@@ -166,7 +193,9 @@ class Stripe:
 
 
 def check_signature(secret: bytes, body: bytes, header: str, now_s: int) -> None:
-    """BadSignature unless one of the signatures in the header is ours and recent."""
+    """BadSignature unless one of the signatures in the header is ours and recent. Anybody may send one of 64 KiB."""
+    if len(header) > SIGNATURE_CHARS_MAX:
+        raise BadSignature
     parts = [part.strip().partition("=") for part in header.split(",")]
     times = [value for name, _, value in parts if name == "t"]
     given = [value.encode() for name, _, value in parts if name == "v1"]
@@ -228,7 +257,6 @@ def _provider_payment(charge: _Charge) -> ProviderPayment:
         charge.metadata.get("payment", ""),
         _dollars(charge.amount, charge.currency),
         _dollars(charge.amount_refunded, charge.currency),
-        charge.disputed,
         charge.created * 1000,
     )
 
@@ -237,10 +265,23 @@ def _dollars(cents: int, currency: str) -> int | None:
     return cents * NANO_PER_CENT if currency == "usd" else None
 
 
-def _form(order: CheckoutOrder) -> bytes:
+def _options(settings: StripeAccess) -> dict[str, str]:
+    """What a checkout asks Stripe to do about invoices and taxes. The amount includes the tax."""
+    options = dict[str, str]()
+    if settings.invoices:
+        options |= {
+            "invoice_creation[enabled]": "true",
+            "billing_address_collection": "required",
+            "tax_id_collection[enabled]": "true",
+        }
+    if settings.tax == "automatic":
+        options |= {"automatic_tax[enabled]": "true", f"{ITEM}[price_data][tax_behavior]": "inclusive"}
+    return options
+
+
+def _form(order: CheckoutOrder, options: dict[str, str]) -> bytes:
     cents, rest = divmod(order.amount_nano, NANO_PER_CENT)
     assert rest == 0
-    item = "line_items[0]"
     return urlencode(
         {
             "mode": "payment",
@@ -249,11 +290,12 @@ def _form(order: CheckoutOrder) -> bytes:
             "success_url": order.success_url,
             "cancel_url": order.cancel_url,
             "expires_at": order.expires_at,
-            f"{item}[quantity]": 1,
-            f"{item}[price_data][currency]": "usd",
-            f"{item}[price_data][unit_amount]": cents,
-            f"{item}[price_data][product_data][name]": PRODUCT,
+            f"{ITEM}[quantity]": 1,
+            f"{ITEM}[price_data][currency]": "usd",
+            f"{ITEM}[price_data][unit_amount]": cents,
+            f"{ITEM}[price_data][product_data][name]": PRODUCT,
             "payment_intent_data[metadata][payment]": order.payment_id,
             "adaptive_pricing[enabled]": "false",  # the amount stays in dollars
+            **options,
         }
     ).encode()

@@ -1,17 +1,18 @@
 """How owners change their password and their e-mail address, by a form or by a link.
 
-A new password ends every other session and every link. A new address takes effect when the link that was sent to it is
-opened; without e-mail it takes effect at once and counts as not verified.
+A new password ends every other session and every link, and may revoke the access tokens; a reset always does. A new
+address takes effect when the link that was sent to it is opened; without e-mail it takes effect at once and counts as
+not verified.
 """
 
 from collections.abc import Callable
 
 import msgspec
 
-from cadenza.control.account.accounts import require_email
+from cadenza.control.account.accounts import PasswordSet, replace_password, require_email
 from cadenza.control.sign_in.links import find_link, make_link, take_link
 from cadenza.control.sign_in.passwords import PasswordWork
-from cadenza.control.sign_in.sessions import rotate_session
+from cadenza.control.sign_in.sessions import SignedIn, rotate_session
 from cadenza.core.errors import ControlError
 from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store, StoreRefused, Transaction
@@ -19,37 +20,38 @@ from cadenza.store.tables import accounts, audit_events, links, sessions
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.links import Link, LinkKind
-from cadenza.store.tables.sessions import Session
 
 DEAD_LINK = "This link was used before, has expired, or is not complete. Ask for a new one."
 TAKEN = "Another account has this e-mail address."
 
 
-async def change_password(store: Store, session: Session, password_hash: str, by: str, now_ms: int) -> str | None:
+async def change_password(
+    store: Store, signed_in: SignedIn, password_hash: str, by: str, now_ms: int, *, revokes_tokens: bool
+) -> tuple[str | None, PasswordSet]:
     """Set a new password after the old one was checked. Returns this session's new secret; None if it has ended."""
+    account, session = signed_in.account, signed_in.session
 
-    def change(tx: Transaction) -> str | None:
-        accounts.change(tx, session.account_id, password_hash=password_hash)
-        links.remove_all(tx, session.account_id)
-        sessions.remove_all(tx, session.account_id, session.digest)
-        audit_events.add(tx, AuditEvent(now_ms, by, "account.password", session.account_id))
-        return rotate_session(tx, session, now_ms, is_proof=True)
+    def change(tx: Transaction) -> tuple[str | None, PasswordSet]:
+        done = replace_password(tx, account, password_hash, now_ms, revokes_tokens=revokes_tokens)
+        sessions.remove_all(tx, account.id, session.digest)
+        audit_events.add(tx, AuditEvent(now_ms, by, "account.password", account.id, detail=done.detail))
+        return rotate_session(tx, session, now_ms, is_proof=True), done
 
     return await store.transact(change)
 
 
-async def reset_password(store: Store, work: PasswordWork, secret: str, password: str, now_ms: int) -> Account:
-    """Use a link to set a password. Every session ends. The second factor stays."""
+async def reset_password(store: Store, work: PasswordWork, secret: str, password: str, now_ms: int) -> PasswordSet:
+    """Use a link to set a password. Every session and access token ends. The second factor stays."""
     link = await require_link(store, secret, "reset", now_ms)  # first, because a hash is costly
     password_hash = await work.hash(password, link.email)
 
-    def reset(tx: Transaction) -> Account:
+    def reset(tx: Transaction) -> PasswordSet:
         account = _use(tx, secret, "reset", now_ms)[1]
-        accounts.change(tx, account.id, password_hash=password_hash)
+        done = replace_password(tx, account, password_hash, now_ms)
         sessions.remove_all(tx, account.id)
-        links.remove_all(tx, account.id)
-        audit_events.add(tx, AuditEvent(now_ms, account.email, "account.reset_password", account.id))
-        return account
+        event = AuditEvent(now_ms, account.email, "account.reset_password", account.id, detail=done.detail)
+        audit_events.add(tx, event)
+        return done
 
     return await store.transact(reset)
 

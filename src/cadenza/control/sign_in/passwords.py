@@ -4,8 +4,8 @@ A hash takes 64 MiB of memory and a core for a while. There are two queues, each
 have signed in to the account before, one for all others, so that a flood of sign-ins fills only its own queue. A full
 queue refuses more.
 
-`common_passwords.bin` has a digest of each password of 8 characters or more among the 30,000 most common ones that
-zxcvbn lists (the Python package, MIT licence, Copyright (c) 2016 Daniel Wolf): sorted, and cut to 5 bytes.
+`common_passwords.bin` has a digest of each of the 30,000 most common passwords, many of them words, that zxcvbn lists
+(the Python package, MIT licence, Copyright (c) 2016 Daniel Wolf): sorted, and cut to 5 bytes.
 A test makes the file again from that package. It is read with the first new password.
 """
 
@@ -28,21 +28,39 @@ from argon2.exceptions import VerifyMismatchError
 from cadenza.control.sign_in.throttle import Throttled
 from cadenza.core.errors import ControlError
 
-DIGEST_BYTES = 5  # an uncommon password is taken for a common one once in 90 million times
+DIGEST_BYTES = 5  # an uncommon text is taken for a common one once in 36 million times
 FILE = Path(__file__).with_name("common_passwords.bin")
 PASSWORD_CHARS_MIN = 8
 PASSWORD_CHARS_MAX = 1024
 WAITING_MAX = 16
 BUSY_S = 5.0
-DECORATION = string.digits + string.punctuation + " "
+SIGNS = string.punctuation + " "
+DECORATION = string.digits + SIGNS
+DECORATION_CHARS_MAX = 4  # like a year: more of them make a common word a better password
+WORD_CHARS_MIN = 4  # of the list
+FIRST_WORD_CHARS_MAX = 24  # with signs after it
 LOW_PRIORITY = 10  # of 19
 # The hash of a password that nobody knows, so that an unknown address takes as long as a known one.
 DECOY = "$argon2id$v=19$m=65536,t=3,p=4$l7kE/wY253lz9eVGvWck1g$6yNKS97TCXvCA3V6T45lxPn8Uynm1Px4Nm0ZsVtEWsw"
 
 
 def is_common(password: str) -> bool:
-    """Upper and lower case count as the same."""
-    wanted, known = _digest(password), _known()
+    """Whether it is one character, or one or two common words with a few digits and signs. Case does not matter."""
+    words_chars_min = len(password) - DECORATION_CHARS_MAX
+    texts = [text for text in (password, password.strip(DECORATION)) if len(text) >= words_chars_min]
+    return len(set(password.lower())) == 1 or any(_is_listed(text) or _is_pair(text, words_chars_min) for text in texts)
+
+
+def _is_pair(text: str, words_chars_min: int) -> bool:
+    for end in range(WORD_CHARS_MIN, min(len(text), FIRST_WORD_CHARS_MAX)):
+        first, second = text[:end].rstrip(SIGNS), text[end:].lstrip(SIGNS)
+        if len(first) + len(second) >= words_chars_min and _is_listed(first) and _is_listed(second):
+            return True
+    return False
+
+
+def _is_listed(text: str) -> bool:
+    wanted, known = _digest(text), _known()
     starts = range(0, len(known), DIGEST_BYTES)
     found = bisect_left(starts, wanted, key=lambda start: known[start : start + DIGEST_BYTES])
     return found < len(starts) and known.startswith(wanted, starts[found])
@@ -115,7 +133,9 @@ def clean_password(password: str, email: str) -> bytes:
     if not PASSWORD_CHARS_MIN <= len(password) <= PASSWORD_CHARS_MAX:
         raise ControlError(f"A password has {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters.")
     if is_common(password):
-        raise ControlError("This password is one of the most common ones, which are tried first. Choose another.")
+        raise ControlError(
+            "This password is one of the most common ones, or made of them: these are tried first. Choose another."
+        )
     if _is_address(password, email):
         raise ControlError("The password is the e-mail address or a part of it. Choose another.")
     try:

@@ -12,9 +12,10 @@ from cadenza.control.sign_in import throttle
 from cadenza.control.sign_in.devices import Signer, find_device
 from cadenza.control.sign_in.passwords import HashLane, PasswordWork
 from cadenza.control.sign_in.second_factor import Code, Sealer, use_second_factor
-from cadenza.control.sign_in.throttle import Limit, short_digest
+from cadenza.control.sign_in.throttle import short_digest
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
+from cadenza.fleet.limits import Limit, give_back, network_limits
 from cadenza.fleet.shared import Rates
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, second_factors
@@ -22,7 +23,7 @@ from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.sessions import Session, Stage
 
 NETWORK_RATE = Rate(4.0, 100)  # all attempts of a network that need a hash
-NETWORK_FAILURES = Rate(0.1, 30)
+NETWORK_FAILURES = Rate(0.1, 6)  # so a /48 of IPv6 has 24 at once, however many networks it is split into
 ALL_FAILURES = Rate(2.0, 300)  # of all networks, by browsers that have not signed in to the account before
 ACCOUNT_FAILURES = Rate(1 / 60, 10)  # by browsers that have not signed in to it before
 DEVICE_RATE = Rate(0.5, 20)
@@ -85,11 +86,11 @@ class SignIns:
         try:
             is_right = await self.passwords.matches(password_hash, attempt.password, lane)
         except throttle.Throttled:
-            throttle.give_back(self._rates, failures)
+            give_back(self._rates, failures)
             raise
         if account is None or password_hash is None or not is_right:
             raise ControlError(WRONG_PASSWORD)
-        throttle.give_back(self._rates, failures)
+        give_back(self._rates, failures)
         return Checked(account, await self.stage_after_password(account), password_hash)
 
     async def stage_after_password(self, account: Account) -> Stage:
@@ -107,7 +108,7 @@ class SignIns:
         limits = [Limit(f"code:{given.is_recovery}:{of_whom}", rate)]
         await throttle.take(self._rates, limits, TOO_MANY_HERE)
         await use_second_factor(self._store, self.sealer, account, given, now_ms)
-        throttle.give_back(self._rates, limits)
+        give_back(self._rates, limits)
 
     async def check_again(self, account: Account, session: Session, password: str) -> None:
         """Check the password of somebody who is signed in already. ControlError if it is wrong."""
@@ -116,7 +117,7 @@ class SignIns:
         password_hash = await accounts.get_password(self._store, account.id)
         if not await self.passwords.matches(password_hash, password, HashLane.KNOWN):
             raise ControlError("This is not your password.")
-        throttle.give_back(self._rates, failures)
+        give_back(self._rates, failures)
 
 
 def _known_limit(account: Account) -> Limit:
@@ -129,9 +130,9 @@ def _limits(attempt: SignInAttempt, email: str, device: str | None) -> tuple[lis
     if device:
         of_device = f"sign-in:device:{short_digest(device)}"
         return [Limit(of_device, DEVICE_RATE)], [Limit(f"{of_device}:failed", DEVICE_FAILURES)]
-    attempts = throttle.network_limits("sign-in:network", attempt.address, NETWORK_RATE)
+    attempts = network_limits("sign-in:network", attempt.address, NETWORK_RATE)
     return attempts, [
-        *throttle.network_limits("sign-in:network:failed", attempt.address, NETWORK_FAILURES),
+        *network_limits("sign-in:network:failed", attempt.address, NETWORK_FAILURES),
         Limit(f"sign-in:account:{short_digest(email)}", ACCOUNT_FAILURES),
         Limit("sign-in:failed", ALL_FAILURES),
     ]

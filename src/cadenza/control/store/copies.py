@@ -113,6 +113,7 @@ async def _require_known(source: Store) -> None:
 async def _make_schema(target: Store) -> None:
     """Only in an empty database: another installation is neither migrated nor filled."""
     found = await schema_state(target)
+    found.refuse_unknown()
     if found.state == "empty":
         await migrate(target)
     elif found.state != "current":

@@ -27,11 +27,7 @@ async def require_store(store: Store) -> None:
 
 
 def _require_usable(found: SchemaState) -> None:
-    if found.state == "ahead":
-        raise StoreUnavailable(
-            f"The store's schema is at revision {found.revision}, and this program knows up to {found.head}.",
-            "Run the newer program that made it.",
-        )
+    found.refuse_unknown()
     if not found.is_usable:
         raise StoreUnavailable(
             f"The store's schema is at revision {found.revision or 'none'}, and this program needs {found.head}.",
@@ -47,28 +43,30 @@ class WriteCheck:
         self._log = log
         self._every_s = every_s
         self._wait_s = wait_s
-        self._trial: asyncio.Task[str | None] | None = None
+        self._trial: asyncio.Task[StoreUnavailable | None] | None = None
         self._ended_s = 0.0
-        self._reason: str | None = None  # the last one that was logged
+        self._failure: StoreUnavailable | None = None  # of the last trial that ended
 
-    async def problem(self) -> str | None:
-        """What to do, if the store takes no write; None if it does."""
+    async def failure(self) -> StoreUnavailable | None:
+        """Why the store takes no write; None if it does."""
         loop = asyncio.get_running_loop()
         if self._trial is None or (self._trial.done() and loop.time() - self._ended_s >= self._every_s):
             self._trial = loop.create_task(self._try())
         await asyncio.wait([self._trial], timeout=self._wait_s)
-        if not self._trial.done() or self._trial.result():
-            return f"the store takes no write: {self._store.write_advice}, and run 'cadenza doctor'"
-        return None
+        if self._trial.done():
+            return self._trial.result()
+        return self._failure or StoreUnavailable(
+            f"It did not take a write within {self._wait_s:g} seconds.", self._store.write_advice
+        )
 
-    async def _try(self) -> str | None:
-        reason = None
+    async def _try(self) -> StoreUnavailable | None:
+        failure = None
         try:
             await check_write(self._store)
         except StoreUnavailable as error:
-            reason = str(error)
-        if reason and reason != self._reason:
-            self._log.warning("the store takes no write", reason=reason)
-        self._reason = reason
+            failure = error.with_traceback(None)
+        if failure and str(failure) != str(self._failure):
+            self._log.warning("the store takes no write", reason=str(failure))
+        self._failure = failure
         self._ended_s = asyncio.get_running_loop().time()
-        return reason
+        return self._failure

@@ -28,7 +28,6 @@ MAGIC = b"SQLite format 3\0"
 ID_AT = 68  # in the header of every SQLite file, big-endian
 ID_BYTES = 4
 VERSION = 2
-READABLE = (1, 2)  # an index of schema 1 has fewer words in `passages.name`, until the next writer adds them
 PASSAGE_BITS = 20  # the rowid of a passage is the id of its file, followed by this many bits for its number
 FILE_PASSAGES_MAX = (1 << PASSAGE_BITS) - 1
 PASSAGE_CHARS_MAX = 8000  # read from one passage, even if another program wrote it
@@ -52,15 +51,6 @@ SCHEMA = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {VERSION}",
 )
-FROM_1 = (
-    f"""UPDATE passages SET name = (
-        SELECT words_of_path(folders.path, files.path) FROM files JOIN folders ON folders.id = files.folder_id
-        WHERE files.id = passages.rowid >> {PASSAGE_BITS}
-    )""",  # noqa: S608 a constant of ours
-    "ALTER TABLE files DROP COLUMN title",
-    f"PRAGMA user_version = {VERSION}",
-)
-UPGRADES = {0: SCHEMA, 1: FROM_1}  # to the current version, from an older one or from an empty file
 SCRATCH = (  # temporary tables of one reader, with the question in them: in memory
     "PRAGMA temp_store = MEMORY",
     "BEGIN",
@@ -259,9 +249,8 @@ def open_writer(path: Path) -> Iterator[IndexWriter]:
                 _check_version(found, path)
         make_private_file(path)
         with contextlib.closing(sqlite3.connect(path, timeout=WAIT_S, isolation_level=None)) as connection:
-            connection.create_function("words_of_path", 2, words_of_path, deterministic=True)
             with _transaction(connection):
-                for statement in UPGRADES.get(_version(connection), ()):
+                for statement in () if _version(connection) else SCHEMA:
                     connection.execute(statement)
             for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
                 connection.execute(f"PRAGMA {pragma}")
@@ -357,7 +346,7 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     version = _version(connection)
     if application_id != APPLICATION_ID:
         raise IndexUnusable(f"{path} is not a search index, and is left as it is. Give another path with --index.")
-    if version not in READABLE:
+    if version != VERSION:
         raise IndexUnusable(
             f"The search index {path} was made by another version of Cadenza: it has schema {version}, and this version"
             f" reads schema {VERSION}. Use that version, or move the file away and index again."

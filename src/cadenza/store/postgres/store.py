@@ -25,7 +25,8 @@ from cadenza.store.postgres.connection import (
     set_up,
 )
 from cadenza.store.postgres.errors import CONNECT_ERRORS, DRIVER_ERRORS, Translator, can_be_retried
-from cadenza.store.postgres.session import CHANNEL, Pool, PoolBusy, PostgresSession, PostgresTransaction
+from cadenza.store.postgres.session import CHANNEL, CLOSE_S, Pool, PoolBusy, PostgresSession, PostgresTransaction
+from cadenza.store.report_turns import REPORTS_MAX, ReportTurns
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, StoreUnavailable, Transaction
 
@@ -45,11 +46,11 @@ Connect = Callable[[Listen], Awaitable[Connection]]
 
 
 class PostgresStore:
-    """A pool of connections to one database."""
+    """Two pools of connections to one database: one for reports, and one for everything else."""
 
     is_shared_by_machines = True
     writes_in_parallel = True
-    write_advice = "check that Postgres runs, can be reached and is not read-only"
+    write_advice = "Check that Postgres runs, can be reached and is not read-only."
     path = None
     process_locks = None
 
@@ -62,8 +63,10 @@ class PostgresStore:
         self._open_connection = open_connection
         self._address = PostgresAddress(url)
         self._bounds = bounds or PostgresBounds()
-        self._errors = Translator(self._address.where, self._bounds.connections_max)
+        self._errors = Translator(self._address.where, self._bounds.connections_max + REPORTS_MAX)
         self._pool = Pool(self._open_session, self._bounds.connections_max)
+        self._report_pool = Pool(self._open_session, REPORTS_MAX)
+        self._turns = ReportTurns()
         self._is_checked = False  # that there is no pooler in transaction mode
 
     async def row(self, statement: Statement, values: Values) -> Row | None:
@@ -73,9 +76,21 @@ class PostgresStore:
     def change_mark(self) -> object:
         return None
 
-    async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
-        rows_s = self._bounds.long_read_s if is_long else self._bounds.rows_s
+    async def rows(self, statement: Statement, values: Values) -> list[Row]:
+        rows_s = self._bounds.rows_s
         return await self._run(lambda session: session.rows(statement, values, rows_s), self._bounds.read_s)
+
+    async def report(self, statement: Statement, values: Values, account_id: str = "") -> list[Row]:
+        async def read(session: PostgresSession) -> list[Row]:
+            try:
+                return await session.rows(statement, values, self._bounds.long_read_s)
+            except asyncio.CancelledError:
+                with contextlib.suppress(*CONNECT_ERRORS):
+                    await session.close(CLOSE_S)  # asks Postgres to end the statement, which `terminate` does not
+                raise
+
+        async with self._turns.turn(account_id):
+            return await self._run(read, self._bounds.read_s, self._report_pool)
 
     async def transact(
         self,
@@ -113,8 +128,9 @@ class PostgresStore:
 
     async def close(self) -> None:
         await self._pool.close()
+        await self._report_pool.close()
 
-    async def upgrade(self, revision: str = "head") -> Path | None:
+    async def upgrade(self) -> Path | None:
         from cadenza.store.migrations import upgrade_postgres  # noqa: PLC0415 slow to import, and rarely needed
 
         patient = msgspec.structs.replace(self._bounds, long_read_s=MIGRATION_S, idle_in_transaction_s=MIGRATION_S)
@@ -122,22 +138,23 @@ class PostgresStore:
         while True:
             tries_left -= 1
             try:
-                await upgrade_postgres(lambda: self._connect(patient), revision, MIGRATION_LOCK)
+                await upgrade_postgres(lambda: self._connect(patient), MIGRATION_LOCK)
             except DRIVER_ERRORS as error:  # a deadlock with a running process undid the whole migration
                 if not (tries_left and can_be_retried(error)):
                     raise self._errors.translate(error) from None
             else:
                 return None
 
-    async def _run(self, use: Callable[[PostgresSession], Awaitable[T]], wait_s: float) -> T:
-        """Run `use` with a connection of the pool, again if that can help, and translate the driver's errors."""
+    async def _run(self, use: Callable[[PostgresSession], Awaitable[T]], wait_s: float, pool: Pool | None = None) -> T:
+        """Run `use` with a connection of a pool, again if that can help, and translate the driver's errors."""
+        pool = pool or self._pool
         try:
             try:
-                return await self._pool.run(use, wait_s)
+                return await pool.run(use, wait_s)
             except DRIVER_ERRORS as error:
                 if not can_be_retried(error):
                     raise
-            return await self._pool.run(use, wait_s)
+            return await pool.run(use, wait_s)
         except PoolBusy:
             raise self._errors.unavailable("all its connections were busy for too long") from None
         except DRIVER_ERRORS as error:

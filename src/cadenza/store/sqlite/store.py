@@ -1,14 +1,16 @@
 """A store in one SQLite file, through the driver of the standard library.
 
 A small statement takes microseconds, less than handing it to a thread, so it runs on the event loop's thread. Whatever
-may wait runs in a worker thread: long reads, a lock that another process holds, and the disk at COMMIT. There is one
-write connection, used by one transaction at a time; the others are queued. A transaction always runs to its end, even
-if its caller is cancelled. The driver's own transaction control is off (`isolation_level=None`).
+may wait runs in a worker thread: reads of several rows, a lock that another process holds, and the disk at COMMIT.
+Reports have threads and connections of their own, and end with their caller. There is one write connection, used by one
+transaction at a time; the others are queued. A transaction always runs to its end, even if its caller is cancelled. The
+driver's own transaction control is off (`isolation_level=None`).
 """
 
 import asyncio
 import contextlib
 import sqlite3
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -21,6 +23,7 @@ import msgspec
 from sqlalchemy import text
 
 from cadenza.store.process_locks import ProcessLocks
+from cadenza.store.report_turns import REPORTS_MAX, ReportTurns
 from cadenza.store.sqlite import files, write_ahead_log
 from cadenza.store.sqlite.change_mark import ChangeMark
 from cadenza.store.sqlite.write_thread import WriteThread
@@ -33,7 +36,8 @@ from cadenza.store.store import (
     unavailable,
 )
 
-LONG_READS_MAX = 4
+READS_MAX = 4
+PROGRESS_STEPS = 20_000  # of SQLite's machine, about a millisecond: how often a report looks whether it is cancelled
 LOOK_EVERY_S = 0.04  # for commits of other processes; `Store.watch` promises 50 ms
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
@@ -106,12 +110,63 @@ class Write(msgspec.Struct):
             self.answer.set_exception(error)
 
 
+class ReadThreads:
+    """Up to `count` threads that read, each on a connection of its own."""
+
+    def __init__(self, name: str, count: int, open_reader: Callable[[], sqlite3.Connection]) -> None:
+        self._name = name
+        self._count = count
+        self._open_reader = open_reader
+        self._idle: list[sqlite3.Connection] = []
+        self._threads: ThreadPoolExecutor | None = None
+
+    def start(
+        self, work: Callable[[Transaction], T], is_cancelled: Callable[[], bool] | None = None
+    ) -> "asyncio.Future[T]":
+        """Do the work in a thread. It ends soon after `is_cancelled` returns True."""
+        self._threads = self._threads or ThreadPoolExecutor(self._count, self._name)
+        return asyncio.get_running_loop().run_in_executor(self._threads, self._run, work, is_cancelled)
+
+    async def run_cancellably(self, work: Callable[[Transaction], T]) -> T:
+        """Do the work in a thread. A caller that is cancelled interrupts it, and waits until the thread is free."""
+        cancelled = threading.Event()
+        running = self.start(work, cancelled.is_set)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            cancelled.set()
+            await asyncio.wait([running])
+            running.exception()  # it is expected, so it is not logged
+            raise
+
+    async def close(self) -> None:
+        """Wait for what runs, and close the connections. The next use opens them again."""
+        threads, self._threads = self._threads, None
+        if threads:
+            await asyncio.to_thread(threads.shutdown)
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+
+    def _run(self, work: Callable[[Transaction], T], is_cancelled: Callable[[], bool] | None) -> T:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._open_reader()
+        if is_cancelled:
+            connection.set_progress_handler(is_cancelled, PROGRESS_STEPS)
+        try:
+            return work(SqliteTransaction(connection))
+        finally:
+            self._idle.append(connection)
+
+
 class SqliteStore:
-    """One connection for small reads, one for writes, and up to LONG_READS_MAX for long reads."""
+    """One connection for small reads, one for writes, up to READS_MAX for larger reads and REPORTS_MAX for reports."""
 
     is_shared_by_machines = False
     writes_in_parallel = False
-    write_advice = "end a process that locks it, free space on its disk, check that its folder can be written"
+    write_advice = "End a process that locks it, free space on its disk, and check that its folder can be written."
 
     def __init__(self, path: Path, wait_s: float = WAIT_S) -> None:
         self.path = path
@@ -119,8 +174,9 @@ class SqliteStore:
         self._wait_s = wait_s
         self._wait_pragma = f"busy_timeout={round(wait_s * 1000)}"
         self._reader: sqlite3.Cursor | None = None  # of the connection for small reads, on the event loop
-        self._idle_readers: list[sqlite3.Connection] = []
-        self._read_threads: ThreadPoolExecutor | None = None
+        self._read_threads = ReadThreads("cadenza-store-read", READS_MAX, self._open_reader)
+        self._report_threads = ReadThreads("cadenza-store-report", REPORTS_MAX, self._open_reader)
+        self._turns = ReportTurns()
         self._writer: sqlite3.Cursor | None = None  # used by the write that is in progress
         self._write_thread: WriteThread | None = None
         self._waiting: deque[Write] = deque()
@@ -144,8 +200,15 @@ class SqliteStore:
         mark = self._change_mark
         return mark.while_writing(self._reader) if self._writing else mark.while_idle(self._writer)
 
-    async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:  # noqa: ARG002 for Postgres
+    async def rows(self, statement: Statement, values: Values) -> list[Row]:
         return await self._read(lambda tx: tx.rows(statement, values))
+
+    async def report(self, statement: Statement, values: Values, account_id: str = "") -> list[Row]:
+        async with self._turns.turn(account_id):
+            try:
+                return await self._report_threads.run_cancellably(lambda tx: tx.rows(statement, values))
+            except sqlite3.Error as error:
+                raise self._translate(error) from None
 
     async def transact(
         self,
@@ -202,7 +265,7 @@ class SqliteStore:
         await self.row(PING, {})
 
     async def find_damage(self) -> str | None:
-        [(found,), *_] = await self.rows(QUICK_CHECK, {})
+        [(found,), *_] = await self.report(QUICK_CHECK, {})
         return None if found == "ok" else str(found).partition("\n")[0]
 
     async def empty_log(self) -> bool:
@@ -213,42 +276,30 @@ class SqliteStore:
         await self._in_turn(self._close_writer)
         await self._checkpoints.stop()
         write_thread, self._write_thread = self._write_thread, None
-        read_threads, self._read_threads = self._read_threads, None
         if write_thread:
             await asyncio.to_thread(write_thread.stop)
-        if read_threads:
-            await asyncio.to_thread(read_threads.shutdown)
+        await self._read_threads.close()
+        await self._report_threads.close()
         if self._reader:
-            self._idle_readers.append(self._reader.connection)
+            self._reader.connection.close()
             self._reader = None
-        for connection in self._idle_readers:
-            connection.close()
         self._change_mark.end(is_harmless=False)  # the next reader has versions of its own
-        self._idle_readers.clear()
 
-    async def upgrade(self, revision: str = "head") -> Path | None:
+    async def upgrade(self) -> Path | None:
         try:
-            copy: Path | None = await self._in_turn(partial(self._upgrade, revision))
+            copy: Path | None = await self._in_turn(self._upgrade)
         except sqlite3.Error as error:
             raise self._translate(error) from None
         return copy
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
-        self._read_threads = self._read_threads or ThreadPoolExecutor(LONG_READS_MAX, "cadenza-store-read")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._read_threads, self._read_in_thread, work)
+            return await self._read_threads.start(work)
         except sqlite3.Error as error:
             raise self._translate(error) from None
 
-    def _read_in_thread(self, work: Callable[[Transaction], T]) -> T:
-        try:
-            connection = self._idle_readers.pop()
-        except IndexError:
-            connection = self._open(READ_ONLY, waits=True)
-        try:
-            return work(SqliteTransaction(connection))
-        finally:
-            self._idle_readers.append(connection)
+    def _open_reader(self) -> sqlite3.Connection:
+        return self._open(READ_ONLY, waits=True)
 
     def _in_turn(
         self, run: Callable[[], Any], work: Callable[[Transaction], Any] | None = None
@@ -284,7 +335,9 @@ class SqliteStore:
             self._is_announced = False
             for wake in self._watchers:
                 wake()
-        if self._writer:
+        if isinstance(error, sqlite3.Error) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            self._checkpoints.disk_is_full()
+        elif self._writer:
             self._checkpoints.committed(self._writer.connection.total_changes)
         self._write_next()
 
@@ -342,20 +395,18 @@ class SqliteStore:
             self._writer.connection.close()
             self._writer = None
 
-    def _upgrade(self, revision: str) -> Path | None:
+    def _upgrade(self) -> Path | None:
         """Run Alembic on a connection of its own, inside one transaction that holds the write lock."""
         from cadenza.store.migrations import upgrade_sqlite  # noqa: PLC0415 slow to import, and rarely needed
 
         copies: list[Path] = []
 
         def copy_store(before: str) -> None:
-            """Copy a store that is about to change. Another process may have migrated it meanwhile."""
-            if before not in {"", revision}:
-                with contextlib.closing(self._open(READ_ONLY)) as reader:
-                    copies.append(files.back_up(reader, self.path, before))
+            with contextlib.closing(self._open(READ_ONLY)) as reader:
+                copies.append(files.back_up(reader, self.path, before))
 
         try:
-            upgrade_sqlite(partial(self._open, STRICT_TRIGGERS, waits=True), revision, copy_store, self.path)
+            upgrade_sqlite(partial(self._open, STRICT_TRIGGERS, waits=True), copy_store, self.path)
         except OSError as error:
             raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
         return copies[0] if copies else None

@@ -7,7 +7,9 @@ seconds `empty_log` gives up.
 """
 
 import asyncio
+import math
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -21,7 +23,7 @@ TRIES = 10
 LOCK_S = 0.1
 PAUSE_S = 0.1
 SOON_S = 1.0  # so that many deletions cause one checkpoint
-PAUSE_S_MAX = 60.0  # during a long read, such as a backup
+PAUSE_S_MAX = 60.0  # during a long read, such as a backup, and on a full disk
 
 
 class Checkpoints:
@@ -30,6 +32,7 @@ class Checkpoints:
     Commits go on meanwhile, so the copy lacks the last of them, and only after a complete copy does SQLite begin the
     log anew. So `copy_rest`, which runs between two commits, copies the few pages that are left. If a copy fails, as
     on a full disk, the next one has more to copy; at LOG_PAGES_MAX, a commit copies. During a long read the log grows.
+    On a full disk the log is also truncated: most of its pages have their place in the file, so that gives back space.
     """
 
     def __init__(self, database: Path, copy_rest: Callable[[], Awaitable[None]]) -> None:
@@ -37,12 +40,19 @@ class Checkpoints:
         self._copy_rest = copy_rest
         self._copied = 0
         self._task: asyncio.Task[None] | None = None
+        self._freed_s = -math.inf  # when the log was truncated for space
 
     def committed(self, changes: int) -> None:
         """Call it after a commit, with the number of rows that its connection has changed so far."""
         if changes - self._copied >= CHECKPOINT_ROWS and self._task is None:
             self._copied = changes
             self._task = asyncio.create_task(self._copy())
+
+    def disk_is_full(self) -> None:
+        """Call it after a commit that found no space."""
+        if self._task is None and time.monotonic() - self._freed_s >= PAUSE_S_MAX:
+            self._freed_s = time.monotonic()
+            self._task = asyncio.create_task(self._free())
 
     async def stop(self) -> None:
         """Wait for a copy that is being made."""
@@ -54,6 +64,12 @@ class Checkpoints:
         try:
             await asyncio.to_thread(_copy_log, self._database)
             await self._copy_rest()
+        finally:
+            self._task = None
+
+    async def _free(self) -> None:
+        try:
+            await empty_log(self._database)
         finally:
             self._task = None
 

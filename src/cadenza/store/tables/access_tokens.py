@@ -1,38 +1,34 @@
 """Access tokens, by their digest. Each request reads its token from the store, so a revoked one fails at once."""
 
 import msgspec
-from sqlalchemy import bindparam, func, insert, or_, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 
 from cadenza.store.schema import access_tokens, accounts
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store, Transaction, change_row
+from cadenza.store.store import Row, Store, Transaction, change_row
 from cadenza.store.tables.accounts import COLUMNS as ACCOUNT_COLUMNS
 from cadenza.store.tables.accounts import Account, read_account
-from cadenza.store.tables.keys import KeyState
+from cadenza.store.tables.keys import KeyState, state_of
 
 
-class AccessToken(msgspec.Struct, frozen=True):
-    """A token without its secret. `scopes` are separated by spaces."""
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """A token without its secret."""
 
     id: str
     account_id: str
     name: str
     prefix: str
-    scopes: str
+    scopes: tuple[str, ...]
+    state: KeyState = "active"
     created_at: int
     expires_at: int
-    revoked_at: int | None = None
     last_used_at: int | None = None
 
-    def state_at(self, now_ms: int) -> KeyState:
-        if self.revoked_at is not None:
-            return "revoked"
-        return "expired" if now_ms >= self.expires_at else "active"
 
-
-COLUMNS = [access_tokens.c[name] for name in AccessToken.__struct_fields__]
+STORED = ("id", "account_id", "name", "prefix", "created_at", "expires_at", "last_used_at")
+COLUMNS = [access_tokens.c[name] for name in (*STORED, "scopes", "revoked_at")]
 _OF_ACCOUNT = access_tokens.c.account_id == bindparam("account")
-INSERT = Statement(insert(access_tokens), *AccessToken.__struct_fields__, "digest")
+INSERT = Statement(insert(access_tokens), *STORED, "scopes", "digest")
 FIND = Statement(
     select(*COLUMNS, *ACCOUNT_COLUMNS)
     .join_from(access_tokens, accounts)
@@ -41,35 +37,40 @@ FIND = Statement(
 LIST = Statement(
     select(*COLUMNS).where(_OF_ACCOUNT).order_by(access_tokens.c.created_at.desc(), access_tokens.c.id.desc())
 )
-BY_PREFIX_OR_ID = Statement(
-    select(*COLUMNS).where(or_(access_tokens.c.id == bindparam("text"), access_tokens.c.prefix == bindparam("text")))
+BY_ID, BY_PREFIX = (
+    Statement(select(*COLUMNS).where(column == bindparam("text")))
+    for column in (access_tokens.c.id, access_tokens.c.prefix)
 )
-COUNT = Statement(
-    select(func.count()).where(
-        _OF_ACCOUNT, access_tokens.c.revoked_at.is_(None), access_tokens.c.expires_at > bindparam("now")
-    )
-)
+_IS_ACTIVE = (_OF_ACCOUNT, access_tokens.c.revoked_at.is_(None), access_tokens.c.expires_at > bindparam("now"))
+COUNT = Statement(select(func.count()).where(*_IS_ACTIVE))
+REVOKE_ALL = Statement(update(access_tokens).where(*_IS_ACTIVE).values(revoked_at=bindparam("now")))
 TOUCH = Statement(
     update(access_tokens).where(access_tokens.c.id == bindparam("token")).values(last_used_at=bindparam("now"))
 )
 
 
-def add(tx: Transaction, token: AccessToken, digest: bytes) -> None:
-    tx.change(INSERT, {**msgspec.structs.asdict(token), "digest": digest})
+def add(tx: Transaction, token: Token, digest: bytes) -> None:
+    values = {name: getattr(token, name) for name in STORED}
+    tx.change(INSERT, {**values, "scopes": " ".join(token.scopes), "digest": digest})
 
 
-async def find(store: Store, digest: bytes) -> tuple[AccessToken, Account] | None:
+async def find(store: Store, digest: bytes, now_ms: int) -> tuple[Token, Account] | None:
     row = await store.row(FIND, {"digest": digest})
-    return None if row is None else (AccessToken(*row[: len(COLUMNS)]), read_account(row[len(COLUMNS) :]))
+    return None if row is None else (_read(row[: len(COLUMNS)], now_ms), read_account(row[len(COLUMNS) :]))
 
 
-async def list_for_account(store: Store, account_id: str) -> list[AccessToken]:
+async def list_for_account(store: Store, account_id: str, now_ms: int) -> list[Token]:
     """Newest first."""
-    return [AccessToken(*row) for row in await store.rows(LIST, {"account": account_id})]
+    return [_read(row, now_ms) for row in await store.rows(LIST, {"account": account_id})]
 
 
-def find_by_prefix_or_id(tx: Transaction, text: str) -> list[AccessToken]:
-    return [AccessToken(*row) for row in tx.rows(BY_PREFIX_OR_ID, {"text": text})]
+def find_by_id(tx: Transaction, token_id: str, now_ms: int) -> list[Token]:
+    return [_read(row, now_ms) for row in tx.rows(BY_ID, {"text": token_id})]
+
+
+def find_by_prefix_or_id(tx: Transaction, text: str, now_ms: int) -> list[Token]:
+    """A prefix is looked for among all tokens, which takes long if there are many."""
+    return find_by_id(tx, text, now_ms) or [_read(row, now_ms) for row in tx.rows(BY_PREFIX, {"text": text})]
 
 
 def count_active(tx: Transaction, account_id: str, now_ms: int) -> int:
@@ -81,5 +82,16 @@ def revoke(tx: Transaction, token_id: str, now_ms: int) -> None:
     change_row(tx, access_tokens, token_id, revoked_at=now_ms)
 
 
+def revoke_all(tx: Transaction, account_id: str, now_ms: int) -> int:
+    """Revoke the active tokens of an account. Return how many there were."""
+    return tx.change(REVOKE_ALL, {"account": account_id, "now": now_ms})
+
+
 async def touch(store: Store, token_id: str, now_ms: int) -> None:
     await store.transact(lambda tx: tx.change(TOUCH, {"token": token_id, "now": now_ms}), is_single=True)
+
+
+def _read(row: Row, now_ms: int) -> Token:
+    *stored, scopes, revoked_at = row
+    values = dict(zip(STORED, stored, strict=True))
+    return Token(**values, scopes=tuple(scopes.split()), state=state_of(revoked_at, values["expires_at"], now_ms))

@@ -79,6 +79,9 @@ FOUND = Statement(select(_ANY.exists(), _OTHERS.exists(), _ANY.where(schema.acco
 OPERATORS = Statement(select(schema.accounts.c.id).where(schema.accounts.c.is_operator).with_for_update())
 OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
 COUNT = Statement(select(func.count()).select_from(schema.accounts))
+_ACTIVE = schema.accounts.c.suspended_at.is_(None)
+COUNT_ACTIVE = Statement(select(func.count()).select_from(schema.accounts).where(_ACTIVE))
+ACTIVE_IDS = Statement(select(schema.accounts.c.id).where(_ACTIVE).limit(bindparam("count")))
 COUNT_BEFORE = Statement(select(func.count()).where(schema.accounts.c.created_at < bindparam("before")))
 OLDEST = Statement(select(func.min(schema.accounts.c.created_at)))
 
@@ -135,7 +138,7 @@ def lock_first_operator(tx: Transaction) -> bool:
 
 
 async def list_all(store: Store) -> list[Account]:
-    return [read_account(row) for row in await store.rows(OLDEST_FIRST, {})]
+    return [read_account(row) for row in await store.report(OLDEST_FIRST, {})]
 
 
 async def find_any(store: Store, besides: str) -> AccountsFound:
@@ -143,33 +146,38 @@ async def find_any(store: Store, besides: str) -> AccountsFound:
     return AccountsFound(*map(bool, found))
 
 
+async def count_active(store: Store) -> int:
+    """How many accounts are neither suspended nor erased."""
+    [(found,)] = await store.rows(COUNT_ACTIVE, {})
+    return int(found)
+
+
+async def list_active_ids(store: Store, count: int) -> list[str]:
+    """The ids of as many accounts at most, in no order."""
+    return [id_ for (id_,) in await store.rows(ACTIVE_IDS, {"count": count})]
+
+
 async def count(store: Store) -> int:
-    [(found,)] = await store.rows(COUNT, {})
+    [(found,)] = await store.report(COUNT, {})
     return int(found)
 
 
 async def count_before(store: Store, before_ms: int) -> int:
     """How many accounts were created before a time."""
-    [(found,)] = await store.rows(COUNT_BEFORE, {"before": before_ms})
+    [(found,)] = await store.report(COUNT_BEFORE, {"before": before_ms})
     return int(found)
 
 
 async def oldest(store: Store) -> int | None:
     """When the first account was created."""
-    [(at,)] = await store.rows(OLDEST, {})
+    [(at,)] = await store.report(OLDEST, {})
     return None if at is None else int(at)
 
 
 def read_account(row: Row) -> Account:
-    """The account of a row of COLUMNS. SQLite has numbers where Postgres has booleans.
-
-    A process of the release before may have spent granted credit without counting it.
-    """
+    """The account of a row of COLUMNS. SQLite has numbers where Postgres has booleans."""
     values: list[Any] = [bool(value) if place in FLAGS else value for place, value in enumerate(row)]
-    account = Account(*values)
-    if account.granted_nano > account.balance_nano:
-        return msgspec.structs.replace(account, granted_nano=account.balance_nano)
-    return account
+    return Account(*values)
 
 
 def _account(row: Row | None) -> Account | None:

@@ -77,10 +77,10 @@ async def read_page(
         "class": wanted.class_id,
         "status": ANY_BUT_200 if wanted.status == FAILED else int(wanted.status or ANY_STATUS),
     }
-    found = [_row(row) for row in await store.rows(PAGE, values)]
+    found = [_row(row) for row in await store.report(PAGE, values, account_id)]
     if len(found) > count:
         return ActivityPage(found[:count], found[count - 1].place)
-    following = await _after_scan(store, values) if wanted.is_narrow else None
+    following = await _after_scan(store, account_id, values) if wanted.is_narrow else None
     return ActivityPage(found, following)
 
 
@@ -95,15 +95,12 @@ async def read_all(store: Store, account_id: str, wanted: ActivityFilter) -> Asy
         place = page.next
 
 
-async def _after_scan(store: Store, values: dict[str, str | int]) -> ActivityPlace | None:
-    """The last request that was looked at; None if that was the last one of all.
-
-    Read by `rows`, in a thread: it looks at as many requests as the page did.
-    """
-    for started_at, completion_id in await store.rows(LAST_SCANNED, values):
+async def _after_scan(store: Store, account_id: str, values: dict[str, str | int]) -> ActivityPlace | None:
+    """The last request that was looked at; None if that was the last one of all."""
+    for started_at, completion_id in await store.report(LAST_SCANNED, values, account_id):
         place = ActivityPlace(int(started_at), completion_id)
         more = {**values, "end": place.started_at + 1, "at": place.started_at, "id": place.completion_id, "scanned": 1}
-        if await store.rows(LAST_SCANNED, more):
+        if await store.report(LAST_SCANNED, more, account_id):
             return place
     return None
 

@@ -16,7 +16,7 @@ class AuditEvent(msgspec.Struct, frozen=True):
 
     at: int
     actor: str
-    event: str  # the column `act`
+    event: str
     account_id: str | None = None  # whom it concerns
     subject: str = ""  # the id of what it was done to
     detail: str = ""
@@ -25,7 +25,7 @@ class AuditEvent(msgspec.Struct, frozen=True):
     email: str | None = None  # of the account, when it is read
 
 
-_WRITTEN = ("at", "actor", "act", "account_id", "subject", "detail")
+_WRITTEN = ("at", "actor", "event", "account_id", "subject", "detail")
 _BY_TOKEN = " by token "  # noqa: S105 no address and no other actor has it
 INSERT = Statement(insert(audit_events), *_WRITTEN, "token")
 _NEWEST_FIRST = (
@@ -38,7 +38,7 @@ _NEWEST_FIRST = (
 LIST = Statement(_NEWEST_FIRST)
 LIST_OF_ACCOUNT = Statement(_NEWEST_FIRST.where(audit_events.c.account_id == bindparam("account")))
 LIST_OF_SERVICE = Statement(
-    _NEWEST_FIRST.where(audit_events.c.account_id.is_(None), audit_events.c.act == bindparam("event"))
+    _NEWEST_FIRST.where(audit_events.c.account_id.is_(None), audit_events.c.event == bindparam("named"))
 )
 LIST_OF_SUBJECT = Statement(
     _NEWEST_FIRST.where(audit_events.c.account_id.is_(None), audit_events.c.subject == bindparam("subject"))
@@ -51,9 +51,14 @@ def by_token(address: str, prefix: str) -> str:
     return address + _BY_TOKEN + prefix
 
 
+def token_of(actor: str) -> str | None:
+    """The first characters of the access token that this actor used."""
+    return actor.partition(_BY_TOKEN)[2] or None
+
+
 def add(tx: Transaction, event: AuditEvent) -> None:
-    actor, _, token = event.actor.partition(_BY_TOKEN)
-    tx.change(INSERT, msgspec.structs.asdict(event) | {"act": event.event, "actor": actor, "token": token or None})
+    columns = {"actor": event.actor.partition(_BY_TOKEN)[0], "token": token_of(event.actor)}
+    tx.change(INSERT, msgspec.structs.asdict(event) | columns)
 
 
 async def list_newest(
@@ -70,7 +75,7 @@ async def list_newest(
 
 async def list_of_service(store: Store, event: str, count: int) -> list[AuditEvent]:
     """The newest events of this name that concern no account, newest first."""
-    rows = await store.rows(LIST_OF_SERVICE, {"before": NEWEST, "count": count, "event": event})
+    rows = await store.report(LIST_OF_SERVICE, {"before": NEWEST, "count": count, "named": event})
     return [AuditEvent(*row) for row in rows]
 
 

@@ -4,7 +4,7 @@ A state is changed only if its revision is still the one that was read, so that 
 """
 
 import msgspec
-from sqlalchemy import Select, bindparam, case, insert, literal_column, select, update
+from sqlalchemy import Select, bindparam, insert, literal_column, select, update
 
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.records import Route
@@ -13,7 +13,18 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 
 _VERSION = ("class_id", "number", "routes", "character", "origin", "created_at", "actor", "verdict_id")
-_STATE = ("class_id", "version", "candidate", "previous", "share", "is_adopted", "canary", "revision", "changed_at")
+_STATE = (
+    "class_id",
+    "version",
+    "candidate",
+    "earlier",
+    "share",
+    "is_adopted",
+    "is_rolled_back",
+    "canary",
+    "revision",
+    "changed_at",
+)
 _OF_CLASS = class_versions.c.class_id == bindparam("of")
 
 
@@ -36,17 +47,11 @@ READ_STATE = Statement(_STATE_OF_CLASS)
 STATE = Statement(_STATE_OF_CLASS.with_for_update())
 STATES = Statement(_STATES.order_by(class_states.c.class_id))
 ADD_STATE = Statement(insert(class_states), "class_id", "version", "is_adopted", "changed_at")
-_CHANGED = ("version", "candidate", "share", "is_adopted", "canary", "changed_at")
-_PREVIOUS = case(
-    (class_states.c.version != bindparam("new_version"), class_states.c.version), else_=class_states.c.previous
-)
+_CHANGED = ("version", "candidate", "earlier", "share", "is_adopted", "is_rolled_back", "canary", "changed_at")
 CHANGE_STATE = Statement(
     update(class_states)
     .where(class_states.c.class_id == bindparam("of"), class_states.c.revision == bindparam("before"))
-    .values(
-        {name: bindparam(f"new_{name}") for name in _CHANGED}
-        | {"previous": _PREVIOUS, "revision": class_states.c.revision + 1}
-    )
+    .values({name: bindparam(f"new_{name}") for name in _CHANGED} | {"revision": class_states.c.revision + 1})
 )
 
 SET_CANARY = Statement(
@@ -114,17 +119,16 @@ def add_state(tx: Transaction, version: ClassVersion, now_ms: int) -> None:
 
 
 def change_state(tx: Transaction, state: ClassState, now_ms: int) -> bool:
-    """Write a state whose `revision` is that of the row that was read. False if another change came first.
-
-    `previous` follows by itself: it is the version that was served until `version` changed.
-    """
+    """Write a state whose `revision` is that of the row that was read. False if another change came first."""
     values = {
         "of": state.version.class_id,
         "before": state.revision,
         "new_version": state.version.number,
         "new_candidate": state.candidate.number if state.candidate else None,
+        "new_earlier": msgspec.json.encode(state.earlier).decode(),
         "new_share": state.share,
         "new_is_adopted": state.is_adopted,
+        "new_is_rolled_back": state.is_rolled_back,
         "new_canary": state.canary,
         "new_changed_at": now_ms,
     }
@@ -158,5 +162,7 @@ def _make_state(row: Row, version: ClassVersion | None, candidate: ClassVersion 
     assert version, "a state names a version that exists"
     *others, was_promoted = row[3:]
     fields = dict(zip(_STATE[3:], others, strict=True))
-    fields |= {"is_adopted": bool(fields["is_adopted"]), "was_promoted": bool(was_promoted)}  # SQLite has 0 and 1
+    fields["was_promoted"] = was_promoted
+    fields |= {name: bool(fields[name]) for name in ("is_adopted", "is_rolled_back", "was_promoted")}  # SQLite: 0 and 1
+    fields["earlier"] = msgspec.json.decode(fields["earlier"], type=tuple[int, ...])
     return ClassState(version=version, candidate=candidate, **fields)

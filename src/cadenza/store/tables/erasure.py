@@ -1,107 +1,185 @@
 """Erases the personal data of an account irreversibly. Its row stays, without an address, for its entries and usage.
 
-It is one transaction. The triggers of the audit log allow changes only while the account is marked as erased and still
-has its address, so the order of the steps matters.
+`begin` is one short transaction: from then on the account cannot be used, and has no address. What may be much, a row
+for each request or event, is erased in batches. Meanwhile `erasing_email` has the former address: the triggers of the
+audit log allow its change only then, and whoever comes next finds by it what is left.
 """
 
+import asyncio
 import secrets
+from functools import partial
 
-from sqlalchemy import and_, bindparam, case, delete, func, select, update
-
-from cadenza.store.schema import (
-    access_tokens,
-    accounts,
-    audit_events,
-    buyers,
-    idempotency,
-    keys,
-    links,
-    notes,
-    passkeys,
-    recovery_codes,
-    request_details,
-    sessions,
-    totp,
-    usage,
+import msgspec
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Delete,
+    Table,
+    Update,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    update,
 )
+
+from cadenza.store.schema import ERASED_PREFIX, accounts, audit_events, keys, links, metadata, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Transaction, change_row
+from cadenza.store.store import Store, Transaction, change_row
+from cadenza.store.table_parts import ABOUT, MEANING, REPLACED, OfService, Removed, WhenErased
 from cadenza.store.tables.accounts import Account
 
-ERASED_PREFIX = "erased------"
-FORGOTTEN = {
-    "password_hash": "",
-    "preferred_class": "forte",
-    "is_operator": False,
-    "verified_at": None,
-    "theme": "system",
-    "uses_search": True,
-    "uses_memory": True,
-    "shows_cost": False,
-    "low_balance_nano": 0,
-    "low_noticed_at": None,
-    "note_count": 0,
-}
+BATCH_ROWS = 500
+PAUSE_S = 0.02  # between batches: requests go first
+ERASED = "account.erase"  # the event of the audit log
+_ACCOUNT: BindParameter[str] = bindparam("account")
 _IS_OWN_ADDRESS = and_(
     audit_events.c.actor.contains("@"),
-    audit_events.c.actor.not_in(select(accounts.c.email).where(accounts.c.id != bindparam("account"))),
-)
-CLEAR_OWN_AUDIT_EVENTS = Statement(
-    update(audit_events)
-    .where(audit_events.c.account_id == bindparam("account"))
-    .values(actor=case((_IS_OWN_ADDRESS, audit_events.c.account_id), else_=audit_events.c.actor), detail="")
-)
-CLEAR_OTHER_AUDIT_EVENTS = Statement(
-    update(audit_events).where(audit_events.c.actor == bindparam("address")).values(actor=bindparam("account"))
+    ~exists().where(accounts.c.email == audit_events.c.actor, accounts.c.id != _ACCOUNT),
 )
 REMOVE_LINKS = Statement(delete(links).where(links.c.email == bindparam("address")))
-REMOVE_OWNED = [
-    Statement(delete(table).where(table.c.account_id == bindparam("account")))
-    for table in (
-        sessions,
-        access_tokens,
-        links,
-        totp,
-        recovery_codes,
-        passkeys,
-        notes,
-        idempotency,
-        buyers,
-        request_details,
-    )
+
+
+def _removed(how: Removed) -> list[Table]:
+    """Tables whose rows of an account are deleted."""
+    about = {table: table.info[ABOUT] for table in metadata.tables.values()}
+    return [table for table, one in about.items() if not isinstance(one, OfService) and one.removed == how]
+
+
+def _erased(table: Table, **replaced: object) -> dict[str, object]:
+    """The values of an erased row: those of the schema, and those that it leaves to this module."""
+    found = {column.name: column.info[MEANING].erased for column in table.c if MEANING in column.info}
+    assert replaced.keys() == {name for name, value in found.items() if value is REPLACED}
+    return {name: value for name, value in found.items() if not isinstance(value, WhenErased)} | replaced
+
+
+REMOVE_FEW = [  # limits of the product bound how many an account has
+    Statement(delete(table).where(table.c.account_id == _ACCOUNT)) for table in _removed("at once")
 ]
-FORGET_DIGESTS = Statement(
-    update(usage)
-    .where(usage.c.account_id == bindparam("account"), usage.c.idempotency_digest.is_not(None))
-    .values(idempotency_digest=None)
-)
-KEY_IDS = Statement(select(keys.c.id).where(keys.c.account_id == bindparam("account")))
-CLEAR_KEY = Statement(
-    update(keys)
-    .where(keys.c.id == bindparam("key"))
-    .values(
-        name="",
-        prefix=ERASED_PREFIX,
-        digest=bindparam("random_digest"),
-        revoked_at=func.coalesce(keys.c.revoked_at, bindparam("now")),
-        last_used_at=None,
+
+
+class ErasureStep(msgspec.Struct, frozen=True):
+    """Rows of an account that may be many: the next ones by `place`, after the last of the batch before, and their end.
+
+    `find` selects the place and the id of each row. `change` deletes or clears one row.
+    """
+
+    find: Statement
+    change: Statement
+    first: int | str | bytes
+
+
+def _step(table: Table, place: str, change: Delete | Update, *where: ColumnElement[bool], id_: str = "") -> ErasureStep:
+    at, row_id = table.c[place], table.c[id_ or place]
+    is_next = at >= bindparam("after") if id_ else at > bindparam("after")  # places that are no ids may be equal
+    found = select(at, row_id).where(*where, is_next).order_by(at).limit(bindparam("count"))
+    kind = at.type.python_type
+    return ErasureStep(
+        Statement(found), Statement(change.where(row_id == bindparam("row"))), -1 if kind is int else kind()
     )
+
+
+def _removal(table: Table) -> ErasureStep:
+    is_own = table.c.account_id == _ACCOUNT
+    return _step(table, [*table.primary_key][-1].name, delete(table).where(is_own), is_own)
+
+
+_OWN_EVENT = and_(audit_events.c.account_id == _ACCOUNT, audit_events.c.event != literal_column(f"'{ERASED}'"))
+STEPS = (
+    _step(
+        keys,
+        "id",
+        update(keys).values(
+            _erased(
+                keys,
+                digest=bindparam("random_digest"),
+                revoked_at=func.coalesce(keys.c.revoked_at, bindparam("now")),
+            )
+        ),
+        keys.c.account_id == _ACCOUNT,
+        keys.c.prefix != literal_column(f"'{ERASED_PREFIX}'"),
+    ),
+    *(_removal(table) for table in _removed("in batches")),
+    _step(
+        audit_events,
+        "id",
+        update(audit_events)
+        .where(_OWN_EVENT)
+        .values(
+            _erased(audit_events, actor=case((_IS_OWN_ADDRESS, audit_events.c.account_id), else_=audit_events.c.actor))
+        ),
+        _OWN_EVENT,
+        or_(audit_events.c.detail != literal_column("''"), _IS_OWN_ADDRESS),
+    ),
+    _step(  # also of others; before its address was free for another account
+        audit_events,
+        "id",
+        update(audit_events).where(audit_events.c.actor == bindparam("address")).values(actor=_ACCOUNT),
+        audit_events.c.actor == bindparam("address"),
+        audit_events.c.at <= bindparam("now"),
+    ),
+    _step(
+        usage,
+        "started_at",
+        update(usage).values(_erased(usage)),
+        usage.c.account_id == _ACCOUNT,
+        usage.c.idempotency_digest.is_not(None),
+        id_="completion_id",
+    ),
 )
+_ERASING = (accounts.c.id, accounts.c.erasing_email, accounts.c.erased_at)
+UNFINISHED = Statement(select(*_ERASING).where(accounts.c.erasing_email.is_not(None)).order_by(accounts.c.id))
+
+FINISH = Statement(update(accounts).where(accounts.c.id == _ACCOUNT).values(erasing_email=None))
 
 
-def erase(tx: Transaction, account: Account, now_ms: int) -> None:
-    """Erase all personal data, and end every key and session. The account must have no money and be locked."""
+class Erasing(msgspec.Struct, frozen=True):
+    """An account of which something is left to erase."""
+
+    account_id: str
+    address: str
+    now_ms: int  # when it was erased
+
+    def values(self) -> dict[str, object]:
+        return {"account": self.account_id, "address": self.address, "now": self.now_ms}
+
+
+def begin(tx: Transaction, account: Account, now_ms: int) -> None:
+    """End every key and session, and take out the address. The account must have no money and be locked."""
     tx.overwrite_deleted()
-    change_row(tx, accounts, account.id, erased_at=now_ms, suspended_at=now_ms, **FORGOTTEN)
-    tx.change(CLEAR_OWN_AUDIT_EVENTS, {"account": account.id})
-    tx.change(CLEAR_OTHER_AUDIT_EVENTS, {"account": account.id, "address": account.email})
+    email = placeholder(account.id)
+    values = _erased(accounts, email=email, erased_at=now_ms, suspended_at=now_ms, erasing_email=account.email)
+    change_row(tx, accounts, account.id, **values)
     tx.change(REMOVE_LINKS, {"address": account.email})
-    for remove in REMOVE_OWNED:
+    for remove in REMOVE_FEW:
         tx.change(remove, {"account": account.id})
-    tx.change(FORGET_DIGESTS, {"account": account.id})
-    for (key_id,) in tx.rows(KEY_IDS, {"account": account.id}):
-        tx.change(CLEAR_KEY, {"key": key_id, "random_digest": secrets.token_bytes(32), "now": now_ms})
-    change_row(tx, accounts, account.id, email=placeholder(account.id))
+
+
+async def list_unfinished(store: Store) -> list[Erasing]:
+    return [Erasing(*row) for row in await store.rows(UNFINISHED, {})]
+
+
+async def erase_rest(store: Store, erasing: Erasing, count: int = BATCH_ROWS, pause_s: float = PAUSE_S) -> None:
+    """Erase what is left, in transactions of at most `count` rows. Several processes may do it at once."""
+    values = erasing.values()
+    for step in STEPS:
+        place = step.first
+        while found := await store.report(step.find, {**values, "after": place, "count": count}):
+            rows = [{**values, "row": row[1], "random_digest": secrets.token_bytes(32)} for row in found]
+            await store.transact(partial(_change_each, change=step.change, rows=rows))
+            place = found[-1][0]
+            await asyncio.sleep(pause_s)
+    await store.transact(partial(_change_each, change=FINISH, rows=[values]))
+
+
+def _change_each(tx: Transaction, change: Statement, rows: list[dict[str, object]]) -> None:
+    tx.overwrite_deleted()
+    tx.change_each(change, rows)
 
 
 def placeholder(account_id: str) -> str:

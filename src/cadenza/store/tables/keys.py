@@ -23,7 +23,9 @@ from sqlalchemy import (
     update,
 )
 
-from cadenza.core.records import SCOPES, Cap, Principal
+from cadenza.core.periods import month_of
+from cadenza.core.public import Public
+from cadenza.core.records import SCOPES, Period, Principal
 from cadenza.store.schema import accounts, caps, keys
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction, change_row
@@ -37,7 +39,7 @@ WEB_PREFIX = "web-chat----"
 
 
 class NewKey(msgspec.Struct, frozen=True):
-    """A key to be created. No scopes means all of them, including those of later releases."""
+    """A row to be inserted. No scopes means all of them, including those of later releases."""
 
     id: str
     account_id: str
@@ -49,18 +51,41 @@ class NewKey(msgspec.Struct, frozen=True):
     requests_per_second: float | None = None  # None: the default rate
     burst: int | None = None
     origin: KeyOrigin = "owner"
+    token: str | None = None  # the first characters of the access token that created it
 
 
-class KeyRecord(NewKey, frozen=True, kw_only=True):
-    """A key, active or not, its spend cap, and the address and preferred class of its account."""
+class KeyCap(Public, msgspec.Struct, frozen=True):
+    """A spend cap, and what was spent in the current period."""
 
-    preferred_class: str
-    revoked_at: int | None
+    limit_nano: int
+    period: Period
+    spent_nano: int
+
+
+class Key(Public, msgspec.Struct, frozen=True, kw_only=True):
+    """A key without its secret."""
+
+    object: Literal["key"] = "key"
+    id: str
+    name: str
+    prefix: str
+    scopes: tuple[str, ...]  # never none
+    state: KeyState
+    created_at: int
+    expires_at: int | None
     last_used_at: int | None
-    email: str = ""
-    cap: Cap | None = None
-    cap_month: int = 0
-    cap_spent_nano: int = 0  # in that month, or in all time if it is 0
+    requests_per_second: float | None  # None: the default rate
+    burst: int | None
+    cap: KeyCap | None
+    created_by_token: str | None  # its first characters
+
+
+class OwnedKey(Key, frozen=True, kw_only=True):
+    """A key of any account. That of the web chat cannot be revoked."""
+
+    account_id: str
+    email: str
+    is_web: bool
 
 
 class FoundKey(NamedTuple):
@@ -83,38 +108,33 @@ class FoundKeys(NamedTuple):
     by_digest: dict[bytes, FoundKey]
 
 
-RECORD_FIELDS = KeyRecord.__struct_fields__[:-3]
-CAP_COLUMNS = (caps.c.limit_nano, caps.c.period, caps.c.month, caps.c.spent_nano)
 IS_WEB = keys.c.origin == literal_column("'web'")
-OLDEST_FIRST = (keys.c.created_at, keys.c.id)
-RECORDS = (
+READ = ("id", "account_id", "name", "prefix", "scopes", "created_at", "expires_at", "revoked_at", "last_used_at")
+KEYS = (
     select(
-        *(accounts.c[name] if name in {"preferred_class", "email"} else keys.c[name] for name in RECORD_FIELDS),
-        *CAP_COLUMNS,
+        *(keys.c[name] for name in (*READ, "requests_per_second", "burst", "origin", "token")),
+        *(accounts.c.email, caps.c.limit_nano, caps.c.period, caps.c.month, caps.c.spent_nano),
     )
     .join_from(keys, accounts)
     .outerjoin(caps, caps.c.key_id == keys.c.id)
 )
-BY_DIGEST = Statement(RECORDS.where(keys.c.digest == bindparam("digest")))
-BY_PREFIX_OR_ID = Statement(
-    RECORDS.where(or_(keys.c.id == bindparam("text"), keys.c.prefix == bindparam("text")), ~IS_WEB).order_by(
-        *OLDEST_FIRST
-    )
-)
-OF_ACCOUNT = Statement(RECORDS.where(keys.c.account_id == bindparam("account")).order_by(*OLDEST_FIRST))
+NEWEST_FIRST = (keys.c.created_at.desc(), keys.c.id.desc())
+BY = {
+    name: Statement(KEYS.where(keys.c[name] == bindparam("value")).order_by(*NEWEST_FIRST).limit(bindparam("count")))
+    for name in ("id", "account_id", "prefix", "digest")
+}
 IS_ACTIVE = (keys.c.revoked_at.is_(None), or_(keys.c.expires_at.is_(None), keys.c.expires_at > bindparam("now")))
 OF_OWNER = (keys.c.account_id == bindparam("account"), ~IS_WEB)
-OWN = Statement(RECORDS.where(keys.c.id == bindparam("key"), *OF_OWNER))
 PLACE = Statement(select(keys.c.created_at, keys.c.id).where(keys.c.id == bindparam("key"), *OF_OWNER))
 OF_PAGE = (
-    RECORDS.where(
+    KEYS.where(
         *OF_OWNER,
         or_(
             keys.c.created_at < bindparam("created"),
             and_(keys.c.created_at == bindparam("created"), keys.c.id < bindparam("key")),
         ),
     )
-    .order_by(keys.c.created_at.desc(), keys.c.id.desc())
+    .order_by(*NEWEST_FIRST)
     .limit(bindparam("count"))
 )
 PAGE = Statement(OF_PAGE)
@@ -160,14 +180,13 @@ TOUCH = Statement(
     .values(last_used_at=bindparam("used"))
 )
 BRIEF_USES = 100
+COUNT_MAX = 2**31
 
 
-def state_of(key: KeyRecord | FoundKey, now_ms: int) -> KeyState:
-    if key.revoked_at is not None:
+def state_of(revoked_at: int | None, expires_at: int | None, now_ms: int) -> KeyState:
+    if revoked_at is not None:
         return "revoked"
-    if key.expires_at is not None and now_ms >= key.expires_at:
-        return "expired"
-    return "active"
+    return "expired" if expires_at is not None and now_ms >= expires_at else "active"
 
 
 @cache
@@ -199,29 +218,23 @@ async def find_web(store: Store, account_id: str) -> bytes | None:
     return None if row is None else bytes(row[0])
 
 
-async def list_for_account(store: Store, account_id: str, *, with_web: bool = False) -> list[KeyRecord]:
-    """The keys of an account. The key of the web application is left out, unless it is asked for."""
-    found = [read_record(row) for row in await store.rows(OF_ACCOUNT, {"account": account_id})]
-    return [key for key in found if with_web or key.origin != "web"]
+async def list_newest(store: Store, column: str, value: str | bytes, now_ms: int, count: int) -> list[OwnedKey]:
+    """The newest keys with this value in a column of BY, with those of the web application. Ids have an index."""
+    read = store.rows if column == "id" else store.report
+    return [read_key(row, now_ms) for row in await read(BY[column], {"value": value, "count": count})]
 
 
-async def get_own(store: Store, account_id: str, key_id: str) -> KeyRecord | None:
-    """A key of an owner by its id."""
-    if not key_id.isascii() or not key_id.isprintable():
-        return None
-    row = await store.row(OWN, {"account": account_id, "key": key_id})
-    return None if row is None else read_record(row)
-
-
-async def list_page(store: Store, account_id: str, before: str, count: int, active_ms: int | None) -> list[KeyRecord]:
-    """Keys of an owner, newest first, from the key after `before` on; with a time, those that are active then."""
+async def list_page(
+    store: Store, account_id: str, now_ms: int, before: str = "", count: int = COUNT_MAX, *, is_active: bool = False
+) -> list[OwnedKey]:
+    """Keys of an owner, newest first, from the key after `before` on; all, or those that are active."""
     of_key = {"account": account_id, "key": before}
     place = await store.row(PLACE, of_key) if before.isascii() and before.isprintable() and before else NEWEST
     if place is None:
         return []
     created_at, key_id = place
-    values = {"account": account_id, "created": created_at, "key": key_id, "count": count, "now": active_ms}
-    return [read_record(row) for row in await store.rows(PAGE if active_ms is None else ACTIVE_PAGE, values)]
+    values = {"account": account_id, "created": created_at, "key": key_id, "count": count, "now": now_ms}
+    return [read_key(row, now_ms) for row in await store.rows(ACTIVE_PAGE if is_active else PAGE, values)]
 
 
 async def touch(store: Store, last_used_ms: Mapping[str, int]) -> None:
@@ -249,13 +262,9 @@ def web_key(tx: Transaction, account_id: str, now_ms: int) -> bytes:
     return digest
 
 
-def find_by_digest(tx: Transaction, digest: bytes) -> KeyRecord | None:
-    row = tx.row(BY_DIGEST, {"digest": digest})
-    return None if row is None else read_record(row)
-
-
-def find_by_prefix_or_id(tx: Transaction, text: str) -> list[KeyRecord]:
-    return [read_record(row) for row in tx.rows(BY_PREFIX_OR_ID, {"text": text})]
+def find(tx: Transaction, column: str, value: str | bytes, now_ms: int) -> list[OwnedKey]:
+    """The newest keys with this value in a column of BY, with those of the web application."""
+    return [read_key(row, now_ms) for row in tx.rows(BY[column], {"value": value, "count": COUNT_MAX})]
 
 
 def count(tx: Transaction, account_id: str, now_ms: int, since_ms: int) -> tuple[int, int]:
@@ -277,10 +286,27 @@ def change(tx: Transaction, key_id: str, **values: str | float | None) -> None:
     change_row(tx, keys, key_id, **values)
 
 
-def read_record(row: Row) -> KeyRecord:
-    *values, limit_nano, period, month, spent_nano = row
-    record = dict(zip(RECORD_FIELDS, values, strict=True))
-    record["scopes"] = scopes_of(record["scopes"])
-    if limit_nano is None:
-        return KeyRecord(**record)
-    return KeyRecord(**record, cap=Cap(limit_nano, period), cap_month=month, cap_spent_nano=spent_nano)
+def read_key(row: Row, now_ms: int) -> OwnedKey:
+    """A cap of an earlier month is not spent: its new month begins with the next request."""
+    key_id, account_id, name, prefix, scopes, created_at, expires_at, revoked_at, last_used_at, *rest = row
+    per_second, burst, origin, token, email, limit_nano, period, month, spent_nano = rest
+    cap = None
+    if limit_nano is not None:
+        cap = KeyCap(limit_nano, period, spent_nano if month >= month_of(period, now_ms) else 0)
+    return OwnedKey(
+        id=key_id,
+        account_id=account_id,
+        email=email,
+        name=name,
+        prefix=prefix,
+        scopes=tuple(scope for scope in SCOPES if scope in scopes_of(scopes)),
+        state=state_of(revoked_at, expires_at, now_ms),
+        created_at=created_at,
+        expires_at=expires_at,
+        last_used_at=last_used_at,
+        requests_per_second=per_second,
+        burst=burst,
+        cap=cap,
+        created_by_token=token,
+        is_web=origin == "web",
+    )

@@ -9,6 +9,7 @@ from cadenza.store.schema import links
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 
+FORGOTTEN_MAX = 100  # in a transaction that adds one
 LinkKind = Literal["verify", "reset", "change_email", "invite"]
 
 
@@ -33,7 +34,8 @@ REMOVE_KIND = Statement(
     delete(links).where(links.c.account_id == bindparam("account"), links.c.kind == bindparam("of_kind"))
 )
 REMOVE_ALL = Statement(delete(links).where(links.c.account_id == bindparam("account")))
-FORGET = Statement(delete(links).where(links.c.expires_at <= bindparam("now")))
+_EXPIRED = select(links.c.digest).where(links.c.expires_at <= bindparam("now")).limit(FORGOTTEN_MAX)
+FORGET = Statement(delete(links).where(links.c.digest.in_(_EXPIRED)))
 
 
 def add(tx: Transaction, link: Link) -> None:
@@ -60,4 +62,5 @@ def remove_all(tx: Transaction, account_id: str) -> None:
 
 
 def forget_expired(tx: Transaction, now_ms: int) -> None:
+    """Some of them: the retention limits remove the rest."""
     tx.change(FORGET, {"now": now_ms})

@@ -69,7 +69,7 @@ async def read_margins(store: Store, span: Span, group: MarginGroup) -> list[tup
     """What the requests of all accounts earned and cost, by group."""
     values = {"start": span.start_ms, "end": span.end_ms}
     by_name: dict[str, list[MarginSums]] = {}
-    for found, *sums in await store.rows(MARGINS[group], values, is_long=True):
+    for found, *sums in await store.report(MARGINS[group], values):
         name = day_name(found)[:7] if group == "month" else str(found)
         by_name.setdefault(name, []).append(MarginSums(*map(int, sums)))
     return [(name, add_margins(many)) for name, many in by_name.items()]
@@ -78,5 +78,5 @@ async def read_margins(store: Store, span: Span, group: MarginGroup) -> list[tup
 async def read_counts(store: Store, provider: str, span: Span) -> dict[DayModel, ModelCounts]:
     """What the metering rows have of one provider, by day and model."""
     values = {"start": span.start_ms, "end": span.end_ms, "provider": provider}
-    rows = await store.rows(COUNTS, values, is_long=True)
+    rows = await store.report(COUNTS, values)
     return {DayModel(day_name(day), model): ModelCounts(*map(int, counts)) for day, model, *counts in rows}

@@ -8,11 +8,10 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, text
 
 from cadenza.core.spans import DAY_MS
-from cadenza.store.schema import accounts, keys, payments, processes, sessions, usage, vouchers
+from cadenza.store.schema import accounts, payments, processes, sessions, usage, vouchers
 from cadenza.store.statements import Statement, total
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Row, Store
 from cadenza.store.tables.accounts import COLUMNS, Account, read_account
-from cadenza.store.tables.keys import RECORDS, KeyRecord, read_record
 from cadenza.store.tables.usage import PROMPT_TOKENS
 
 ESCAPE = "\\"
@@ -52,14 +51,6 @@ class UseStep(msgspec.Struct, frozen=True):
     completion_tokens: int
     cost_nano: int
     first_tokens: tuple[int, ...]
-
-
-class ProviderPace(msgspec.Struct, frozen=True):
-    """The replies of a provider in a span of time, and those that took long to begin."""
-
-    provider: str
-    replies: int
-    slow: int
 
 
 class PaidDay(msgspec.Struct, frozen=True):
@@ -152,12 +143,6 @@ USE_BY_STEP = Statement(
     .group_by(text("1"), text("2"))
     .order_by(text("1"), text("2"))
 )
-PACE = Statement(
-    select(usage.c.provider, func.count(), _count_if(usage.c.first_byte_ms > bindparam("slow")))
-    .where(*_SINCE, usage.c.first_byte_ms.is_not(None))
-    .group_by(usage.c.provider)
-    .order_by(usage.c.provider)
-)
 _IS_PAID = or_(*(payments.c.state == state for state in ("paid", "returned", "disputed")))
 PAID_BY_DAY = Statement(
     select(
@@ -199,34 +184,29 @@ SESSIONS = Statement(
     .select_from(sessions)
     .where(sessions.c.account_id == bindparam("account"), sessions.c.expires_at > bindparam("now"))
 )
-_NEWEST_KEYS = RECORDS.order_by(keys.c.created_at.desc(), keys.c.id).limit(bindparam("count"))
-KEYS_BY = {
-    name: Statement(_NEWEST_KEYS.where(keys.c[name] == bindparam("value")))
-    for name in ("id", "account_id", "prefix", "digest")
-}
 
 
 async def search(store: Store, part: str, after: str, count: int) -> list[Account]:
     """Accounts whose address contains `part`, ordered by address, from the one after `after` on."""
     escaped = "".join(ESCAPE + letter if letter in f"%_{ESCAPE}" else letter for letter in part)
     values = {"after": after, "pattern": f"%{escaped}%", "count": count}
-    return [read_account(row) for row in await store.rows(SEARCH, values)]
+    return [read_account(row) for row in await store.report(SEARCH, values)]
 
 
 async def totals(store: Store) -> Totals:
-    [row] = await store.rows(TOTALS, {})
+    [row] = await store.report(TOTALS, {})
     return Totals(*map(int, row))
 
 
 async def use_since(store: Store, first_id: str, start_ms: int) -> list[ClassUse]:
     """What was used since a time, by class. `first_id` is the lowest completion id of that time."""
-    rows = await store.rows(USE_SINCE, {"first": first_id, "start": start_ms})
+    rows = await store.report(USE_SINCE, {"first": first_id, "start": start_ms})
     return [ClassUse(class_id, *map(int, counted)) for class_id, *counted in rows]
 
 
 async def use_by_step(store: Store, first_id: str, start_ms: int, step_ms: int) -> list[UseStep]:
     """What was used since a time, in steps; a step without requests is left out."""
-    rows = await store.rows(USE_BY_STEP, {"first": first_id, "start": start_ms, "step": step_ms})
+    rows = await store.report(USE_BY_STEP, {"first": first_id, "start": start_ms, "step": step_ms})
     return [
         _use_step(start_ms + int(step) * step_ms, [row[1:] for row in found])
         for step, found in groupby(rows, key=itemgetter(0))
@@ -243,18 +223,12 @@ def _use_step(at_ms: int, found: Sequence[Row]) -> UseStep:
     return UseStep(at_ms, requests, failed, prompt_tokens, completion_tokens, cost_nano, first_tokens)
 
 
-async def pace_since(store: Store, first_id: str, start_ms: int, slow_ms: int) -> list[ProviderPace]:
-    """How fast the replies of each provider began, of the requests since a time."""
-    rows = await store.rows(PACE, {"first": first_id, "start": start_ms, "slow": slow_ms})
-    return [ProviderPace(name, int(replies), int(slow)) for name, replies, slow in rows]
-
-
 async def paid_by_day(store: Store, start_ms: int) -> list[PaidDay]:
-    return [PaidDay(*map(int, row)) for row in await store.rows(PAID_BY_DAY, {"start": start_ms})]
+    return [PaidDay(*map(int, row)) for row in await store.report(PAID_BY_DAY, {"start": start_ms})]
 
 
 async def voucher_totals(store: Store, start_ms: int, now_ms: int) -> VoucherTotals:
-    [row] = await store.rows(VOUCHERS, {"start": start_ms, "now": now_ms})
+    [row] = await store.report(VOUCHERS, {"start": start_ms, "now": now_ms})
     return VoucherTotals(*map(int, row))
 
 
@@ -263,7 +237,7 @@ async def find_requests(store: Store, text: str, first_id: str, start_ms: int, c
     values = {"text": text, "first": first_id, "start": start_ms, "count": count}
     rows = await store.rows(REQUEST_BY_COMPLETION, {"text": text})
     if not rows and not text.startswith("chatcmpl-"):
-        rows = await store.rows(REQUEST_BY_ID, values)
+        rows = await store.report(REQUEST_BY_ID, values)
     return [FoundRequest(*row) for row in rows]
 
 
@@ -275,13 +249,3 @@ async def list_hosts(store: Store) -> list[tuple[str, int]]:
 async def count_sessions(store: Store, account_id: str, now_ms: int) -> int:
     row = await store.row(SESSIONS, {"account": account_id, "now": now_ms})
     return int(row[0]) if row else 0
-
-
-async def find_keys(store: Store, column: str, value: str | bytes, count: int) -> list[KeyRecord]:
-    """The newest keys with this value in a column of KEYS_BY."""
-    return [read_record(row) for row in await store.rows(KEYS_BY[column], {"value": value, "count": count})]
-
-
-def find_key(tx: Transaction, key_id: str) -> KeyRecord | None:
-    row = tx.row(KEYS_BY["id"], {"value": key_id, "count": 1})
-    return None if row is None else read_record(row)

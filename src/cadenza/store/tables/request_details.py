@@ -32,17 +32,21 @@ from cadenza.store.store import Row, Store, Transaction
 KEPT_MS = 3 * 24 * 60 * 60 * 1000
 ROWS_MAX = 50_000
 MS_PER_S = 1000
+REMOVED_MAX = 500  # in a transaction
 SEARCHES_MS = 5 * 60 * MS_PER_S  # a search begins at most this long before the hold of its request
 STEPS = msgspec.json.Decoder(list[RequestStep])
 COLUMNS = tuple(name for name in request_details.c.keys() if name != "id")  # noqa: SIM118 a collection of columns
 ADD = Statement(insert(request_details), *COLUMNS)
 _newest = select(func.max(request_details.c.id)).scalar_subquery()
-REMOVE_OLD = Statement(  # the newest row stays, because SQLite would give its number away again
-    delete(request_details).where(
+_old = (  # the newest row stays, because SQLite would give its number away again
+    select(request_details.c.id)
+    .where(
         request_details.c.id < _newest,
         or_(request_details.c.ended_at < bindparam("before"), request_details.c.id <= _newest - ROWS_MAX),
     )
+    .limit(REMOVED_MAX)
 )
+REMOVE_OLD = Statement(delete(request_details).where(request_details.c.id.in_(_old)))
 _stored = select(*(request_details.c[name] for name in COLUMNS)).order_by(request_details.c.id.desc()).limit(10)
 BY_COMPLETION = Statement(_stored.where(request_details.c.completion_id == bindparam("text")))
 BY_REQUEST = Statement(_stored.where(request_details.c.request_id == bindparam("text")))
@@ -119,12 +123,12 @@ class MeteredRequest(msgspec.Struct, frozen=True):
     started_at: int
     first_byte_ms: int | None
     duration_ms: int
-    input_nano: int | None
-    output_nano: int | None
+    input_nano: int
+    output_nano: int
     cached_input_nano: int | None
-    held_nano: int | None
-    short_nano: int | None
-    source: str | None
+    held_nano: int | None  # None: a sweep ended it
+    short_nano: int
+    source: str
     provider_cost_nano: int | None
     entry_nano: int | None = None  # None: it has no entry
     granted_nano: int | None = None
@@ -245,8 +249,9 @@ async def add(store: Store, ended: Sequence[EndedRequest]) -> None:
         await store.transact(lambda tx: tx.change_each(ADD, rows), is_brief=True)
 
 
-def remove_old(tx: Transaction, now_ms: int) -> None:
-    tx.change(REMOVE_OLD, {"before": now_ms - KEPT_MS})
+def remove_old(tx: Transaction, now_ms: int) -> int:
+    """Remove some of those that are too old, or too many. Return how many: call it until it is 0."""
+    return tx.change(REMOVE_OLD, {"before": now_ms - KEPT_MS})
 
 
 async def find_metered(store: Store, completion_id: str) -> MeteredRequest | None:
@@ -258,7 +263,7 @@ async def find_searches(store: Store, of: MeteredRequest) -> list[MeteredRequest
     """The web searches that were charged for a request: they have metering rows of their own."""
     start_ms, end_ms = of.started_at - SEARCHES_MS, of.started_at + of.duration_ms
     values = {"account": of.account_id, "start": start_ms, "end": end_ms, "request": of.request_id}
-    return [_read_metered(row) for row in await store.rows(METERED_TOGETHER, values)]
+    return [_read_metered(row) for row in await store.report(METERED_TOGETHER, values)]
 
 
 async def find_running(store: Store, text: str) -> RunningRequest | None:

@@ -4,13 +4,14 @@ The row of each kind in `retention` is also what processes take turns by: one th
 Events of accounts leave the audit log only if they are older than `kept_from` of its row: a trigger refuses the rest.
 """
 
+from collections.abc import AsyncIterator
 from typing import Literal
 
 import msgspec
 from sqlalchemy import select, text
 
 from cadenza.store.schema import retention
-from cadenza.store.statements import Statement
+from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Store, Transaction
 
 Kept = Literal["sessions", "links", "audit_events", "usage"]
@@ -24,26 +25,35 @@ WORKED = Statement(text("UPDATE retention SET worked_at = :now WHERE name = :nam
 KEEP_FROM = Statement(
     text("UPDATE retention SET kept_from = :before WHERE name = :name AND COALESCE(kept_from, 0) < :before")
 )
-REMOVE_SESSIONS = Statement(
-    text("""
-    DELETE FROM sessions WHERE digest IN (
-        SELECT digest FROM sessions WHERE expires_at < :now OR used_at < :idle OR created_at < :began LIMIT :count)""")
+FIRST_KEPT_EVENT = Statement(  # ids grow with time, so that the old events are found without reading the others
+    text("SELECT id FROM audit_events WHERE account_id IS NOT NULL AND at >= :before ORDER BY id LIMIT 1")
 )
-REMOVE_LINKS = Statement(
-    text("DELETE FROM links WHERE digest IN (SELECT digest FROM links WHERE expires_at <= :now LIMIT :count)")
-)
-REMOVE_AUDIT_EVENTS = Statement(  # their ids grow with time, so that the old ones are found without reading the others
-    text("""
-    DELETE FROM acts WHERE id IN (
-        SELECT id FROM acts WHERE account_id IS NOT NULL AND at < :before AND id < COALESCE(
-            (SELECT id FROM acts WHERE account_id IS NOT NULL AND at >= :before ORDER BY id LIMIT 1), :none)
-        ORDER BY id LIMIT :count)""")
-)
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """Rows that are too old: the ids of the next ones after `first`, or after the last of the batch before."""
+
+    find: Statement
+    remove: Statement  # one
+    first: int | bytes
+
+    @classmethod
+    def of(cls, table: str, id_: str, where: str, first: int | bytes) -> "Removal":
+        find = f"SELECT {id_} FROM {table} WHERE {id_} > :after AND ({where}) ORDER BY {id_} LIMIT :count"  # noqa: S608 our own names
+        remove = f"DELETE FROM {table} WHERE {id_} = :row AND ({where})"  # noqa: S608 our own names
+        return cls(Statement(text(find)), Statement(text(remove)), first)
+
+
+REMOVALS: dict[Kept, Removal] = {
+    "sessions": Removal.of("sessions", "digest", "expires_at < :now OR used_at < :idle OR created_at < :began", b""),
+    "links": Removal.of("links", "digest", "expires_at <= :now", b""),
+    "audit_events": Removal.of("audit_events", "id", "account_id IS NOT NULL AND at < :before AND id < :end", 0),
+}
 STATES = Statement(select(retention.c.name, retention.c.kept_from, retention.c.worked_at))
 OLDEST = {
     "sessions": Statement(text("SELECT MIN(created_at) FROM sessions")),
     "links": Statement(text("SELECT MIN(created_at) FROM links")),
-    "audit_events": Statement(text("SELECT MIN(at) FROM acts WHERE account_id IS NOT NULL")),
+    "audit_events": Statement(text("SELECT MIN(at) FROM audit_events WHERE account_id IS NOT NULL")),
     "idempotency_keys": Statement(text("SELECT MIN(created_at) FROM idempotency")),
 }
 NO_EVENT = 2**62
@@ -71,18 +81,22 @@ def keep_from(tx: Transaction, name: Kept, before_ms: int) -> None:
     tx.change(KEEP_FROM, {"name": name, "before": before_ms})
 
 
-def remove_sessions(tx: Transaction, now_ms: int, idle_since_ms: int, began_ms: int, count: int) -> int:
-    values = {"now": now_ms, "idle": idle_since_ms, "began": began_ms, "count": count}
-    return tx.change(REMOVE_SESSIONS, values)
+async def first_kept_event(store: Store, before_ms: int) -> int:
+    """The id of the first event of an account that is not older."""
+    found = await store.report(FIRST_KEPT_EVENT, {"before": before_ms})
+    return int(found[0][0]) if found else NO_EVENT
 
 
-def remove_links(tx: Transaction, now_ms: int, count: int) -> int:
-    return tx.change(REMOVE_LINKS, {"now": now_ms, "count": count})
+async def batches(store: Store, name: Kept, values: Values, count: int) -> AsyncIterator[list[Values]]:
+    """What is too old, for `remove`. It is looked for outside of the transactions: that may take long."""
+    after: object = REMOVALS[name].first
+    while found := await store.report(REMOVALS[name].find, {**values, "after": after, "count": count}):
+        yield [{**values, "row": row} for (row,) in found]
+        [after] = found[-1]
 
 
-def remove_audit_events(tx: Transaction, before_ms: int, count: int) -> int:
-    """Those of accounts, the oldest first."""
-    return tx.change(REMOVE_AUDIT_EVENTS, {"before": before_ms, "none": NO_EVENT, "count": count})
+def remove(tx: Transaction, name: Kept, rows: list[Values]) -> None:
+    tx.change_each(REMOVALS[name].remove, rows)
 
 
 async def read_states(store: Store) -> dict[str, KeptState]:
@@ -91,4 +105,4 @@ async def read_states(store: Store) -> dict[str, KeptState]:
 
 async def read_oldest(store: Store) -> dict[str, int | None]:
     """The time of the oldest row of each kind; None if there is none."""
-    return {name: (await store.rows(statement, {}, is_long=True))[0][0] for name, statement in OLDEST.items()}
+    return {name: (await store.report(statement, {}))[0][0] for name, statement in OLDEST.items()}

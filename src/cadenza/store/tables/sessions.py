@@ -11,6 +11,7 @@ from cadenza.store.store import Store, Transaction
 from cadenza.store.tables.accounts import COLUMNS as ACCOUNT_COLUMNS
 from cadenza.store.tables.accounts import Account, read_account
 
+FORGOTTEN_MAX = 100  # in a transaction that adds one
 Stage = Literal["second_factor", "complete"]
 
 
@@ -44,7 +45,8 @@ _KEPT = (
     .limit(bindparam("kept"))
 )
 REMOVE_OLDEST = Statement(delete(sessions).where(_OF_ACCOUNT, _OF_STAGE, sessions.c.digest.not_in(_KEPT)))
-FORGET = Statement(delete(sessions).where(sessions.c.expires_at < bindparam("now")))
+_EXPIRED = select(sessions.c.digest).where(sessions.c.expires_at < bindparam("now")).limit(FORGOTTEN_MAX)
+FORGET = Statement(delete(sessions).where(sessions.c.digest.in_(_EXPIRED)))
 
 
 def add(tx: Transaction, session: Session) -> None:
@@ -79,4 +81,5 @@ def remove_oldest(tx: Transaction, account_id: str, stage: Stage, kept: int) -> 
 
 
 def forget_expired(tx: Transaction, now_ms: int) -> None:
+    """Some of them: the retention limits remove the rest."""
     tx.change(FORGET, {"now": now_ms})

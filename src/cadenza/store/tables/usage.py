@@ -97,14 +97,19 @@ async def balance(store: Store, account_id: str) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
-async def report(store: Store, account_id: str | None, span: Span, group_by: GroupBy) -> Report:
-    """Groups are ordered by day or by name; the totals are their sum. Without an account it is of all accounts."""
+async def report(
+    store: Store, account_id: str | None, span: Span, group_by: GroupBy, *, by_operator: bool = False
+) -> Report:
+    """Groups are ordered by day or by name; the totals are their sum. Without an account it is of all accounts.
+
+    An operator's report does not wait for the turn of the account.
+    """
     if account_id is None:
-        [(balance_nano,)] = await store.rows(BALANCE_OF_ALL, {})
-        rows = await store.rows(REPORTS_OF_ALL[group_by], _values("", span), is_long=True)
+        [(balance_nano,)] = await store.report(BALANCE_OF_ALL, {})
+        rows = await store.report(REPORTS_OF_ALL[group_by], _values("", span))
     else:
         balance_nano, _ = await balance(store, account_id)
-        rows = await store.rows(REPORTS[group_by], _values(account_id, span))
+        rows = await store.report(REPORTS[group_by], _values(account_id, span), "" if by_operator else account_id)
     groups = [
         (day_name(name) if group_by == "day" else str(name), Counters(*map(int, counters))) for name, *counters in rows
     ]
@@ -117,13 +122,14 @@ async def by_day_and_class(
 ) -> list[tuple[int, str, Counters]]:
     """For each day since the epoch and each class that was used on it, with one key or all. In no order."""
     statement = BY_DAY_AND_CLASS_OF_KEY if key_id else BY_DAY_AND_CLASS
-    rows = await store.rows(statement, {**_values(account_id, span), **({"key": key_id} if key_id else {})})
+    values = {**_values(account_id, span), **({"key": key_id} if key_id else {})}
+    rows = await store.report(statement, values, account_id)
     return [(int(day), class_id, Counters(*map(int, counters))) for day, class_id, *counters in rows]
 
 
 async def by_key(store: Store, account_id: str, span: Span, count: int) -> tuple[list[KeyUsage], int]:
     """The keys that cost most, and how many keys were used."""
-    rows = await store.rows(BY_KEY, {**_values(account_id, span), "count": count})
+    rows = await store.report(BY_KEY, {**_values(account_id, span), "count": count}, account_id)
     found = [
         KeyUsage(key_id, name, prefix, Counters(*map(int, counters))) for key_id, name, prefix, *counters, _ in rows
     ]
@@ -131,7 +137,7 @@ async def by_key(store: Store, account_id: str, span: Span, count: int) -> tuple
 
 
 async def spent(store: Store, account_id: str, span: Span) -> int:
-    [(cost_nano,)] = await store.rows(SPENT, _values(account_id, span))
+    [(cost_nano,)] = await store.report(SPENT, _values(account_id, span), account_id)
     return int(cost_nano)
 
 

@@ -16,13 +16,13 @@ from cadenza.store.tables.verdicts import add as add_record
 
 REFERENCE = "reference"
 KEPT = 200  # watches of a class, besides the references
-PRUNED_MAX = 1000  # at once
+PRUNED_MAX = 10  # at once, each with all its scores
 _OF_CLASS = (verdicts.c.class_id == bindparam("of"), verdicts.c.kind == "watch")
 _OF_VERSION = (verdicts.c.state == "finished", verdicts.c.incumbent == bindparam("of_version"))
-_FINISHED = RECORDS.where(*_OF_CLASS, *_OF_VERSION).limit(1)
-LAST = Statement(_FINISHED)
+_FINISHED = RECORDS.where(*_OF_CLASS, *_OF_VERSION)
+NEWEST = Statement(_FINISHED.limit(bindparam("count")))
 LAST_REFERENCE = Statement(
-    _FINISHED.where(verdicts.c.candidate == REFERENCE, verdicts.c.suite_digest == bindparam("of_suite"))
+    _FINISHED.where(verdicts.c.candidate == REFERENCE, verdicts.c.suite_digest == bindparam("of_suite")).limit(1)
 )
 WATCHED_AT = Statement(select(class_states.c.watched_at).where(class_states.c.class_id == bindparam("of")))
 RUNNING = Statement(
@@ -76,10 +76,11 @@ def claim(tx: Transaction, record: EvaluationRecord, due_ms: int, abandoned_ms: 
     return True
 
 
-async def last_finished(store: Store, class_id: str, version: int) -> EvaluationRecord | None:
-    """The last watch of this version that came to an end."""
-    row = await store.row(LAST, {"of": class_id, "of_version": version})
-    return read_record(row) if row else None
+async def list_finished(store: Store, class_id: str, version: int, count: int) -> list[EvaluationRecord]:
+    """The newest watches of this version that came to an end, newest first."""
+    return [
+        read_record(row) for row in await store.rows(NEWEST, {"of": class_id, "of_version": version, "count": count})
+    ]
 
 
 async def last_reference(store: Store, class_id: str, version: int, suite_digest: bytes) -> EvaluationRecord | None:

@@ -1,8 +1,7 @@
 """Tool calls for a model whose chat template has no form for them, like that of the bundled model.
 
-A call takes two steps. First, which tool, if any: the one that shares most words with the message, else the one that
-the model names, under a grammar of the tools' names. Second, its arguments: written by the model under a grammar made
-from the tool's schema, so they are always valid. A small model may choose badly, but the reply is always well-formed.
+The tool is the one that shares most words with the message: a small model chooses worse. The model writes its arguments
+under a grammar made from the tool's schema (`response_format`), so they are always valid.
 """
 
 import re
@@ -12,15 +11,15 @@ from typing import Any
 import msgspec
 
 from cadenza.core.content import Content
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.core.tool_calls import ToolCallPart
-from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, OpenReply, Piece, Sink, Upstream
+from cadenza.upstreams.base import Ask, Fault, OpenReply, Piece, Sink, Upstream
 
 # Output limits for requests without max_tokens.
 ANSWER_TOKENS = 256  # about a minute where the model writes 4 tokens a second
 CALL_TOKENS = 1024  # half a call is worth nothing
 
-NONE = "none"
 STRING_CHARS_MAX = 120  # of a string whose schema sets no limit: a small model may never end it
 ITEMS_MAX = 4
 DESCRIPTION_CHARS_MAX = 200
@@ -31,7 +30,6 @@ COMMON = (
     "you your"
 )
 COMMON_WORDS = frozenset(COMMON.split())
-SMALL_TALK = ("Hi, how are you?", "Tell me about history.", "What is the meaning of life?")
 
 
 class Tool(Content, msgspec.Struct, frozen=True):
@@ -47,7 +45,7 @@ async def open_with_tools(endpoint: Upstream, route: Route, ask: Ask) -> OpenRep
     tools = _read_tools(ask.tools["tools"])
     choice = msgspec.json.decode(ask.tools.get("tool_choice", msgspec.Raw(b'"auto"')))
     messages = _as_plain_text(ask.messages)
-    name = await _choose(endpoint, route, msgspec.structs.replace(ask, messages=messages), tools, choice)
+    name = _choose(msgspec.json.decode(messages[-1], type=dict[str, str]), tools, choice)
     limit = ask.output_limit(route) or CALL_TOKENS
     if ask.client_limit is None:
         limit = min(limit, CALL_TOKENS if name else ANSWER_TOKENS)
@@ -57,7 +55,7 @@ async def open_with_tools(endpoint: Upstream, route: Route, ask: Ask) -> OpenRep
     try:
         wanted = _ask_for_arguments(plain, tools[name])
     except RecursionError:
-        raise Fault(FaultKind.REFUSED) from None
+        raise Fault(FaultKind.INVALID) from None
     return CallReply(await endpoint.open(route, wanted), name)
 
 
@@ -92,52 +90,24 @@ class CallReply:
         self._sink.take(msgspec.structs.replace(piece, content="", calls=calls))
 
 
-async def _choose(endpoint: Upstream, route: Route, ask: Ask, tools: dict[str, Tool], choice: object) -> str | None:
+def _choose(message: dict[str, str], tools: dict[str, Tool], choice: object) -> str | None:
     """The name of the tool to call, or None for an answer in words."""
     if isinstance(choice, dict):
         function = choice.get("function")
         name = function.get("name") if isinstance(function, dict) else None
         return name if isinstance(name, str) and name in tools else None
-    message = msgspec.json.decode(ask.messages[-1], type=dict[str, str])
     is_result = message["role"] == "tool"  # the result of a call is answered in words, not by another call
-    if choice == NONE or not tools or (choice != "required" and is_result):
+    if choice == "none" or not tools or (choice != "required" and is_result):
         return None
-    if name := _choose_by_words(message["content"], tools):
-        return name
-    names = [*tools] if choice == "required" else [*tools, NONE]
-    question = _ask_for_name(message["content"], tools, names)
-    reply = await endpoint.open(route, msgspec.structs.replace(question, on_asked=ask.on_asked))
-    answer = Collector()
-    try:
-        await reply.deliver(answer)
-    finally:
-        await reply.close()
-    return answer.text if answer.text in tools else None
-
-
-def _choose_by_words(message: str, tools: dict[str, Tool]) -> str | None:
-    """The tool that shares most words with the message, if any does."""
-    wanted = _stems(message)
+    wanted = _stems(message["content"])
     shared = {name: len(wanted & _stems(f"{name} {tool.description}")) for name, tool in tools.items()}
     best = max(shared, key=lambda name: shared[name])
-    return best if shared[best] else None
+    return best if shared[best] or choice == "required" else None
 
 
 def _stems(text: str) -> set[str]:
     words = WORD.findall(text.lower().replace("_", " ").replace("-", " "))
     return {word[:5] for word in words if word not in COMMON_WORDS}
-
-
-def _ask_for_name(message: str, tools: dict[str, Tool], names: list[str]) -> Ask:
-    """The model sees an example message for each tool, and can answer only with a name."""
-    examples = [(text, NONE) for text in SMALL_TALK if NONE in names]
-    examples += [(tool.description or tool.name, tool.name) for tool in tools.values()]
-    messages = [_message("system", "Name the tool that the message needs.")]
-    for text, name in examples:
-        messages += [_message("user", text), _message("assistant", name)]
-    grammar = "root ::= " + " | ".join(msgspec.json.encode(name).decode() for name in names)
-    sampling = {"grammar": msgspec.Raw(msgspec.json.encode(grammar)), "temperature": msgspec.Raw(b"0")}
-    return Ask([*messages, _message("user", message)], sampling, max_tokens=64, stream=False)
 
 
 def _ask_for_arguments(ask: Ask, tool: Tool) -> Ask:
@@ -201,7 +171,7 @@ def _read_tools(raw: msgspec.Raw) -> dict[str, Tool]:
     tools = {}
     for item in msgspec.json.decode(raw, type=list[dict[str, Any]]):
         if item.get("type") != "function":
-            raise Fault(FaultKind.REFUSED)
+            raise Fault(FaultKind.INVALID)
         function = item["function"]
         description = (function.get("description") or "")[:DESCRIPTION_CHARS_MAX].rstrip(". ")
         parameters = function.get("parameters") or {"type": "object", "properties": {}}

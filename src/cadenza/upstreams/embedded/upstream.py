@@ -17,9 +17,10 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.observe import Log
-from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Probe
+from cadenza.upstreams.base import Ask, Fault, OpenReply, Probe
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.embedded import Ready, Start
 from cadenza.upstreams.embedded.tool_calls import ANSWER_TOKENS, CALL_TOKENS, open_with_tools
@@ -72,7 +73,7 @@ class EmbeddedUpstream:
             async with asyncio.timeout(route.timeouts.first_token_s):
                 await self._loaded.wait()
         except TimeoutError:
-            raise Fault(FaultKind.UNREACHABLE) from None
+            raise Fault(FaultKind.TIMED_OUT) from None
         assert self._model
         return await ask_model(self._model, route, ask)
 

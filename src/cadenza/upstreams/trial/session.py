@@ -10,38 +10,21 @@ from typing import Literal
 
 import msgspec
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route, Timeouts
-from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Upstream
+from cadenza.upstreams.base import Ask, Collector, Fault, Upstream
 from cadenza.upstreams.dialects import DIALECTS, PLAIN, Dialect
 from cadenza.upstreams.trial.asks import CALL_ID, Content
 
-NO_ANSWER = (FaultKind.UNREACHABLE, FaultKind.TIMED_OUT, FaultKind.OVERLONG, FaultKind.BUSY)
+GIVES_ANSWERS = (
+    *(FaultKind.INVALID, FaultKind.UNAUTHORIZED, FaultKind.NOT_FOUND, FaultKind.FAILED),
+    *(FaultKind.MALFORMED, FaultKind.TRUNCATED),
+)
 # A system message of a trial has about 60 tokens, and so have its tools. A chat template may have a default instead.
 ADDED_TOKENS_MIN = 12
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 
 FindingState = Literal["ok", "warning", "fault"]
-
-WORDS = {
-    FaultKind.UNREACHABLE: "no connection, or closed without an answer",
-    FaultKind.BUSY: "it has no capacity now",
-    FaultKind.REFUSED: "it refuses the request",
-    FaultKind.UNAUTHORIZED: "it rejects the provider's key",
-    FaultKind.FAILED: "it fails",
-    FaultKind.MALFORMED: "its answer is not a chat completion",
-    FaultKind.TRUNCATED: "its answer breaks off",
-}
-ADVICE = {
-    FaultKind.UNREACHABLE: "Check base_url, and that the endpoint is up.",
-    FaultKind.TIMED_OUT: "Try again with a longer --timeout, in case the model was still loading.",
-    FaultKind.OVERLONG: "Try again with a longer --timeout, in case the model is slow.",
-    FaultKind.BUSY: "Try again later.",
-}
-STATUS_ADVICE = {
-    401: "Check the provider's key.",
-    403: "Check the provider's key, and that it may use this model.",
-    404: "Check base_url and the name of the model.",
-}
 
 
 class TrialReply(Collector):
@@ -56,7 +39,7 @@ class TrialReply(Collector):
     @property
     def is_refused(self) -> bool:
         """Whether the upstream finds fault with the request itself."""
-        return self.fault is not None and self.fault.kind is FaultKind.REFUSED
+        return self.fault is not None and self.fault.kind is FaultKind.INVALID
 
     @property
     def finish_reason(self) -> str | None:
@@ -108,7 +91,7 @@ class Trial:
             finally:
                 await reply.close()
         except Fault as raised:
-            if raised.kind in NO_ANSWER:
+            if raised.kind not in GIVES_ANSWERS:
                 raise
             answer.fault = raised
         self.reasoning_field = self.reasoning_field or answer.reasoning_field
@@ -126,11 +109,6 @@ class Trial:
     def is_left_out(self, field: str) -> bool:
         """Whether the config leaves it out already."""
         return field in (*self.route.omit, *self.dialect.omits)
-
-    def words(self, answer: TrialReply) -> str:
-        """What happened to a request that was not accepted."""
-        assert answer.fault
-        return fault_words(answer.fault, self.limit_s)
 
 
 def omit_setting(route: Route) -> str:
@@ -156,17 +134,6 @@ class TrialFinding(msgspec.Struct, frozen=True):
     found: str
     setting: str = ""
     advice: str = ""
-
-
-def fault_words(fault: Fault, limit_s: float) -> str:
-    if fault.kind in (FaultKind.TIMED_OUT, FaultKind.OVERLONG):
-        return f"no complete answer within {limit_s:g} s"
-    status = f" (status {fault.status})" if fault.status else ""
-    return f"{WORDS[fault.kind]}{status}"
-
-
-def fault_advice(fault: Fault) -> str:
-    return STATUS_ADVICE.get(fault.status or 0) or ADVICE.get(fault.kind, "")
 
 
 class Needs(msgspec.Struct, frozen=True):

@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.core.tokens import is_prompt_believable
-from cadenza.upstreams.base import Fault, FaultKind, Upstream
+from cadenza.upstreams.base import Fault, Upstream
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.trial import asks
 from cadenza.upstreams.trial.session import (
@@ -20,8 +21,6 @@ from cadenza.upstreams.trial.session import (
     TrialReply,
     accepts_call_id,
     better_dialect,
-    fault_advice,
-    fault_words,
     misfits,
     omit_setting,
     prompt_grows,
@@ -46,7 +45,7 @@ async def try_plain(trial: Trial) -> None:
         trial.add("plain", "fault", found, advice="Choose a model that takes system messages.")
     else:
         assert answer.fault
-        trial.add("plain", "fault", trial.words(answer), advice=fault_advice(answer.fault))
+        trial.add("plain", "fault", answer.fault.words, advice=answer.fault.kind.advice)
 
 
 async def _with_other_field(trial: Trial) -> TrialReply:
@@ -105,7 +104,7 @@ async def try_stream(trial: Trial) -> None:
             answer, setting = again, trial.leave_out("stream_options")
     if not answer.is_accepted:
         assert answer.fault
-        trial.add("stream", "fault", trial.words(answer), advice=fault_advice(answer.fault))
+        trial.add("stream", "fault", answer.fault.words, advice=answer.fault.kind.advice)
         return
     trial.stream = answer
     count = sum(bool(piece.content or piece.extras or piece.calls) for piece in answer.pieces)
@@ -199,7 +198,8 @@ async def try_tools(trial: Trial) -> None:
     trial.takes_tools = answer.is_accepted
     if not answer.is_accepted:
         advice = "Turn tool calling on at the endpoint, or give these requests another route."
-        trial.add("tools", "warning", f"a request with tools: {trial.words(answer)}", advice=advice)
+        assert answer.fault
+        trial.add("tools", "warning", f"a request with tools: {answer.fault.words}", advice=advice)
     elif answer.called:
         trial.add("tools", "ok", "the model calls a tool")
     elif prompt_grows(trial.plain, answer) is False:
@@ -241,7 +241,8 @@ async def try_tool_turn(trial: Trial) -> None:
     elif found := await _find_what_works(trial):
         trial.add("tool turn", "warning", found, advice=SEE_DIALECT)
     else:
-        trial.add("tool turn", "warning", f"a call and its result: {trial.words(answer)}")
+        assert answer.fault
+        trial.add("tool turn", "warning", f"a call and its result: {answer.fault.words}")
 
 
 async def _find_what_works(trial: Trial) -> str:
@@ -344,7 +345,7 @@ async def try_one_token(upstream: Upstream, route: Route, limit_s: float) -> Tri
             await reply.close()
     except (Fault, TimeoutError) as error:
         fault = error if isinstance(error, Fault) else Fault(FaultKind.TIMED_OUT)
-        return TrialFinding("chat", "fault", fault_words(fault, limit_s), advice=fault_advice(fault))
+        return TrialFinding("chat", "fault", fault.words, advice=fault.kind.advice)
     return TrialFinding("chat", "ok", "answers")
 
 
@@ -354,8 +355,8 @@ async def _run(trial: Trial, steps: tuple[tuple[str, Step], ...]) -> bool:
         try:
             await step(trial)
         except Fault as fault:
-            found = f"{fault_words(fault, trial.limit_s)}; the rest was not tried"
-            trial.add(name, "fault" if name in NECESSARY else "warning", found, advice=fault_advice(fault))
+            found = f"{fault.words}; the rest was not tried"
+            trial.add(name, "fault" if name in NECESSARY else "warning", found, advice=fault.kind.advice)
             return False
         if not trial.plain:
             return False

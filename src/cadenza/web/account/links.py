@@ -7,6 +7,7 @@ every address, so that it does not tell which addresses have an account.
 import msgspec
 from starlette.responses import Response
 
+from cadenza.control.account.accounts import PasswordSet
 from cadenza.control.email.messages import EMAIL_CHANGED, PASSWORD_CHANGED
 from cadenza.control.sign_in import throttle
 from cadenza.control.sign_in.credentials import (
@@ -16,9 +17,9 @@ from cadenza.control.sign_in.credentials import (
     reset_password,
     verify_email,
 )
-from cadenza.control.sign_in.throttle import network_limits
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
+from cadenza.fleet.limits import network_limits
 from cadenza.store.tables.links import Link, LinkKind
 from cadenza.web.account.sessions import SECURITY_PAGE
 from cadenza.web.errors import Missing
@@ -55,19 +56,19 @@ async def reset_page(visit: Visit, error: str = "", _typed: EmailAddress | None 
 
 async def new_password_page(visit: Visit, error: str = "", _typed: ResetRequest | None = None) -> Response:
     await _require_link(visit, "reset")
-    return visit.page("new_password.html", path=visit.request.url.path, error=error)
+    return visit.page("new_password.html", path=visit.path, error=error)
 
 
 async def verify_page(visit: Visit) -> Response:
     link = await _require_link(visit, "verify")
-    return visit.page("verify.html", email=link.email, path=visit.request.url.path, question="Is this your address?")
+    return visit.page("verify.html", email=link.email, path=visit.path, question="Is this your address?")
 
 
 async def new_address_page(visit: Visit) -> Response:
     link = await _require_link(visit, "change_email")
     if link.account_id != visit.account.id:
         raise Missing(DEAD_LINK)
-    return visit.page("verify.html", email=link.email, path=visit.request.url.path, question="Use this address?")
+    return visit.page("verify.html", email=link.email, path=visit.path, question="Use this address?")
 
 
 async def ask_reset(visit: Visit, given: EmailAddress) -> None:
@@ -78,10 +79,18 @@ async def ask_reset(visit: Visit, given: EmailAddress) -> None:
     mailer.reset(given.email, visit.base_url, visit.now_ms)
 
 
-async def reset(visit: Visit, given: ResetRequest) -> None:
-    context = visit.context
-    account = await reset_password(visit.store, context.sign_ins.passwords, given.secret, given.password, visit.now_ms)
-    context.send_notice(account.email, PASSWORD_CHANGED)
+async def reset(visit: Visit, given: ResetRequest) -> Response | None:
+    passwords = visit.context.sign_ins.passwords
+    return tell_password_set(
+        visit, await reset_password(visit.store, passwords, given.secret, given.password, visit.now_ms)
+    )
+
+
+def tell_password_set(visit: Visit, done: PasswordSet) -> Response | None:
+    """Tell the owner by e-mail, and on a page if there were tokens or there are keys."""
+    detail = f"\n\n{done.consequences} Revoke what is not yours: {visit.base_url}/keys" if done.consequences else ""
+    visit.context.send_notice(done.account.email, PASSWORD_CHANGED, detail)
+    return visit.page("password_set.html", done=done) if done.consequences else None
 
 
 async def use_new_address(visit: Visit, given: LinkSecret) -> None:

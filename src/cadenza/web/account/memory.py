@@ -14,14 +14,12 @@ from cadenza.control.account.memory import (
     remove_note,
 )
 from cadenza.core.content import Content
-from cadenza.core.rates import Rate
+from cadenza.store.tables.notes import Note
 from cadenza.web.chat.offer import offer_of
-from cadenza.web.routes import Routes, endpoint, form, get, to_record
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 PAGE = "/settings/memory"
-CHANGE_RATE = Rate(1.0, 60)  # changes of the notes of one account
-TOO_MANY = "Too many changes of notes at once. Try again in a moment."
 
 
 class NoteText(Content, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,21 +28,11 @@ class NoteText(Content, msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     text: str
 
 
-class NoteObject(Content, msgspec.Struct, frozen=True, kw_only=True):
-    """A note."""
-
-    object: Literal["note"] = "note"
-    id: str
-    text: str
-    created_at: str
-    changed_at: str
-
-
 class NoteList(msgspec.Struct, frozen=True, kw_only=True):
     """All notes of the account, oldest first."""
 
     object: Literal["list"] = "list"
-    data: list[NoteObject]
+    data: list[Note]
 
 
 async def memory_page(visit: Visit, error: str = "", typed: NoteText | None = None) -> Response:
@@ -62,25 +50,25 @@ async def memory_page(visit: Visit, error: str = "", typed: NoteText | None = No
 
 
 async def list_all(visit: Visit) -> NoteList:
-    return NoteList(data=[to_record(NoteObject, note) for note in await list_notes(visit.store, visit.account.id)])
+    return NoteList(data=list(await list_notes(visit.store, visit.account.id)))
 
 
-async def add(visit: Visit, given: NoteText) -> NoteObject:
-    await visit.limit("notes", CHANGE_RATE, TOO_MANY)
+async def add(visit: Visit, given: NoteText) -> Note:
+    await visit.limit_changes("notes")
     account = visit.account
-    return to_record(NoteObject, await add_note(visit.store, account.id, given.text, visit.now_ms, by=visit.actor))
+    return await add_note(visit.store, account.id, given.text, visit.now_ms, by=visit.actor)
 
 
-async def change(visit: Visit, given: NoteText) -> NoteObject:
-    await visit.limit("notes", CHANGE_RATE, TOO_MANY)
+async def change(visit: Visit, given: NoteText) -> Note:
+    await visit.limit_changes("notes")
     account, note_id = visit.account, visit.path_param("note_id")
     note = await change_note(visit.store, note_id, given.text, visit.now_ms, account.id, by=visit.actor)
     visit.context.log_eraser.erase_soon()
-    return to_record(NoteObject, note)
+    return note
 
 
 async def remove(visit: Visit) -> None:
-    await visit.limit("notes", CHANGE_RATE, TOO_MANY)
+    await visit.limit_changes("notes")
     account, note_id = visit.account, visit.path_param("note_id")
     await remove_note(visit.store, note_id, visit.now_ms, account.id, by=visit.actor)
     visit.context.log_eraser.erase_soon()

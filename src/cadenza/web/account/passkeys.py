@@ -30,15 +30,6 @@ class AddPasskey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
 
 
-class PasskeyRecord(msgspec.Struct, frozen=True):
-    """A passkey of the account."""
-
-    id: str
-    name: str
-    created_at: str
-    last_used_at: str | None
-
-
 async def start_sign_in(visit: Visit) -> Response:
     """A challenge for any passkey of this site or, if the visitor is known, for one of that account."""
     account_id = visit.signed_in.account.id if visit.signed_in else None

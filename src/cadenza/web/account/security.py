@@ -6,14 +6,13 @@ Second factors are shown here too.
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.account.erasure import erase_account
-from cadenza.control.email.messages import PASSWORD_CHANGED
+from cadenza.control.account.erasure import begin_erasure
 from cadenza.control.sign_in.credentials import begin_email_change, change_email_at_once, change_password
 from cadenza.control.sign_in.passwords import HashLane
 from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_other_sessions, end_session_by_id, list_sessions
 from cadenza.core.errors import ControlError
-from cadenza.web.account.links import NO_MAIL, EmailAddress, limit_mail
+from cadenza.web.account.links import NO_MAIL, EmailAddress, limit_mail, tell_password_set
 from cadenza.web.account.sessions import SECURITY_PAGE, SignInStatus, renew_session, use_secret
 from cadenza.web.cookies import SESSION_COOKIE
 from cadenza.web.errors import Missing
@@ -23,10 +22,11 @@ from cadenza.web.visit import Visit
 
 
 class PasswordChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The current password, and the new one."""
+    """The current password, the new one, and whether the access tokens of the account are revoked."""
 
     old_password: str
     new_password: str
+    revoke_tokens: bool = False
 
 
 class Deletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,15 +60,16 @@ async def security_page(
     )
 
 
-async def set_password(visit: Visit, given: PasswordChange) -> SignInStatus:
+async def set_password(visit: Visit, given: PasswordChange) -> Response | None:
     """The old password is its own proof. All other browsers are signed out."""
-    context, session = visit.context, visit.require_session().session
-    await context.sign_ins.check_again(visit.account, session, given.old_password)
+    context, signed_in = visit.context, visit.require_session()
+    await context.sign_ins.check_again(visit.account, signed_in.session, given.old_password)
     password_hash = await context.sign_ins.passwords.hash(given.new_password, visit.account.email, HashLane.KNOWN)
-    secret = await change_password(visit.store, session, password_hash, visit.account.email, visit.now_ms)
-    status = use_secret(visit, secret)
-    context.send_notice(visit.account.email, PASSWORD_CHANGED)
-    return status
+    secret, done = await change_password(
+        visit.store, signed_in, password_hash, visit.actor, visit.now_ms, revokes_tokens=given.revoke_tokens
+    )
+    use_secret(visit, secret)
+    return tell_password_set(visit, done)
 
 
 async def change_email(visit: Visit, given: EmailAddress) -> AddressStep:
@@ -110,7 +111,8 @@ async def delete_account(visit: Visit, given: Deletion) -> Response:
     account = visit.account
     if given.confirmed_email.strip().lower() != account.email:
         raise ControlError("That is not the address of this account. Nothing was deleted.")
-    await erase_account(visit.store, account.email, account.id, visit.now_ms)
+    await begin_erasure(visit.store, account.email, account.id, visit.now_ms)
+    visit.context.erasures.finish_soon()
     visit.set_cookie(SESSION_COOKIE, "", 0)
     return redirect("/sign-in", "account-deleted")
 

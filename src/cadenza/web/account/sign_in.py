@@ -133,7 +133,7 @@ def _to_second_factor(next_page: str) -> Response:
 
 
 def _next_page(visit: Visit, typed: SignInForm | CodeForm | ProofForm | None = None, usual: str = FIRST_PAGE) -> str:
-    return safe_next_path(typed.next if typed else visit.request.query_params.get("next", usual))
+    return safe_next_path(typed.next if typed else visit.query_fields.get("next", usual))
 
 
 ROUTES: Routes = (

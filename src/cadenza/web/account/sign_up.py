@@ -10,9 +10,9 @@ from cadenza.control.account.accounts import require_email
 from cadenza.control.sign_in import throttle
 from cadenza.control.sign_in.passwords import clean_password
 from cadenza.control.sign_in.sign_up import Invitation, SignUpChoice, find_invitation, join, sign_up
-from cadenza.control.sign_in.throttle import Limit, network_limits
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
+from cadenza.fleet.limits import Limit, give_back, network_limits
 from cadenza.store.tables.accounts import Account
 from cadenza.web.account.sessions import FIRST_PAGE, start_session
 from cadenza.web.errors import Missing
@@ -60,7 +60,7 @@ async def join_page(visit: Visit, error: str = "", typed: JoinRequest | None = N
         invitation = await _invitation(visit, visit.path_param("secret"))
     except ControlError as dead:
         raise Missing(dead.message) from None
-    email, path = typed.email if typed else "", visit.request.url.path
+    email, path = typed.email if typed else "", visit.path
     return visit.page("join.html", invitation=invitation, email=email, error=error, path=path)
 
 
@@ -137,7 +137,7 @@ async def _opening_credit(visit: Visit) -> AsyncIterator[int]:
     try:
         yield settings.opening_credit_nano
     except ControlError:
-        throttle.give_back(rates, limits)
+        give_back(rates, limits)
         raise
 
 

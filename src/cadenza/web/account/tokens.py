@@ -16,14 +16,11 @@ from cadenza.control.tokens import (
     revoke_token,
     scopes_for,
 )
-from cadenza.core.rates import Rate
 from cadenza.web.routes import Routes, form, get
 from cadenza.web.visit import Visit
 
 PAGE = "/settings/tokens"
 EXPIRIES = {7: "After 7 days", 30: "After 30 days", 90: "After 90 days", 365: "After 365 days"}
-CHANGE_RATE = Rate(1.0, 30)  # changes of the tokens of one account
-TOO_MANY = "Too many changes of tokens at once. Try again in a moment."
 assert DAYS_USUAL in EXPIRIES
 
 
@@ -37,7 +34,7 @@ class NewTokenForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def list_page(visit: Visit) -> Response:
     found = await list_own_tokens(visit.store, visit.account.id, visit.now_ms)
-    shows_all = visit.request.query_params.get("show") == "all"
+    shows_all = visit.query_fields.get("show") == "all"
     tokens = [token for token in found if shows_all or token.state == "active"]
     return visit.page("tokens.html", tokens=tokens, shows_all=shows_all, more=len(found) - len(tokens))
 
@@ -54,7 +51,7 @@ async def new_page(visit: Visit, error: str = "", typed: NewTokenForm | None = N
 
 
 async def create(visit: Visit, typed: NewTokenForm) -> Response:
-    await visit.limit("tokens", CHANGE_RATE, TOO_MANY)
+    await visit.limit_changes("tokens")
     order = TokenOrder(typed.scopes, typed.days, typed.name.strip())
     secret, token = await create_own_token(visit.store, visit.account, order, visit.now_ms, by=visit.actor)
     visit.context.send_notice(visit.account.email, TOKEN_CREATED, f"{token.prefix}…")
@@ -62,7 +59,7 @@ async def create(visit: Visit, typed: NewTokenForm) -> Response:
 
 
 async def revoke(visit: Visit) -> None:
-    await visit.limit("tokens", CHANGE_RATE, TOO_MANY)
+    await visit.limit_changes("tokens")
     token_id = visit.path_param("token_id")
     await revoke_token(visit.store, token_id, visit.now_ms, visit.account.id, by=visit.actor)
 

@@ -9,7 +9,7 @@ from cadenza.ledger.statement import find_reply_cost
 from cadenza.web.chat.offer import chat_switch, class_terms, input_prices, offer_of
 from cadenza.web.chat.relay import ChatCost
 from cadenza.web.chat.stream import FileMeasured
-from cadenza.web.errors import BadForm, Missing
+from cadenza.web.errors import BadForm, CreditNeeded, Missing
 from cadenza.web.routes import Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
 
@@ -100,6 +100,9 @@ async def measure(_visit: Visit) -> FileMeasured:
 
 
 async def render(visit: Visit, order: RenderOrder) -> RenderedTexts:
+    """For accounts that can pay for an answer: rendering takes CPU time. The page shows plain text to others."""
+    if visit.account.balance_nano < visit.context.gateway.snapshot.catalogue.least_nano:
+        raise CreditNeeded("Markdown is rendered for accounts with credit. Add credit first.")
     await visit.limit("render", RENDER_RATE, "Too many texts to render at once. Try again in a moment.")
     if len(order.texts) > TEXTS_MAX:
         raise BadForm(f"At most {TEXTS_MAX} texts at once.")

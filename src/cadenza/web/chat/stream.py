@@ -6,13 +6,12 @@ metering and the log are the same as for the API. The reply is a stream of our o
 by block. After a sign-out or a suspension the next request is refused. Imports no page and no web framework.
 """
 
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from urllib.parse import parse_qs
 
 import msgspec
 
+from cadenza import clock
 from cadenza.control.sign_in.sessions import SignedIn, digest_of, find_session
 from cadenza.core.content import Content
 from cadenza.core.errors import (
@@ -36,7 +35,7 @@ from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables import keys
 from cadenza.web.chat.markdown.process import MarkdownRenderer
 from cadenza.web.chat.relay import ChatRelay
-from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE, Origin, cookie_name, is_own_request
+from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE, Origin, cookie_name, is_own_request, read_cookie
 
 PATH = "/platform/api/chat"
 FILE_PATH = "/platform/api/chat/file"
@@ -87,7 +86,7 @@ class WebChat:
         origin = Origin(site, origin_of_page, host, self._base_url)
         if not is_own_request(origin, token, secret):
             raise Forbidden(FOREIGN)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         find = partial(find_session, gateway.store, secret, now_ms, self._retention)
         signed_in = await _find(gateway, exchange, digest_of(secret), find)
         digest = await keys.find_web(gateway.store, signed_in.account.id)
@@ -96,15 +95,14 @@ class WebChat:
             digest = await gateway.store.transact(lambda tx: keys.web_key(tx, account_id, now_ms))
         gateway.in_flight.key_digests[exchange] = digest
         found = await gateway.key_cache.find(digest)
-        if found is None or keys.state_of(found, now_ms) != "active":
+        if found is None or keys.state_of(found.revoked_at, found.expires_at, now_ms) != "active":
             raise Unauthenticated(NOT_SIGNED_IN)
         return await count_request(gateway, found)
 
     def _secret(self, exchange: Exchange) -> str:
         base_url = self._base_url or exchange.scheme + "://"
         name = cookie_name(SESSION_COOKIE, is_secure=base_url.startswith("https://"))
-        pairs = (part.partition("=") for part in (_text(exchange.request.headers, "cookie") or "").split(";"))
-        return next((value.strip() for found, _, value in pairs if found.strip() == name), "")
+        return read_cookie(_text(exchange.request.headers, "cookie") or "", name)
 
 
 async def measure_file(gateway: Gateway, request: ApiRequest) -> None:
@@ -113,9 +111,9 @@ async def measure_file(gateway: Gateway, request: ApiRequest) -> None:
         raise InvalidRequest("Files are not read by this service.")
     upload = Upload(gateway.uploads, request.principal, request.snapshot.catalogue.least_nano)
     data = bytes(await read_body(request.exchange, upload))  # 413 402 408 429
-    names = parse_qs(request.exchange.request.query.decode("latin-1")).get("name", [""])
     try:
-        size = await gateway.grounder.measure_file(request.principal.account_id, names[0], data)
+        name = request.query.get("name", "")
+        size = await gateway.grounder.measure_file(request.principal.account_id, name, data)
     except InvalidRequest as error:
         raise in_plain_words(error) from None
     request.answers.send_json(msgspec.json.encode(FileMeasured(size.parts, size.tokens, size.least_tokens)))

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.core.public import public_type
 from cadenza.web.cookies import CSRF_HEADER, SESSION_COOKIE
 from cadenza.web.docs.reference import ApiDocument
 from cadenza.web.routes import JSON, Access, ApiEndpoint, Page
@@ -107,6 +108,7 @@ def _read_document() -> str:
 
 def _describe(endpoints: list[ApiEndpoint], taken: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The paths of the endpoints, and the schemas that they refer to."""
+    endpoints = [msgspec.structs.replace(one, returns=public_type(one.returns)) for one in endpoints]
     types = list(dict.fromkeys(kind for one in endpoints for kind in (one.takes, one.returns) if kind))
     found, schemas = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
     by_type = dict(zip(types, found, strict=True))

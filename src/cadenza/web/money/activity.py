@@ -1,22 +1,20 @@
 """Activity: each request of the account, with filters, page by page, and as a streamed CSV or JSON file."""
 
-import csv
-import io
 from collections.abc import AsyncIterator
 from urllib.parse import urlencode
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from cadenza.core.activity import ActivityFilter, ActivityPlace, ActivityRow, read_filter, read_place
-from cadenza.core.formats import escape_formula
 from cadenza.core.rates import Rate
 from cadenza.core.records import CLASSES, SEARCH
 from cadenza.store.tables import keys
 from cadenza.store.tables.activity import read_all, read_page
 from cadenza.web.dates import ChosenSpan, named_span, read_span
 from cadenza.web.errors import BadForm
-from cadenza.web.routes import JSON, Routes, endpoint, get
+from cadenza.web.files import stream_rows
+from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 PAGES = Rate(2.0, 30)  # for each account
@@ -83,7 +81,7 @@ async def activity_page(visit: Visit) -> Response:
     asked = _asked(visit)
     await visit.limit("activity", PAGES, "Too many pages at once. Try again in a moment.")
     page = await read_page(visit.store, visit.account.id, asked.wanted, PAGE, _place(visit))
-    known = await keys.list_page(visit.store, visit.account.id, "", KEYS_MAX, None)
+    known = await keys.list_page(visit.store, visit.account.id, visit.now_ms, count=KEYS_MAX)
     return visit.page(
         "activity.html",
         page=page,
@@ -104,19 +102,15 @@ async def get_activity(visit: Visit) -> ActivityList:
 
 async def export(visit: Visit) -> Response:
     """A file in the format that the path ends with."""
-    asked, form = _asked(visit), visit.request.url.path.rpartition(".")[2]
+    asked, form = _asked(visit), visit.path.rpartition(".")[2]
     await visit.limit("export", EXPORTS, "You have exported several times. Try again in a minute.")
-    pages = read_all(visit.store, visit.account.id, asked.wanted)
-    name = f"cadenza-activity-{asked.chosen.first_day}-to-{asked.chosen.last_day}.{form}"
-    headers = {"content-disposition": f'attachment; filename="{name}"'}
-    if form == "csv":
-        return StreamingResponse(_csv(pages), headers=headers, media_type="text/csv; charset=utf-8")
-    return StreamingResponse(_json(pages), headers=headers, media_type=JSON)
+    name = f"cadenza-activity-{asked.chosen.first_day}-to-{asked.chosen.last_day}"
+    return await stream_rows(name, form, FIELDS, _shown(read_all(visit.store, visit.account.id, asked.wanted)))
 
 
 def _asked(visit: Visit) -> Asked:
     chosen = read_span(visit) or named_span("30", visit.now_ms)
-    query = visit.request.query_params
+    query = visit.query_fields
     filters = {name: query[name] for name in FILTERS if query.get(name)}
     try:
         return Asked(chosen, read_filter(chosen.span, filters), filters)
@@ -126,29 +120,14 @@ def _asked(visit: Visit) -> Asked:
 
 def _place(visit: Visit) -> ActivityPlace | None:
     try:
-        return read_place(visit.request.query_params.get("cursor"))
+        return read_place(visit.query_fields.get("cursor"))
     except ValueError as error:
         raise BadForm(str(error)) from None
 
 
-async def _csv(pages: AsyncIterator[list[ActivityRow]]) -> AsyncIterator[bytes]:
-    buffer = io.StringIO()
-    table = csv.writer(buffer)
-    table.writerow(FIELDS)
+async def _shown(pages: AsyncIterator[list[ActivityRow]]) -> AsyncIterator[list[dict[str, object]]]:
     async for rows in pages:
-        table.writerows([[escape_formula(cell) for cell in row.shown().values()] for row in rows])
-        yield buffer.getvalue().encode()
-        buffer.seek(0)
-        buffer.truncate()
-
-
-async def _json(pages: AsyncIterator[list[ActivityRow]]) -> AsyncIterator[bytes]:
-    before = b'{"object":"list","data":['
-    async for rows in pages:
-        if rows:
-            yield before + b",".join([msgspec.json.encode(row.shown()) for row in rows])
-            before = b","
-    yield (b"" if before == b"," else before) + b"]}"
+        yield [row.shown() for row in rows]
 
 
 ROUTES: Routes = (

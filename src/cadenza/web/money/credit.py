@@ -11,11 +11,10 @@ from cadenza.control.money.payments import LEAST_NANO, MOST_NANO, list_payments
 from cadenza.control.money.statement import pace, read_statement
 from cadenza.control.money.vouchers import WrongCode, redeem_voucher
 from cadenza.control.sign_in import throttle
-from cadenza.control.sign_in.throttle import Limit
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
-from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
+from cadenza.fleet.limits import Limit, give_back, network_limits
 from cadenza.web.errors import BadForm
 from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
@@ -81,7 +80,7 @@ class RedeemedView(msgspec.Struct, frozen=True):
 
 async def credit_page(visit: Visit, error: str = "", typed: msgspec.Struct | None = None) -> Response:
     """After a mistake, the message and what was typed are shown in the form at fault."""
-    store, account = visit.store, visit.account
+    store, account, stripe = visit.store, visit.account, visit.context.settings.stripe
     fields = {name: value[:SHOWN_CHARS_MAX] for name, value in msgspec.structs.asdict(typed).items()} if typed else {}
     return visit.page(
         "credit.html",
@@ -90,10 +89,11 @@ async def credit_page(visit: Visit, error: str = "", typed: msgspec.Struct | Non
         payments=await list_payments(store, account.id),
         expiring=await list_expiring(store, account),
         takes_cards=visit.context.payments is not None,
+        has_invoices=bool(stripe and stripe.invoices),
         least_nano=LEAST_NANO,
         most_nano=MOST_NANO,
         error=error,
-        form=visit.request.url.path.rpartition("/")[2],  # voucher, notice or payment
+        form=visit.path.rpartition("/")[2],  # voucher, notice or payment
         typed=fields,
     )
 
@@ -121,7 +121,7 @@ async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
     rates, account = visit.context.rates, visit.account
     limits = [
         Limit(f"voucher:{account.id}", ACCOUNT_GUESSES),
-        Limit(f"voucher:{network_of(visit.address)}", NETWORK_GUESSES),
+        *network_limits("voucher:network", visit.address, NETWORK_GUESSES),
     ]
     await throttle.take(rates, limits, "Too many codes that do not exist. Wait a few minutes, then try again.")
     is_guess = False
@@ -133,7 +133,7 @@ async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
         raise
     finally:
         if not is_guess:
-            throttle.give_back(rates, limits)
+            give_back(rates, limits)
 
 
 async def change_notice(visit: Visit, given: NoticeForm) -> None:

@@ -7,25 +7,26 @@ gives an error, and the event comes again.
 """
 
 import msgspec
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from cadenza.control.money.documents import issue_of_event
 from cadenza.control.money.payments import (
     BadSignature,
     NewPayment,
     Payer,
     ProviderFailed,
     apply_event,
+    find_invoice_url,
     list_payments,
     start_payment,
 )
 from cadenza.core.rates import Rate
 from cadenza.web.errors import Missing, PageError
 from cadenza.web.money.credit import credit_page, read_dollars
-from cadenza.web.routes import Access, Routes, endpoint, form, post, to_record
+from cadenza.web.routes import Access, Routes, endpoint, form, get, post, to_record
 from cadenza.web.visit import Visit
 
 STARTS = Rate(1 / 60, 5)  # for each account
+INVOICES = Rate(1 / 6, 10)  # for each account
 
 
 class PaymentForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +57,13 @@ class StartedPayment(msgspec.Struct, frozen=True):
     object: str = "payment"
 
 
+class InvoicePage(msgspec.Struct, frozen=True):
+    """The page of Stripe with the invoice of a payment, as HTML and PDF."""
+
+    url: str
+    object: str = "invoice"
+
+
 class PaymentList(msgspec.Struct, frozen=True):
     """The newest payments, newest first."""
 
@@ -80,7 +88,7 @@ async def start(visit: Visit, given: PaymentForm) -> NewPayment:
     await visit.limit("payment", STARTS, "You have begun several payments. Wait a minute, then try again.")
     payer = Payer(account.id, account.email, visit.base_url)
     try:
-        return await start_payment(visit.store, context.payments, payer, amount_nano, visit.now_ms)
+        return await start_payment(visit.store, context.payments, payer, amount_nano, visit.actor, visit.now_ms)
     except ProviderFailed as error:
         context.log.error("a checkout could not be opened", provider=context.payments.name, reason=str(error))
         raise ProviderDown from None
@@ -93,6 +101,25 @@ async def start_by_api(visit: Visit, given: PaymentForm) -> StartedPayment:
 
 async def get_payments(visit: Visit) -> PaymentList:
     return PaymentList([to_record(PaymentView, one) for one in await list_payments(visit.store, visit.account.id)])
+
+
+async def get_invoice(visit: Visit) -> InvoicePage:
+    context = visit.context
+    if context.payments is None:
+        raise Missing("This service takes no payments by card.")
+    await visit.limit("invoice", INVOICES, "You have opened many invoices. Wait a minute, then try again.")
+    try:
+        url = await find_invoice_url(visit.store, context.payments, visit.account.id, visit.path_param("id"))
+    except ProviderFailed as error:
+        context.log.error("an invoice could not be read", provider=context.payments.name, reason=str(error))
+        raise ProviderDown from None
+    if url is None:
+        raise Missing("There is no invoice of this payment.")
+    return InvoicePage(url)
+
+
+async def invoice_page(visit: Visit) -> Response:
+    return RedirectResponse((await get_invoice(visit)).url, 303)
 
 
 async def stripe_event(visit: Visit) -> Response:
@@ -112,8 +139,6 @@ async def stripe_event(visit: Visit) -> Response:
         return PlainTextResponse("ignored\n")
     result = await apply_event(visit.store, provider.name, event, visit.now_ms)
     counted.labels(result).inc()
-    if visit.context.settings.seller:
-        await issue_of_event(visit.store, visit.context.settings.seller, provider.name, event, visit.now_ms)
     log.log(
         "info" if result in ("done", "repeated") else "warning",
         "payment event",
@@ -131,7 +156,9 @@ async def start_by_form(visit: Visit, typed: PaymentForm) -> Response:
 
 ROUTES: Routes = (
     form("/credit/payment", start_by_form, "/credit", on_error=credit_page),
+    get("/credit/payments/{id}/invoice", invoice_page),
     post("/platform/webhooks/stripe", stripe_event, Access.ANYONE),
     endpoint("GET", "/payments", "The newest payments by card", get_payments, scope="credit:read"),
+    endpoint("GET", "/payments/{id}/invoice", "The invoice of a payment", get_invoice, scope="credit:read"),
     endpoint("POST", "/payments", "Begin a payment by card", start_by_api, scope="credit:write"),
 )

@@ -1,19 +1,18 @@
 """The statement: every entry of the account, page by page, and as a streamed CSV or JSON file."""
 
-import csv
-import io
 from collections.abc import AsyncIterator
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from cadenza.control.money.statement import describe_entry, export_statement, read_statement, sum_entries
-from cadenza.core.formats import dollars_or_none, escape_formula
+from cadenza.core.formats import dollars_or_none
 from cadenza.core.rates import Rate
 from cadenza.core.spans import ALWAYS
 from cadenza.ledger.statement import Entry
 from cadenza.web.dates import RANGE_NAMES, read_span
-from cadenza.web.routes import JSON, Routes, endpoint, get, to_record
+from cadenza.web.files import stream_rows
+from cadenza.web.routes import Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
 
 EXPORTS = Rate(1 / 30, 6)  # for each account
@@ -27,7 +26,7 @@ class EntryView(msgspec.Struct, frozen=True):
     """One entry. `balance` is the balance after it, and `granted` the part of `amount` that is granted credit.
 
     A charge has the ids, the class, the tokens and the prices of its request, in dollars a token, and what was refunded
-    of it. Without a cached price, cached tokens cost as much as others. Older entries lack some of this.
+    of it. Without a cached price, cached tokens cost as much as others.
     """
 
     id: int
@@ -90,43 +89,19 @@ async def export(visit: Visit) -> Response:
     """A file in the format that the path ends with."""
     chosen = read_span(visit)
     await visit.limit("export", EXPORTS, "You have exported the statement several times. Try again in a minute.")
-    span, path = chosen.span if chosen else ALWAYS, visit.request.url.path
-    entries = export_statement(visit.store, visit.account.id, span)
+    entries = export_statement(visit.store, visit.account.id, chosen.span if chosen else ALWAYS)
     name = f"cadenza-statement-{chosen.first_day}-to-{chosen.last_day}" if chosen else "cadenza-statement"
-    headers = {"content-disposition": f'attachment; filename="{name}.{path.rpartition(".")[2]}"'}
-    if path.endswith(".csv"):
-        return StreamingResponse(_csv(entries), headers=headers, media_type="text/csv; charset=utf-8")
-    return StreamingResponse(_json(entries), headers=headers, media_type=JSON)
+    return await stream_rows(name, visit.path.rpartition(".")[2], FIELDS, _chunks(entries))
 
 
 def _cursor(visit: Visit) -> str:
-    return visit.request.query_params.get("cursor", "")[:CURSOR_CHARS_MAX]
+    return visit.query_fields.get("cursor", "")[:CURSOR_CHARS_MAX]
 
 
-async def _csv(entries: AsyncIterator[Entry]) -> AsyncIterator[bytes]:
-    buffer = io.StringIO()
-    table = csv.writer(buffer)
-    table.writerow(FIELDS)
-    yield buffer.getvalue().encode()
-    async for chunk in _chunks(entries):
-        buffer.seek(0)
-        buffer.truncate()
-        table.writerows([[escape_formula(getattr(view, name)) for name in FIELDS] for view in chunk])
-        yield buffer.getvalue().encode()
-
-
-async def _json(entries: AsyncIterator[Entry]) -> AsyncIterator[bytes]:
-    before = b'{"object":"list","data":['
-    async for chunk in _chunks(entries):
-        yield before + b",".join([msgspec.json.encode(view) for view in chunk])
-        before = b","
-    yield (b"" if before == b"," else before) + b"]}"
-
-
-async def _chunks(entries: AsyncIterator[Entry]) -> AsyncIterator[list[EntryView]]:
-    chunk: list[EntryView] = []
+async def _chunks(entries: AsyncIterator[Entry]) -> AsyncIterator[list[dict[str, object]]]:
+    chunk: list[dict[str, object]] = []
     async for entry in entries:
-        chunk.append(_view(entry))
+        chunk.append(msgspec.structs.asdict(_view(entry)))
         if len(chunk) == CHUNK_ENTRIES:
             yield chunk
             chunk = []

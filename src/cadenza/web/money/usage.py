@@ -3,9 +3,7 @@
 A report reads every metering row of its span, so reports are rate-limited by account.
 """
 
-import csv
-import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -13,7 +11,6 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.control.money.statement import key_overview, pace, usage_by_key, usage_overview
-from cadenza.core.formats import escape_formula
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
 from cadenza.core.records import CLASSES, SEARCH
@@ -23,6 +20,7 @@ from cadenza.store.tables.usage import report
 from cadenza.web.charts import Bars, Series, Show, about_dollars, axis_dollars, compact, share_bar, stacked_bars, swatch
 from cadenza.web.dates import RANGE_NAMES, named_span, read_span
 from cadenza.web.errors import BadForm
+from cadenza.web.files import csv_file
 from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
@@ -73,7 +71,7 @@ class AccountUsage(msgspec.Struct, frozen=True):
 
 
 async def usage_page(visit: Visit) -> Response:
-    query = visit.request.query_params
+    query = visit.query_fields
     chosen = read_span(visit) or named_span("30", visit.now_ms)
     if chosen.span.end_ms - chosen.span.start_ms > DAYS_MAX * DAY_MS:
         raise BadForm(f"This page shows at most {DAYS_MAX} days: choose a later start or an earlier end.")
@@ -117,14 +115,13 @@ async def get_usage_csv(visit: Visit) -> Response:
     store, account_id = visit.store, visit.account.id
     if group_by == "key":
         found = await usage_by_key(store, account_id, span)
+        head: tuple[str, ...] = ("key", "name", "prefix")
         rows = [(one.id, one.name, one.prefix, *_cells(one.counters)) for one in found]
-        text = csv_text(("key", "name", "prefix", *CSV_COUNTERS), rows)
     else:
         groups = (await report(store, account_id, span, group_by)).groups
-        text = csv_text((group_by, *CSV_COUNTERS), [(name, *_cells(counters)) for name, counters in groups])
-    name = f"cadenza-usage-{_date(span.start_ms)}-to-{_date(span.end_ms - 1)}-by-{group_by}.csv"
-    headers = {"content-disposition": f'attachment; filename="{name}"'}
-    return Response(text, headers=headers, media_type="text/csv; charset=utf-8")
+        head, rows = (group_by,), [(name, *_cells(counters)) for name, counters in groups]
+    name = f"cadenza-usage-{_date(span.start_ms)}-to-{_date(span.end_ms - 1)}-by-{group_by}"
+    return csv_file(name, [(*head, *CSV_COUNTERS), *rows])
 
 
 def day_chart(found: Overview, shown: str) -> str:
@@ -149,21 +146,13 @@ def day_chart(found: Overview, shown: str) -> str:
     )
 
 
-def csv_text(head: Iterable[str], rows: Iterable[Iterable[str | int]]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(head)
-    writer.writerows([escape_formula(cell) for cell in row] for row in rows)
-    return file.getvalue()
-
-
 def _cells(found: Counters) -> tuple[str | int, ...]:
     cost = format_dollars(found.cost_nano)
     return found.requests, found.prompt_tokens, found.cached_tokens, found.completion_tokens, cost
 
 
 def _asked(visit: Visit) -> tuple[Span, GroupBy]:
-    query = visit.request.query_params
+    query = visit.query_fields
     try:
         now = datetime.fromtimestamp(visit.now_ms / 1000, UTC)
         return parse_span(query.get("start"), query.get("end"), now), parse_group(query.get("group_by"))

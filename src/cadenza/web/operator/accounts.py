@@ -21,7 +21,6 @@ from cadenza.web.operator.views import (
     OperatorAccount,
     OperatorAccountDetails,
     OperatorAccounts,
-    OperatorKey,
     view_account,
 )
 from cadenza.web.routes import Button, Routes, endpoint, form, get, post, to_record
@@ -102,7 +101,7 @@ async def get_account(visit: Visit) -> OperatorAccountDetails:
     found = await _details(visit)
     return OperatorAccountDetails(
         account=view_account(found.account),
-        keys=[to_record(OperatorKey, key) for key in found.keys],
+        keys=found.keys,
         usage=[to_record(ClassCounters, counters, class_id=class_id) for class_id, counters in found.usage.groups],
         sessions=found.sessions,
         events=[to_record(AuditEventView, event) for event in found.audit_events],

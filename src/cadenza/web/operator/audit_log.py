@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import msgspec
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from cadenza.control.operator import PAGE, list_audit_events
 from cadenza.core.errors import ControlError
@@ -32,11 +32,6 @@ async def audit_log_page(visit: Visit) -> Response:
     return response
 
 
-async def old_page(visit: Visit) -> Response:
-    """The address that the page had before."""
-    return RedirectResponse(f"/operator/audit-log?{visit.request.url.query}", 301)
-
-
 async def get_audit_log(visit: Visit, asked: AuditLogQuery) -> AuditEventPage:
     found, next_before = await _read_page(visit, asked)
     return AuditEventPage([to_record(AuditEventView, one) for one in found], next_before)
@@ -50,7 +45,6 @@ async def _read_page(visit: Visit, asked: AuditLogQuery) -> tuple[list[AuditEven
 
 ROUTES: Routes = (
     get("/operator/audit-log", audit_log_page),
-    get("/operator/acts", old_page),
     endpoint(
         "GET", "/operator/audit-log", "Read the audit log, newest first", get_audit_log, scope="operator.service:read"
     ),

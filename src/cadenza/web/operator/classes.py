@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from cadenza.control import classes as control
 from cadenza.control.class_diff import VersionDiff, compare_versions
-from cadenza.control.classes import ClassRules, ClassSituation, RollbackOrder, Seen, UnknownClass
+from cadenza.control.classes import ClassRules, ClassSituation, RollbackOrder, Seen, ShareAccounts, UnknownClass
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339_or_none
@@ -80,6 +80,7 @@ class VerdictFacts(msgspec.Struct, frozen=True, kw_only=True):
     suite: str
     runs: int
     decision: str | None = None
+    why_undecided: str | None = None
     incumbent_score: float | None = None
     candidate_score: float | None = None
     difference_low: float | None = None
@@ -115,6 +116,7 @@ class OperatorClass(msgspec.Struct, frozen=True, kw_only=True):
     previous: int | None
     candidate: VersionFacts | None
     share: int
+    share_accounts: ShareAccounts | None
     canary: list[CanaryFact]
     is_adopted: bool
     pin: str | None
@@ -128,7 +130,6 @@ async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Re
     found, asked = await _situation(visit), visit.query(VersionPair)
     class_id = found.state.version.class_id
     versions = await control.list_versions(visit.store, class_id)
-    served = await control.list_served(visit.store, class_id)
     diff: VersionDiff | None = None
     try:
         pair = await control.get_pair(visit.store, class_id, asked.before, asked.after)
@@ -139,7 +140,7 @@ async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Re
         "operator/class.html",
         found=found,
         versions=versions,
-        earlier=[one for one in versions if control.can_return_to(found.state, one.number, served)],
+        earlier=[one for one in versions if one.number in found.state.return_targets],
         diff=diff,
         verdicts=await _verdicts(visit, class_id),
         history=await control.list_history(visit.store, class_id),
@@ -157,6 +158,7 @@ async def get_class(visit: Visit) -> OperatorClass:
         previous=state.previous,
         candidate=_view_version(state.candidate) if state.candidate else None,
         share=state.share,
+        share_accounts=found.share_accounts,
         canary=[CanaryFact(name, value) for name, value in found.canary_numbers],
         is_adopted=state.is_adopted,
         pin=found.pin or None,
@@ -211,7 +213,7 @@ def _view_verdict(record: EvaluationRecord) -> VerdictFacts:
     found = read_verdict(record.result) if record.result else None
     numbers: dict[str, object] = {}
     if found:
-        numbers = {name: getattr(found, name) for name in ("decision", "wins", "losses", "ties")}
+        numbers = {name: getattr(found, name) for name in ("decision", "why_undecided", "wins", "losses", "ties")}
         numbers |= {"incumbent_score": found.incumbent.score, "candidate_score": found.candidate.score}
         numbers |= {"difference_low": found.interval.low, "difference_high": found.interval.high}
         numbers |= {"cost_ratio": found.cost_ratio, "p95_ratio": found.p95_ratio}

@@ -6,13 +6,12 @@ The search is a POST, because an operator may paste a leaked key, and a URL must
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.keys import revoke_key
-from cadenza.control.operator import KeySummary, find_keys
+from cadenza.control.keys import find_key, find_keys, revoke_key
 from cadenza.core.codes import KEY_PREFIX, display_prefix
-from cadenza.web.errors import Missing
-from cadenza.web.operator.views import OperatorKey, OperatorKeys
+from cadenza.store.tables.keys import OwnedKey
+from cadenza.web.operator.views import OperatorKeys
 from cadenza.web.render import redirect
-from cadenza.web.routes import Routes, endpoint, form, get, post, to_record
+from cadenza.web.routes import Routes, endpoint, form, get, post
 from cadenza.web.visit import Visit
 
 
@@ -39,25 +38,17 @@ async def find_form(visit: Visit) -> Response:
 
 
 async def find(visit: Visit, asked: KeySearch) -> OperatorKeys:
-    return OperatorKeys([to_record(OperatorKey, key) for key in await find_keys(visit.store, asked.text, visit.now_ms)])
+    return OperatorKeys(await find_keys(visit.store, asked.text, visit.now_ms))
 
 
-async def revoke(visit: Visit) -> OperatorKey:
-    return to_record(OperatorKey, await _revoke(visit))
+async def revoke(visit: Visit) -> OwnedKey:
+    found = await find_key(visit.store, visit.path_param("key_id"), visit.now_ms)
+    return (await revoke_key(visit.store, found.id, visit.now_ms, by=visit.actor)).key
 
 
 async def revoke_by_form(visit: Visit, typed: RevokeForm) -> Response:
-    key = await _revoke(visit)
+    key = await revoke(visit)
     return redirect(f"/operator/accounts/{key.account_id}" if typed.account_id else "/operator/keys", "key-revoked")
-
-
-async def _revoke(visit: Visit) -> KeySummary:
-    key_id = visit.path_param("key_id")
-    found = [key for key in await find_keys(visit.store, key_id, visit.now_ms) if key.id == key_id]
-    if not found:
-        raise Missing
-    await revoke_key(visit.store, key_id, visit.now_ms, by=visit.actor)
-    return msgspec.structs.replace(found[0], state="revoked")
 
 
 def _safe(text: str) -> str:

@@ -6,6 +6,7 @@ A check that cannot be made, because the store does not answer, is written to th
 import asyncio
 import time
 
+from cadenza import clock
 from cadenza.control.money.statement import check_ledger
 from cadenza.ledger.audit import AuditCounts, Violation
 from cadenza.observe import Log
@@ -49,7 +50,7 @@ class LedgerCheck:
         try:
             found = await check_ledger(self._store)
             detail = describe(found.findings, found.counts, time.monotonic() - started_s)
-            event = AuditEvent(time.time_ns() // 1_000_000, by, EVENT, None, SUBJECT, detail)
+            event = AuditEvent(clock.now_ms(), by, EVENT, None, SUBJECT, detail)
             await self._store.transact(lambda tx: audit_events.add(tx, event))
         except StoreUnavailable as error:
             self.problem = "The store did not answer in time, so the ledger was not checked. Try again later."

@@ -4,21 +4,22 @@ The load is that of this machine: what its worker processes serve at this moment
 are sums over the workers. Counters count from the start of the service; a script turns them into rates.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 from starlette.responses import Response
 
 from cadenza.core.breaker import HALF_OPEN, OPEN
+from cadenza.core.faults import advise
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import Route
 from cadenza.gateway.gateway import Gateway
-from cadenza.observe.worker_metrics import Family, Labels
+from cadenza.observe.samples import Samples
+from cadenza.observe.worker_metrics import Family
 from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.health import RouteHealth
 from cadenza.web.docs.pages import is_usable
-from cadenza.web.operator.problems import advise
 from cadenza.web.routes import Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
 
@@ -99,43 +100,6 @@ class Load(msgspec.Struct, frozen=True):
     classes: list[ClassLoad]
 
 
-class Samples:
-    """Metrics by name and labels."""
-
-    def __init__(self, families: Iterable[Family]) -> None:
-        self._values: dict[str, dict[Labels, float]] = {}
-        for family in families:
-            for name, labels, value in family.samples:
-                self._values.setdefault(name, {})[labels] = value
-
-    def total(self, name: str, **labels: str) -> int:
-        """The sum of the samples that have these labels."""
-        wanted = set(labels.items())
-        return int(sum(value for found, value in self._of(name).items() if wanted <= set(found)))
-
-    def by_label(self, name: str, label: str) -> list[Count]:
-        """The sums by one label, in its order."""
-        sums: dict[str, float] = {}
-        for labels, value in self._of(name).items():
-            key = dict(labels)[label]
-            sums[key] = sums.get(key, 0) + value
-        return [Count(key, int(sums[key])) for key in sorted(sums)]
-
-    def last_fault(self, **labels: str) -> LastFault | None:
-        """The newest fault among the samples that have these labels."""
-        wanted = set(labels.items())
-        times = self._of("cadenza_route_last_fault_timestamp_seconds").items()
-        found = [(at_s, dict(one)) for one, at_s in times if wanted <= set(one)]
-        if not found:
-            return None
-        at_s, fault = max(found, key=lambda sample: sample[0])
-        status = int(fault["status"]) if fault["status"] else None
-        return LastFault(fault["kind"], status, rfc3339(round(at_s * 1000)))
-
-    def _of(self, name: str) -> Mapping[Labels, float]:
-        return self._values.get(name, {})
-
-
 async def classes_page(visit: Visit) -> Response:
     load = await get_load(visit)
     classes = visit.context.gateway.snapshot.catalogue.served()
@@ -148,21 +112,25 @@ async def get_load(visit: Visit) -> Load:
 
 
 def view_load(gateway: Gateway, families: Iterable[Family]) -> Load:
-    samples = Samples(families)
-    workers, slots = samples.total("cadenza_workers"), gateway.slots
+    samples, slots = Samples(families), gateway.slots
+    workers = int(samples.total("cadenza_workers"))
     return Load(
         workers=workers,
-        in_flight=max(0, samples.total("cadenza_requests_in_flight") - 1),  # without this request
-        slots_taken=samples.total("cadenza_slots_taken"),
+        in_flight=max(0, int(samples.total("cadenza_requests_in_flight")) - 1),  # without this request
+        slots_taken=int(samples.total("cadenza_slots_taken")),
         slots_limit=slots.ceiling if slots.is_lent else slots.ceiling * workers,
         is_draining=gateway.is_draining,
         has_shared_state=samples.total("cadenza_shared_state_up") > 0,
-        requests=samples.by_label("cadenza_requests_total", "status"),
-        refused=samples.by_label("cadenza_refused_total", "reason"),
-        faults=samples.by_label("cadenza_upstream_faults_total", "provider"),
+        requests=_counts(samples, "cadenza_requests_total", "status"),
+        refused=_counts(samples, "cadenza_refused_total", "reason"),
+        faults=_counts(samples, "cadenza_upstream_faults_total", "provider"),
         models=_model_loads(gateway, samples),
         classes=[_class_load(gateway, served) for served in gateway.snapshot.catalogue.served()],
     )
+
+
+def _counts(samples: Samples, name: str, label: str) -> list[Count]:
+    return [Count(part, int(count)) for part, count in samples.by_label(name, label).items()]
 
 
 def _class_load(gateway: Gateway, served: ServedClass) -> ClassLoad:
@@ -195,17 +163,17 @@ def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: 
         state = "failing"
     if health.is_in(OPEN) or samples.total("cadenza_route_resting", **place) > 0:
         state = "circuit_open"
-    last_fault = samples.last_fault(**place)
+    seen = samples.last_fault(route.provider, route.model)
     return ModelLoad(
         provider=route.provider,
         model=route.model,
         classes=classes,
         state=state,
         open_s=round(health.open_s, 1),
-        in_flight=samples.total("cadenza_route_in_flight", **place) or health.in_flight,
-        ceiling=samples.total("cadenza_route_limit", **place) or health.limit,
-        last_fault=last_fault,
-        advice="" if state == "usable" else advise(last_fault.kind if last_fault else None),
+        in_flight=int(samples.total("cadenza_route_in_flight", **place)) or health.in_flight,
+        ceiling=int(samples.total("cadenza_route_limit", **place)) or health.limit,
+        last_fault=LastFault(seen.kind, seen.status, rfc3339(round(seen.at_s * 1000))) if seen else None,
+        advice="" if state == "usable" else advise(seen.kind if seen else ""),
     )
 
 

@@ -6,7 +6,7 @@ from starlette.responses import Response
 from cadenza.control.money.months import REPORT_FIELDS, MonthReport, report_month
 from cadenza.core.formats import dollars_or_none, rfc3339_or_none
 from cadenza.web.errors import Missing
-from cadenza.web.money.usage import csv_text
+from cadenza.web.files import csv_file
 from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
@@ -66,9 +66,7 @@ async def get_month(visit: Visit) -> MonthView:
 
 async def get_month_csv(visit: Visit) -> Response:
     found = await _find(visit)
-    text = csv_text(REPORT_FIELDS, [["" if cell is None else cell for cell in row.values()] for row in found.rows()])
-    headers = {"content-disposition": f'attachment; filename="cadenza-month-{found.month}.csv"'}
-    return Response(text, headers=headers, media_type="text/csv; charset=utf-8")
+    return csv_file(f"cadenza-month-{found.month}", [REPORT_FIELDS, *(row.values() for row in found.rows())])
 
 
 async def _find(visit: Visit) -> MonthReport:

@@ -4,7 +4,6 @@ Requests, tokens, money and times to the first token are read from the store: th
 by the processes of this machine, since their start. Each query reads a bounded range of an index.
 """
 
-import shutil
 import time
 from itertools import accumulate
 
@@ -12,14 +11,12 @@ import msgspec
 from markupsafe import Markup
 from starlette.responses import Response
 
-from cadenza.control.operator import Takings, get_money, get_overview, slow_providers
+from cadenza.control.operator import Takings, get_money, get_overview
 from cadenza.core.formats import rfc3339
 from cadenza.core.spans import DAY_MS
-from cadenza.observe.minutes import read_totals
 from cadenza.store.tables.operators import FIRST_TOKEN_MS, UseStep
 from cadenza.web.charts import Bars, Series, axis_dollars, compact, stacked_bars, swatch
-from cadenza.web.operator.load import Load, view_load
-from cadenza.web.operator.problems import Facts, Problem, RouteState, find_problems
+from cadenza.web.operator.load import get_load
 from cadenza.web.operator.views import OperatorOverview, TodayCounters
 from cadenza.web.render import day
 from cadenza.web.routes import Routes, endpoint, get, to_record
@@ -32,7 +29,6 @@ ERRORS = {  # by the status of the reply
     "service": ("500", "503"),
     "refused": ("429",),
 }
-WORKING = ("usable", "half_open")  # a half-open route is tested by its next request
 OF_CLIENTS = "client"  # any other status from 400 on
 
 
@@ -66,16 +62,16 @@ class Step(msgspec.Struct, frozen=True):
 
 
 async def overview_page(visit: Visit) -> Response:
-    span = SPANS.get(visit.request.query_params.get("span", ""), SPANS["hour"])
+    span = SPANS.get(visit.query_fields.get("span", ""), SPANS["hour"])
     context, now_ms = visit.context, visit.now_ms
-    load, problems = await _look(visit)
+    problems = await context.health.problems()
     steps = await _steps(visit, span)
     money = await get_money(visit.store, now_ms)
     return visit.page(
         "operator/overview.html",
         problems=problems,
         found=await get_overview(visit.store, now_ms),
-        load=load,
+        load=await get_load(visit),
         span=span,
         spans=SPANS,
         steps=steps,
@@ -90,41 +86,12 @@ async def overview_page(visit: Visit) -> Response:
 async def get_totals(visit: Visit) -> OperatorOverview:
     found = await get_overview(visit.store, visit.now_ms)
     today = [to_record(TodayCounters, one) for one in found.today]
-    _, problems = await _look(visit)
     return to_record(
-        OperatorOverview, found.totals, problems=problems, today_start=rfc3339(found.today_start_ms), today=today
-    )
-
-
-async def _look(visit: Visit) -> tuple[Load, list[Problem]]:
-    """The load of this machine, and what is wrong."""
-    context, families = visit.context, await visit.context.read_metrics()
-    context.minutes.note(read_totals(families), time.time())
-    load = view_load(context.gateway, families)
-    return load, find_problems(await _facts(visit, load), context.minutes, visit.now_ms / MS_PER_S)
-
-
-async def _facts(visit: Visit, load: Load) -> Facts:
-    """A trial write shows whether the store takes writes, and how fast."""
-    context, started_s = visit.context, time.monotonic()
-    problem = await context.find_store_problem()
-    write_s = time.monotonic() - started_s
-    folder = visit.store.path.parent if visit.store.path else None
-    return Facts(
-        is_draining=load.is_draining,
-        store_problem=problem,
-        write_s=write_s,
-        disk_free_bytes=shutil.disk_usage(folder).free if folder else None,
-        routes=[
-            RouteState(one.provider, one.model, one.state in WORKING, one.last_fault.kind if one.last_fault else None)
-            for one in load.models
-        ],
-        slow=await slow_providers(visit.store, visit.now_ms),
-        slots_taken=load.slots_taken,
-        slots_limit=load.slots_limit,
-        has_shared_state=load.has_shared_state,
-        mail_failure=context.outbox.failure if context.outbox else "",
-        mail_waiting=context.outbox.waiting if context.outbox else 0,
+        OperatorOverview,
+        found.totals,
+        problems=await visit.context.health.problems(),
+        today_start=rfc3339(found.today_start_ms),
+        today=today,
     )
 
 

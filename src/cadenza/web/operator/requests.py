@@ -108,7 +108,7 @@ async def refund(visit: Visit, given: RequestRefund) -> OperatorRequest:
 
 
 def _chosen(visit: Visit) -> dict[str, str]:
-    query = visit.request.query_params
+    query = visit.query_fields
     return {name: query[name].strip() for name in FILTERS if query.get(name, "").strip()}
 
 

@@ -8,7 +8,8 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.operator import find_keys, find_requests, get_account_by_id, search_accounts
+from cadenza.control.keys import find_keys
+from cadenza.control.operator import find_requests, get_account_by_id, search_accounts
 from cadenza.control.requests import explain_one
 from cadenza.core.codes import KEY_PREFIX, display_prefix
 from cadenza.web.render import redirect

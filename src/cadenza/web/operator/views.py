@@ -5,8 +5,9 @@ from typing import Literal
 import msgspec
 
 from cadenza.core.money import format_dollars
+from cadenza.observe.health import Problem
 from cadenza.store.tables.accounts import Account
-from cadenza.web.operator.problems import Problem
+from cadenza.store.tables.keys import OwnedKey
 from cadenza.web.routes import to_record
 
 
@@ -37,26 +38,10 @@ class OperatorAccounts(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
-class OperatorKey(msgspec.Struct, frozen=True):
-    """A key of any account. That of the web chat cannot be revoked."""
-
-    id: str
-    account_id: str
-    email: str
-    name: str
-    prefix: str
-    scopes: tuple[str, ...]
-    state: Literal["active", "revoked", "expired"]
-    created_at: str
-    expires_at: str | None
-    last_used_at: str | None
-    is_web: bool
-
-
 class OperatorKeys(msgspec.Struct, frozen=True):
     """Keys that were found."""
 
-    data: list[OperatorKey]
+    data: list[OwnedKey]
     object: Literal["list"] = "list"
 
 
@@ -121,7 +106,7 @@ class OperatorAccountDetails(msgspec.Struct, frozen=True):
     """One account with its newest keys, its usage of the last 30 days by class, and its newest audit events."""
 
     account: OperatorAccount
-    keys: list[OperatorKey]
+    keys: list[OwnedKey]
     usage: list[ClassCounters]
     sessions: int
     events: list[AuditEventView]

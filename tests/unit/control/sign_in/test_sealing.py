@@ -58,7 +58,7 @@ async def test_the_store_has_no_secret_of_an_app(store: Store, account: Account)
     await use_second_factor(store, Sealer(store), account, code(secret, NOW_MS + STEP_MS), NOW_MS + STEP_MS)
 
 
-async def test_a_secret_of_an_earlier_release_is_encrypted_when_it_is_used(store: Store, account: Account) -> None:
+async def test_a_secret_from_before_the_key_is_encrypted_when_it_is_used(store: Store, account: Account) -> None:
     """It works, and is stored as it is no longer."""
     await store.transact(lambda tx: second_factors.replace_totp(tx, account.id, SECRET))
     await store.transact(lambda tx: second_factors.use_step(tx, account.id, 1, NOW_MS))

@@ -52,7 +52,7 @@ async def attempt(
 
 
 @pytest.mark.slow(reason="hashes passwords")
-@pytest.mark.parametrize("password", ["82736451", "x" * 1024, "pässwörd €"])
+@pytest.mark.parametrize("password", ["82736451", "xyzw" * 256, "pässwörd €"])
 async def test_a_password_within_bounds_is_accepted(password: str) -> None:
     """The shortest, the longest and one beyond ASCII all work, and no other does."""
     work = PasswordWork()
@@ -120,6 +120,22 @@ async def test_a_wide_network_has_few_allowances(
         await attempt(sign_ins, network=network.format(number % 250))
     with pytest.raises(Throttled, match=TOO_MANY):
         await attempt(sign_ins, network=network.format(250))
+
+
+async def test_guesses_spread_over_the_networks_of_one_site_are_limited(store: Store, sign_ins: SignIns) -> None:
+    """36 wrong passwords for 36 accounts, from 36 /64 of one /48, meet a 429; the next /48 does not."""
+    emails = [f"{number}@example.org" for number in range(36)]
+    for email in emails:
+        new = NewAccount(email, cheap_hash(PASSWORD))
+        await store.transact(lambda tx, new=new: add_account(tx, new, COMMAND_LINE, NOW_MS))  # type: ignore[misc]
+    replies = list[str]()
+    for number, email in enumerate(emails):
+        with pytest.raises(ControlError) as refused:
+            await attempt(sign_ins, "wrong password", email, f"2001:db8:0:{number:x}00::1")
+        replies.append(refused.value.message)
+    assert set(replies) == {WRONG_PASSWORD, TOO_MANY}
+    with pytest.raises(ControlError, match=WRONG_PASSWORD):
+        await attempt(sign_ins, "wrong password", emails[-1], "2001:db8:1::1")
 
 
 async def test_failures_of_all_networks_are_limited(store: Store, sign_ins: SignIns, account: Account) -> None:

@@ -37,6 +37,10 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "argume
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 MANY_KEYS = b'{"messages":[{"role":"developer","content":"a",%b}]}'
 
+ALLOWED = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "leap"}}]},
+}
 VALID: dict[str, dict[str, Any]] = {
     "one long message": {"messages": [USER]},
     "the same message twice": {"messages": [USER, USER]},
@@ -60,6 +64,10 @@ VALID: dict[str, dict[str, Any]] = {
 }
 FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "QUJD" * 30_000}}
 VALID |= {
+    "an assistant that only reasoned": {
+        "messages": [HI, {"role": "assistant", "content": None, "reasoning_content": LONG}, HI]
+    },
+    "an assistant that spoke": {"messages": [USER, {"role": "assistant", "content": None, "audio": {"id": "a"}}, HI]},
     "files": {"messages": [HI, {"name": "hi", "role": "user", "content": [FILE, {"type": "text", "text": "?"}, FILE]}]},
     "files with tools": {"messages": [{"role": "user", "content": [FILE]}], "tools": [TOOL]},
     "images and audio": {
@@ -86,6 +94,9 @@ INVALID: dict[str, dict[str, Any]] = {
     "a sampling field that is too large": {"messages": [HI], "stop": LONG},
     "no messages": {"messages": [], "x": LONG},
     "a bad message": {"messages": [USER, {"role": "nobody", "content": ""}]},
+    "an assistant without content": {"messages": [USER, {"role": "assistant", "content": None}]},
+    "a choice of an unknown type": {"messages": [USER], "tools": [TOOL], "tool_choice": {"type": "auto"}},
+    "an allowed tool that is not defined": {"messages": [USER], "tools": [TOOL], "tool_choice": ALLOWED},
 }
 
 

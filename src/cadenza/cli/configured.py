@@ -1,0 +1,50 @@
+"""The config and the store of a command."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from cadenza.cli.console import say
+from cadenza.config import Settings, load_settings
+from cadenza.control.store.prepare import prepare_store, require_store
+from cadenza.store.address import open_store
+from cadenza.store.store import Store
+
+T = TypeVar("T")
+
+
+def load_config(config: str | None) -> Settings:
+    return load_settings(config, os.environ, Path.cwd())
+
+
+def with_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Run `work` on the configured store. An SQLite store is created or migrated first."""
+    return use_store(settings, work, lambda store: prepare_store(store, say_backup))
+
+
+def read_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Run `work`, which only reads, on the configured store. The store is neither created nor migrated."""
+    return use_store(settings, work, require_store)
+
+
+def use_store(
+    settings: Settings,
+    work: Callable[[Store], Awaitable[T]],
+    prepare: Callable[[Store], Awaitable[None]] | None = None,
+) -> T:
+    async def run() -> T:
+        store = open_store(settings.store.url)
+        try:
+            if prepare:
+                await prepare(store)
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def say_backup(copy: Path) -> None:
+    say(f"Before its migration, the store was copied to {copy}.")

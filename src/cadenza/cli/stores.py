@@ -1,0 +1,61 @@
+"""The care of the store: cadenza migrate and cadenza backup."""
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from cadenza.cli.configured import load_config, read_store, say_backup, use_store
+from cadenza.cli.console import config_option, say
+from cadenza.control.store.copies import back_up_store, move_store
+from cadenza.store.migrate import migrate as migrate_store
+
+MEGABYTE = 1_000_000
+
+
+@click.command()
+@config_option
+@click.option(
+    "--from", "source", metavar="URL", help="The SQLite store to carry over, like sqlite:///./data/cadenza.db."
+)
+@click.option("--to", "target", metavar="URL", help="The empty Postgres database to carry it over to.")
+def migrate(config: str | None, source: str | None, target: str | None) -> None:
+    """Upgrade the store to the current schema.
+
+    With --from and --to: carry a SQLite store over to Postgres instead, and check both. The service must be stopped.
+    The source is not changed, and the command can be run again.
+    """
+    if source and target:
+        _move(source, target)
+    elif source or target:
+        raise click.UsageError("--from and --to belong together.")
+    else:
+        revision = use_store(load_config(config), lambda store: migrate_store(store, say_backup))
+        say(f"The store's schema is at revision {revision}.")
+
+
+def _move(source: str, target: str) -> None:
+    carried = asyncio.run(move_store(source, target))
+    counts = ", ".join(f"{name}: {rows}" for name, rows in carried.rows.items())
+    done = "Carried over" if carried.is_new else "The target has these rows already, and nothing was changed"
+    say(f"{done}. Rows of {counts}. Both ledgers are sound.")
+    say("Name the new address in [store] before the next start. The old store stays as it is.")
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@config_option
+def backup(file: Path | None, config: str | None) -> None:
+    """Copy the store to FILE while the service runs, and check the copy.
+
+    Without FILE, the copy is beside the store, and its name has the time. No file is overwritten. Standard output is
+    the path of the copy.
+    """
+    made = read_store(load_config(config), lambda store: back_up_store(store, file, datetime.now(UTC)))
+    click.echo(made.path)
+    if made.findings:
+        say(f"The ledger is not sound; findings: {made.findings}. Run 'cadenza ledger check'. The copy is complete.")
+        sys.exit(1)
+    say(f"Copied and checked: {made.size_bytes / MEGABYTE:.1f} MB, and its ledger is sound.")

@@ -1,0 +1,53 @@
+"""Files that the browser saves: a table as CSV or as a JSON list, whole or streamed."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from cadenza.core.csv_text import csv_text
+from cadenza.web.routes import JSON
+
+CSV = "text/csv; charset=utf-8"
+Pages = AsyncIterator[list[dict[str, object]]]
+
+
+def csv_file(name: str, rows: Iterable[Iterable[object]]) -> Response:
+    return Response(csv_text(rows), headers=saved_as(f"{name}.csv"), media_type=CSV)
+
+
+async def stream_rows(name: str, form: str, fields: Sequence[str], rest: Pages) -> StreamingResponse:
+    """The rows of all pages as one file. `form` is csv or json; CSV has these fields of each row.
+
+    The first page is read before the reply begins, so that a store that refuses it gives an error of its own.
+    """
+    pages, headers = _with_first(await anext(rest, []), rest), saved_as(f"{name}.{form}")
+    if form == "csv":
+        return StreamingResponse(_csv(fields, pages), headers=headers, media_type=CSV)
+    return StreamingResponse(_json(pages), headers=headers, media_type=JSON)
+
+
+def saved_as(name: str) -> dict[str, str]:
+    """The headers that have a browser save the reply under this name."""
+    return {"content-disposition": f'attachment; filename="{name}"'}
+
+
+async def _with_first(first: list[dict[str, object]], rest: Pages) -> Pages:
+    yield first
+    async for page in rest:
+        yield page
+
+
+async def _csv(fields: Sequence[str], pages: Pages) -> AsyncIterator[bytes]:
+    yield csv_text([fields]).encode()
+    async for rows in pages:
+        yield csv_text([row[name] for name in fields] for row in rows).encode()
+
+
+async def _json(pages: Pages) -> AsyncIterator[bytes]:
+    before = b'{"object":"list","data":['
+    async for rows in pages:
+        if rows:
+            yield before + b",".join(map(msgspec.json.encode, rows))
+            before = b","
+    yield (b"" if before == b"," else before) + b"]}"

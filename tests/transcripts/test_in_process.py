@@ -1,0 +1,23 @@
+"""What the API promises, played in this process, without a socket."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.loopback import LoopbackUpstream
+from tests.transcripts.claims import CLAIMS, Stages
+from tests.transcripts.stages import InProcess
+
+
+@pytest.fixture(scope="module")
+def stages(shared_upstream: LoopbackUpstream) -> Iterator[Stages]:
+    with ExitStack() as stack:
+        yield Stages(InProcess, shared_upstream, stack)
+    shared_upstream.reset()
+
+
+@pytest.mark.parametrize("name", CLAIMS, ids=[*CLAIMS])
+def test_claim(stages: Stages, name: str) -> None:
+    """The claim holds in every case."""
+    stages.play(name)
