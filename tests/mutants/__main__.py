@@ -1,6 +1,6 @@
 """Runs tests on sources with a mistake in them: `make mutants`, or `make mutants ARGS="--only gateway/auth.py"`.
 
-The mistakes are in mutants.txt. After `@` stands a file of `src/cadenza` and the tests that should find its mutants; a
+The mistakes are in the text files beside this one, one file for each package. After `@` stands a file of `src/cadenza` and the tests that should find its mutants; a
 mutant is a line of that file, which occurs once, and the line that replaces it. Each mutant is a copy of `src` in a
 temporary folder, on which the tests run until one fails. Its exit code is 1 if a mutant without `unseen:`, which says
 why no test can see it, was not found.
@@ -15,13 +15,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from os import environ
 from pathlib import Path
 
 import msgspec
 
 ROOT = Path(__file__).parents[2]
-LIST = Path(__file__).with_name("mutants.txt")
 PYTEST = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "-m", "not slow and not release"]
 TESTS_S = 300.0  # tests that take longer have found an endless loop
 FAILED = re.compile(r"^(?:FAILED|ERROR) ([^ \n]+)", re.MULTILINE)
@@ -63,11 +63,12 @@ class Verdict(msgspec.Struct, frozen=True):
         return f"{mutant.number:4} {self.took_s:5.0f} s  {mutant.file}: {mutant.new}\n{'':13}{result}"
 
 
-def read_mutants(text: str) -> Iterator[Mutant]:
-    """The mutants of mutants.txt, numbered from 1."""
+def read_mutants() -> Iterator[Mutant]:
+    """All mutants, numbered from 1."""
     number, file, tests, old = 0, "", list[str](), ""
     found: Mutant | None = None
-    for line in filter(None, text.splitlines()):
+    lists = [path.read_text().splitlines() for path in sorted(Path(__file__).parent.glob("*.txt"))]
+    for line in filter(None, chain.from_iterable(lists)):
         mark, _, rest = line.partition(" ")
         if mark == "@":
             file, _, paths = rest.partition(":")
@@ -82,7 +83,7 @@ def read_mutants(text: str) -> Iterator[Mutant]:
         elif mark == "unseen:" and found:
             found.unseen = rest
         elif mark != "#":
-            raise ValueError(f"not a line of mutants.txt: {line!r}")
+            raise ValueError(f"not a line of a list of mutants: {line!r}")
     if found:
         yield found
 
@@ -120,7 +121,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="TEXT", help="run mutants whose file or line has this in it")
     parser.add_argument("--at-once", type=int, default=2, help="how many mutants (default: 2)")
     options = parser.parse_args()
-    listed = [*read_mutants(LIST.read_text())]
+    listed = [*read_mutants()]
     chosen = [one for one in listed if not options.only or options.only in f"{one.file}: {one.old} {one.new}"]
     began_s, verdicts = time.monotonic(), list[Verdict]()
     with ThreadPoolExecutor(options.at_once) as pool:
