@@ -1,9 +1,9 @@
 """Runs tests on sources with a mistake in them: `make mutants`, or `make mutants ARGS="--only gateway/auth.py"`.
 
-The mistakes are in the text files beside this one, one file for each package. After `@` stands a file of `src/cadenza` and the tests that should find its mutants; a
-mutant is a line of that file, which occurs once, and the line that replaces it. Each mutant is a copy of `src` in a
-temporary folder, on which the tests run until one fails. Its exit code is 1 if a mutant without `unseen:`, which says
-why no test can see it, was not found.
+The mistakes are in the text files beside this one, one for each package. After `@` stands a file of `src/cadenza` and
+the tests that should find its mutants; a mutant is a line of that file, which occurs once, and the line that replaces
+it. Each mutant is a copy of `src` in a temporary folder, on which the tests run until one fails. The exit code is 1 if
+a mutant without `unseen:`, which says why no test can see it, was not found.
 """
 
 import argparse
