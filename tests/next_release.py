@@ -15,18 +15,15 @@ from cadenza.store.migrate import REVISIONS
 FIRST_TAG = "v0.1.0"
 HEAD = REVISIONS[-1]
 NEXT = f"{int(HEAD) + 1:04}"
-MIGRATION = f'''"""A column that this program does not know."""
+MIGRATION = '''"""A column that this program does not know."""
 
-import sqlalchemy as sa
-from alembic import op
+from collections.abc import Callable
 
-revision = "{NEXT}"
-down_revision = "{HEAD}"
-breaks_before = "{{}}"
+breaks_before = "{}"
 
 
-def upgrade() -> None:
-    op.add_column("usage", sa.Column("later", sa.Text))
+def upgrade(database: str, execute: Callable[[str], object]) -> None:
+    execute("ALTER TABLE usage ADD COLUMN later TEXT")
 '''
 PACKAGE = Path(cadenza.__file__).parent
 ROOT = Path(__file__).parents[1]

@@ -273,7 +273,7 @@ async def test_a_postgres_that_does_not_run_is_unavailable(tmp_path: Path) -> No
     assert SECRET not in str(caught.value)
 
 
-async def test_a_current_sqlite_store_loads_neither_alembic_nor_asyncpg(sqlite_store: SqliteStore) -> None:
+async def test_a_current_sqlite_store_does_not_load_asyncpg(sqlite_store: SqliteStore) -> None:
     """Opening, migrating and reading a SQLite store whose schema is current imports nothing that it does not need."""
     program = f"""
 import asyncio, sys
@@ -288,7 +288,7 @@ async def main():
     await store.close()
 
 asyncio.run(main())
-print([name for name in ("alembic", "asyncpg", "sqlalchemy.ext.asyncio") if name in sys.modules])
+print([name for name in ("asyncpg", "sqlalchemy.ext.asyncio") if name in sys.modules])
 """
     running = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
     said, _ = await running.communicate()

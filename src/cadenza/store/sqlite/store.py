@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import text
 
+from cadenza.store.live_processes import PROCESSES, find_locked, refuse_older
+from cadenza.store.migrations import find_steps
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.report_turns import REPORTS_MAX, ReportTurns
 from cadenza.store.sqlite import files, write_ahead_log
@@ -396,20 +398,20 @@ class SqliteStore:
             self._writer = None
 
     def _upgrade(self) -> Path | None:
-        """Run Alembic on a connection of its own, inside one transaction that holds the write lock."""
-        from cadenza.store.migrations import upgrade_sqlite  # noqa: PLC0415 slow to import, and rarely needed
-
-        copies: list[Path] = []
-
-        def copy_store(before: str) -> None:
-            with contextlib.closing(self._open(READ_ONLY)) as reader:
-                copies.append(files.back_up(reader, self.path, before))
-
-        try:
-            upgrade_sqlite(partial(self._open, STRICT_TRIGGERS, waits=True), copy_store, self.path)
-        except OSError as error:
-            raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
-        return copies[0] if copies else None
+        """Check, back up and migrate in one transaction that holds the write lock, on a connection of its own."""
+        copy = None
+        with contextlib.closing(self._open(STRICT_TRIGGERS, waits=True)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            tx = SqliteTransaction(connection)
+            steps = find_steps(tx)
+            if steps.needed:
+                refuse_older(find_locked(self.path, tx.rows(PROCESSES, {})), steps.needed)
+            if steps.found and steps.modules:
+                with contextlib.closing(self._open(READ_ONLY)) as reader:
+                    copy = _back_up(reader, self.path, steps.found)
+            steps.run(tx, "sqlite")
+            connection.execute("COMMIT")
+        return copy
 
     def _open(self, *pragmas: str, waits: bool = False) -> sqlite3.Connection:
         """Open a connection. Its statements do not wait for locks, unless it `waits`."""
@@ -435,6 +437,13 @@ class SqliteStore:
         reason = str(error).partition(":")[0]
         advice = next((advice for words, advice in ADVICE.items() if words in reason), WRITABLE)
         return unavailable(str(self.path), reason, advice)
+
+
+def _back_up(reader: sqlite3.Connection, database: Path, revision: str) -> Path:
+    try:
+        return files.back_up(reader, database, revision)
+    except OSError as error:
+        raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
 
 
 def _roll_back(writer: sqlite3.Cursor) -> None:
