@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from cadenza.store.address import open_store
 from cadenza.store.postgres.store import Listener
-from cadenza.store.sqlite.store import LOOK_EVERY_S, SqliteStore
+from cadenza.store.sqlite.store import POLL_INTERVAL_S, SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, Transaction
 from tests.postgres import Postgres
@@ -127,7 +127,7 @@ async def test_a_watcher_does_not_look_while_requests_do(sqlite_store: SqliteSto
                 await asyncio.sleep(0.001)
             woken.clear()
     await store.close()
-    assert all(pause_s > LOOK_EVERY_S / 2 for pause_s in store.pauses_s)
+    assert all(pause_s > POLL_INTERVAL_S / 2 for pause_s in store.pauses_s)
 
 
 async def test_nothing_is_heard_after_the_block(store: Store, other: Store) -> None:

@@ -40,7 +40,7 @@ from cadenza.store.store import (
 
 READS_MAX = 4
 PROGRESS_STEPS = 20_000  # of SQLite's machine, about a millisecond: how often a report looks whether it is cancelled
-LOOK_EVERY_S = 0.04  # for commits of other processes; `Store.watch` promises 50 ms
+POLL_INTERVAL_S = 0.04  # for commits of other processes; `Store.watch` promises 50 ms
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
 STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
@@ -103,7 +103,7 @@ class Write(msgspec.Struct):
     answer: "asyncio.Future[Any]"
 
     def done(self, result: object, error: BaseException | None) -> None:
-        """Answer the caller, unless it was cancelled."""
+        """Give the caller its result, unless it was cancelled."""
         if self.answer.done():
             return
         if error is None:
@@ -233,7 +233,7 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self._translate(error) from None
         await self.ping()  # the change mark needs the reader too
-        with self._looking(wake):
+        with self._polling(wake):
             self._watchers.append(wake)
             try:
                 yield
@@ -241,23 +241,23 @@ class SqliteStore:
                 self._watchers.remove(wake)
 
     @contextlib.contextmanager
-    def _looking(self, wake: Callable[[], None]) -> Iterator[None]:
-        """For the block, call `wake` within LOOK_EVERY_S if the mark is another one, or not known."""
+    def _polling(self, wake: Callable[[], None]) -> Iterator[None]:
+        """For the block, call `wake` within POLL_INTERVAL_S if the mark is another one, or not known."""
         loop, mark, last = asyncio.get_running_loop(), self._change_mark, self.change_mark()
         timer: asyncio.TimerHandle
 
-        def look() -> None:
+        def poll() -> None:
             nonlocal last, timer
             found: object = mark.changes
             known_for_s = time.monotonic() - mark.known_s
-            if known_for_s > LOOK_EVERY_S / 2:  # no request or write has looked just now
+            if known_for_s > POLL_INTERVAL_S / 2:  # no request or write has polled just now
                 found, known_for_s = self.change_mark(), 0.0
-            timer = loop.call_later(LOOK_EVERY_S - known_for_s, look)
+            timer = loop.call_later(POLL_INTERVAL_S - known_for_s, poll)
             if found is None or found != last:
                 last = found
                 wake()
 
-        timer = loop.call_later(LOOK_EVERY_S, look)
+        timer = loop.call_later(POLL_INTERVAL_S, poll)
         try:
             yield
         finally:

@@ -66,7 +66,7 @@ def find_by_id(tx: Transaction, token_id: str, now_ms: int) -> list[Token]:
 
 
 def find_by_prefix_or_id(tx: Transaction, text: str, now_ms: int) -> list[Token]:
-    """A prefix is looked for among all tokens, which takes long if there are many."""
+    """A prefix is searched among all tokens, which takes long if there are many."""
     return find_by_id(tx, text, now_ms) or [_read(row, now_ms) for row in tx.rows(BY_PREFIX, {"text": text})]
 
 

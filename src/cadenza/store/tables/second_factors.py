@@ -140,7 +140,7 @@ async def list_passkeys(store: Store, account_id: str) -> list[Passkey]:
 
 
 def use_passkey(tx: Transaction, passkey: Passkey, asked_at: int, sign_count: int, now_ms: int) -> bool:
-    """Note a use. False if the challenge of `asked_at` is not newer than the last use: it was answered before."""
+    """Record a use. False if the challenge of `asked_at` is not newer than the last use: it was answered before."""
     values = {"passkey": passkey.id, "asked_at": asked_at, "now": now_ms, "count": sign_count}
     return tx.change(USE_PASSKEY, values) == 1
 
