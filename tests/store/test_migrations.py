@@ -37,13 +37,6 @@ async def test_an_empty_store_is_migrated_to_head(empty: Store) -> None:
     assert await schema_state(empty) == SchemaState("current", HEAD, HEAD)
 
 
-async def test_migrating_twice_changes_nothing(store: Store, url: str) -> None:
-    """A second migration finds nothing to do and returns the same revision."""
-    before = await inspected(url, reflect)
-    assert await migrate(store) == HEAD
-    assert await inspected(url, reflect) == before
-
-
 async def test_processes_that_migrate_at_once_take_turns(empty: Store, url: str) -> None:
     """Three processes that start together on an empty store all succeed."""
     assert await run_at_once(*[("migrate", url)] * 3) == [HEAD] * 3
