@@ -21,7 +21,7 @@ SELECT = "SELECT name, beats, version, revision, host, pid FROM processes"
 PROCESSES = Statement(text(SELECT))
 
 
-class ServingProcess(NamedTuple):
+class LiveProcess(NamedTuple):
     """A row of `processes`. A process of SQLite that has just started may have only a name yet."""
 
     name: str
@@ -41,36 +41,36 @@ Rows = Sequence[Sequence[Any]]
 ReadRows = Callable[[], Awaitable[Rows]]
 
 
-def find_locked(database: Path, rows: Rows) -> list[ServingProcess]:
+def find_locked(database: Path, rows: Rows) -> list[LiveProcess]:
     """The live processes of a SQLite store, which has these rows."""
-    known = {row[0]: ServingProcess(*row) for row in rows}
-    return [known.get(name, ServingProcess(name)) for name in ProcessLocks(database).live()]
+    known = {row[0]: LiveProcess(*row) for row in rows}
+    return [known.get(name, LiveProcess(name)) for name in ProcessLocks(database).live()]
 
 
-async def find_live(read: ReadRows, lock: Callable[[], Awaitable[object]]) -> list[ServingProcess]:
+async def find_live(read: ReadRows, lock: Callable[[], Awaitable[object]]) -> list[LiveProcess]:
     """The live processes of a Postgres store. If there is none, `lock` locks out those that start now."""
     known = {row[0] for row in await read()}
     if found := await find_with_heartbeat(read):
         return found
     await lock()
-    return [ServingProcess(*row) for row in await read() if row[0] not in known]
+    return [LiveProcess(*row) for row in await read() if row[0] not in known]
 
 
-async def find_with_heartbeat(read: ReadRows) -> list[ServingProcess]:
+async def find_with_heartbeat(read: ReadRows) -> list[LiveProcess]:
     """Those whose heartbeat counters change while this function watches them. Without rows it returns at once."""
-    before = {row[0]: ServingProcess(*row) for row in await read()}
-    live: dict[str, ServingProcess] = {}
+    before = {row[0]: LiveProcess(*row) for row in await read()}
+    live: dict[str, LiveProcess] = {}
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     while before.keys() - live.keys() and loop.time() - began_s < (FOUND_S if live else DEAD_S):
         await asyncio.sleep(POLL_INTERVAL_S)
-        now = {row[0]: ServingProcess(*row) for row in await read()}
+        now = {row[0]: LiveProcess(*row) for row in await read()}
         live |= {name: one for name, one in now.items() if name not in before or before[name].beats != one.beats}
         before = {name: one for name, one in before.items() if name in now}
     return [live[name] for name in sorted(live)]
 
 
-def refuse_older(found: Iterable[ServingProcess], needed: str) -> None:
+def refuse_older(found: Iterable[LiveProcess], needed: str) -> None:
     """StoreUnavailable, with their names, if the programs of some of these processes know only older schemas."""
     if broken := [str(one) for one in found if one.revision < needed]:
         raise StoreUnavailable(

@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import text
 from sqlalchemy.util import await_, greenlet_spawn
 
-from cadenza.store.live_processes import PROCESSES, ServingProcess, find_live, refuse_older
+from cadenza.store.live_processes import PROCESSES, LiveProcess, find_live, refuse_older
 from cadenza.store.migrations import find_steps
 from cadenza.store.postgres.connection import (
     Connection,
@@ -164,7 +164,7 @@ class PostgresStore:
 
         async def read() -> list[Row]:
             rows = await session.rows(PROCESSES, {}, MIGRATION_S)
-            return [row for row in rows if ServingProcess(*row).revision < needed]
+            return [row for row in rows if LiveProcess(*row).revision < needed]
 
         async def lock() -> None:
             await session.run("LOCK TABLE processes IN SHARE MODE", timeout_s=MIGRATION_S)
