@@ -15,18 +15,15 @@ from cadenza.store.migrate import REVISIONS
 FIRST_TAG = "v0.1.0"
 HEAD = REVISIONS[-1]
 NEXT = f"{int(HEAD) + 1:04}"
-MIGRATION = f'''"""A column that this program does not know."""
+MIGRATION = '''"""A column that this program does not know."""
 
-import sqlalchemy as sa
-from alembic import op
+from collections.abc import Callable
 
-revision = "{NEXT}"
-down_revision = "{HEAD}"
-breaks_before = "{{}}"
+breaks_before = "{}"
 
 
-def upgrade() -> None:
-    op.add_column("usage", sa.Column("later", sa.Text))
+def upgrade(database: str, execute: Callable[[str], object]) -> None:
+    execute("ALTER TABLE usage ADD COLUMN later TEXT")
 '''
 PACKAGE = Path(cadenza.__file__).parent
 ROOT = Path(__file__).parents[1]
@@ -34,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 
 def next_release(folder: Path, *, breaks: bool = False) -> dict[str, str]:
     """Make it in a folder. Return the variables with which `cadenza` is that program."""
-    shutil.copytree(PACKAGE, folder / "cadenza", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, folder / "cadenza")  # with what is compiled, which stays valid
     migration = folder / "cadenza" / "store" / "migrations" / "versions" / f"{NEXT}_later.py"
     migration.write_text(MIGRATION.format(NEXT if breaks else ""))
     return {"PYTHONPATH": str(folder)}

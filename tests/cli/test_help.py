@@ -29,7 +29,7 @@ for args in json.loads(sys.argv[1]):
 print(json.dumps(loaded), file=sys.stderr)
 """
 LIGHT = re.compile(r"cadenza(\.(cli|clock|core|process)(\..*)?)?")
-SLOW_LIBRARIES = {"alembic", "asyncio", "prometheus_client", "pydantic", "rich", "sqlalchemy", "uvloop"}
+SLOW_LIBRARIES = {"asyncio", "prometheus_client", "pydantic", "rich", "sqlalchemy", "uvloop"}
 SERVICE = re.compile(
     r"cadenza\.(app|gateway|http|routing|server|web)(\..*)?|cadenza\.upstreams\.(?!(base|dialects|faults)$).*|httptools|uvloop|xllamacpp|rich"
 )

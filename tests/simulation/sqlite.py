@@ -12,7 +12,7 @@ from random import Random
 from typing import TypeVar
 
 from cadenza.store.process_locks import ProcessLocks
-from cadenza.store.sqlite.store import LOOK_EVERY_S
+from cadenza.store.sqlite.store import POLL_INTERVAL_S
 from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import WAIT_S, Row, StoreRefused, StoreUnavailable, Transaction
 from tests.simulation.database import ModelDatabase, ModelSession, Refused, RowChanges, StatementResult
@@ -193,14 +193,14 @@ class SimulatedSqliteStore:
 
     @contextlib.asynccontextmanager
     async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
-        """Looks every LOOK_EVERY_S, and so finds a commit within this time."""
+        """Looks every POLL_INTERVAL_S, and so finds a commit within this time."""
         is_due = False
 
         def committed() -> None:
             nonlocal is_due
             if not is_due:
                 is_due = True
-                self._loop.call_later(LOOK_EVERY_S * self._file.random.random(), look)
+                self._loop.call_later(POLL_INTERVAL_S * self._file.random.random(), look)
 
         def look() -> None:
             nonlocal is_due

@@ -3,16 +3,15 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from cadenza.control.classes import ClassRules, PromotionOrder, RollbackOrder, adopt, promote, roll_back
 from cadenza.core.classes import ClassVersion
 from cadenza.core.records import Route
 from cadenza.store.address import open_store
-from cadenza.store.statements import SelectByIds, Statement, Values
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Store, Transaction
 
 NOW_MS = 1_800_000_000_000
 OLD, NEW = Route("acme", "large", 1000, 100), Route("acme", "huge", 2000, 200)
@@ -32,35 +31,11 @@ class DyingTransaction:
     def __init__(self, tx: Transaction, at: int) -> None:
         self._tx = tx
         self._left = at
-        self.combines_changes = tx.combines_changes
 
-    def row(self, statement: Statement, values: Values) -> Row | None:
-        self._step()
-        return self._tx.row(statement, values)
-
-    def rows(self, statement: Statement, values: Values) -> list[Row]:
-        self._step()
-        return self._tx.rows(statement, values)
-
-    def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
-        return self._tx.rows_by_ids(select, ids, values)
-
-    def change(self, statement: Statement, values: Values) -> int:
-        self._step()
-        return self._tx.change(statement, values)
-
-    def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
-        self._tx.change_each(statement, values)
-
-    def insert_rows(self, statement: Statement, rows: Sequence[Row]) -> None:
-        self._tx.insert_rows(statement, rows)
-
-    def announce(self) -> None:
-        self._step()
-        self._tx.announce()
-
-    def overwrite_deleted(self) -> None:
-        self._tx.overwrite_deleted()
+    def __getattr__(self, name: str) -> Any:
+        if name in {"row", "rows", "change", "announce"}:
+            self._step()
+        return getattr(self._tx, name)
 
     def _step(self) -> None:
         self._left -= 1
@@ -79,7 +54,9 @@ class DyingStore:
         return getattr(self._store, name)
 
     async def transact(self, work: Callable[[Transaction], T], **options: Any) -> T:
-        return await self._store.transact(lambda tx: work(DyingTransaction(tx, self._at)), **options)
+        return await self._store.transact(
+            lambda tx: work(cast("Transaction", DyingTransaction(tx, self._at))), **options
+        )
 
 
 class PatientStore:

@@ -44,9 +44,6 @@ async def work(name: str, url: str, *words: str) -> str:
                 return await migrate(store)
             case "grant", (account_id, amount_nano, times):
                 return await grant_often(store, account_id, int(amount_nano), int(times))
-            case "announce", ():
-                await store.transact(announce)
-                return "announced"
             case "revoke", (key_id, now_ms):
                 return str(await store.transact(lambda tx: keys.revoke(tx, key_id, int(now_ms))))
     finally:

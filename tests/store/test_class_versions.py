@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from cadenza.control.class_versions import ServingProcess, read_served, resolve
-from cadenza.control.classes import list_history
 from cadenza.core.classes import ClassState, ClassVersion, ConfiguredClass
 from cadenza.core.errors import ControlError
 from cadenza.core.records import RetentionBy, Route
@@ -63,18 +62,6 @@ async def test_a_changed_config_is_a_new_version(store: Store) -> None:
     assert (event.event, event.subject, event.detail) == ("class.config", "forte", "version 2 again, instead of 3")
     [state] = await class_versions.read_states(store)
     assert (state.version.number, state.previous) == (2, 3)
-
-
-async def test_the_history_has_every_version_of_the_config(store: Store) -> None:
-    """Not only the first one: a file that was edited and reloaded is a change as well."""
-    for now_ms, given in enumerate((configured(), configured(LARGER), configured()), start=1):
-        await resolve_forte(store, given, now_ms)
-    found = [(one.at, one.actor, one.event, one.detail) for one in await list_history(store, "forte")]
-    assert found == [
-        (3, "config", "class.config", "version 1 again, instead of 2"),
-        (2, "config", "class.config", "version 2: acme/larger"),
-        (1, "config", "class.config", "version 1: acme/large"),
-    ]
 
 
 async def test_a_class_that_was_adopted_is_the_stores(store: Store) -> None:

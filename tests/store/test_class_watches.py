@@ -221,18 +221,6 @@ async def test_old_watches_are_deleted(store: Store, watched: WatchedClass) -> N
     assert await verdicts.list_scores(store, "watch_004") == [score]
 
 
-async def test_accepted_change(store: Store, watched: WatchedClass) -> None:
-    """A watch that is made the reference is what later ones are compared with."""
-    model = ScriptedModel()
-    await watch(store, model, watched)
-    model.score = 0.0
-    accepted = await Watches(store, model, make_log(io.StringIO())).watch(watched, as_reference=True)
-    assert accepted
-    after = await watch(store, model, watched)
-    assert after.result
-    assert (after.result.reference_id, after.result.drifts) == (accepted.record.id, ())
-
-
 async def test_upstream_that_is_down(store: Store, watched: WatchedClass) -> None:
     """A watch without answers is stopped: it is neither a reference nor drift."""
     model = ScriptedModel()

@@ -8,7 +8,6 @@ import pytest
 from cadenza.control.account.accounts import NewAccount, add_account, get_account, resume_account
 from cadenza.control.account.erasure import Erased, erase_account
 from cadenza.control.account.memory import add_note
-from cadenza.control.operator import get_overview
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Usage
 from cadenza.ledger import credit
@@ -17,7 +16,6 @@ from cadenza.store import schema
 from cadenza.store.schema import accounts, entries, metadata, usage
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store, StoreRefused
-from cadenza.store.table_parts import MEANING, WhenErased
 from cadenza.store.tables import audit_events, keys
 from cadenza.store.tables.audit_events import AuditEvent
 from tests.migrated import checkpointed_bytes
@@ -33,39 +31,6 @@ LATER_MS = NOW_MS + 1000
 
 ERASED_WHOLE = {"sessions", "access_tokens", "links", "totp", "recovery_codes", "passkeys", "notes", "idempotency"}
 ERASED_WHOLE |= {"request_details"}
-KEPT_WITHOUT_A_NAME = {"accounts", "keys", "audit_events"}
-OVERWRITTEN = {
-    "accounts": "email password_hash preferred_class is_operator suspended_at verified_at theme uses_search "
-    "uses_memory low_balance_nano low_noticed_at note_count erased_at shows_cost erasing_email",
-    "keys": "name prefix digest revoked_at last_used_at",
-    "audit_events": "actor detail",
-    "usage": "idempotency_digest",
-}
-KEPT = {
-    "closed_balances",
-    "credit_lots",
-    "entries",
-    "usage",
-    "usage_days",
-    "marks",
-    "reserves",
-    "caps",
-    "cap_holds",
-    "vouchers",
-    "payments",
-    "debts",
-}
-OF_CLASSES = {"class_versions", "class_states", "verdicts", "verdict_scores", "price_changes"}
-OF_NOBODY = OF_CLASSES | {
-    "processes",
-    "epochs",
-    "site_secrets",
-    "payment_events",
-    "command_references",
-    "upstream_attempts",
-    "closed_months",
-    "retention",
-}
 
 
 def personal_rows(account: str, blob: str) -> list[str]:
@@ -134,22 +99,6 @@ async def table_of(store: Store, account_id: str) -> dict[str, list[object]]:
     return found
 
 
-def test_every_table_is_considered() -> None:
-    """A new table is erased with the account, kept, or of nobody: on purpose."""
-    assert set(metadata.tables) == ERASED_WHOLE | KEPT_WITHOUT_A_NAME | KEPT | OF_NOBODY
-    named = {name for name, table in metadata.tables.items() if "account_id" in table.c or "redeemed_by" in table.c}
-    assert named - ERASED_WHOLE - KEPT_WITHOUT_A_NAME - KEPT == set()
-
-
-def test_what_is_overwritten() -> None:
-    """The schema erases these columns, and no others, in rows that stay."""
-    columns = [column for table in metadata.sorted_tables for column in table.c if MEANING in column.info]
-    erased = [column for column in columns if column.info[MEANING].erased is not WhenErased.KEPT]
-    assert sorted(map(str, erased)) == sorted(
-        f"{name}.{one}" for name in OVERWRITTEN for one in OVERWRITTEN[name].split()
-    )
-
-
 async def test_nothing_personal_remains(filled: Store) -> None:
     """No table has the address, an earlier one, a name, a note or a digest of the account any more."""
     digests = [bytes(row.digest) for row in await rows_of(filled, schema.keys) if row.account_id == OWNER]
@@ -165,14 +114,6 @@ async def test_nothing_personal_remains(filled: Store) -> None:
     [account] = [row for row in await rows_of(filled, accounts) if row.id == OWNER]
     assert (account.email, account.password_hash, account.theme) == ("erased-acct_a", "", "system")
     assert (bool(account.is_operator), account.erased_at, account.note_count) == (False, LATER_MS, 0)
-
-
-async def test_an_erased_account_is_not_counted(filled: Store) -> None:
-    """The operator's overview has it neither among the accounts nor among those that are suspended."""
-    before = (await get_overview(filled, NOW_MS)).totals
-    await erase(filled)
-    after = (await get_overview(filled, NOW_MS)).totals
-    assert (after.accounts, after.suspended) == (before.accounts - 1, before.suspended)
 
 
 async def test_metering_rows_keep_no_digest_of_an_idempotency_key(filled: Store) -> None:

@@ -13,7 +13,6 @@ import pytest
 from cadenza.fleet import presence
 from cadenza.fleet.changes import make_change
 from cadenza.fleet.presence import HeartbeatBounds
-from cadenza.ledger import credit
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.store import Store
 from cadenza.store.tables import keys
@@ -91,20 +90,6 @@ async def test_a_process_that_is_not_fresh_asks_the_store(command: Store, databa
         assert [await one.queries(digest) for _ in range(2)] == [1, 1]
 
 
-async def test_a_kept_key_has_its_expiry(command: Store, database: str) -> None:
-    """The time is in the key, and decides at every use."""
-    digest = await add_key(command, expires_at=NOW_MS + 10)
-    async with member(database, STILL, is_deaf=True) as one:
-        for sent in (1, 0):
-            assert await one.queries(digest) == sent
-        found = await one.key_cache.find(digest)
-        assert found
-        assert [keys.state_of(found.revoked_at, found.expires_at, NOW_MS + wait_ms) for wait_ms in (9, 10)] == [
-            "active",
-            "expired",
-        ]
-
-
 async def test_a_revoked_key_is_live_nowhere(command: Store, database: str) -> None:
     """When the command returns, no process finds the key live, though all had kept it."""
     digest = await add_key(command)
@@ -114,18 +99,6 @@ async def test_a_revoked_key_is_live_nowhere(command: Store, database: str) -> N
         assert [await each.finds_live(digest) for each in (one, two)] == [False, False]
 
 
-async def test_given_credit_is_seen_everywhere(command: Store, database: str) -> None:
-    """When the command returns, every process finds the new balance: none refuses by an old one."""
-    digest = await add_key(command)
-    async with member(database) as one, member(database) as two:
-        for each in (one, two):
-            await each.key_cache.find(digest)
-        async with asyncio.timeout(PATIENCE_S):
-            await make_change(command, lambda tx: credit.grant(tx, "acct_a", 7, "", NOW_MS), PATIENT)
-        found = [await each.key_cache.find(digest) for each in (one, two)]
-        assert [key.principal.balance_nano for key in found if key] == [7, 7]
-
-
 async def test_a_process_that_hears_nothing_follows_at_its_next_beat(command: Store, database: str) -> None:
     """A watcher that is lost without notice delays the command, and nothing else."""
     digest = await add_key(command)
@@ -133,16 +106,6 @@ async def test_a_process_that_hears_nothing_follows_at_its_next_beat(command: St
         assert [await each.finds_live(digest) for each in (deaf, other)] == [True, True]
         await revoke(command)
         assert [await each.finds_live(digest) for each in (deaf, other)] == [False, False]
-
-
-async def test_a_process_that_lost_its_watcher_follows(command: Store, database: str) -> None:
-    """The connection that listens is ended just before the revocation."""
-    digest = await add_key(command)
-    async with member(database) as one, aside(database) as other:
-        assert await one.finds_live(digest)
-        assert len(await other.rows(DROP_WATCHERS)) == 1
-        await revoke(command)
-        assert not await one.finds_live(digest)
 
 
 async def test_a_process_that_does_not_answer_is_waited_for_until_it_is_not_fresh(

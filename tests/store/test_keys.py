@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import accounts, keys
+from cadenza.store.tables import keys
 from cadenza.store.tables.keys import KeyState, OwnedKey, state_of
 from tests.store.moves import opened
-from tests.store.processes import run_at_once
 from tests.store.rows import NOW_MS, add_account, add_key, run_sql
 
 
@@ -48,12 +47,6 @@ async def test_no_scopes_means_all_scopes(store: Store) -> None:
     assert (await find(store, await add_key(store))).scopes == ("inference", "models", "usage")
 
 
-async def test_an_unknown_digest_finds_nothing(store: Store) -> None:
-    """A digest that was never stored belongs to no key."""
-    assert await store.transact(lambda tx: keys.find(tx, "digest", b"d" * 32, NOW_MS)) == []
-    assert await keys.look_up(store, b"d" * 32) is None
-
-
 @pytest.mark.parametrize(
     ("expires_at", "revoked_at", "state"),
     [
@@ -84,19 +77,6 @@ async def test_the_first_revocation_stands(store: Store) -> None:
     assert found.revoked_at == NOW_MS
 
 
-async def test_a_revocation_by_another_process_is_seen_at_once(store: Store, url: str) -> None:
-    """A store that was open all the time sees on its next look-up that the key is revoked."""
-    await add_account(store)
-    digest = await add_key(store)
-    before = await keys.look_up(store, digest)
-    assert await run_at_once(("revoke", url, "key_a", str(NOW_MS))) == ["True"]
-    after = await keys.look_up(store, digest)
-    assert before is not None
-    assert after is not None
-    assert (before.revoked_at, after.revoked_at) == (None, NOW_MS)
-    assert (await find(store, digest)).state == "revoked"
-
-
 async def test_the_last_use_never_moves_back(store: Store) -> None:
     """A later use is written, an earlier one is not, and an unknown key is ignored."""
     await add_account(store)
@@ -104,16 +84,6 @@ async def test_the_last_use_never_moves_back(store: Store) -> None:
     for used in ({"key_a": 5, "key_b": 9}, {"key_b": 7, "key_a": 8, "key_nobody": 1}, {}):
         await keys.touch(store, used)
     assert [(await find(store, digest)).last_used_at for digest in digests] == [8, 9]
-
-
-async def test_keys_are_listed_newest_first(store: Store) -> None:
-    """An account's keys, and no others; the last one that was created comes first."""
-    await add_account(store)
-    await add_account(store, "acct_b")
-    await add_key(store, "key_new", created_at=NOW_MS + 1)
-    await add_key(store, "key_old")
-    await add_key(store, "key_other", account_id="acct_b")
-    assert [key.id for key in await keys.list_page(store, "acct_a", NOW_MS)] == ["key_new", "key_old"]
 
 
 async def test_a_key_is_found_by_prefix_or_id(store: Store) -> None:
@@ -156,21 +126,3 @@ async def test_an_account_has_one_key_of_the_web_application(store: Store, url: 
     [web] = await keys.list_newest(store, "account_id", "acct_a", NOW_MS, 9)
     assert (web.id, web.is_web) == (found.principal.key_id, True)
     assert await keys.list_page(store, "acct_a", NOW_MS) == []
-
-
-async def test_accounts_are_counted_and_listed_oldest_first(store: Store) -> None:
-    """The list has every account once, in the order of creation."""
-    newer = await add_account(store, "acct_a", created_at=NOW_MS + 1)
-    older = await add_account(store, "acct_b")
-    assert await accounts.list_all(store) == [older, newer]
-    assert await accounts.count(store) == 2
-
-
-async def test_an_account_is_found_by_email(store: Store) -> None:
-    """The email finds the account; only `get_with_password` also returns the hash."""
-    account = await add_account(store)
-    assert await accounts.get_by_email(store, account.email) == account
-    assert await store.transact(lambda tx: accounts.find_by_email(tx, account.email)) == account
-    assert await accounts.get_with_password(store, account.email) == (account, "hash")
-    assert await accounts.get_by_email(store, "nobody@example.org") is None
-    assert await accounts.get_with_password(store, "nobody@example.org") is None

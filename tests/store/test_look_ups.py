@@ -11,13 +11,11 @@ import pytest
 
 from cadenza.fleet.key_cache import QUERIES_AT_ONCE, KeyCache
 from cadenza.fleet.presence import Presence
-from cadenza.store.postgres.connection import PostgresBounds
-from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.sqlite.store import SqliteStore
-from cadenza.store.statements import Statement, Values
-from cadenza.store.store import Row, Store, StoreUnavailable
+from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import keys
 from tests.postgres import Postgres
+from tests.store.fleet import CountingPostgres
 from tests.store.moves import PATIENCE_S
 from tests.store.rows import NOW_MS, add_account, add_key
 from tests.unit.test_house import SOURCE, parsed
@@ -26,28 +24,10 @@ UNKNOWN = [b"%032d" % number for number in range(2000)]
 SHORT_S = 0.05
 
 
-class WatchedPostgres(PostgresStore):
-    """Counts its queries of many rows. Each waits until it may go on."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url, PostgresBounds().with_waits_of(PATIENCE_S))
-        self.queries = 0
-        self.has_begun = asyncio.Event()
-        self.may_go_on = asyncio.Event()
-        self.may_go_on.set()
-
-    async def rows(self, statement: Statement, values: Values) -> list[Row]:
-        self.queries += 1
-        found = await super().rows(statement, values)
-        self.has_begun.set()
-        await self.may_go_on.wait()
-        return found
-
-
 @pytest.fixture
-async def watched(postgres: Postgres) -> AsyncIterator[WatchedPostgres]:
+async def watched(postgres: Postgres) -> AsyncIterator[CountingPostgres]:
     with postgres.migrated_database() as url:
-        store = WatchedPostgres(url)
+        store = CountingPostgres(url)
         yield store
         await store.close()
 
@@ -111,7 +91,7 @@ async def test_a_key_whose_account_could_not_pay_is_read_again(store: Store) -> 
     assert key_cache.find_now(digest) is None
 
 
-async def test_look_ups_at_the_same_time_share_a_query(watched: WatchedPostgres) -> None:
+async def test_look_ups_at_the_same_time_share_a_query(watched: CountingPostgres) -> None:
     """Thousands of look-ups in the same instant are one query; look-ups one after the other are one each."""
     key_cache = KeyCache(watched, Presence(watched), PATIENCE_S)
     assert not any(await asyncio.gather(*(key_cache.find(digest) for digest in UNKNOWN)))
@@ -120,60 +100,60 @@ async def test_look_ups_at_the_same_time_share_a_query(watched: WatchedPostgres)
     assert watched.queries == 6
 
 
-async def test_look_ups_that_wait_share_the_next_query(watched: WatchedPostgres) -> None:
+async def test_look_ups_that_wait_share_the_next_query(watched: CountingPostgres) -> None:
     """While as many queries run as may, everything that is asked for meanwhile is one more."""
-    watched.may_go_on.clear()
+    watched.may_answer.clear()
     key_cache, finding = KeyCache(watched, Presence(watched), PATIENCE_S), list[asyncio.Task[keys.FoundKey | None]]()
     for number in range(QUERIES_AT_ONCE):
-        watched.has_begun.clear()
+        watched.has_read.clear()
         finding.append(asyncio.create_task(key_cache.find(UNKNOWN[number])))
-        await watched.has_begun.wait()
+        await watched.has_read.wait()
     finding += [asyncio.create_task(key_cache.find(digest)) for digest in UNKNOWN]
     await asyncio.sleep(0)
-    watched.may_go_on.set()
+    watched.may_answer.set()
     assert not any(await asyncio.gather(*finding))
     assert watched.queries == QUERIES_AT_ONCE + 1
 
 
-async def test_a_look_up_never_joins_a_query_that_has_begun(watched: WatchedPostgres) -> None:
+async def test_a_look_up_never_joins_a_query_that_has_read(watched: CountingPostgres) -> None:
     """A key that is revoked while a query for it runs is found revoked by the next look-up."""
     await add_account(watched)
     digest = await add_key(watched)
-    watched.may_go_on.clear()
+    watched.may_answer.clear()
     key_cache = KeyCache(watched, Presence(watched), PATIENCE_S)
     earlier = asyncio.create_task(key_cache.find(digest))
-    await watched.has_begun.wait()
+    await watched.has_read.wait()
     await watched.transact(lambda tx: keys.revoke(tx, "key_a", NOW_MS))
     later = asyncio.create_task(key_cache.find(digest))
     await asyncio.sleep(0)
-    watched.may_go_on.set()
+    watched.may_answer.set()
     assert [key.revoked_at for key in (await earlier, await later) if key] == [None, NOW_MS]
 
 
-async def test_a_look_up_that_is_cancelled_leaves_the_others(watched: WatchedPostgres) -> None:
+async def test_a_look_up_that_is_cancelled_leaves_the_others(watched: CountingPostgres) -> None:
     """A client that disconnects does not end the query that others wait for."""
     await add_account(watched)
     digest = await add_key(watched)
     key_cache = KeyCache(watched, Presence(watched), PATIENCE_S)
     finding = [asyncio.create_task(key_cache.find(digest)) for _ in range(3)]
-    await watched.has_begun.wait()
+    await watched.has_read.wait()
     finding[0].cancel()
     found = await asyncio.gather(*finding[1:])
     assert [key.principal.key_id for key in found if key] == ["key_a", "key_a"]
     assert watched.queries == 1
 
 
-async def test_a_store_that_hangs_fails_every_look_up(watched: WatchedPostgres) -> None:
+async def test_a_store_that_hangs_fails_every_look_up(watched: CountingPostgres) -> None:
     """Queries that are not answered in time fail, those that wait for their turn too; later ones are made anew."""
     key_cache = KeyCache(watched, Presence(watched), wait_s=SHORT_S)
-    watched.may_go_on.clear()
+    watched.may_answer.clear()
     finding = list[asyncio.Task[keys.FoundKey | None]]()
     for number in range(QUERIES_AT_ONCE + 2):
         finding.append(asyncio.create_task(key_cache.find(UNKNOWN[number])))
         await asyncio.sleep(0)
     failed = await asyncio.gather(*finding, return_exceptions=True)
     assert {type(error) for error in failed} == {StoreUnavailable}
-    watched.may_go_on.set()
+    watched.may_answer.set()
     assert await KeyCache(watched, Presence(watched), PATIENCE_S).find(UNKNOWN[0]) is None
 
 

@@ -1,7 +1,6 @@
 """Living and dead processes: a dead one is found, a living one never, and one that was taken for dead begins again."""
 
 import asyncio
-import fcntl
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -51,14 +50,6 @@ async def failing(postgres: Postgres) -> AsyncIterator[FailingPostgres]:
         store = FailingPostgres(url)
         yield store
         await store.close()
-
-
-async def test_a_process_is_registered_while_it_serves(store: Store) -> None:
-    """Each has a name of its own and a row, until it stops."""
-    async with present(store) as one, present(store) as two:
-        assert set(await beats(store)) == {one.name, two.name}
-        assert one.name != two.name
-    assert await beats(store) == {}
 
 
 async def test_a_killed_process_is_dead(store: Store, url: str) -> None:
@@ -119,20 +110,6 @@ async def test_an_outage_restarts_the_observation(failing: FailingPostgres) -> N
 
 async def _has_failed(store: FailingPostgres) -> bool:
     return store.failures > 0
-
-
-async def test_an_observer_that_was_stopped_begins_again(failing: FailingPostgres) -> None:
-    """A minute between two of its reads proves nothing: the store may have been away."""
-    clock = HandClock()
-    await add_silent(failing)
-    async with present(failing, clock) as observer:
-        await pass_time(failing, clock, 5.5, observer)
-        clock.now_s += 60.0
-        assert await observer.find_dead() == []
-        await all_beat(failing, observer)
-        assert await observer.find_dead() == []
-        await pass_time(failing, clock, 6.0, observer)
-        assert await observer.find_dead() == [SILENT]
 
 
 async def test_a_process_taken_for_dead_begins_again(failing: FailingPostgres, postgres: Postgres) -> None:
@@ -200,18 +177,6 @@ async def test_freshness_counts_from_when_the_beat_was_sent(failing: FailingPost
     await presence.stop()
 
 
-async def test_a_store_that_does_not_answer_ends_freshness(failing: FailingPostgres) -> None:
-    """At the first failed beat; the next one that is confirmed makes it fresh again."""
-    clock = HandClock()
-    async with present(failing, clock) as presence:
-        assert presence.is_fresh
-        failing.is_down = True
-        assert await comes_true(lambda: _is_stale(presence))
-        failing.is_down = False
-        await all_beat(failing, presence)
-        assert presence.is_fresh
-
-
 async def test_an_unexpected_error_does_not_end_the_beats(failing: FailingPostgres) -> None:
     """It is reported, the process is not fresh, and the next beat is tried as ever."""
     clock, reported = HandClock(), list[object]()
@@ -233,18 +198,6 @@ async def _has(reported: list[object]) -> bool:
     return bool(reported)
 
 
-async def _is_stale(presence: Presence) -> bool:
-    return not presence.is_fresh
-
-
-async def test_sqlite_is_always_fresh(sqlite_store: SqliteStore) -> None:
-    """A look-up there asks the store every time, so nothing can be old."""
-    clock = HandClock()
-    async with present(sqlite_store, clock) as presence:
-        clock.now_s += HOUR_S
-        assert presence.is_fresh
-
-
 async def test_lock_files_live_as_long_as_their_processes(sqlite_store: SqliteStore) -> None:
     """There is one file for each living process, private like the store, and none for a stopped one."""
     async with present(sqlite_store) as presence:
@@ -261,35 +214,6 @@ async def test_a_lock_file_left_behind_is_removed(sqlite_store: SqliteStore) -> 
         left_behind.touch()
         assert await one.find_dead() == []
         assert {file.name for file in lock_files(sqlite_store)} == {one.name, two.name}
-
-
-async def test_a_lock_is_taken_on_the_file_that_others_see(
-    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the file is removed between opening and locking it, another one is made and locked."""
-    lock_now, name = fcntl.flock, "proc_one"
-    path = Path(f"{sqlite_store.path}-owners") / name
-    removals = [path.unlink]
-
-    def remove_first(descriptor: int, flags: int) -> None:
-        while removals:
-            removals.pop()()
-        lock_now(descriptor, flags)
-
-    monkeypatch.setattr(fcntl, "flock", remove_first)
-    lock = sqlite_store.process_locks.lock(name)
-    assert lock is not None
-    assert not sqlite_store.process_locks.remove_if_free(name)
-    sqlite_store.process_locks.unlock(name, lock)
-    assert sqlite_store.process_locks.remove_if_free(name)
-
-
-async def test_a_name_whose_file_is_being_looked_at_is_not_taken(sqlite_store: SqliteStore) -> None:
-    """Its lock cannot be had in that instant: the process takes another name."""
-    looking = sqlite_store.process_locks.lock("proc_one")
-    assert looking is not None
-    assert sqlite_store.process_locks.lock("proc_one") is None
-    sqlite_store.process_locks.unlock("proc_one", looking)
 
 
 def test_an_observation_counts_from_read_to_read() -> None:

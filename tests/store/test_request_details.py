@@ -29,16 +29,6 @@ async def add(store: Store, *outcomes: Outcome) -> None:
     await details.add(store, [EndedRequest(one, None) for one in outcomes])
 
 
-async def test_a_refused_request_is_explained(store: Store) -> None:
-    """By its request id: it has no other."""
-    await fund(store, DOLLAR_NANO)
-    await add(store, REFUSED)
-    [found] = await explain(store, "req_refused", NOW_MS)
-    assert (found.status, found.cause, found.email, found.completion_id) == (429, "slots", "acct_a@example.org", None)
-    assert "slots" in found.end
-    assert "reference material was added: memory=2" in [step.text for step in found.steps]
-
-
 async def test_steps_of_one_millisecond_are_in_order(store: Store) -> None:
     """Grounding comes before the hold, and the hold before the routes."""
     await fund(store, DOLLAR_NANO)

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import Table
 
 from cadenza.ledger import credit
-from cadenza.store.schema import accounts, entries, keys, usage
+from cadenza.store.schema import accounts, entries, keys, notes, usage
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreRefused
-from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, add_key, rows_of, run_sql
+from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, add_key, run_sql
 
 ACCOUNT = {"id": "acct_b", "email": "b@example.org", "password_hash": "hash", "created_at": NOW_MS}
 KEY = {
@@ -24,6 +24,7 @@ KEY = {
     "scopes": "",
     "created_at": NOW_MS,
 }
+NOTE = {"id": "note_a", "account_id": "acct_a", "text": "x" * 1000, "created_at": 1, "changed_at": 1}
 ENTRY = {"account_id": "acct_a", "kind": "grant", "amount_nano": 1, "note": "", "created_at": NOW_MS}
 ENTRY |= {"origin": "grant", "granted_nano": 0}
 CHARGE = {**ENTRY, "kind": "charge", "origin": None, "amount_nano": 0, "completion_id": "chatcmpl-a"}
@@ -69,7 +70,8 @@ async def insert(store: Store, table: Table, row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "row"), [(accounts, ACCOUNT), (keys, KEY), (entries, ENTRY), (entries, CHARGE), (usage, USAGE)]
+    ("table", "row"),
+    [(accounts, ACCOUNT), (keys, KEY), (entries, ENTRY), (entries, CHARGE), (usage, USAGE), (notes, NOTE)],
 )
 async def test_sound_rows_are_taken(filled: Store, table: Table, row: dict[str, Any]) -> None:
     """The rows that the next test breaks are accepted as they are."""
@@ -99,6 +101,8 @@ async def test_sound_rows_are_taken(filled: Store, table: Table, row: dict[str, 
         (usage, {**USAGE, "cached_tokens": 11}),
         (usage, {**USAGE, "completion_tokens": -1}),
         (usage, {**USAGE, "cost_nano": -1}),
+        (notes, {**NOTE, "text": ""}),
+        (notes, {**NOTE, "text": "x" * 1001}),
     ],
 )
 async def test_unsound_rows_are_refused(filled: Store, table: Table, row: dict[str, Any]) -> None:
@@ -120,13 +124,6 @@ async def test_a_request_is_charged_once(filled: Store) -> None:
     with pytest.raises(StoreRefused):
         await insert(filled, entries, CHARGE)
     await insert(filled, entries, {**CHARGE, "kind": "correction", "origin": "refund"})
-
-
-async def test_a_new_account_has_the_defaults(store: Store) -> None:
-    """An account prefers forte and has no credit unless its row says otherwise."""
-    await insert(store, accounts, ACCOUNT)
-    [row] = await rows_of(store, accounts)
-    assert (row.preferred_class, row.balance_nano, row.held_nano) == ("forte", 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import func, insert, select
 
 from cadenza.store.schema import accounts
 from cadenza.store.sqlite.change_mark import ASKED_WRITES
 from cadenza.store.sqlite.store import SqliteStore, SqliteTransaction
 from cadenza.store.statements import Statement
-from cadenza.store.store import StoreRefused, StoreUnavailable, Transaction
+from cadenza.store.store import StoreUnavailable, Transaction
 from tests.store.rows import NOW_MS
 
 WAIT_S = 30.0
@@ -84,19 +84,6 @@ async def test_where_work_runs(store: SqliteStore, is_brief: bool) -> None:
     """Brief work runs on the event loop's thread; all other work runs in a thread."""
     ran_in = await store.transact(lambda _: threading.get_ident(), is_brief=is_brief)
     assert (ran_in == threading.get_ident()) == is_brief
-
-
-@both
-async def test_the_write_connection_has_its_settings(store: SqliteStore, is_brief: bool) -> None:
-    """COMMIT writes to the disk, foreign keys are enforced, and REPLACE fires the delete triggers."""
-
-    names = ("journal_mode", "synchronous", "foreign_keys", "recursive_triggers")
-    pragmas = [Statement(text(f"PRAGMA {name}")) for name in names]
-
-    def settings(tx: Transaction) -> list[object]:
-        return [tx.row(pragma, {}) for pragma in pragmas]
-
-    assert await store.transact(settings, is_brief=is_brief) == [("wal",), (2,), (1,), (1,)]
 
 
 async def test_a_transaction_keeps_other_processes_out(store: SqliteStore) -> None:
@@ -309,29 +296,12 @@ async def test_many_at_once_take_turns(store: SqliteStore, other: sqlite3.Connec
     assert count_in(other) == 60
 
 
-async def test_a_read_sees_the_newest_commit(store: SqliteStore, other: sqlite3.Connection) -> None:
-    """A read sees what another connection committed just before it, and nothing that is not committed."""
-    for number in range(10):
-        other.execute("BEGIN IMMEDIATE")
-        SqliteTransaction(other).change(ADD, row_of(f"acct_{number}"))
-        assert await store.row(COUNT, {}) == (number,)
-        other.execute("COMMIT")
-        assert await store.row(COUNT, {}) == (number + 1,)
-
-
 async def test_a_read_keeps_no_snapshot_open(store: SqliteStore, other: sqlite3.Connection) -> None:
     """After reading the first of several rows, a checkpoint can write back the whole log."""
     for name in ("one", "two", "three"):
         await store.transact(adding(name), is_brief=True)
     assert await store.row(Statement(select(accounts.c.id)), {}) is not None
     assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
-
-
-async def test_the_read_connection_refuses_a_change(store: SqliteStore, other: sqlite3.Connection) -> None:
-    """A change through `row` is refused."""
-    with pytest.raises(StoreUnavailable, match="readonly"):
-        await store.row(ADD, row_of("refused"))
-    assert count_in(other) == 0
 
 
 async def test_a_store_that_was_closed_opens_again(store: SqliteStore, other: sqlite3.Connection) -> None:
@@ -342,22 +312,6 @@ async def test_a_store_that_was_closed_opens_again(store: SqliteStore, other: sq
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("cadenza-store")]
     await store.transact(adding("first"), is_brief=True)
     assert await store.row(COUNT, {}) == (2,)
-
-
-@both
-@pytest.mark.parametrize("is_open", [True, False], ids=["open", "first"])
-async def test_a_violated_constraint_is_a_refusal(sqlite_store: SqliteStore, is_brief: bool, is_open: bool) -> None:
-    """The StoreRefused names the constraint, and the whole transaction is rolled back."""
-    if is_open:
-        await sqlite_store.transact(adding("there"), is_brief=is_brief)
-
-    def work(tx: Transaction) -> None:
-        adding("new")(tx)
-        tx.change(ADD, {**row_of("newer"), "email": "new@example.org"})
-
-    with pytest.raises(StoreRefused, match=r"accounts\.email"):
-        await sqlite_store.transact(work, is_brief=is_brief)
-    assert await sqlite_store.row(COUNT, {}) == (int(is_open),)
 
 
 @both
@@ -380,6 +334,8 @@ async def test_a_lock_that_is_not_released_is_unavailable(
 async def use(store: SqliteStore, how: str) -> None:
     if how == "row":
         await store.row(COUNT, {})
+    elif how == "upgrade":
+        await store.upgrade()
     else:
         await store.transact(count, is_brief=how == "brief")
 
@@ -395,7 +351,7 @@ async def test_a_store_that_was_removed_is_unavailable(sqlite_store: SqliteStore
             await use(sqlite_store, how)
 
 
-@pytest.mark.parametrize("how", ["row", "brief", "long"])
+@pytest.mark.parametrize("how", ["row", "brief", "long", "upgrade"])
 async def test_a_file_that_is_not_a_database_is_unavailable(tmp_path: Path, how: str) -> None:
     """Another file in its place is named as such, each time, and keeps its bytes."""
     path = tmp_path / "letter.txt"
@@ -421,17 +377,6 @@ async def test_a_file_that_is_damaged_while_it_is_open_is_unavailable(sqlite_sto
         aside.execute("PRAGMA user_version = 7")  # so that cached pages are not used
     with pytest.raises(StoreUnavailable):
         await use(sqlite_store, how)
-
-
-@both
-@pytest.mark.parametrize("is_open", [True, False], ids=["open", "first"])
-async def test_an_os_error_of_the_work_is_not_mapped(sqlite_store: SqliteStore, is_brief: bool, is_open: bool) -> None:
-    """An OSError raised inside a transaction comes out unchanged."""
-    if is_open:
-        await sqlite_store.transact(adding("there"), is_brief=is_brief)
-    with pytest.raises(BrokenPipeError):
-        await sqlite_store.transact(failing(BrokenPipeError()), is_brief=is_brief)
-    assert await sqlite_store.row(COUNT, {}) == (int(is_open),)
 
 
 async def test_writes_leave_nothing_behind(store: SqliteStore) -> None:

@@ -9,6 +9,7 @@ from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.core.spans import Span
 from cadenza.core.usage_report import Counters, GroupBy, KeyUsage, Report
+from cadenza.ledger.statement import find_reply_cost
 from cadenza.store.store import Store
 from cadenza.store.tables import keys, usage
 from tests.store.moves import finish, fund, make_hold, take
@@ -155,3 +156,10 @@ async def test_the_keys_that_cost_most_come_first(busy: Store) -> None:
     assert isinstance(first, KeyUsage)
     assert len(first.prefix) == 12
     assert await usage.by_key(busy, "acct_a", Span(0, 1), 10) == ([], 0)
+
+
+@pytest.mark.parametrize("completion_id", ["chatcmpl-none", "\0", "é"])
+async def test_an_unknown_reply_has_no_cost(store: Store, completion_id: str) -> None:
+    """There is no cost for a reply that is not there, whatever the text of its id."""
+    await fund(store, 1)
+    assert await find_reply_cost(store, "acct_a", completion_id) is None

@@ -13,13 +13,13 @@ from sqlalchemy import text
 
 from cadenza.store.address import open_store
 from cadenza.store.postgres.store import Listener
-from cadenza.store.sqlite.store import LOOK_EVERY_S, SqliteStore
+from cadenza.store.sqlite.store import POLL_INTERVAL_S, SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, Transaction
 from tests.postgres import Postgres
 from tests.store.aside import DROP_OTHERS, aside
 from tests.store.lossy import lossy_line
-from tests.store.processes import announce, run_at_once
+from tests.store.processes import announce
 
 WAIT_S = 60.0
 QUIET_S = 0.3  # long enough for a watcher to look several times
@@ -53,14 +53,6 @@ async def test_an_announcement_wakes_all_watchers(store: Store, other: Store) ->
             await store.transact(announce)
             await wait_for(woken)
             await wait_for(woken_elsewhere)
-
-
-async def test_another_process_wakes_a_watcher(store: Store, url: str) -> None:
-    """An announcement crosses processes."""
-    woken = asyncio.Event()
-    async with store.watch(woken.set):
-        assert await run_at_once(("announce", url)) == ["announced"]
-        await wait_for(woken)
 
 
 async def test_a_watcher_sees_what_was_announced(store: Store, other: Store) -> None:
@@ -135,7 +127,7 @@ async def test_a_watcher_does_not_look_while_requests_do(sqlite_store: SqliteSto
                 await asyncio.sleep(0.001)
             woken.clear()
     await store.close()
-    assert all(pause_s > LOOK_EVERY_S / 2 for pause_s in store.pauses_s)
+    assert all(pause_s > POLL_INTERVAL_S / 2 for pause_s in store.pauses_s)
 
 
 async def test_nothing_is_heard_after_the_block(store: Store, other: Store) -> None:

@@ -1,4 +1,4 @@
-"""The state of the schema, and its migration to the newest revision. Alembic is imported only when it is needed.
+"""The state of the schema, and its migration to the newest revision.
 
 A store says in one row the revision of its schema, and the oldest program that may use it: a migration that only adds
 does not change that, so the release before can be started on the new schema.

@@ -189,13 +189,14 @@ async def compare_clocks(store: Store, clock: Callable[[], float] = time.time) -
 
 @cache
 def _update(table: Table, *columns: str) -> Statement:
-    of_row = update(table).where(table.c.id == bindparam("row"))
+    [key] = table.primary_key
+    of_row = update(table).where(key == bindparam("row"))
     return Statement(of_row.values({name: bindparam(f"new_{name}") for name in columns}))
 
 
-def change_row(tx: Transaction, table: Table, row_id: str, **values: object) -> int:
-    """Set these columns of the row with this id. Return how many rows were changed: 0 or 1."""
-    return tx.change(_update(table, *values), {"row": row_id, **{f"new_{name}": new for name, new in values.items()}})
+def change_row(tx: Transaction, table: Table, key: str | bytes, **values: object) -> int:
+    """Set these columns of the row with this primary key. Return how many rows were changed: 0 or 1."""
+    return tx.change(_update(table, *values), {"row": key, **{f"new_{name}": new for name, new in values.items()}})
 
 
 def unavailable(where: str, reason: str, advice: str) -> StoreUnavailable:

@@ -19,7 +19,7 @@ import msgspec
 from sqlalchemy import Table
 
 from cadenza.store import schema
-from cadenza.store.live_processes import Fields, find_live
+from cadenza.store.live_processes import SELECT, find_live
 from cadenza.store.month_end import postgres_trigger
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.store import WAIT_S, Row, StoreUnavailable
@@ -102,12 +102,9 @@ def _require_unused(database: Path, problem: str, advice: str = "stop it, and ru
 async def _lock_target(target: Connection) -> None:
     """Lock the accounts, and the processes, so that no service can start on the target before the end."""
 
-    async def read() -> list[Fields]:
-        return [dict(row) for row in await target.fetch("SELECT * FROM processes")]
-
     lock = "LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE; LOCK TABLE processes IN SHARE MODE"
-    if services := await find_live(read, lambda: target.execute(lock)):
-        names = ", ".join(sorted({row["name"] for row in services}))
+    if services := await find_live(lambda: target.fetch(SELECT), lambda: target.execute(lock)):
+        names = ", ".join(one.name for one in services)
         raise StoreUnavailable(
             f"Nothing was carried over, because a service runs on the target ({names}):",
             "stop it, and run this command again.",

@@ -13,8 +13,10 @@ from typing import TypeVar
 
 import msgspec
 from sqlalchemy import text
-from sqlalchemy.util import greenlet_spawn
+from sqlalchemy.util import await_, greenlet_spawn
 
+from cadenza.store.live_processes import PROCESSES, LiveProcess, find_live, refuse_older
+from cadenza.store.migrations import find_steps
 from cadenza.store.postgres.connection import (
     Connection,
     PostgresAddress,
@@ -31,6 +33,10 @@ from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, StoreUnavailable, Transaction
 
 MIGRATION_LOCK = 0x6361_6465_6E7A_61  # the advisory lock that a migration holds
+BEGIN_MIGRATION = (  # a migration waits longer for another one than for a table: transactions queue behind it
+    f"BEGIN; SET LOCAL lock_timeout = '60s'; SELECT pg_advisory_xact_lock({MIGRATION_LOCK});"
+    " SET LOCAL lock_timeout = '10s'"
+)
 MIGRATION_S = 3600.0
 MIGRATION_TRIES = 3
 NO_SESSION = "it is a pooler in transaction mode, and Cadenza needs a session"
@@ -131,19 +137,39 @@ class PostgresStore:
         await self._report_pool.close()
 
     async def upgrade(self) -> Path | None:
-        from cadenza.store.migrations import upgrade_postgres  # noqa: PLC0415 slow to import, and rarely needed
-
         patient = msgspec.structs.replace(self._bounds, long_read_s=MIGRATION_S, idle_in_transaction_s=MIGRATION_S)
         tries_left = MIGRATION_TRIES
         while True:
             tries_left -= 1
+            session = PostgresSession(await self._connect(patient))
             try:
-                await upgrade_postgres(lambda: self._connect(patient), MIGRATION_LOCK)
+                await self._run_transaction(session, partial(self._migrate, session), BEGIN_MIGRATION)
             except DRIVER_ERRORS as error:  # a deadlock with a running process undid the whole migration
                 if not (tries_left and can_be_retried(error)):
                     raise self._errors.translate(error) from None
             else:
                 return None
+            finally:
+                with contextlib.suppress(*CONNECT_ERRORS):
+                    await session.close(CLOSE_S)
+
+    def _migrate(self, session: PostgresSession, tx: PostgresTransaction) -> None:
+        steps = find_steps(tx)
+        if steps.needed:
+            await_(self._refuse_older(session, steps.needed))
+        steps.run(tx, "postgresql")
+
+    async def _refuse_older(self, session: PostgresSession, needed: str) -> None:
+        """StoreUnavailable if a program older than `needed` runs on the store. None can register before the commit."""
+
+        async def read() -> list[Row]:
+            rows = await session.rows(PROCESSES, {}, MIGRATION_S)
+            return [row for row in rows if LiveProcess(*row).revision < needed]
+
+        async def lock() -> None:
+            await session.run("LOCK TABLE processes IN SHARE MODE", timeout_s=MIGRATION_S)
+
+        refuse_older(await find_live(read, lock), needed)
 
     async def _run(self, use: Callable[[PostgresSession], Awaitable[T]], wait_s: float, pool: Pool | None = None) -> T:
         """Run `use` with a connection of a pool, again if that can help, and translate the driver's errors."""
@@ -160,7 +186,9 @@ class PostgresStore:
         except DRIVER_ERRORS as error:
             raise self._errors.translate(error) from None
 
-    async def _run_transaction(self, session: PostgresSession, work: Callable[[Transaction], T], begin: str) -> T:
+    async def _run_transaction(
+        self, session: PostgresSession, work: Callable[[PostgresTransaction], T], begin: str
+    ) -> T:
         statement_s = self._bounds.statement_s
         await session.run(begin, timeout_s=statement_s)
         try:

@@ -3,7 +3,7 @@
 `PRAGMA data_version` of the write connection changes with commits of other connections only. It cannot be read while a
 thread commits on that connection. But until that commit, no other process can commit: the version of the reader, which
 changes with every commit, is then the one that it had when the write began. In the instant between our commit and the
-time at which the event loop hears of it, nothing is known. Nor is it during a write whose reader was not read, because
+time at which the event loop is notified, nothing is known. Nor is it during a write whose reader was not read, because
 nobody asked for the count during the writes before it.
 """
 
@@ -17,7 +17,7 @@ ASKED_WRITES = 8  # a write reads the reader's version if the count was asked fo
 
 
 class ChangeMark:
-    """The count, and what the two connections last said."""
+    """The count, and the last versions of the two connections."""
 
     def __init__(self) -> None:
         self.changes = 0

@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import text
 
+from cadenza.store.live_processes import PROCESSES, find_locked, refuse_older
+from cadenza.store.migrations import find_steps
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.report_turns import REPORTS_MAX, ReportTurns
 from cadenza.store.sqlite import files, write_ahead_log
@@ -38,7 +40,7 @@ from cadenza.store.store import (
 
 READS_MAX = 4
 PROGRESS_STEPS = 20_000  # of SQLite's machine, about a millisecond: how often a report looks whether it is cancelled
-LOOK_EVERY_S = 0.04  # for commits of other processes; `Store.watch` promises 50 ms
+POLL_INTERVAL_S = 0.04  # for commits of other processes; `Store.watch` promises 50 ms
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
 STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
@@ -101,7 +103,7 @@ class Write(msgspec.Struct):
     answer: "asyncio.Future[Any]"
 
     def done(self, result: object, error: BaseException | None) -> None:
-        """Answer the caller, unless it was cancelled."""
+        """Give the caller its result, unless it was cancelled."""
         if self.answer.done():
             return
         if error is None:
@@ -231,7 +233,7 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self._translate(error) from None
         await self.ping()  # the change mark needs the reader too
-        with self._looking(wake):
+        with self._polling(wake):
             self._watchers.append(wake)
             try:
                 yield
@@ -239,23 +241,23 @@ class SqliteStore:
                 self._watchers.remove(wake)
 
     @contextlib.contextmanager
-    def _looking(self, wake: Callable[[], None]) -> Iterator[None]:
-        """For the block, call `wake` within LOOK_EVERY_S if the mark is another one, or not known."""
+    def _polling(self, wake: Callable[[], None]) -> Iterator[None]:
+        """For the block, call `wake` within POLL_INTERVAL_S if the mark is another one, or not known."""
         loop, mark, last = asyncio.get_running_loop(), self._change_mark, self.change_mark()
         timer: asyncio.TimerHandle
 
-        def look() -> None:
+        def poll() -> None:
             nonlocal last, timer
             found: object = mark.changes
             known_for_s = time.monotonic() - mark.known_s
-            if known_for_s > LOOK_EVERY_S / 2:  # no request or write has looked just now
+            if known_for_s > POLL_INTERVAL_S / 2:  # no request or write has polled just now
                 found, known_for_s = self.change_mark(), 0.0
-            timer = loop.call_later(LOOK_EVERY_S - known_for_s, look)
+            timer = loop.call_later(POLL_INTERVAL_S - known_for_s, poll)
             if found is None or found != last:
                 last = found
                 wake()
 
-        timer = loop.call_later(LOOK_EVERY_S, look)
+        timer = loop.call_later(POLL_INTERVAL_S, poll)
         try:
             yield
         finally:
@@ -396,20 +398,20 @@ class SqliteStore:
             self._writer = None
 
     def _upgrade(self) -> Path | None:
-        """Run Alembic on a connection of its own, inside one transaction that holds the write lock."""
-        from cadenza.store.migrations import upgrade_sqlite  # noqa: PLC0415 slow to import, and rarely needed
-
-        copies: list[Path] = []
-
-        def copy_store(before: str) -> None:
-            with contextlib.closing(self._open(READ_ONLY)) as reader:
-                copies.append(files.back_up(reader, self.path, before))
-
-        try:
-            upgrade_sqlite(partial(self._open, STRICT_TRIGGERS, waits=True), copy_store, self.path)
-        except OSError as error:
-            raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
-        return copies[0] if copies else None
+        """Check, back up and migrate in one transaction that holds the write lock, on a connection of its own."""
+        copy = None
+        with contextlib.closing(self._open(STRICT_TRIGGERS, waits=True)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            tx = SqliteTransaction(connection)
+            steps = find_steps(tx)
+            if steps.needed:
+                refuse_older(find_locked(self.path, tx.rows(PROCESSES, {})), steps.needed)
+            if steps.found and steps.modules:
+                with contextlib.closing(self._open(READ_ONLY)) as reader:
+                    copy = _back_up(reader, self.path, steps.found)
+            steps.run(tx, "sqlite")
+            connection.execute("COMMIT")
+        return copy
 
     def _open(self, *pragmas: str, waits: bool = False) -> sqlite3.Connection:
         """Open a connection. Its statements do not wait for locks, unless it `waits`."""
@@ -435,6 +437,13 @@ class SqliteStore:
         reason = str(error).partition(":")[0]
         advice = next((advice for words, advice in ADVICE.items() if words in reason), WRITABLE)
         return unavailable(str(self.path), reason, advice)
+
+
+def _back_up(reader: sqlite3.Connection, database: Path, revision: str) -> Path:
+    try:
+        return files.back_up(reader, database, revision)
+    except OSError as error:
+        raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
 
 
 def _roll_back(writer: sqlite3.Cursor) -> None:

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-Answer = Callable[[Any, BaseException | None], None]
-Job = tuple[Callable[[], Any], Answer, asyncio.AbstractEventLoop]
+OnDone = Callable[[Any, BaseException | None], None]
+Job = tuple[Callable[[], Any], OnDone, asyncio.AbstractEventLoop]
 
 
 class WriteThread:
@@ -23,9 +23,9 @@ class WriteThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def run(self, work: Callable[[], Any], answer: Answer, loop: asyncio.AbstractEventLoop) -> None:
-        """Run `work`, then call `answer` on the event loop with its result or its error."""
-        self._jobs.put((work, answer, loop))
+    def run(self, work: Callable[[], Any], on_done: OnDone, loop: asyncio.AbstractEventLoop) -> None:
+        """Run `work`, then call `on_done` on the event loop with its result or its error."""
+        self._jobs.put((work, on_done, loop))
 
     def stop(self) -> None:
         """Wait until everything has run."""
@@ -34,12 +34,12 @@ class WriteThread:
 
     def _serve(self) -> None:
         while job := self._jobs.get():
-            work, answer, loop = job
+            work, on_done, loop = job
             result, failure = None, None
             try:
                 result = work()
             except BaseException as error:  # noqa: BLE001 it is raised on the event loop
                 failure = error
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
-                loop.call_soon_threadsafe(answer, result, failure)
-            del job, work, answer, result, failure  # or they would live until the next one
+                loop.call_soon_threadsafe(on_done, result, failure)
+            del job, work, on_done, result, failure  # or they would live until the next one

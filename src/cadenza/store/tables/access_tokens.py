@@ -44,9 +44,6 @@ BY_ID, BY_PREFIX = (
 _IS_ACTIVE = (_OF_ACCOUNT, access_tokens.c.revoked_at.is_(None), access_tokens.c.expires_at > bindparam("now"))
 COUNT = Statement(select(func.count()).where(*_IS_ACTIVE))
 REVOKE_ALL = Statement(update(access_tokens).where(*_IS_ACTIVE).values(revoked_at=bindparam("now")))
-TOUCH = Statement(
-    update(access_tokens).where(access_tokens.c.id == bindparam("token")).values(last_used_at=bindparam("now"))
-)
 
 
 def add(tx: Transaction, token: Token, digest: bytes) -> None:
@@ -69,7 +66,7 @@ def find_by_id(tx: Transaction, token_id: str, now_ms: int) -> list[Token]:
 
 
 def find_by_prefix_or_id(tx: Transaction, text: str, now_ms: int) -> list[Token]:
-    """A prefix is looked for among all tokens, which takes long if there are many."""
+    """A prefix is searched among all tokens, which takes long if there are many."""
     return find_by_id(tx, text, now_ms) or [_read(row, now_ms) for row in tx.rows(BY_PREFIX, {"text": text})]
 
 
@@ -88,7 +85,7 @@ def revoke_all(tx: Transaction, account_id: str, now_ms: int) -> int:
 
 
 async def touch(store: Store, token_id: str, now_ms: int) -> None:
-    await store.transact(lambda tx: tx.change(TOUCH, {"token": token_id, "now": now_ms}), is_single=True)
+    await store.transact(lambda tx: change_row(tx, access_tokens, token_id, last_used_at=now_ms), is_single=True)
 
 
 def _read(row: Row, now_ms: int) -> Token:

@@ -78,7 +78,6 @@ _OTHERS = _ANY.where(schema.accounts.c.email != bindparam("email"))
 FOUND = Statement(select(_ANY.exists(), _OTHERS.exists(), _ANY.where(schema.accounts.c.is_operator).exists()))
 OPERATORS = Statement(select(schema.accounts.c.id).where(schema.accounts.c.is_operator).with_for_update())
 OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
-COUNT = Statement(select(func.count()).select_from(schema.accounts))
 _ACTIVE = schema.accounts.c.suspended_at.is_(None)
 COUNT_ACTIVE = Statement(select(func.count()).select_from(schema.accounts).where(_ACTIVE))
 ACTIVE_IDS = Statement(select(schema.accounts.c.id).where(_ACTIVE).limit(bindparam("count")))
@@ -155,11 +154,6 @@ async def count_active(store: Store) -> int:
 async def list_active_ids(store: Store, count: int) -> list[str]:
     """The ids of as many accounts at most, in no order."""
     return [id_ for (id_,) in await store.rows(ACTIVE_IDS, {"count": count})]
-
-
-async def count(store: Store) -> int:
-    [(found,)] = await store.report(COUNT, {})
-    return int(found)
 
 
 async def count_before(store: Store, before_ms: int) -> int:

@@ -96,7 +96,7 @@ async def read_all(store: Store, account_id: str, wanted: ActivityFilter) -> Asy
 
 
 async def _after_scan(store: Store, account_id: str, values: dict[str, str | int]) -> ActivityPlace | None:
-    """The last request that was looked at; None if that was the last one of all."""
+    """The last request that was scanned; None if that was the last one of all."""
     for started_at, completion_id in await store.report(LAST_SCANNED, values, account_id):
         place = ActivityPlace(int(started_at), completion_id)
         more = {**values, "end": place.started_at + 1, "at": place.started_at, "id": place.completion_id, "scanned": 1}

@@ -4,13 +4,13 @@ A state is changed only if its revision is still the one that was read, so that 
 """
 
 import msgspec
-from sqlalchemy import Select, bindparam, insert, literal_column, select, update
+from sqlalchemy import bindparam, insert, literal_column, select, update
 
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.records import Route
 from cadenza.store.class_tables import class_states, class_versions
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Row, Store, Transaction, change_row
 
 _VERSION = ("class_id", "number", "routes", "character", "origin", "created_at", "actor", "verdict_id")
 _STATE = (
@@ -25,19 +25,15 @@ _STATE = (
     "revision",
     "changed_at",
 )
-_OF_CLASS = class_versions.c.class_id == bindparam("of")
-
-
-def _select_versions() -> "Select[tuple[object, ...]]":
-    return select(*(class_versions.c[name] for name in _VERSION)).where(_OF_CLASS)
-
-
-ADD_VERSION = Statement(insert(class_versions), *_VERSION, "digest")
-NEWEST_FIRST = Statement(_select_versions().order_by(class_versions.c.number.desc()))
-BY_NUMBER = Statement(_select_versions().where(class_versions.c.number == bindparam("number")))
-BY_DIGEST = Statement(
-    _select_versions().where(class_versions.c.digest == bindparam("digest")).order_by(class_versions.c.number.desc())
+_VERSIONS = (
+    select(*(class_versions.c[name] for name in _VERSION))
+    .where(class_versions.c.class_id == bindparam("of"))
+    .order_by(class_versions.c.number.desc())
 )
+ADD_VERSION = Statement(insert(class_versions), *_VERSION, "digest")
+NEWEST_FIRST = Statement(_VERSIONS)
+BY_NUMBER = Statement(_VERSIONS.where(class_versions.c.number == bindparam("number")))
+BY_DIGEST = Statement(_VERSIONS.where(class_versions.c.digest == bindparam("digest")))
 _PROMOTED = select(class_versions.c.number).where(
     class_versions.c.class_id == class_states.c.class_id, class_versions.c.origin == literal_column("'promotion'")
 )
@@ -52,10 +48,6 @@ CHANGE_STATE = Statement(
     update(class_states)
     .where(class_states.c.class_id == bindparam("of"), class_states.c.revision == bindparam("before"))
     .values({name: bindparam(f"new_{name}") for name in _CHANGED} | {"revision": class_states.c.revision + 1})
-)
-
-SET_CANARY = Statement(
-    update(class_states).where(class_states.c.class_id == bindparam("of")).values(canary=bindparam("new_canary"))
 )
 
 
@@ -137,7 +129,7 @@ def change_state(tx: Transaction, state: ClassState, now_ms: int) -> bool:
 
 def set_canary(tx: Transaction, class_id: str, canary: str) -> None:
     """Write the counts of a canary. The caller has locked the state; its revision stays, as nothing else changes."""
-    tx.change(SET_CANARY, {"of": class_id, "new_canary": canary})
+    change_row(tx, class_states, class_id, canary=canary)
 
 
 def _read_version(row: Row) -> ClassVersion:

@@ -7,15 +7,13 @@ audit log allow its change only then, and whoever comes next finds by it what is
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 from sqlalchemy import (
     BindParameter,
-    ColumnElement,
-    Delete,
     Table,
-    Update,
     and_,
     bindparam,
     case,
@@ -29,10 +27,11 @@ from sqlalchemy import (
 )
 
 from cadenza.store.schema import ERASED_PREFIX, accounts, audit_events, keys, links, metadata, usage
-from cadenza.store.statements import Statement
+from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Store, Transaction, change_row
 from cadenza.store.table_parts import ABOUT, MEANING, REPLACED, OfService, Removed, WhenErased
 from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.batches import BatchedChange
 
 BATCH_ROWS = 500
 PAUSE_S = 0.02  # between batches: requests go first
@@ -63,35 +62,13 @@ REMOVE_FEW = [  # limits of the product bound how many an account has
 ]
 
 
-class ErasureStep(msgspec.Struct, frozen=True):
-    """Rows of an account that may be many: the next ones by `place`, after the last of the batch before, and their end.
-
-    `find` selects the place and the id of each row. `change` deletes or clears one row.
-    """
-
-    find: Statement
-    change: Statement
-    first: int | str | bytes
-
-
-def _step(table: Table, place: str, change: Delete | Update, *where: ColumnElement[bool], id_: str = "") -> ErasureStep:
-    at, row_id = table.c[place], table.c[id_ or place]
-    is_next = at >= bindparam("after") if id_ else at > bindparam("after")  # places that are no ids may be equal
-    found = select(at, row_id).where(*where, is_next).order_by(at).limit(bindparam("count"))
-    kind = at.type.python_type
-    return ErasureStep(
-        Statement(found), Statement(change.where(row_id == bindparam("row"))), -1 if kind is int else kind()
-    )
-
-
-def _removal(table: Table) -> ErasureStep:
-    is_own = table.c.account_id == _ACCOUNT
-    return _step(table, [*table.primary_key][-1].name, delete(table).where(is_own), is_own)
+def _removal(table: Table) -> BatchedChange:
+    return BatchedChange.of(table, [*table.primary_key][-1].name, delete(table), table.c.account_id == _ACCOUNT)
 
 
 _OWN_EVENT = and_(audit_events.c.account_id == _ACCOUNT, audit_events.c.event != literal_column(f"'{ERASED}'"))
 STEPS = (
-    _step(
+    BatchedChange.of(
         keys,
         "id",
         update(keys).values(
@@ -105,25 +82,23 @@ STEPS = (
         keys.c.prefix != literal_column(f"'{ERASED_PREFIX}'"),
     ),
     *(_removal(table) for table in _removed("in batches")),
-    _step(
+    BatchedChange.of(
         audit_events,
         "id",
-        update(audit_events)
-        .where(_OWN_EVENT)
-        .values(
+        update(audit_events).values(
             _erased(audit_events, actor=case((_IS_OWN_ADDRESS, audit_events.c.account_id), else_=audit_events.c.actor))
         ),
         _OWN_EVENT,
         or_(audit_events.c.detail != literal_column("''"), _IS_OWN_ADDRESS),
     ),
-    _step(  # also of others; before its address was free for another account
+    BatchedChange.of(  # also of others; before its address was free for another account
         audit_events,
         "id",
-        update(audit_events).where(audit_events.c.actor == bindparam("address")).values(actor=_ACCOUNT),
+        update(audit_events).values(actor=_ACCOUNT),
         audit_events.c.actor == bindparam("address"),
         audit_events.c.at <= bindparam("now"),
     ),
-    _step(
+    BatchedChange.of(
         usage,
         "started_at",
         update(usage).values(_erased(usage)),
@@ -168,16 +143,14 @@ async def erase_rest(store: Store, erasing: Erasing, count: int = BATCH_ROWS, pa
     """Erase what is left, in transactions of at most `count` rows. Several processes may do it at once."""
     values = erasing.values()
     for step in STEPS:
-        place = step.first
-        while found := await store.report(step.find, {**values, "after": place, "count": count}):
-            rows = [{**values, "row": row[1], "random_digest": secrets.token_bytes(32)} for row in found]
-            await store.transact(partial(_change_each, change=step.change, rows=rows))
-            place = found[-1][0]
+        async for rows in step.batches(store, values, count):
+            with_digests = [{**row, "random_digest": secrets.token_bytes(32)} for row in rows]
+            await store.transact(partial(_change_each, change=step.change, rows=with_digests))
             await asyncio.sleep(pause_s)
     await store.transact(partial(_change_each, change=FINISH, rows=[values]))
 
 
-def _change_each(tx: Transaction, change: Statement, rows: list[dict[str, object]]) -> None:
+def _change_each(tx: Transaction, change: Statement, rows: Sequence[Values]) -> None:
     tx.overwrite_deleted()
     tx.change_each(change, rows)
 

@@ -110,35 +110,23 @@ TOTALS = Statement(
         total(accounts.c.held_nano),
     )
 )
-USE_SINCE = Statement(  # completion ids begin with the time, so that this reads a range of the primary key
-    select(
-        usage.c.class_id,
-        func.count(),
-        _count_if(usage.c.status >= FAULT_STATUS),
-        total(PROMPT_TOKENS),
-        total(usage.c.completion_tokens),
-        total(usage.c.cost_nano),
-    )
-    .where(usage.c.completion_id >= bindparam("first"), usage.c.started_at >= bindparam("start"))
-    .group_by(text("1"))
-    .order_by(text("1"))
-)
+# completion ids begin with the time, so that this reads a range of the primary key
 _SINCE = (usage.c.completion_id >= bindparam("first"), usage.c.started_at >= bindparam("start"))
+_USE = (
+    func.count(),
+    _count_if(usage.c.status >= FAULT_STATUS),
+    total(PROMPT_TOKENS),
+    total(usage.c.completion_tokens),
+    total(usage.c.cost_nano),
+)
+USE_SINCE = Statement(select(usage.c.class_id, *_USE).where(*_SINCE).group_by(text("1")).order_by(text("1")))
 _FIRST_TOKEN_PLACE = case(
     (usage.c.first_byte_ms.is_(None), -1),
     *((usage.c.first_byte_ms <= bound, place) for place, bound in enumerate(FIRST_TOKEN_MS)),
     else_=len(FIRST_TOKEN_MS),
 )
 USE_BY_STEP = Statement(
-    select(
-        (usage.c.started_at - bindparam("start")) // bindparam("step"),
-        _FIRST_TOKEN_PLACE,
-        func.count(),
-        _count_if(usage.c.status >= FAULT_STATUS),
-        total(PROMPT_TOKENS),
-        total(usage.c.completion_tokens),
-        total(usage.c.cost_nano),
-    )
+    select((usage.c.started_at - bindparam("start")) // bindparam("step"), _FIRST_TOKEN_PLACE, *_USE)
     .where(*_SINCE)
     .group_by(text("1"), text("2"))
     .order_by(text("1"), text("2"))

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 from typing import Literal
 
 import msgspec
-from sqlalchemy import select, text
+from sqlalchemy import Table, delete, select, text
 
-from cadenza.store.schema import retention
+from cadenza.store.schema import audit_events, links, retention, sessions
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables.batches import BatchedChange
 
 Kept = Literal["sessions", "links", "audit_events", "usage"]
 
@@ -30,24 +31,14 @@ FIRST_KEPT_EVENT = Statement(  # ids grow with time, so that the old events are 
 )
 
 
-class Removal(msgspec.Struct, frozen=True):
-    """Rows that are too old: the ids of the next ones after `first`, or after the last of the batch before."""
-
-    find: Statement
-    remove: Statement  # one
-    first: int | bytes
-
-    @classmethod
-    def of(cls, table: str, id_: str, where: str, first: int | bytes) -> "Removal":
-        find = f"SELECT {id_} FROM {table} WHERE {id_} > :after AND ({where}) ORDER BY {id_} LIMIT :count"  # noqa: S608 our own names
-        remove = f"DELETE FROM {table} WHERE {id_} = :row AND ({where})"  # noqa: S608 our own names
-        return cls(Statement(text(find)), Statement(text(remove)), first)
+def _removal(table: Table, id_: str, where: str) -> BatchedChange:
+    return BatchedChange.of(table, id_, delete(table), text(where))
 
 
-REMOVALS: dict[Kept, Removal] = {
-    "sessions": Removal.of("sessions", "digest", "expires_at < :now OR used_at < :idle OR created_at < :began", b""),
-    "links": Removal.of("links", "digest", "expires_at <= :now", b""),
-    "audit_events": Removal.of("audit_events", "id", "account_id IS NOT NULL AND at < :before AND id < :end", 0),
+REMOVALS: dict[Kept, BatchedChange] = {
+    "sessions": _removal(sessions, "digest", "(expires_at < :now OR used_at < :idle OR created_at < :began)"),
+    "links": _removal(links, "digest", "expires_at <= :now"),
+    "audit_events": _removal(audit_events, "id", "account_id IS NOT NULL AND at < :before AND id < :end"),
 }
 STATES = Statement(select(retention.c.name, retention.c.kept_from, retention.c.worked_at))
 OLDEST = {
@@ -87,16 +78,13 @@ async def first_kept_event(store: Store, before_ms: int) -> int:
     return int(found[0][0]) if found else NO_EVENT
 
 
-async def batches(store: Store, name: Kept, values: Values, count: int) -> AsyncIterator[list[Values]]:
-    """What is too old, for `remove`. It is looked for outside of the transactions: that may take long."""
-    after: object = REMOVALS[name].first
-    while found := await store.report(REMOVALS[name].find, {**values, "after": after, "count": count}):
-        yield [{**values, "row": row} for (row,) in found]
-        [after] = found[-1]
+def batches(store: Store, name: Kept, values: Values, count: int) -> AsyncIterator[list[Values]]:
+    """What is too old, for `remove`."""
+    return REMOVALS[name].batches(store, values, count)
 
 
 def remove(tx: Transaction, name: Kept, rows: list[Values]) -> None:
-    tx.change_each(REMOVALS[name].remove, rows)
+    tx.change_each(REMOVALS[name].change, rows)
 
 
 async def read_states(store: Store) -> dict[str, KeptState]:

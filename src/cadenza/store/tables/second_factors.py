@@ -7,7 +7,7 @@ from sqlalchemy import bindparam, delete, func, insert, or_, select, update
 
 from cadenza.store.schema import passkeys, recovery_codes, totp
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Row, Store, Transaction, change_row
 
 
 class Totp(msgspec.Struct, frozen=True):
@@ -55,7 +55,6 @@ COUNT_CODES = select(func.count()).select_from(recovery_codes).where(_CODES_OF_A
 FACTORS = Statement(select(COUNT_TOTP, COUNT_PASSKEYS, COUNT_CODES))
 INSERT_TOTP = Statement(insert(totp), *Totp.__struct_fields__)
 FIND_TOTP = Statement(select(*(totp.c[name] for name in Totp.__struct_fields__)).where(_OF_ACCOUNT))
-SET_SECRET = Statement(update(totp).where(_OF_ACCOUNT).values(secret=bindparam("new_secret")))
 REMOVE_TOTP = Statement(delete(totp).where(_OF_ACCOUNT))
 USE_STEP = Statement(
     update(totp)
@@ -102,7 +101,7 @@ def replace_totp(tx: Transaction, account_id: str, secret: bytes) -> None:
 def replace_secret(tx: Transaction, account_id: str, secret: bytes) -> None:
     """Store the same secret in another form. The old one is overwritten."""
     tx.overwrite_deleted()
-    tx.change(SET_SECRET, {"account": account_id, "new_secret": secret})
+    change_row(tx, totp, account_id, secret=secret)
 
 
 def remove_totp(tx: Transaction, account_id: str) -> bool:
@@ -141,7 +140,7 @@ async def list_passkeys(store: Store, account_id: str) -> list[Passkey]:
 
 
 def use_passkey(tx: Transaction, passkey: Passkey, asked_at: int, sign_count: int, now_ms: int) -> bool:
-    """Note a use. False if the challenge of `asked_at` is not newer than the last use: it was answered before."""
+    """Record a use. False if the challenge of `asked_at` is not newer than the last use: it was answered before."""
     values = {"passkey": passkey.id, "asked_at": asked_at, "now": now_ms, "count": sign_count}
     return tx.change(USE_PASSKEY, values) == 1
 

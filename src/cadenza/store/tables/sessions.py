@@ -3,11 +3,11 @@
 from typing import Literal
 
 import msgspec
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import bindparam, delete, insert, select
 
 from cadenza.store.schema import accounts, sessions
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store, Transaction
+from cadenza.store.store import Store, Transaction, change_row
 from cadenza.store.tables.accounts import COLUMNS as ACCOUNT_COLUMNS
 from cadenza.store.tables.accounts import Account, read_account
 
@@ -34,7 +34,6 @@ _OF_ACCOUNT = sessions.c.account_id == bindparam("account")
 INSERT = Statement(insert(sessions), *Session.__struct_fields__)
 FIND = Statement(select(*COLUMNS, *ACCOUNT_COLUMNS).join_from(sessions, accounts).where(_OF_DIGEST))
 LIST = Statement(select(*COLUMNS).where(_OF_ACCOUNT).order_by(sessions.c.used_at.desc(), sessions.c.digest))
-TOUCH = Statement(update(sessions).where(_OF_DIGEST).values(used_at=bindparam("now")))
 REMOVE = Statement(delete(sessions).where(_OF_DIGEST))
 REMOVE_OTHERS = Statement(delete(sessions).where(_OF_ACCOUNT, sessions.c.digest != bindparam("session")))
 _OF_STAGE = sessions.c.stage == bindparam("of_stage")
@@ -63,7 +62,7 @@ async def list_for_account(store: Store, account_id: str) -> list[Session]:
 
 
 async def touch(store: Store, digest: bytes, now_ms: int) -> None:
-    await store.transact(lambda tx: tx.change(TOUCH, {"session": digest, "now": now_ms}), is_single=True)
+    await store.transact(lambda tx: change_row(tx, sessions, digest, used_at=now_ms), is_single=True)
 
 
 def remove(tx: Transaction, digest: bytes) -> bool:

@@ -7,11 +7,11 @@ is written once, when the evaluation has ended.
 from typing import Literal
 
 import msgspec
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, insert, select
 
 from cadenza.store.class_tables import verdict_scores, verdicts
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Row, Store, Transaction, change_row
 
 Side = Literal["incumbent", "candidate"]
 SIDES: tuple[Side, Side] = ("incumbent", "candidate")
@@ -67,14 +67,6 @@ SAME = Statement(
         verdicts.c.suite_digest == bindparam("of_suite"),
     )
 )
-END = Statement(
-    update(verdicts)
-    .where(verdicts.c.id == bindparam("of"))
-    .values({name: bindparam(f"new_{name}") for name in ("state", "ended_at", "spent_nano", "result")})
-)
-SPEND = Statement(
-    update(verdicts).where(verdicts.c.id == bindparam("of")).values(spent_nano=bindparam("new_spent_nano"))
-)
 ADD_SCORE = Statement(insert(verdict_scores), "verdict_id", *_SCORE)
 SCORES = Statement(
     select(*(verdict_scores.c[name] for name in _SCORE))
@@ -101,22 +93,14 @@ async def list_same(store: Store, like: EvaluationRecord) -> list[EvaluationReco
 
 def end(tx: Transaction, record: EvaluationRecord) -> None:
     """Write how an evaluation ended: `state`, `ended_at`, `spent_nano` and `result`."""
-    tx.change(
-        END,
-        {
-            "of": record.id,
-            "new_state": record.state,
-            "new_ended_at": record.ended_at,
-            "new_spent_nano": record.spent_nano,
-            "new_result": record.result,
-        },
-    )
+    ended = {name: getattr(record, name) for name in ("state", "ended_at", "spent_nano", "result")}
+    change_row(tx, verdicts, record.id, **ended)
 
 
 def add_scores(tx: Transaction, id_: str, scores: list[AnswerScore], spent_nano: int | None = None) -> None:
     """Add scores and, if given, what the whole evaluation has spent by now."""
     if spent_nano is not None:
-        tx.change(SPEND, {"of": id_, "new_spent_nano": spent_nano})
+        change_row(tx, verdicts, id_, spent_nano=spent_nano)
     tx.change_each(ADD_SCORE, [{"verdict_id": id_, **msgspec.structs.asdict(score)} for score in scores])
 
 

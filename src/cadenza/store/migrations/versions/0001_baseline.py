@@ -3,10 +3,7 @@
 The tables are SQLAlchemy's words for schema.py as it was then; a test compares every migrated store with schema.py.
 """
 
-from alembic import op
-
-revision = "0001"
-down_revision = None
+from collections.abc import Callable
 
 WORDS = {  # in which the databases differ
     "sqlite": {"SERIAL": "INTEGER", "BYTES": "BLOB", "FALSE": "0", "TRUE": "1"},
@@ -57,24 +54,23 @@ ROWS = (
 )
 
 
-def upgrade() -> None:
-    database = op.get_context().dialect.name
+def upgrade(database: str, execute: Callable[[str], object]) -> None:
     tables = TABLES
     for word, own in WORDS[database].items():
         tables = tables.replace(f" {word}", f" {own}")
     for statement in tables.strip().removesuffix(";").split(";\n"):
-        op.execute(statement)
+        execute(statement)
     for table, change, when, message in REFUSED:
         words = {"name": f"{table}_refuse_{change.lower()}", "change": change, "table": table, "message": message}
         if database == "postgresql":
-            op.execute(POSTGRES_FUNCTION.format(**words, when=when))
-            op.execute(POSTGRES_TRIGGER.format(**words, level="STATEMENT" if when == NEVER else "ROW"))
+            execute(POSTGRES_FUNCTION.format(**words, when=when))
+            execute(POSTGRES_TRIGGER.format(**words, level="STATEMENT" if when == NEVER else "ROW"))
         elif change != "TRUNCATE":
-            op.execute(SQLITE_TRIGGER.format(**words, when=when))
+            execute(SQLITE_TRIGGER.format(**words, when=when))
     if database == "postgresql":
-        op.execute(POSTGRES_DATE)
+        execute(POSTGRES_DATE)
     for row in ROWS:
-        op.execute(row)
+        execute(row)
 
 
 TABLES = """
