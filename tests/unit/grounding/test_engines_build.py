@@ -26,7 +26,6 @@ REASONS = [
     "no_files",
     "resting",
     "crowded",
-    "closed",
 ]
 
 

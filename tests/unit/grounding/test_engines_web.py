@@ -1,7 +1,6 @@
 """What engines on the web answer: hostile, broken, too much, too late; and the plain text of it."""
 
 import asyncio
-import gzip
 import json
 import time
 
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.engines.base import EngineBusy
 from cadenza.grounding.search.engines.web import fit_query, plain_text
 from cadenza.grounding.search.records import EngineFailed, EngineName
 from tests.unit.grounding.engine_peer import NAMES, QUERY, answer, asking, engine_at, failure_of, hits_of, reply, result
@@ -47,9 +45,7 @@ WRONG_ANSWERS = {
     "status 404": (reply(b"", "404 Not Found"), "not_found"),
     "status 400": (reply(b"{}", "400 Bad Request"), "refused"),
     "too many bytes": (reply(b" " * (MIB + 1)), "too_large"),
-    "zipped zeros": (reply(gzip.compress(b"0" * 20 * MIB), more="content-encoding: gzip\r\n"), "too_large"),
-    "an unknown coding": (reply(b"x", more="content-encoding: br\r\n"), "not_json"),
-    "a gzip that is cut": (reply(gzip.compress(b"{}" * 99)[:-9], more="content-encoding: gzip\r\n"), "broken"),
+    "compressed": (reply(b"{}", more="content-encoding: gzip\r\n"), "not_json"),
     "tiny chunks": (TINY_CHUNKS, "broken"),
     "bytes that are not HTTP": (b"220 mail.example ESMTP\r\n", "broken"),
 }
@@ -249,12 +245,7 @@ async def test_result_without_a_title(name: EngineName) -> None:
 
 BUSY = {
     "seconds": ("429 Too Many Requests", "retry-after: 7\r\n", 7.0),
-    "a date": (
-        "429 Too Many Requests",
-        "date: Sun, 15 Nov 2026 10:00:00 GMT\r\nretry-after: Sun, 15 Nov 2026 10:02:00 GMT\r\n",
-        120.0,
-    ),
-    "a date without a clock": ("429 Too Many Requests", "retry-after: Sun, 15 Nov 2026 10:02:00 GMT\r\n", None),
+    "a date": ("429 Too Many Requests", "retry-after: Sun, 15 Nov 2026 10:02:00 GMT\r\n", None),
     "nonsense": ("429 Too Many Requests", "retry-after: soon\r\n", None),
     "not a number": ("429 Too Many Requests", "retry-after: nan\r\n", None),
     "nothing": ("429 Too Many Requests", "", None),
@@ -278,7 +269,7 @@ async def test_busy_engine_says_for_how_long(name: EngineName, case: str) -> Non
     """A rate limit is told apart from a failure, with the time that the engine asks for."""
     status, headers, rest_s = BUSY[case]
     async with asking(name, always(reply(b"{}", status, more=headers))) as (engine, _):
-        with pytest.raises(EngineBusy) as busy:
+        with pytest.raises(EngineFailed, match="busy") as busy:
             await engine.search(QUERY, 5)
     assert busy.value.retry_after_s == rest_s
 

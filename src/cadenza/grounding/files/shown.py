@@ -133,9 +133,9 @@ def describe(document: RankedDocument, passages: Sequence[RankedPassage]) -> str
 
 
 def describe_size(labels: Sequence[str], rows: int) -> str:
-    """How many pages, sheets, slides, chapters and rows a document has: "3 sheets, 1,233 rows"."""
+    """How many pages, sheets, slides and rows a document has: "3 sheets, 1,233 rows"."""
     kinds = Counter(label.partition(" ")[0] for label in labels)
-    counts = [(kind, kinds[kind]) for kind in ("page", "sheet", "slide", "chapter")] + [("row", rows)]
+    counts = [(kind, kinds[kind]) for kind in ("page", "sheet", "slide")] + [("row", rows)]
     return ", ".join(f"{count:,} {_plural(kind, count)}" for kind, count in counts if count)
 
 

@@ -146,36 +146,6 @@ def test_control_characters() -> None:
     assert read_document("a\0b", "x/\0", document) == read_document("", "", document)
 
 
-def test_open_document() -> None:
-    """An ODS has its sheets, and repeated cells are not multiplied without bound."""
-    row = "<table:table-row table:number-rows-repeated='9999999'>{}</table:table-row>"
-    cell = "<table:table-cell table:number-columns-repeated='9999999'><text:p>x</text:p></table:table-cell>"
-    content = (
-        "<office:d xmlns:office='o' xmlns:table='t' xmlns:text='x'><office:spreadsheet><table:table table:name='One'>"
-        f"{row.format(cell)}</table:table></office:spreadsheet></office:d>"
-    )
-    data = made.make_zip({"mimetype": "application/vnd.oasis.opendocument.spreadsheet", "content.xml": content})
-    assert len(read(data)["sheet One"]) < 1000
-
-
-def test_book() -> None:
-    """An EPUB has its chapters in their order."""
-    package = (
-        "<package><manifest><item id='a' href='one.xhtml'/><item id='b' href='two%20b.xhtml'/></manifest>"
-        "<spine><itemref idref='b'/><itemref idref='a'/></spine></package>"
-    )
-    book = made.make_zip(
-        {
-            "mimetype": "application/epub+zip",
-            "META-INF/container.xml": "<c><rootfiles><rootfile full-path='o/p.opf'/></rootfiles></c>",
-            "o/p.opf": package,
-            "o/one.xhtml": "<html><p>second</p></html>",
-            "o/two b.xhtml": "<!DOCTYPE html><html><p>first</p></html>",
-        }
-    )
-    assert read(book) == {"chapter 1": "first", "chapter 2": "second"}
-
-
 @pytest.mark.parametrize("macros", ["word/vbaProject.bin", "xl/vbaProject.bin"])
 def test_macros_are_not_read(macros: str) -> None:
     """A document with macros is read without them."""
