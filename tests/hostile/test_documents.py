@@ -31,7 +31,7 @@ from cadenza.grounding.files.reader import (
     SentFile,
     UnreadableFile,
 )
-from cadenza.grounding.files.records import FetchedPage, Passage
+from cadenza.grounding.files.records import FetchedPage, Section
 from cadenza.observe import Observer, make_log
 from tests import processes
 from tests.hostile.document_probe import HARMLESS
@@ -344,7 +344,7 @@ async def test_all_passages_of_a_file(documents: Reading) -> None:
     """For an index, nothing is left out, and the file comes as it is."""
     text = "\n\n".join(f"Paragraph {number}." for number in range(1000))
     passages = await documents.reader.read_passages("index", "/docs/a.txt", text.encode())
-    assert all(isinstance(passage, Passage) for passage in passages)
+    assert all(isinstance(passage, Section) for passage in passages)
     assert "".join("".join(passage.text for passage in passages).split()) == "".join(text.split())
     with pytest.raises(UnreadableFile) as caught:
         await documents.reader.read_passages("index", "/docs/b.txt", b"")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.engines.web import fit_query, plain_text
+from cadenza.grounding.search.engines.web import plain_text
 from cadenza.grounding.search.records import EngineFailed, EngineName
 from tests.unit.grounding.engine_peer import NAMES, QUERY, answer, asking, engine_at, failure_of, hits_of, reply, result
 from tests.unit.http.peer import Script, Visit, always, full_listener, no_files_left, refusing_port, responding
@@ -356,20 +356,3 @@ def test_plain_text_is_always_short_and_printable(markup: str, characters_max: i
     assert len(text) <= characters_max
     text.encode()
     assert "\n" not in text
-
-
-@given(st.text(max_size=3000))
-def test_query_is_always_within_the_limits(query: str) -> None:
-    """A query has at most 50 words and 400 characters, in one line that can be encoded."""
-    fitted = fit_query(query)
-    assert len(fitted) <= 400
-    assert len(fitted.split()) <= 50
-    assert fitted == " ".join(fitted.split())
-    fitted.encode()
-
-
-def test_long_query_keeps_whole_words() -> None:
-    """A query is cut between words; a single long word is cut itself."""
-    assert fit_query("word " * 100) == " ".join(["word"] * 50)
-    assert fit_query("wordsof11ch " * 49).split()[-1] == "wordsof11ch"
-    assert fit_query("x" * 1000) == "x" * 400

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from cadenza.grounding.files.records import Passage
+from cadenza.grounding.files.records import Section
 from cadenza.grounding.index.local_index import StoredFile, index_exists, open_writer
 from cadenza.grounding.search.engines.local import LocalBounds, LocalEngine, Topic, find_topics
 from cadenza.grounding.search.finder import fitting
@@ -124,7 +124,7 @@ async def test_an_address_names_the_place(
     """A published folder gives links; a page or sheet is the fragment of the address, and part of the title."""
     with open_writer(path) as writer:
         folder = writer.put_folder("/srv", url, 0)
-        writer.put_file(folder, StoredFile("x#1/a b.pdf", 1, 1, b""), [Passage(label, "Zebras run")])
+        writer.put_file(folder, StoredFile("x#1/a b.pdf", 1, 1, b""), [Section(label, "Zebras run")])
     title = f"srv/x#1/a b.pdf, {label}" if label else "srv/x#1/a b.pdf"
     assert await engine.search("zebras?", 5) == [
         Hit(f"{url or 'local:srv/'}x%231/a%20b.pdf{fragment}", title, text="Zebras run")
@@ -148,7 +148,7 @@ async def test_a_long_path_is_cut_at_its_beginning(engine: LocalEngine, path: Pa
     """The title keeps the name of the file; the address is whole."""
     name = "/".join(["a very long name of a folder"] * 8) + "/zebras.md"
     with open_writer(path) as writer:
-        writer.put_file(writer.put_folder("/srv", None, 0), StoredFile(name, 1, 1, b""), [Passage("", "Zebras run")])
+        writer.put_file(writer.put_folder("/srv", None, 0), StoredFile(name, 1, 1, b""), [Section("", "Zebras run")])
     [hit] = await engine.search("zebras", 5)
     assert len(hit.title) == 120
     assert hit.title.startswith("…")
@@ -242,7 +242,7 @@ async def test_searches_beside_a_writer_see_whole_files(engine: LocalEngine, pat
         folder = writer.put_folder("/srv", None, 0)
 
         def put(version: int) -> None:
-            passages = [Passage(f"page {page}", f"Zebra number{version}") for page in range(20)]
+            passages = [Section(f"page {page}", f"Zebra number{version}") for page in range(20)]
             writer.put_file(folder, StoredFile("a.pdf", version, 1, b""), passages)
 
         put(0)

@@ -32,7 +32,7 @@ from cadenza.grounding.files.messages import (
     decode_reply,
 )
 from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import FetchedPage, FileSize, PartType, Passage, RankedDocument
+from cadenza.grounding.files.records import FetchedPage, FileSize, PartType, RankedDocument, Section
 from cadenza.grounding.files.shown import Excerpt, share_out
 from cadenza.observe import Observer
 
@@ -122,7 +122,7 @@ class DocumentReader:
         documents = [reply for reply in replies if isinstance(reply, RankedDocument)]
         return await _share_out(names, documents, tokens_max)
 
-    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]:
+    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Section]:
         """All passages of a file. Raises UnreadableFile or ReaderBusy."""
         [reply] = await self._in_turns(self._files, owner, [(PassagesTask(clean_name(name)), data)], self._read_file)
         assert isinstance(reply, Passages)

@@ -15,7 +15,7 @@ import msgspec
 
 from cadenza.core.errors import ControlError
 from cadenza.grounding.files.reader import ReaderBusy, UnreadableFile
-from cadenza.grounding.files.records import Passage
+from cadenza.grounding.files.records import Section
 from cadenza.grounding.index.folder_files import (
     FileChanged,
     FolderBounds,
@@ -40,7 +40,7 @@ from cadenza.grounding.index.local_index import (
 class PassageReader(Protocol):
     """Turns the bytes of a file into passages: `files.reader.DocumentReader`."""
 
-    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]: ...
+    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Section]: ...
 
 
 class IndexTask(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from cadenza.grounding.files.passages import (
     spread,
 )
 from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import Passage, Section
+from cadenza.grounding.files.records import Section
 from cadenza.grounding.files.shown import Excerpt, share_out, show
 from tests.unit.grounding.files.made import TOKENIZER, pages, ranked, sentence
 
@@ -56,7 +56,7 @@ def test_a_passage_has_the_label_of_its_section() -> None:
     sections = [Section("page 1", "a\n"), Section("page 2", " \n"), Section("page 3", "b" * (PASSAGE_CHARS + 1))]
     passages = list(split_sections(sections))
     assert [passage.label for passage in passages] == ["page 1", "page 3", "page 3"]
-    assert passages[0] == Passage("page 1", "a")
+    assert passages[0] == Section("page 1", "a")
 
 
 @pytest.mark.parametrize("unit", ["x", " ", "\n", "\n x", ".", "\n \n", "漢", ". "])

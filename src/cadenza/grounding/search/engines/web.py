@@ -23,14 +23,10 @@ from cadenza.http.client_connection import Broken, ClientConnection, read_body
 
 BODY_BYTES_MAX = 1024 * 1024
 ERROR_BYTES_MAX = 4 * 1024
-COUNT_MAX = 20  # the most results that Brave and Tavily give
 RESULTS_READ = 100  # further results are not looked at
 TITLE_CHARS_MAX = 200
 SNIPPET_CHARS_MAX = 600
 URL_CHARS_MAX = 2000
-QUERY_CHARS_MAX = 400  # the most that Brave and Tavily take
-QUERY_WORDS_MAX = 50  # the most that Brave takes
-QUERY_CHARS_READ = 4000
 MARKUP_FACTOR = 4  # markup is read up to this multiple of the wanted length: tags and entities take room
 REASONS = {
     **dict.fromkeys((400, 413, 414, 422), "refused"),
@@ -71,7 +67,7 @@ def decode_results(body: bytes) -> list[msgspec.Raw]:
 class EngineApi(msgspec.Struct, frozen=True):
     """What differs between the engines on the web.
 
-    `request` makes the request for a query that is one line and fits `fit_query`, and for a number of results.
+    `request` makes the request for a query of `make_query` and a number of results.
     """
 
     name: str
@@ -92,7 +88,6 @@ class WebEngine:
         self._timeout_s = timeout_s
 
     async def search(self, query: str, count: int) -> list[Hit]:
-        query, count = fit_query(query), min(max(count, 1), COUNT_MAX)
         if not query:
             return []
         return read_hits(self._api.results(await self._ask(self._api.request(query, count))), count)
@@ -212,13 +207,6 @@ def plain_text(markup: str, chars_max: int) -> str:
     text = _without_tags(html.unescape(_without_tags(text)))
     text = " ".join(_printable(text).split())
     return text if len(text) <= chars_max else f"{_whole_words(text, chars_max - 1)}…"
-
-
-def fit_query(query: str) -> str:
-    """The query as engines take it: one line of at most 50 words and 400 characters."""
-    words = _printable(query[:QUERY_CHARS_READ]).split()[:QUERY_WORDS_MAX]
-    text = " ".join(words)
-    return text if len(text) <= QUERY_CHARS_MAX else _whole_words(text, QUERY_CHARS_MAX)
 
 
 def _printable(text: str) -> str:
