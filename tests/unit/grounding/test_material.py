@@ -160,13 +160,6 @@ def test_a_file_becomes_text_where_it_stood() -> None:
     assert grounding.headers == b"x-cadenza-grounding: attachments=2 cut=2\r\n"
 
 
-def test_a_whole_file_is_not_said_to_be_cut() -> None:
-    """Only a file of which a part is shown is said to be cut."""
-    chat = chat_of(user([FILE]))
-    [[part]] = edited(chat, added(chat, Material(files=[read_file("all of it")])))
-    assert 'name="a.txt">\nall of it\n' in part["text"]
-
-
 def test_a_message_that_says_its_content_twice_gets_nothing() -> None:
     """Nobody knows which content counts, so the message stays as it is and the header says nothing."""
     chat = parse_chat(b'{"messages":[{"role":"user","content":"a","content":"b"}]}')

@@ -2,12 +2,10 @@
 
 import asyncio
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.cache import CacheBounds
 from cadenza.grounding.search.pages.addresses import parse_target
 from cadenza.grounding.search.pages.robots import (
     ALL_ALLOWED,
@@ -19,7 +17,7 @@ from cadenza.grounding.search.pages.robots import (
     parse_rules,
 )
 from cadenza.grounding.search.records import FetchFailed
-from tests.unit.grounding.fetch_site import HOST, OK, PATIENT, Names, failure, fetching, page, redirect, serving
+from tests.unit.grounding.fetch_site import HOST, OK, Names, failure, fetching, page, redirect, serving
 from tests.unit.http.peer import LOCALHOST, Peer, Script, Visit, refusing_port
 from tests.unit.upstreams.clock import Clock
 
@@ -91,13 +89,6 @@ WORDS = ["User-agent: *", "User-agent: Cadenza", "user agent x", "Disallow: /", 
 def test_any_file(lines: list[str], end: bytes) -> None:
     """Any file is read to an answer."""
     assert is_allowed(parse_rules("\n".join(lines).encode(errors="replace") + end), "/a") in {True, False}
-
-
-def test_many_rules() -> None:
-    """A site may have thousands of rules."""
-    many = "user-agent: *\n" + "".join(f"disallow: /{n}\n" for n in range(4000))
-    assert allows(many, "/a")
-    assert not allows(many, "/39990")
 
 
 def test_a_file_that_is_made_to_be_slow() -> None:
@@ -190,16 +181,6 @@ async def test_the_rules_are_kept_for_minutes(monkeypatch: pytest.MonkeyPatch) -
         await clock.leap(601.0)
         await fetcher.fetch(f"http://{HOST}:{site.port}/8")
         assert times_asked(site) == 2
-
-
-async def test_kept_rules_are_bounded() -> None:
-    """The rules of a bounded number of sites are kept."""
-    names = Names({f"{name}.example": [[LOCALHOST]] for name in "abc"})
-    limits = msgspec.structs.replace(PATIENT, robots=CacheBounds(600.0, 2, 1000), pages=CacheBounds(600.0, 0, 0))
-    async with Peer(serving({"/": HI})) as site, fetching(names, limits) as fetcher:
-        for name in "abcbca":
-            await fetcher.fetch(f"http://{name}.example:{site.port}/")
-        assert times_asked(site) == 4
 
 
 async def test_a_site_that_cannot_be_reached() -> None:
