@@ -200,13 +200,6 @@ async def test_a_redirect_to_a_private_address(location: str, reason: str) -> No
         assert await failure(fetcher, f"http://{HOST}:{site.port}/") == reason
 
 
-async def test_redirects_in_a_loop() -> None:
-    """A loop of redirects ends when it comes back to a URL."""
-    async with Peer(serving({"/a": redirect("/b"), "/b": redirect("/a")})) as site, fetching() as fetcher:
-        assert await failure(fetcher, f"http://{HOST}:{site.port}/a") == "redirects"
-        assert len(site.visits) == 3
-
-
 async def test_the_number_of_redirects() -> None:
     """Five redirects are followed, and not a sixth."""
     pages = {f"/{n}": redirect(f"/{n - 1}") for n in range(1, 9)} | {"/0": HI}

@@ -190,18 +190,6 @@ async def test_an_address_in_the_message_is_read(web: Web, reader: DocumentReade
     assert "/search" not in web.asked
 
 
-async def test_nothing_was_found_if_no_page_could_be_read(web: Web, reader: DocumentReader) -> None:
-    """A message that names only pages that cannot be read has no sources, and there must be room to say so."""
-    async with finding(web, reader) as finder:
-        asked = [f"Summarise {web.url}/missing please."]
-        found, cramped = (
-            await finder.find(SearchRequest("owner", asked, ROOM)),
-            await finder.find(SearchRequest("owner", asked, 20)),
-        )
-    assert (bool(found), found.sources, found.unread) == (False, [], [UnreadPage(f"{web.url}/missing")])
-    assert (cramped.sources, cramped.unread) == ([], [])
-
-
 async def test_three_addresses_of_a_message_are_read(web: Web, reader: DocumentReader) -> None:
     """The model is told of the others, as far as half of the room suffices, and why they were not read."""
     web.pages = {f"/{number}": article(f"Number {number}.") for number in range(9)}

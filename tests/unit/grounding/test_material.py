@@ -78,15 +78,6 @@ def test_notes_and_sources_come_before_the_last_question(indent: int | None) -> 
     assert grounding.headers == b"x-cadenza-grounding: memory=1 search=2\r\n"
 
 
-@pytest.mark.parametrize("content", [[], [{"type": "text", "text": "Who?"}]])
-def test_a_content_of_parts_gets_a_part_more(content: list[Any]) -> None:
-    """The material is the first part."""
-    chat = chat_of(user(content))
-    [[first, *others]] = edited(chat, added(chat, Material(notes=["n"])))
-    assert first["type"] == "text"
-    assert others == content
-
-
 def test_notes_are_to_be_followed() -> None:
     """They are the owner's words: nothing calls them quoted data, and a note cannot end their fence."""
     chat = chat_of(user("Who?"))

@@ -322,7 +322,7 @@ def test_a_date_beyond_the_year_9999(days: str) -> None:
 
 ITEM = "<w:p><w:pPr><w:numPr/></w:pPr><w:r><w:t>long enough to be slow</w:t></w:r></w:p>"
 GROUP = "<grpSp><grpSpPr><xfrm><off x='1' y='1'/></xfrm></grpSpPr><sp><p><r><t>a</t></r></p></sp>"
-LONG_OR_DEEP = {
+LONG_OR_DEEP: dict[str, tuple[made.Make, str]] = {
     "a list in Word": (lambda: made.make_word(ITEM * 30_000), "- long enough"),
     "a list in HTML": (lambda: b"<html>" + b"<li>long enough to be slow" * 30_000, "- long enough"),
     "groups of shapes": (lambda: made.make_slide(GROUP * 30_000 + "</grpSp>" * 30_000), "a"),

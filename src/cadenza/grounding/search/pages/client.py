@@ -211,16 +211,12 @@ def _load_tls() -> ssl.SSLContext:
 async def get_following(
     client: PageClient, target: Target, admit: Admit, redirects_max: int, check: CheckTarget | None = None
 ) -> tuple[Target, PageResponse]:
-    """The first response that is not a redirect, and where it came from. A redirect loop is refused at once."""
+    """The first response that is not a redirect, and where it came from."""
 
     def admit_redirects(status: int, headers: Headers) -> BodyLimit:
         return NOTHING if status in REDIRECTS and b"location" in headers else admit(status, headers)
 
-    seen = set[str]()
     for _ in range(redirects_max + 1):
-        if target.url in seen:
-            break
-        seen.add(target.url)
         if check:
             await check(target)
         response = await client.get(target, admit_redirects)
