@@ -6,9 +6,9 @@ from contextlib import suppress
 import pytest
 
 from cadenza.children.seccomp import this_machine
+from cadenza.core.errors import UnreadableAttachment
 from cadenza.grounding.files.reader import (
     ReaderBusy,
-    UnreadableFile,
 )
 from cadenza.grounding.files.records import FetchedPage
 from tests.hostile.odd_files import break_file, odd_files, seeds
@@ -29,7 +29,7 @@ async def test_a_file_that_a_parser_fails_on_is_named(error: str) -> None:
     """The client is told which file it is; the log has the parser and the class of the error, and no content."""
     async with reading(module=FAULTY) as documents:
         bad = sent(f"{SECRET}.txt", f"{error} {SECRET}")
-        with pytest.raises(UnreadableFile) as caught:
+        with pytest.raises(UnreadableAttachment) as caught:
             await documents.read(sent("a.txt", "text"), bad)
         assert caught.value.name == f"{SECRET}.txt"
         assert caught.value.reason.startswith("it is damaged, or has something in it that cannot be read here")
@@ -56,7 +56,7 @@ async def test_a_page_that_a_parser_fails_on_is_left_out() -> None:
 async def test_a_file_that_crashes_its_parser_is_named() -> None:
     """A crash is the file's fault, too; the log has the signal, and the next files are read by a new child."""
     async with reading(module=FAULTY) as documents:
-        with pytest.raises(UnreadableFile) as caught:
+        with pytest.raises(UnreadableAttachment) as caught:
             await documents.read(sent("a.txt", "text"), sent("b.txt", f"crash {SECRET}"))
         assert caught.value.name == "b.txt"
         assert [warning["signal"] for warning in documents.warnings] == ["SIGSEGV"]
@@ -79,7 +79,7 @@ async def test_no_feature_of_a_file_needs_what_the_child_gave_up() -> None:
         for name, data in odd_files():
             try:
                 await documents.reader.read_passages("owner", name, data)
-            except UnreadableFile as error:
+            except UnreadableAttachment as error:
                 reasons[name] = error.reason
         assert documents.warnings == []
         assert sum(name.startswith("locked") for name in reasons) >= 3
@@ -97,6 +97,6 @@ async def test_no_broken_file_is_a_fault(kind: str) -> None:
             await documents.reader.read_pages(
                 "owner", [FetchedPage(f"https://a.example/a.{kind}", "", data)], QUESTION, 300
             )
-            with suppress(UnreadableFile):
+            with suppress(UnreadableAttachment):
                 await documents.reader.read_passages("owner", f"a.{kind}", data)
         assert documents.warnings == []

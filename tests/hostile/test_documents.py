@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from cadenza.children.confine import ChildLimits
-from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import TurnLimits
+from cadenza.core.errors import UnreadableAttachment
 from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.reader import (
     CHILD,
@@ -31,14 +31,11 @@ from cadenza.grounding.files.reader import (
     ReaderBusy,
     ReaderLimits,
     SentFile,
-    UnreadableFile,
 )
 from cadenza.grounding.files.records import FetchedPage
 from cadenza.observe import Observer, make_log
 from tests import processes
-from tests.hostile.document_probe import HARMLESS
 from tests.processes import read_of
-from tests.unit.children.test_sandbox import CHANGES, NETWORK, PROGRAMS, READING
 from tests.unit.grounding.files import made_files as made
 
 WAIT_S = 200.0  # of a busy machine
@@ -115,17 +112,6 @@ async def the_child() -> int:
             await asyncio.sleep(0.01)
 
 
-async def test_nothing_is_left_to_the_child() -> None:
-    """In the child of documents no socket, no program, no write and no read of a file succeeds; its own work does."""
-    lane = Lane(LaneSettings("tests.hostile.document_probe", LIMITS.child, WAIT_S))
-    refused = {name: (await lane.run("", name.encode())).decode() for name in [*NETWORK, *PROGRAMS, *CHANGES, *READING]}
-    done = {name: (await lane.run("", name.encode())).decode() for name in HARMLESS}
-    await lane.stop()
-    assert refused.pop("import a module") in {"PermissionError", "ModuleNotFoundError"}
-    assert set(refused.values()) == {"PermissionError"}, refused
-    assert set(done.values()) == {"done"}, done
-
-
 async def test_the_real_child_is_confined(documents: Reading) -> None:
     """It has its filter, can open and write nothing, and was given the path of its modules and one socket."""
     await documents.read(sent("a.txt", "text"))
@@ -186,11 +172,10 @@ async def test_every_format_is_read_in_the_real_child(documents: Reading) -> Non
     ],
 )
 async def test_a_file_that_cannot_be_read_is_named(documents: Reading, bad: SentFile, reason: str) -> None:
-    """The error has its name and the reason; neither is in the error's own text or in the log."""
-    with pytest.raises(UnreadableFile) as caught:
+    """The error has its name and the reason; neither is in the log."""
+    with pytest.raises(UnreadableAttachment) as caught:
         await documents.read(sent("good.txt", "text"), bad, sent("other.txt", "text"))
     assert (caught.value.name, caught.value.reason) == ("bad.txt", reason)
-    assert "bad" not in str(caught.value)
     assert documents.output.getvalue() == ""
 
 
@@ -198,7 +183,7 @@ async def test_a_file_that_takes_too_much_time_is_named() -> None:
     """Of three files, it is the one that is refused; the child that it ended is gone, and the next file is read."""
     async with reading(QUICK) as documents:
         heavy = sent(f"{SECRET}.txt", HEAVY_TEXT)
-        with pytest.raises(UnreadableFile) as caught:
+        with pytest.raises(UnreadableAttachment) as caught:
             await documents.read(sent("a.txt", "漢"), heavy, sent("c.txt", "漢"), question="漢")
         assert caught.value.name == f"{SECRET}.txt"
         assert caught.value.reason.startswith("it takes too much time or memory to read; send a smaller part")
@@ -216,7 +201,7 @@ async def test_a_file_that_takes_too_much_memory_is_named() -> None:
     ) as documents:
         await documents.read(sent("a.txt", "text"))
         pid = await the_child()
-        with pytest.raises(UnreadableFile) as caught:
+        with pytest.raises(UnreadableAttachment) as caught:
             await documents.read(wasteful)
         assert (caught.value.name, caught.value.reason) == ("wasteful.txt", "it takes too much memory to read")
         assert len(await documents.read(sent("a.txt", "text"))) == 1

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import msgspec
 
-from cadenza.core.errors import ControlError
-from cadenza.grounding.files.reader import ReaderBusy, UnreadableFile
+from cadenza.core.errors import ControlError, UnreadableAttachment
+from cadenza.grounding.files.reader import ReaderBusy
 from cadenza.grounding.files.records import Section
 from cadenza.grounding.index.folder_files import (
     FileChanged,
@@ -185,7 +185,7 @@ class _Run:
             return
         try:
             passages = await self._reader.read_passages("index", file.path.rpartition("/")[2], data)
-        except UnreadableFile as error:
+        except UnreadableAttachment as error:
             self._refuse(file, digest, error.reason)
             return
         except ReaderBusy:
