@@ -27,12 +27,12 @@ from cadenza.grounding.files.reader import (
     CHILD,
     MIB,
     DocumentReader,
-    DocumentText,
     ReaderBusy,
     ReaderLimits,
     SentFile,
 )
 from cadenza.grounding.files.records import FetchedPage
+from cadenza.grounding.files.shown import DocumentText
 from cadenza.observe import Observer, make_log
 from tests import processes
 from tests.processes import read_of

@@ -21,8 +21,9 @@ from cadenza.core.records import Plan, Principal, Route
 from cadenza.core.tokens import estimate_tokens, output_room
 from cadenza.grounding.charges import SearchTerms
 from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.reader import DocumentReader, DocumentText, ReaderBusy, SentFile
+from cadenza.grounding.files.reader import DocumentReader, ReaderBusy, SentFile
 from cadenza.grounding.files.records import FileSize
+from cadenza.grounding.files.shown import DocumentText
 from cadenza.grounding.material import NO_GROUNDING, Grounding, Material, insert_material
 from cadenza.grounding.memory import recall
 from cadenza.grounding.model_decision import DECISION_TOKENS, decision_bytes

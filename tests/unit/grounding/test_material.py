@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.chat import ChatRequest, find_user_question
 from cadenza.gateway.validate import parse_chat
-from cadenza.grounding.files.reader import DocumentText
+from cadenza.grounding.files.shown import DocumentText
 from cadenza.grounding.material import (
     CITE,
     NOTES,

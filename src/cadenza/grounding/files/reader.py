@@ -34,7 +34,7 @@ from cadenza.grounding.files.messages import (
 )
 from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.records import FetchedPage, FileSize, RankedDocument, Section
-from cadenza.grounding.files.shown import Excerpt, share_out
+from cadenza.grounding.files.shown import DocumentText, share_out
 from cadenza.observe import Observer
 
 T = TypeVar("T", bound=Task)
@@ -65,12 +65,6 @@ class SentFile(Content, msgspec.Struct, frozen=True):
 
     name: str
     data: bytes | bytearray | memoryview
-
-
-class DocumentText(Excerpt, frozen=True, kw_only=True):
-    """What the model sees of a file, by its name, or of a web page, by its title."""
-
-    name: str
 
 
 class ReaderBusy(Exception):
@@ -193,10 +187,10 @@ class DocumentReader:
 async def _share_out(names: Sequence[str], documents: Sequence[RankedDocument], tokens_max: int) -> list[DocumentText]:
     """In a thread if there are many passages."""
     if sum(len(document.passages) for document in documents) > INLINE_PASSAGES:
-        excerpts = await asyncio.to_thread(share_out, documents, tokens_max)
+        texts = await asyncio.to_thread(share_out, documents, tokens_max)
     else:
-        excerpts = share_out(documents, tokens_max)
-    return [DocumentText(**msgspec.structs.asdict(one), name=name) for one, name in zip(excerpts, names, strict=True)]
+        texts = share_out(documents, tokens_max)
+    return [msgspec.structs.replace(one, name=name) for one, name in zip(texts, names, strict=True)]
 
 
 def _budget(tokens_max: int, documents: int, *, is_filled: bool = False) -> TokenBudget:

@@ -21,7 +21,7 @@ from cadenza.grounding.files.passages import (
 )
 from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.records import Section
-from cadenza.grounding.files.shown import Excerpt, share_out, show
+from cadenza.grounding.files.shown import DocumentText, share_out, show
 from tests.unit.grounding.files.made import TOKENIZER, pages, ranked, sentence
 
 TEXTS = st.text(st.sampled_from("ab .\n\t。é漢"), max_size=400)
@@ -174,7 +174,7 @@ TABLE = [Section("", "order,customer,region,amount\n" + "".join(ROWS))]
 ROOM = 30_000
 
 
-def shown_of(question: str, sections: list[Section] = TABLE, before: str = "") -> Excerpt:
+def shown_of(question: str, sections: list[Section] = TABLE, before: str = "") -> DocumentText:
     asked = AskedOfFiles(question, before)
     [shown] = share_out([rank_document("", sections, asked, TokenBudget(ROOM, ROOM), TOKENIZER.count)], ROOM)
     return shown
