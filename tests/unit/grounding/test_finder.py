@@ -169,7 +169,7 @@ async def test_a_page_that_never_comes_is_left_out(web: Web, reader: DocumentRea
     """It is quoted by its snippet, and the other pages are not lost."""
     web.find({"/slow": "snippet of the slow one", "/gone": "", "/b": "snippet b"})
     web.pages = {"/slow": None, "/b": article("Ada Lark won the Vuelta.")}
-    async with finding(web, reader, limits=FetchLimits(connect_s=WAIT_S, page_s=5.0)) as finder:
+    async with finding(web, reader, limits=FetchLimits(connect_s=WAIT_S, page_s=2.0)) as finder:
         sources = (await finder.find(SearchRequest("owner", ASKED, ROOM))).sources
     texts = {source.url.removeprefix(web.url): source.text for source in sources}
     assert texts["/slow"] == "snippet of the slow one"
