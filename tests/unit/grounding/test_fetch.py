@@ -12,7 +12,7 @@ import trustme
 import uvloop
 
 from cadenza.grounding.files.records import FetchedPage
-from cadenza.grounding.search.pages.client import FetchLimits
+from cadenza.grounding.search.pages.client import Body, BodyLimit, ByteBudget, FetchLimits
 from cadenza.grounding.search.pages.fetch import PageFetcher
 from tests.unit.grounding.fetch_site import (
     HOST,
@@ -318,6 +318,17 @@ async def test_a_page_counts_for_the_budget_until_it_is_collected() -> None:
         assert waiting.body == b"0123"
         del waiting
         assert (await fetcher.fetch(f"http://{HOST}:{site.port}/b")).body == b"0123"
+
+
+def test_a_body_that_may_be_cut() -> None:
+    """Its first bytes are taken, and no more of the budget than these."""
+    budget = ByteBudget(10)
+    body = Body(BodyLimit(10, truncates=True), budget)
+    assert body.receive(b"0123456")
+    assert not body.receive(b"789abcdef")
+    assert body.content() == b"0123456789"
+    body.close()
+    budget.reserve(10)
 
 
 async def test_a_closed_fetcher() -> None:

@@ -45,6 +45,7 @@ RULES = [
     ("User-agent: *\nDisallow: /*.php$", "/a/b.php?c", True),
     ("User-agent: *\nDisallow: /*b*b$", "/b", True),
     ("User-agent: *\nDisallow: /*b*b$", "/bcb", False),
+    ("User-agent: *\nDisallow: /*.php$", "/a.php.php", False),
     ("User-agent: *\nDisallow: /a$", "/a/a", True),
     ("User-agent: *\nDisallow: /a%2fb", "/a%2Fb", False),
     ("User-agent: *\nDisallow: /a%2fb", "/a/b", True),

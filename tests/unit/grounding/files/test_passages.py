@@ -221,7 +221,7 @@ def test_a_row_comes_with_the_head_of_its_table() -> None:
     """Also where the table stands in the middle of a text."""
     rows = "".join(f"| Customer{number * 7} | {number}.50 |\n" for number in range(3000))
     text = f"{sentence(400, 1)}\n\n| Customer | Amount |\n| --- | --- |\n{rows}\n{sentence(400, 2)}"
-    assert "| Customer | Amount |" in shown_of("amount of Customer9100?", [Section("", text)]).text
+    assert "| Customer | Amount |" in shown_of("Find Customer9100", [Section("", text)]).text
 
 
 def test_a_follow_up_is_read_with_the_question_before() -> None:

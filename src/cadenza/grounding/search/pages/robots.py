@@ -131,13 +131,11 @@ def _matches(pattern: str, path: str) -> bool:
         return False
     at = len(first)
     for part in others:
-        before, at = at, path.find(part, at)
-        if at < 0:
+        found = path.find(part, at)
+        if found < 0:
             return False
-        at += len(part)
-    if not pattern.endswith("$") or at == len(path):
-        return True
-    return bool(others) and path.endswith(others[-1]) and len(path) - len(others[-1]) >= before
+        at = found + len(part)
+    return not pattern.endswith("$") or at == len(path) or (bool(others) and path.endswith(others[-1]))
 
 
 def _unescaped(path: str) -> str:
