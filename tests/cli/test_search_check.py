@@ -9,7 +9,7 @@ from cadenza.cli.doctor.installation import check_index, check_search
 from cadenza.cli.index import index_problem
 from cadenza.config import load_settings
 from cadenza.config.settings import SearchSettings
-from cadenza.grounding.files.records import Passage
+from cadenza.grounding.files.records import Section
 from cadenza.grounding.index.local_index import StoredFile, open_writer
 from tests.cli.program import run_here, serving
 
@@ -38,7 +38,7 @@ def test_a_good_index_is_counted(tmp_path: Path) -> None:
     with open_writer(tmp_path / "my.db") as writer:
         assert check_index(search(tmp_path)).state == "warning"
         folder = writer.put_folder("/srv", None, 0)
-        writer.put_file(folder, StoredFile("a.md", 1, 1, b""), [Passage("", "one"), Passage("", "two")])
+        writer.put_file(folder, StoredFile("a.md", 1, 1, b""), [Section("", "one"), Section("", "two")])
         writer.put_file(folder, StoredFile("b.md", 1, 1, b"", "it is empty"), [])
     check = check_index(search(tmp_path))
     assert (check.state, check.found) == (

@@ -96,7 +96,7 @@ def test_a_text_file_is_charged_by_the_count_of_the_upstream(
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/pdf", "application/octet-stream", "image/png"])
-@pytest.mark.parametrize("cents", [2, 5, 10, 20, 40, 60, 80])
+@pytest.mark.parametrize("cents", [2, 20, 60])
 def test_no_credit_is_too_small_for_its_charge(
     passing: Service, upstream: LoopbackUpstream, cents: int, media_type: str
 ) -> None:

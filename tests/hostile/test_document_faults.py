@@ -1,27 +1,18 @@
 """A parser that fails on a file makes the file unreadable, and is not taken for a failure of the service."""
 
-import io
-import json
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
 from cadenza.children.seccomp import this_machine
-from cadenza.grounding.files.questions import AskedOfFiles
+from cadenza.core.errors import UnreadableAttachment
 from cadenza.grounding.files.reader import (
-    CHILD,
-    DocumentReader,
-    DocumentText,
     ReaderBusy,
-    SentFile,
-    UnreadableFile,
 )
 from cadenza.grounding.files.records import FetchedPage
-from cadenza.observe import Observer, make_log
 from tests.hostile.odd_files import break_file, odd_files, seeds
-from tests.hostile.test_documents import LIMITS, sent
+from tests.hostile.test_documents import reading, sent
 
 FAULTY = "tests.hostile.faulty_reader"
 SECRET = "zanzibar"
@@ -31,39 +22,14 @@ QUESTION = "What does it say?"
 pytestmark = pytest.mark.skipif(this_machine() is None, reason="needs the filter")
 
 
-class Reading:
-    """A reader, and what it logged."""
-
-    def __init__(self, module: str) -> None:
-        self.output = io.StringIO()
-        self.reader = DocumentReader(Observer(make_log(self.output)), LIMITS, module)
-
-    async def read(self, *files: SentFile) -> list[DocumentText]:
-        """Two files or more are counted, which is where the faulty child fails."""
-        return await self.reader.read_files("owner", files, AskedOfFiles(QUESTION), 1000)
-
-    @property
-    def warnings(self) -> list[dict[str, str]]:
-        return [json.loads(line) for line in self.output.getvalue().splitlines()]
-
-
-@asynccontextmanager
-async def reading(module: str = CHILD) -> AsyncIterator[Reading]:
-    made = Reading(module)
-    try:
-        yield made
-    finally:
-        await made.reader.stop()
-
-
 @pytest.mark.parametrize(
     "error", ["ValueError", "RecursionError", "PermissionError", "ModuleNotFoundError", "StrangeError"]
 )
 async def test_a_file_that_a_parser_fails_on_is_named(error: str) -> None:
     """The client is told which file it is; the log has the parser and the class of the error, and no content."""
-    async with reading(FAULTY) as documents:
+    async with reading(module=FAULTY) as documents:
         bad = sent(f"{SECRET}.txt", f"{error} {SECRET}")
-        with pytest.raises(UnreadableFile) as caught:
+        with pytest.raises(UnreadableAttachment) as caught:
             await documents.read(sent("a.txt", "text"), bad)
         assert caught.value.name == f"{SECRET}.txt"
         assert caught.value.reason.startswith("it is damaged, or has something in it that cannot be read here")
@@ -78,7 +44,7 @@ async def test_a_page_that_a_parser_fails_on_is_left_out() -> None:
     """The other pages are read, and the log says that a parser failed."""
     texts = (b"first", f"ValueError {SECRET}".encode(), b"last")
     pages = [FetchedPage(f"https://a.example/{place}", "text/plain", text) for place, text in enumerate(texts)]
-    async with reading(FAULTY) as documents:
+    async with reading(module=FAULTY) as documents:
         first, bad, last = await documents.reader.read_pages("owner", pages, QUESTION, 1000)
         assert first
         assert bad is None
@@ -89,8 +55,8 @@ async def test_a_page_that_a_parser_fails_on_is_left_out() -> None:
 
 async def test_a_file_that_crashes_its_parser_is_named() -> None:
     """A crash is the file's fault, too; the log has the signal, and the next files are read by a new child."""
-    async with reading(FAULTY) as documents:
-        with pytest.raises(UnreadableFile) as caught:
+    async with reading(module=FAULTY) as documents:
+        with pytest.raises(UnreadableAttachment) as caught:
             await documents.read(sent("a.txt", "text"), sent("b.txt", f"crash {SECRET}"))
         assert caught.value.name == "b.txt"
         assert [warning["signal"] for warning in documents.warnings] == ["SIGSEGV"]
@@ -100,17 +66,10 @@ async def test_a_file_that_crashes_its_parser_is_named() -> None:
 
 async def test_a_child_that_ends_is_our_failure() -> None:
     """A child that exits while it reads says nothing about the file: the request is told to try again."""
-    async with reading(FAULTY) as documents:
+    async with reading(module=FAULTY) as documents:
         with pytest.raises(ReaderBusy):
             await documents.read(sent("a.txt", "text"), sent("b.txt", "exit"))
         assert [warning["reason"] for warning in documents.warnings] == ["Died"]
-
-
-async def test_a_child_that_cannot_start_is_our_failure() -> None:
-    """A module that is missing ends the child before it reads anything."""
-    async with reading("tests.hostile.no_such_module") as documents:
-        with pytest.raises(ReaderBusy):
-            await documents.read(sent("a.txt", "text"))
 
 
 async def test_no_feature_of_a_file_needs_what_the_child_gave_up() -> None:
@@ -120,7 +79,7 @@ async def test_no_feature_of_a_file_needs_what_the_child_gave_up() -> None:
         for name, data in odd_files():
             try:
                 await documents.reader.read_passages("owner", name, data)
-            except UnreadableFile as error:
+            except UnreadableAttachment as error:
                 reasons[name] = error.reason
         assert documents.warnings == []
         assert sum(name.startswith("locked") for name in reasons) >= 3
@@ -138,6 +97,6 @@ async def test_no_broken_file_is_a_fault(kind: str) -> None:
             await documents.reader.read_pages(
                 "owner", [FetchedPage(f"https://a.example/a.{kind}", "", data)], QUESTION, 300
             )
-            with suppress(UnreadableFile):
+            with suppress(UnreadableAttachment):
                 await documents.reader.read_passages("owner", f"a.{kind}", data)
         assert documents.warnings == []

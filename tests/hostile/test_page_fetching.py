@@ -1,10 +1,8 @@
 """Hostile pages: what never ends, drips, lies or explodes is given up within bounds, and its connection is closed."""
 
 import asyncio
-import gzip
 import itertools
 import tracemalloc
-import zlib
 from collections.abc import Callable
 
 import msgspec
@@ -23,7 +21,6 @@ HASTY = msgspec.structs.replace(PATIENT, page_s=0.5)
 GROWTH_BYTES_MAX = 12 * MIB
 PDF = OK + b"content-type: application/pdf\r\n"
 CHUNKED = HTML + b"transfer-encoding: chunked\r\n\r\n"
-GZIP = HTML + b"content-encoding: gzip\r\n"
 
 
 def saying(*parts: bytes) -> Script:
@@ -77,23 +74,13 @@ TOO_LARGE: dict[str, Callable[[], Script]] = {
     "a length of 1 GB": lambda: saying(HTML + b"content-length: 1000000000\r\n\r\n"),
     "a body without end": lambda: repeating(HTML + b"\r\n", b"x" * 65536),
     "chunks without end": lambda: repeating(CHUNKED, b"10000\r\n" + b"x" * 65536 + b"\r\n"),
-    "a chunk of 1 GB": lambda: repeating(CHUNKED + b"3b9aca00\r\n", b"x" * 65536),
     "a length of 9 MiB of PDF": lambda: saying(PDF + b"content-length: 9437184\r\n\r\n"),
-    "PDF without end": lambda: repeating(PDF + b"\r\n", b"x" * 65536),
-    "a bomb of 64 MiB": lambda: saying(GZIP + b"\r\n" + gzip.compress(bytes(64 * MIB), 1)),
-    "a bomb that repeats": lambda: repeating(GZIP + b"\r\n", gzip.compress(bytes(MIB))),
-    "gzip without output": lambda: repeating(GZIP + b"\r\n" + gzip_head(), b"\x00\x00\x00\xff\xff" * 10_000),
 }
-
-
-def gzip_head() -> bytes:
-    stream = zlib.compressobj(wbits=31)
-    return stream.compress(b"a") + stream.flush(zlib.Z_SYNC_FLUSH)
 
 
 @pytest.mark.parametrize("case", TOO_LARGE)
 async def test_a_page_that_is_too_large(case: str) -> None:
-    """A page of 1 GB, one without end and a gzip bomb are refused at the bound, in bounded memory."""
+    """A page of 1 GB and one without end are refused at the bound, in bounded memory."""
     answer = TOO_LARGE[case]()
     tracemalloc.start()
     reason = await failure_reason(answer)
@@ -105,27 +92,16 @@ async def test_a_page_that_is_too_large(case: str) -> None:
 
 BROKEN: dict[str, Script] = {
     "no HTTP": saying(b"SSH-2.0-OpenSSH_9.6\r\n"),
-    "HTTP/0.9": saying(b"<html>hi</html>"),
     "headers without end": repeating(OK, b"x-header: " + b"x" * 1000 + b"\r\n"),
-    "one header without end": repeating(OK + b"x-header: ", b"x" * 1000),
     "interim responses without end": repeating(b"", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"),
-    "a status line without end": repeating(b"HTTP/1.1 200 ", b"x" * 1000),
-    "another protocol": saying(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n"),
     "junk in place of chunks": saying(CHUNKED + b"zz\r\njunk\r\n"),
-    "a chunk longer than its size": saying(CHUNKED + b"1\r\nabc\r\n0\r\n\r\n"),
     "a chunk size without end": repeating(CHUNKED, b"0" * 1000),
-    "chunk extensions without end": repeating(CHUNKED + b"1;", b"x" * 1000),
-    "trailers without end": repeating(CHUNKED + b"0\r\n", b"x-trailer: " + b"x" * 1000 + b"\r\n"),
     "two lengths": saying(HTML + b"content-length: 2\r\ncontent-length: 3\r\n\r\nhi"),
     "a length and chunks": saying(
         HTML + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"
     ),
     "a length that is no number": saying(HTML + b"content-length: two\r\n\r\nhi"),
-    "a negative length": saying(HTML + b"content-length: -2\r\n\r\nhi"),
-    "a length of 30 digits": saying(HTML + b"content-length: 999999999999999999999999999999\r\n\r\nhi"),
     "an unknown transfer coding": saying(HTML + b"transfer-encoding: gzip\r\n\r\nhi"),
-    "plain text that says gzip": saying(GZIP + b"content-length: 6\r\n\r\n<html>"),
-    "gzip of many members": repeating(GZIP + b"\r\n", gzip.compress(b"") * 100),
 }
 
 
@@ -138,8 +114,6 @@ async def test_an_answer_that_is_broken(case: str) -> None:
 BREAKING_OFF = {
     "a length": HTML + b"content-length: 100\r\n\r\nhalf",
     "a chunk": CHUNKED + b"64\r\nhalf",
-    "no last chunk": CHUNKED + b"4\r\nhalf\r\n",
-    "gzip": GZIP + b"\r\n" + gzip.compress(b"page")[:-4],
 }
 
 
@@ -165,11 +139,8 @@ async def test_more_bytes_than_the_length_says() -> None:
 SLOW: dict[str, Script] = {
     "silence": saying(),
     "silence after the head": saying(HTML + b"\r\n"),
-    "silence within the body": saying(HTML + b"content-length: 9\r\n\r\nhalf"),
     "a body that drips": dripping(HTML + b"\r\n"),
-    "a chunk that drips": dripping(CHUNKED + b"fffff\r\n"),
     "a head that drips": dripping(OK + b"x-header: "),
-    "a status line that drips": dripping(b"HTTP/1.1 200 "),
 }
 
 

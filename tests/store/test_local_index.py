@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.grounding.files.records import Passage
+from cadenza.grounding.files.records import Section
 from cadenza.grounding.index.local_index import (
     APPLICATION_ID,
     VERSION,
@@ -38,7 +38,7 @@ def put(path: Path, *texts: str, name: str = "a.txt", folder: str = "/srv") -> N
     """Store one file whose passages have these texts."""
     with open_writer(path) as writer:
         folder_id = writer.put_folder(folder, None, 0)
-        writer.put_file(folder_id, StoredFile(name, 1, 1, b"d"), [Passage("", text) for text in texts])
+        writer.put_file(folder_id, StoredFile(name, 1, 1, b"d"), [Section("", text) for text in texts])
 
 
 def find(path: Path, *words: str, time_s: float = PATIENT_S) -> list[str]:
@@ -174,7 +174,7 @@ def test_readers_beside_a_writer_see_whole_files(path: Path) -> None:
         with open_writer(path) as writer:
             [folder] = writer.folders()
             for version in range(ROUNDS):
-                passages = [Passage("", f"zebra {version}")] * 20
+                passages = [Section("", f"zebra {version}")] * 20
                 writer.put_file(folder.id, StoredFile("a.txt", 1, 1, b"d"), passages)
     finally:
         is_over.set()

@@ -5,7 +5,7 @@ from typing import Any
 
 from cadenza.core.money import Price
 from cadenza.gateway.relay import ReplyHead
-from cadenza.grounding.answer import CitationFinder
+from cadenza.grounding.answer import find_citations
 from cadenza.grounding.material import Grounding, ShownFile
 from cadenza.grounding.search.records import Source
 from cadenza.web.chat.relay import ChatEvents
@@ -51,7 +51,6 @@ def test_the_start_names_the_files_that_were_read_in_part() -> None:
 def test_sources_that_are_not_cited_say_so() -> None:
     """A reply that cites nothing has all that the model was given, marked as not cited."""
     events = events_with(PAGE, OTHER)
-    finder = CitationFinder()
-    finder.take("No marker here.")
-    sent = json.loads(events.annotations(finder.annotations((PAGE, OTHER))).removeprefix(b"data: "))
+    found = find_citations("No marker here.", (PAGE, OTHER))
+    sent = json.loads(events.annotations(found).removeprefix(b"data: "))
     assert (sent["cited"], [source["number"] for source in sent["sources"]]) == (False, [1, 2])

@@ -27,7 +27,7 @@ class FileType(Enum):
     """A file type with a signature. Text formats have none."""
 
     PDF = auto()
-    ZIP = auto()  # Office, OpenDocument and EPUB files are ZIP archives
+    ZIP = auto()  # Office files are ZIP archives
     OLE = auto()  # old Office and Outlook files, and encrypted new ones
     RTF = auto()
     PNG = auto()

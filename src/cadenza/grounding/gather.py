@@ -21,8 +21,9 @@ from cadenza.core.records import Plan, Principal, Route
 from cadenza.core.tokens import estimate_tokens, output_room
 from cadenza.grounding.charges import SearchTerms
 from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.reader import DocumentReader, DocumentText, ReaderBusy, SentFile, UnreadableFile
+from cadenza.grounding.files.reader import DocumentReader, ReaderBusy, SentFile
 from cadenza.grounding.files.records import FileSize
+from cadenza.grounding.files.shown import DocumentText
 from cadenza.grounding.material import NO_GROUNDING, Grounding, Material, insert_material
 from cadenza.grounding.memory import recall
 from cadenza.grounding.model_decision import DECISION_TOKENS, decision_bytes
@@ -183,9 +184,6 @@ class Grounder:
             self._observer.metrics.refused.labels("files").inc()
             busy = failure if isinstance(failure, ReaderBusy) else ReaderBusy("it took too long", retry_s=5.0)
             raise RateLimited(f"The files were not read: {busy.reason}. Retry.", busy.retry_s, "files") from None
-        except UnreadableFile as error:
-            advice = f", or send it as an '{error.part_type}' part" if error.part_type else ""
-            raise UnreadableAttachment(error.name, error.reason, advice) from None
 
     async def _recall(self, request: GroundingRequest, question: UserQuestion, tokens_max: int) -> Sequence[str]:
         if tokens_max < LEAST_TOKENS:

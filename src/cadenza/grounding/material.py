@@ -19,7 +19,7 @@ import msgspec
 
 from cadenza.core.chat import ChatRequest, UserQuestion
 from cadenza.core.content import Content
-from cadenza.grounding.files.reader import DocumentText
+from cadenza.grounding.files.shown import DocumentText
 from cadenza.grounding.search.records import NOTHING_FOUND, SearchResult, Source
 
 ID_BYTES = 8

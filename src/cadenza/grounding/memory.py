@@ -14,15 +14,13 @@ import re
 
 from cadenza.core.tokens import estimate_tokens
 from cadenza.grounding.files.questions import is_small_talk
-from cadenza.grounding.files.ranking import rank, words_of
+from cadenza.grounding.files.ranking import rank
 from cadenza.store.store import Store
 from cadenza.store.tables import notes
 
 NOTE_OVERHEAD_TOKENS = 4  # of the list item
 INLINE_CHARS = 4 * 1024  # more text is ranked off the event loop
 QUESTION_CHARS_MAX = 4000  # used for ranking
-ENDINGS = ("ing", "ed", "es", "s", "e")
-STEM_CHARS_MIN = 3
 # Words of a wish for how to answer.
 WISH = re.compile(
     r"(?i)\b(?:always|never|prefer(?:red|ably|s)?|please|answer(?:s)?|repl(?:y|ies)|respond|responses?|write|speak|"
@@ -64,13 +62,5 @@ def _pick(texts: list[str], question: str, tokens_max: int) -> list[str]:
 
 def _fitting(texts: list[str], question: str) -> list[str]:
     """Wishes, and facts with a word of the question."""
-    asked = {_stem(word) for word in words_of(question)}
-    return [note for note in texts if WISH.search(note) or not asked.isdisjoint(map(_stem, words_of(note)))]
-
-
-def _stem(word: str) -> str:
-    """Without the most common endings of English: `opens` and `opening` are `open`. The ranker's stems take longer."""
-    for ending in ENDINGS:
-        if word.endswith(ending) and len(word) >= STEM_CHARS_MIN + len(ending):
-            return word.removesuffix(ending)
-    return word
+    found = set(rank(texts, question))
+    return [note for index, note in enumerate(texts) if index in found or WISH.search(note)]

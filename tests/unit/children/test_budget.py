@@ -24,6 +24,7 @@ def test_an_owner_alone_may_use_all() -> None:
     budgets.charge("hog", 1000)
     assert budgets.wait_s("hog") > 0
     clock.now_s += RECENT_S
+    budgets.note("hog")
     budgets.charge("other", 1)  # its last task has left something to do, but it did not come again
     budgets.charge("hog", 1000)
     assert budgets.wait_s("hog") == 0

@@ -64,6 +64,9 @@ async def test_the_queue_is_bounded_for_each_owner_and_in_all(owners: str, refus
     with pytest.raises(QueueFull):
         await line.task(refused)
     await finish(line, tasks)
+    again = await line.start(*owners)
+    assert not any(task.done() for task in again)  # those that were served have left their places
+    await finish(line, again)
 
 
 async def test_an_unbounded_wait_ignores_the_bounds() -> None:

@@ -1,7 +1,6 @@
 """Questions to the made-up handbook in handbook/, with the answers that it has, and questions that it cannot answer.
 
-`ANSWERED` and `UNANSWERED` chose the bounds of the local engine. `FRESH_ANSWERED` and `FRESH_UNANSWERED` were written
-after that and changed nothing: they show how it does on questions that it was not fitted to.
+`ANSWERED` and `UNANSWERED` chose the bounds of the local engine.
 """
 
 import msgspec
@@ -101,50 +100,4 @@ UNANSWERED = (
     "Which planets have rings?",
     "What's the derivative of sin(x)?",
     "How do I change a bicycle tyre?",
-)
-FRESH_ANSWERED = (
-    Answered(
-        "A customer's lamp arrived broken. Do they get the delivery costs back?", REFUNDS, "unless the lamp was broken"
-    ),
-    Answered("Who decides when a customer is not content with our refusal?", REFUNDS, "handed to Noor"),
-    Answered("How many years of guarantee does a lamp have?", REFUNDS, "guarantee of five years"),
-    Answered("Are light bulbs part of the warranty?", REFUNDS, "does not cover light bulbs"),
-    Answered("What photo do we ask for when something is damaged?", REFUNDS, "photo of the damage"),
-    Answered("How early must I request vacation of a week?", LEAVE, "three weeks ahead"),
-    Answered("My child is sick, can I stay at home?", LEAVE, "A parent of a sick child"),
-    Answered("I am moving house next week. Do I get a day off?", LEAVE, "one paid day for moving house"),
-    Answered("Whom do I talk to about a sabbatical?", LEAVE, "Imre in human resources"),
-    Answered("Can holidays be carried over into next year?", LEAVE, "Up to five days may be carried over"),
-    Answered("Am I allowed to book first class on the train?", EXPENSES, "first class if the ride takes"),
-    Answered("Who signs claims above 500 euros?", EXPENSES, "signature of Femke"),
-    Answered("Is a glass of wine with dinner reimbursed?", EXPENSES, "Alcohol is not paid for"),
-    Answered("What's the deadline to submit expense claims for this month's salary?", EXPENSES, "before the 20th"),
-    Answered("What number do I dial for the service desk?", COMPUTERS, "extension 4411"),
-    Answered("I lost my hardware token, what happens to my accounts?", COMPUTERS, "locks your accounts"),
-    Answered("Am I allowed to use public wifi?", COMPUTERS, "Public wifi is allowed with the VPN only"),
-    Answered("Can I buy my old laptop?", COMPUTERS, "buy the old one for 150 euros"),
-    Answered("Is there vegan food in the canteen?", OFFICE, "vegan dish every day"),
-    Answered("Where can I park my bike?", OFFICE, "Bicycles are kept in the cellar"),
-)
-FRESH_UNANSWERED = (
-    "What is the largest ocean?",
-    "Who invented the light bulb?",
-    "What is 15% of 80?",
-    "Good morning!",
-    "How do I write a for loop in JavaScript?",
-    "What time is it in Tokyo?",
-    "Sing me a song.",
-    "What is the meaning of life?",
-    "How long does it take to boil an egg?",
-    "Is 91 a prime number?",
-    "Tell me about the French revolution.",
-    "What's a good name for a cat?",
-    "How do airplanes fly?",
-    "Can you proofread this sentence for me?",
-    "Who won the football world cup in 2018?",
-    "What is the chemical formula of table salt?",
-    "How do I get a stain out of a shirt?",
-    "Please write a cover letter for a job as a nurse.",
-    "How many bones does an adult have?",
-    "What is the speed of light?",
 )

@@ -188,28 +188,8 @@ def test_every_message_is_decided(asked: list[str], today: date) -> None:
     assert decision.needs_web or not decision.urls
 
 
-UNITS = [
-    "a",
-    " ",
-    "[",
-    "http://",
-    "www.",
-    '"',
-    "'",
-    "```",
-    "`",
-    "best a in ",
-    "1",
-    "1.1,",
-    "2000,",
-    "A-1 ",
-    "aB 1",
-    "\n",
-    ">\n",
-    "? ",
-    "今",
-    "what ",
-]
+UNITS = ["a", " ", "[", "http://", "www.", '"', "'", "```", "`", "best a in ", "1", "1.1,", "2000,", "A-1 ", "aB 1",
+         "\n", ">\n", "? ", "今", "what "]  # fmt: skip
 
 
 @pytest.mark.parametrize("unit", UNITS)

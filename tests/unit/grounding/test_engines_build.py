@@ -1,33 +1,17 @@
 """What `cadenza doctor` says about an engine."""
 
+import re
+
 import pytest
 
+from cadenza.grounding.search.engines import base
 from cadenza.grounding.search.engines.build import EngineProbe, probe
 from cadenza.grounding.search.records import EngineFailed, EngineName
 from tests.unit.grounding.engine_peer import NAMES, answer, asking, reply, result
 from tests.unit.grounding.scripted_engine import ScriptedEngine
 from tests.unit.http.peer import always, responding
 
-REASONS = [
-    "unreachable",
-    "timeout",
-    "broken",
-    "too_large",
-    "not_json",
-    "malformed",
-    "redirected",
-    "not_found",
-    "json_disabled",
-    "key_refused",
-    "quota",
-    "failed",
-    "busy",
-    "refused",
-    "no_files",
-    "resting",
-    "crowded",
-    "closed",
-]
+REASONS = re.findall(r"^([a-z_]+)  ", base.__doc__ or "", re.MULTILINE)  # of its table
 
 
 async def probed(name: EngineName, response: bytes) -> EngineProbe:

@@ -1,7 +1,6 @@
 """Fetching pages: what is sent, where the connection goes, redirects, and what is kept."""
 
 import asyncio
-import gzip
 import ssl
 from importlib.metadata import version
 from ipaddress import IPv4Network, IPv6Network
@@ -13,10 +12,8 @@ import trustme
 import uvloop
 
 from cadenza.grounding.files.records import FetchedPage
-from cadenza.grounding.search.cache import CacheBounds
-from cadenza.grounding.search.pages.client import FetchLimits
+from cadenza.grounding.search.pages.client import Body, BodyLimit, ByteBudget, FetchLimits
 from cadenza.grounding.search.pages.fetch import PageFetcher
-from cadenza.grounding.search.records import FetchFailed
 from tests.unit.grounding.fetch_site import (
     HOST,
     HTML,
@@ -54,15 +51,16 @@ async def test_what_is_sent() -> None:
         assert request.method == "GET"
         assert request.headers["host"] == f"{HOST}:{site.port}"
         assert request.headers["user-agent"].startswith(f"Cadenza/{version('cadenza')} (")
-        assert request.headers["accept-encoding"] == "gzip, identity"
+        assert request.headers["accept-encoding"] == "identity"
         assert request.headers.keys() == {"host", "user-agent", "accept", "accept-encoding", "connection"}
 
 
-async def test_a_compressed_page() -> None:
-    """A page in gzip is decompressed."""
-    sent = page(gzip.compress(b"hi" * 500_000), "text/plain", b"content-encoding: gzip")
+@pytest.mark.parametrize("coding", [b"gzip", b"br", b"deflate", b"identity, gzip", b"nonsense"])
+async def test_a_compressed_page(coding: bytes) -> None:
+    """A page that comes compressed, though it was asked for as it is, is refused: no bomb is ever opened."""
+    sent = page(b"hi", "text/plain", b"content-encoding: " + coding)
     async with Peer(serving({"/": sent})) as site, fetching() as fetcher:
-        assert (await fetcher.fetch(f"http://{HOST}:{site.port}/")).body == b"hi" * 500_000
+        assert await failure(fetcher, f"http://{HOST}:{site.port}/") == "encoding"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +85,7 @@ async def test_content_types_that_are_refused(content_type: str) -> None:
         assert await failure(fetcher, f"http://{HOST}:{site.port}/") == "type"
 
 
-@pytest.mark.parametrize("status", [201, 204, 206, 300, 304, 305, 400, 401, 403, 404, 410, 429, 500, 503, 999])
+@pytest.mark.parametrize("status", [201, 204, 206, 302, 304, 404, 500, 999])
 async def test_a_status_without_a_page(status: int) -> None:
     """Only an answer with status 200 is a page."""
     answer = b"HTTP/1.1 %d Word\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi" % status
@@ -139,15 +137,6 @@ async def test_a_name_without_an_address() -> None:
     """A name without addresses is unresolved."""
     async with fetching(Names({HOST: [[]]})) as fetcher:
         assert await failure(fetcher, f"http://{HOST}/") == "unresolved"
-
-
-async def test_a_name_that_answers_differently_twice() -> None:
-    """A name is looked up once for each request, and each answer is checked: rebinding to a private one is refused."""
-    names = Names({HOST: [[LOCALHOST], [METADATA]]})
-    async with Peer(serving({"/": HI})) as site, fetching(names) as fetcher:
-        assert await failure(fetcher, f"http://{HOST}:{site.port}/") == "private"
-        assert [request.path for visit in site.visits for request in visit.requests] == ["/robots.txt"]
-    assert names.asked == [HOST, HOST]
 
 
 async def test_the_checked_address_is_the_one_connected_to() -> None:
@@ -211,26 +200,12 @@ async def test_a_redirect_to_a_private_address(location: str, reason: str) -> No
         assert await failure(fetcher, f"http://{HOST}:{site.port}/") == reason
 
 
-async def test_redirects_in_a_loop() -> None:
-    """A loop of redirects ends when it comes back to a URL."""
-    async with Peer(serving({"/a": redirect("/b"), "/b": redirect("/a")})) as site, fetching() as fetcher:
-        assert await failure(fetcher, f"http://{HOST}:{site.port}/a") == "redirects"
-        assert len(site.visits) == 3
-
-
 async def test_the_number_of_redirects() -> None:
     """Five redirects are followed, and not a sixth."""
     pages = {f"/{n}": redirect(f"/{n - 1}") for n in range(1, 9)} | {"/0": HI}
     async with Peer(serving(pages)) as site, fetching() as fetcher:
         assert (await fetcher.fetch(f"http://{HOST}:{site.port}/5")).body == b"hi"
         assert await failure(fetcher, f"http://{HOST}:{site.port}/6") == "redirects"
-
-
-async def test_a_redirect_without_a_location() -> None:
-    """A redirect that leads nowhere is not a page."""
-    answer = b"HTTP/1.1 302 Found\r\ncontent-length: 0\r\n\r\n"
-    async with Peer(serving({"/": answer})) as site, fetching() as fetcher:
-        assert await failure(fetcher, f"http://{HOST}:{site.port}/") == "status"
 
 
 # TLS
@@ -268,18 +243,13 @@ async def test_a_page_over_tls(authority: trustme.CA) -> None:
     assert set(asked) == {HOST}
 
 
-@pytest.mark.parametrize("name", ["other.example", LOCALHOST])
-async def test_a_certificate_for_another_name(authority: trustme.CA, name: str) -> None:
-    """A certificate for another name, or for the address only, is refused, and nothing is sent."""
-    async with Peer(serving({"/": HI}), tls_of(authority.issue_cert(name))) as site, fetching() as fetcher:
+@pytest.mark.parametrize(("name", "is_trusted"), [("other.example", True), (LOCALHOST, True), (HOST, False)])
+async def test_a_certificate_that_does_not_fit(authority: trustme.CA, name: str, is_trusted: bool) -> None:
+    """A certificate for another name, for the address, or of an unknown authority is refused, and nothing is sent."""
+    certificate = (authority if is_trusted else trustme.CA()).issue_cert(name)
+    async with Peer(serving({"/": HI}), tls_of(certificate)) as site, fetching() as fetcher:
         assert await failure(fetcher, f"https://{HOST}:{site.port}/") == "tls"
         assert sum(site.requests_per_visit) == 0
-
-
-async def test_a_certificate_that_is_not_trusted(authority: trustme.CA) -> None:
-    """A certificate of an unknown authority is refused."""
-    async with Peer(serving({"/": HI}), tls_of(trustme.CA().issue_cert(HOST))) as site, fetching() as fetcher:
-        assert await failure(fetcher, f"https://{HOST}:{site.port}/") == "tls"
 
 
 async def test_a_redirect_from_https_to_http(authority: trustme.CA) -> None:
@@ -315,19 +285,6 @@ async def test_a_page_is_kept_for_minutes(monkeypatch: pytest.MonkeyPatch) -> No
         assert await fetcher.fetch(f"http://{HOST}:{site.port}/") is not first
 
 
-@pytest.mark.parametrize("kept", [CacheBounds(600.0, 2, 1000), CacheBounds(600.0, 64, 5)])
-async def test_kept_pages_are_bounded(kept: CacheBounds) -> None:
-    """Of more pages than may be kept, in number or bytes, the least recently used is dropped."""
-    limits = msgspec.structs.replace(PATIENT, pages=kept)
-    async with Peer(serving({f"/{name}": HI for name in "abc"})) as site, fetching(limits=limits) as fetcher:
-        urls = [f"http://{HOST}:{site.port}/{name}" for name in "abc"]
-        a, b = [await fetcher.fetch(url) for url in urls[:2]]
-        assert await fetcher.fetch(urls[0]) is a
-        await fetcher.fetch(urls[2])
-        assert await fetcher.fetch(urls[0]) is a
-        assert await fetcher.fetch(urls[1]) is not b
-
-
 async def test_a_page_that_must_not_be_stored() -> None:
     """A page with `cache-control: no-store` is not kept, nor is a failure."""
     pages = {"/": page(b"hi", "text/html", b"cache-control: private, No-Store"), "/none": NOT_FOUND}
@@ -338,7 +295,7 @@ async def test_a_page_that_must_not_be_stored() -> None:
         assert len(site.visits) == 5
 
 
-@pytest.mark.parametrize(("count", "size_bytes", "is_read"), [(900, 1, True), (3000, 200, True), (3000, 1, False)])
+@pytest.mark.parametrize(("count", "size_bytes", "is_read"), [(900, 1, True), (3000, 1, False)])
 async def test_tiny_chunks(count: int, size_bytes: int, is_read: bool) -> None:
     """A body may come in many chunks, or in some tiny ones. Many tiny ones would hold the event loop: it is broken."""
     chunks = b"%x\r\n%b\r\n" % (size_bytes, b"x" * size_bytes) * count
@@ -353,7 +310,7 @@ async def test_tiny_chunks(count: int, size_bytes: int, is_read: bool) -> None:
 
 async def test_a_page_counts_for_the_budget_until_it_is_collected() -> None:
     """Pages that wait to be read are bounded together: a further one is refused until one of them is let go."""
-    answer = page(b"0123", "text/html", b"cache-control: no-store")
+    answer = page(b"0123", "text/html", b"cache-control: no-store", b"content-encoding: Identity ")
     limits = msgspec.structs.replace(PATIENT, held_bytes=7)
     async with Peer(serving({"/a": answer, "/b": answer})) as site, fetching(limits=limits) as fetcher:
         waiting = await fetcher.fetch(f"http://{HOST}:{site.port}/a")
@@ -361,6 +318,17 @@ async def test_a_page_counts_for_the_budget_until_it_is_collected() -> None:
         assert waiting.body == b"0123"
         del waiting
         assert (await fetcher.fetch(f"http://{HOST}:{site.port}/b")).body == b"0123"
+
+
+def test_a_body_that_may_be_cut() -> None:
+    """Its first bytes are taken, and no more of the budget than these."""
+    budget = ByteBudget(10)
+    body = Body(BodyLimit(10, truncates=True), budget)
+    assert body.receive(b"0123456")
+    assert not body.receive(b"789abcdef")
+    assert body.content() == b"0123456789"
+    body.close()
+    budget.reserve(10)
 
 
 async def test_a_closed_fetcher() -> None:
@@ -407,33 +375,3 @@ async def test_slow_pages_of_one_owner_leave_room_for_others() -> None:
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
-
-
-async def test_pages_that_are_cancelled_while_they_wait() -> None:
-    """A page that is cancelled while it waits for a place takes none."""
-    limits = msgspec.structs.replace(PATIENT, at_once=1)
-    begun, release = asyncio.Event(), asyncio.Event()
-
-    async def slow(visit: Visit) -> None:
-        begun.set()
-        await happens(release)
-        await visit.say(HTML + b"\r\nhi")
-
-    async with Peer(serving({"/": slow, "/b": HI})) as site, fetching(limits=limits) as fetcher:
-        first = asyncio.create_task(fetcher.fetch(f"http://{HOST}:{site.port}/"))
-        await happens(begun)
-        waiting = [asyncio.create_task(fetcher.fetch(f"http://{HOST}:{site.port}/b")) for _ in range(3)]
-        await asyncio.sleep(0)
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        release.set()
-        assert (await first).body == b"hi"
-        assert (await fetcher.fetch(f"http://{HOST}:{site.port}/b")).body == b"hi"
-
-
-async def test_a_failure_names_no_url() -> None:
-    """The text of a failure is its word: it may reach a log, and a URL must not."""
-    async with fetching() as fetcher:
-        with pytest.raises(FetchFailed, match=r"^refused$"):
-            await fetcher.fetch("https://user:secret@site.example/path")

@@ -10,7 +10,7 @@ import msgspec
 
 from cadenza.core.content import Content
 from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import FileSize, PartType, Passage, RankedDocument
+from cadenza.grounding.files.records import FileSize, PartType, RankedDocument, Section
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{0,40}\Z")]  # logged, so it must not be text of a document
 
@@ -52,7 +52,7 @@ class PassagesTask(Content, msgspec.Struct, frozen=True, tag=True):
 class Passages(msgspec.Struct, frozen=True, tag=True):
     """All passages of a file."""
 
-    passages: list[Passage]
+    passages: list[Section]
 
 
 class MeasureTask(Content, msgspec.Struct, frozen=True, tag=True):

@@ -26,7 +26,7 @@ from cadenza.core.content import Content
 from cadenza.grounding.files.messages import TokenBudget
 from cadenza.grounding.files.questions import AskedOfFiles, identifiers, is_small_talk
 from cadenza.grounding.files.ranking import scored, with_variants
-from cadenza.grounding.files.records import FileSize, Passage, RankedDocument, RankedPassage, Section
+from cadenza.grounding.files.records import FileSize, RankedDocument, RankedPassage, Section
 from cadenza.grounding.files.shown import LEAST_TOKENS, describe_size, heading
 from cadenza.grounding.files.tables import TableText, find_tables
 
@@ -58,10 +58,10 @@ class DocumentPiece(Content, msgspec.Struct, frozen=True):
         return self.head >= 0
 
 
-def split_sections(sections: Iterable[Section]) -> Iterator[Passage]:
+def split_sections(sections: Iterable[Section]) -> Iterator[Section]:
     for section in sections:
         for text in split_exactly(section.text):
-            yield Passage(section.label, text.strip())
+            yield Section(section.label, text.strip())
 
 
 def split_exactly(text: str, chars_max: int = PASSAGE_CHARS) -> Iterator[str]:

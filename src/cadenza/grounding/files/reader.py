@@ -17,6 +17,7 @@ from cadenza.children.lane import Lane, LaneSettings, Run
 from cadenza.children.process import Buffer, Died, TooHeavy
 from cadenza.children.turns import CpuBudget, OverBudget, QueueFull, TurnLimits
 from cadenza.core.content import Content
+from cadenza.core.errors import UnreadableAttachment
 from cadenza.core.files import clean_name
 from cadenza.grounding.files.messages import (
     BadReply,
@@ -32,8 +33,8 @@ from cadenza.grounding.files.messages import (
     decode_reply,
 )
 from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import FetchedPage, FileSize, PartType, Passage, RankedDocument
-from cadenza.grounding.files.shown import Excerpt, share_out
+from cadenza.grounding.files.records import FetchedPage, FileSize, RankedDocument, Section
+from cadenza.grounding.files.shown import DocumentText, share_out
 from cadenza.observe import Observer
 
 T = TypeVar("T", bound=Task)
@@ -66,26 +67,6 @@ class SentFile(Content, msgspec.Struct, frozen=True):
     data: bytes | bytearray | memoryview
 
 
-class DocumentText(Excerpt, frozen=True, kw_only=True):
-    """What the model sees of a file, by its name, or of a web page, by its title."""
-
-    name: str
-
-
-class UnreadableFile(Exception):
-    """A file that cannot be read, for a reason that the client can mend. Its text has neither the name nor content.
-
-    `reason` ends the sentence "The file 'a.pdf' cannot be read: …". `part_type` is the content part that it can be sent
-    in instead.
-    """
-
-    def __init__(self, name: str, reason: str, part_type: PartType | None = None) -> None:
-        super().__init__("a file cannot be read")
-        self.name = name
-        self.reason = reason
-        self.part_type = part_type
-
-
 class ReaderBusy(Exception):
     """A document was not read, for a reason on our side. It may be tried again after `retry_s`.
 
@@ -114,7 +95,7 @@ class DocumentReader:
     async def read_files(
         self, owner: str, files: Sequence[SentFile], asked: AskedOfFiles, tokens_max: int
     ) -> list[DocumentText]:
-        """What the question needs of the files, at most `tokens_max` tokens. Raises UnreadableFile or ReaderBusy."""
+        """What the question needs of the files, in `tokens_max` tokens. Raises UnreadableAttachment or ReaderBusy."""
         budget, asked = _budget(tokens_max, len(files)), AskedOfFiles(_bounded(asked.text), _bounded(asked.before))
         names = [clean_name(file.name) for file in files]
         tasks = [(FileTask(name, asked, budget), file.data) for name, file in zip(names, files, strict=True)]
@@ -122,14 +103,14 @@ class DocumentReader:
         documents = [reply for reply in replies if isinstance(reply, RankedDocument)]
         return await _share_out(names, documents, tokens_max)
 
-    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]:
-        """All passages of a file. Raises UnreadableFile or ReaderBusy."""
+    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Section]:
+        """All passages of a file. Raises UnreadableAttachment or ReaderBusy."""
         [reply] = await self._in_turns(self._files, owner, [(PassagesTask(clean_name(name)), data)], self._read_file)
         assert isinstance(reply, Passages)
         return reply.passages
 
     async def measure(self, owner: str, name: str, data: bytes) -> FileSize:
-        """How large a file is. Raises UnreadableFile or ReaderBusy."""
+        """How large a file is. Raises UnreadableAttachment or ReaderBusy."""
         [reply] = await self._in_turns(self._files, owner, [(MeasureTask(clean_name(name)), data)], self._read_file)
         assert isinstance(reply, FileSize)
         return reply
@@ -175,9 +156,10 @@ class DocumentReader:
         except Died:
             raise ReaderBusy from None
         except TooHeavy:
-            raise UnreadableFile(task.name, HEAVY) from None
+            raise UnreadableAttachment(task.name, HEAVY) from None
         if isinstance(reply, Failed):
-            raise UnreadableFile(task.name, reply.reason, reply.part_type)
+            advice = f", or send it as an '{reply.part_type}' part" if reply.part_type else ""
+            raise UnreadableAttachment(task.name, reply.reason, advice)
         return reply
 
     async def _read_page(self, run: Run, task: PageTask, data: Buffer) -> Reply | None:
@@ -205,10 +187,10 @@ class DocumentReader:
 async def _share_out(names: Sequence[str], documents: Sequence[RankedDocument], tokens_max: int) -> list[DocumentText]:
     """In a thread if there are many passages."""
     if sum(len(document.passages) for document in documents) > INLINE_PASSAGES:
-        excerpts = await asyncio.to_thread(share_out, documents, tokens_max)
+        texts = await asyncio.to_thread(share_out, documents, tokens_max)
     else:
-        excerpts = share_out(documents, tokens_max)
-    return [DocumentText(**msgspec.structs.asdict(one), name=name) for one, name in zip(excerpts, names, strict=True)]
+        texts = share_out(documents, tokens_max)
+    return [msgspec.structs.replace(one, name=name) for one, name in zip(texts, names, strict=True)]
 
 
 def _budget(tokens_max: int, documents: int, *, is_filled: bool = False) -> TokenBudget:

@@ -11,17 +11,10 @@ PartType = Literal["image_url", "input_audio"]  # of a content part that a model
 
 
 class Section(Content, msgspec.Struct, frozen=True):
-    """A part of a document that an answer can cite.
+    """A part of a document that an answer can cite; or a passage of it, which is ranked and quoted.
 
     `label` is how it is cited: "page 3", "sheet Prices", "slide 2". It is empty where the format has no such parts.
     """
-
-    label: str
-    text: str
-
-
-class Passage(Content, msgspec.Struct, frozen=True):
-    """A few paragraphs of one section, as they are ranked and quoted."""
 
     label: str
     text: str

@@ -8,8 +8,6 @@ import zipfile
 
 OFFICE = "http://schemas.openxmlformats.org"
 TYPES = f"{OFFICE}/officeDocument/2006/relationships"
-OPEN = "urn:oasis:names:tc:opendocument:xmlns"
-HTML = "<html><body><p>{word}</p></body></html>"
 
 
 def _part(name: str, kind: str, body: str) -> str:
@@ -32,7 +30,7 @@ READABLE: dict[str, str | dict[str, str]] = {
     "csv": "name,value\n{word},1\n",
     "json": '{"text": "{word}"}',
     "utf-16.txt": "{word}",
-    "html": HTML,
+    "html": "<html><body><p>{word}</p></body></html>",
     "eml": "From: a@example.org\r\nTo: b@example.org\r\nSubject: {word}\r\n\r\n{word}\r\n",
     "pdf": "%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n"
     "3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>endobj\n"
@@ -55,17 +53,6 @@ READABLE: dict[str, str | dict[str, str]] = {
         ),
         "ppt/_rels/presentation.xml.rels": _relation("slide", "slide.xml"),
         "ppt/slide.xml": _part("sld", "presentationml", SLIDE),
-    },
-    "odt": {
-        "mimetype": "application/vnd.oasis.opendocument.text",
-        "content.xml": f'<o:document-content xmlns:o="{OPEN}:office:1.0" xmlns:t="{OPEN}:text:1.0"><o:body><o:text>'
-        "<t:p>{word}</t:p></o:text></o:body></o:document-content>",
-    },
-    "epub": {
-        "mimetype": "application/epub+zip",
-        "META-INF/container.xml": '<container><rootfiles><rootfile full-path="a.opf"/></rootfiles></container>',
-        "a.opf": '<a><manifest><item id="a" href="a.html"/></manifest><spine><itemref idref="a"/></spine></a>',
-        "a.html": HTML,
     },
 }
 UNREADABLE: dict[str, str | dict[str, str]] = {

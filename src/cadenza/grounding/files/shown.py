@@ -24,19 +24,23 @@ ROWS_SAID_MAX = 3  # tables whose rows are counted in a long list
 NUMBER = re.compile(r"\d{1,9}")
 
 
-class Excerpt(Content, msgspec.Struct, frozen=True):
-    """What the model sees of a document. `shown` names it by labels; `tokens` is an upper bound."""
+class DocumentText(Content, msgspec.Struct, frozen=True):
+    """What the model sees of a file, by its name, or of a web page, by its title.
+
+    `shown` names it by labels; `tokens` is an upper bound.
+    """
 
     text: str
     is_cut: bool
     shown: str
     tokens: int
     lacks_rows: bool = False  # a table is not whole, so a figure over its rows is partial
+    name: str = ""
 
 
-def share_out(documents: Sequence[RankedDocument], tokens_max: int) -> list[Excerpt]:
-    """The excerpt of each document, in the same order."""
-    shown, left = dict[int, Excerpt](), tokens_max
+def share_out(documents: Sequence[RankedDocument], tokens_max: int) -> list[DocumentText]:
+    """What is shown of each document, in the same order."""
+    shown, left = dict[int, DocumentText](), tokens_max
     has_match = not all(document.is_sample for document in documents)
     wanted = [
         min(document.wanted_tokens, LEAST_TOKENS) if document.is_sample and has_match else document.wanted_tokens
@@ -49,7 +53,7 @@ def share_out(documents: Sequence[RankedDocument], tokens_max: int) -> list[Exce
     return [shown[index] for index in range(len(documents))]
 
 
-def show(document: RankedDocument, tokens_max: int) -> Excerpt:
+def show(document: RankedDocument, tokens_max: int) -> DocumentText:
     taken, left = list[RankedPassage](), tokens_max
     for passage in document.passages:
         if passage.tokens <= left:
@@ -59,14 +63,14 @@ def show(document: RankedDocument, tokens_max: int) -> Excerpt:
             return _show_beginning(document, passage, tokens_max)
     is_cut = len(taken) < sum(document.passage_counts)
     lacks_rows = is_cut and sum(passage.is_row for passage in taken) < sum(document.row_counts)
-    return Excerpt(render(document, taken), is_cut, describe(document, taken), tokens_max - left, lacks_rows)
+    return DocumentText(render(document, taken), is_cut, describe(document, taken), tokens_max - left, lacks_rows)
 
 
-def _show_beginning(document: RankedDocument, passage: RankedPassage, tokens_max: int) -> Excerpt:
+def _show_beginning(document: RankedDocument, passage: RankedPassage, tokens_max: int) -> DocumentText:
     """As much of the first passage as surely fits: a text has no more tokens than bytes."""
     label = document.labels[passage.section]
     text = f"{heading(label)}{passage.text}".encode()[: max(tokens_max, 0)].decode(errors="ignore")
-    return Excerpt(
+    return DocumentText(
         text, is_cut=True, shown=f"the beginning of {label}" if label else "the beginning", tokens=tokens_max
     )
 
@@ -133,9 +137,9 @@ def describe(document: RankedDocument, passages: Sequence[RankedPassage]) -> str
 
 
 def describe_size(labels: Sequence[str], rows: int) -> str:
-    """How many pages, sheets, slides, chapters and rows a document has: "3 sheets, 1,233 rows"."""
+    """How many pages, sheets, slides and rows a document has: "3 sheets, 1,233 rows"."""
     kinds = Counter(label.partition(" ")[0] for label in labels)
-    counts = [(kind, kinds[kind]) for kind in ("page", "sheet", "slide", "chapter")] + [("row", rows)]
+    counts = [(kind, kinds[kind]) for kind in ("page", "sheet", "slide")] + [("row", rows)]
     return ", ".join(f"{count:,} {_plural(kind, count)}" for kind, count in counts if count)
 
 

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import msgspec
 
-from cadenza.core.errors import ControlError
-from cadenza.grounding.files.reader import ReaderBusy, UnreadableFile
-from cadenza.grounding.files.records import Passage
+from cadenza.core.errors import ControlError, UnreadableAttachment
+from cadenza.grounding.files.reader import ReaderBusy
+from cadenza.grounding.files.records import Section
 from cadenza.grounding.index.folder_files import (
     FileChanged,
     FolderBounds,
@@ -40,7 +40,7 @@ from cadenza.grounding.index.local_index import (
 class PassageReader(Protocol):
     """Turns the bytes of a file into passages: `files.reader.DocumentReader`."""
 
-    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]: ...
+    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Section]: ...
 
 
 class IndexTask(msgspec.Struct, frozen=True):
@@ -185,7 +185,7 @@ class _Run:
             return
         try:
             passages = await self._reader.read_passages("index", file.path.rpartition("/")[2], data)
-        except UnreadableFile as error:
+        except UnreadableAttachment as error:
             self._refuse(file, digest, error.reason)
             return
         except ReaderBusy:

@@ -18,7 +18,7 @@ import msgspec
 from cadenza.core.content import Content
 from cadenza.core.errors import ControlError
 from cadenza.grounding.files.ranking import TOKENIZER, match_expression, spaced
-from cadenza.grounding.files.records import Passage
+from cadenza.grounding.files.records import Section
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.sqlite.files import make_private_file
 from cadenza.store.store import WAIT_S
@@ -137,7 +137,7 @@ class IndexWriter:
         )
         return {row[0]: StoredFile(*row) for row in rows}
 
-    def put_file(self, folder_id: int, file: StoredFile, passages: Sequence[Passage]) -> None:
+    def put_file(self, folder_id: int, file: StoredFile, passages: Sequence[Section]) -> None:
         """Replace what is stored of a file, in one transaction."""
         assert len(passages) <= FILE_PASSAGES_MAX
         with self._transaction():
@@ -304,7 +304,7 @@ def _folders(connection: sqlite3.Connection) -> list[Folder]:
     return [Folder(*row) for row in rows]
 
 
-def _passage_row(rowid: int, name: str, passage: Passage) -> tuple[int, str, str, str, str | None]:
+def _passage_row(rowid: int, name: str, passage: Section) -> tuple[int, str, str, str, str | None]:
     """The columns of a passage. The original text is stored only where blanks were added."""
     text = spaced(passage.text)
     return rowid, name, text, passage.label, None if text == passage.text else passage.text

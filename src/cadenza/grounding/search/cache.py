@@ -1,7 +1,6 @@
 """Content that is kept in memory for a few minutes: pages, robots.txt rules, and the results of searches.
 
-Keys are digests, so a query or an address is not kept. Requests for the same search share one. A search that has begun
-goes on if its request is cancelled, because another one may wait for it; the time limit of the engine ends it.
+Keys are digests, so a query or an address is not kept.
 """
 
 import asyncio
@@ -79,49 +78,22 @@ class ResultCache(ContentCache[tuple[Hit, ...]]):
         self, clock: Callable[[], float], bounds: CacheBounds = RESULT_BOUNDS, searches_max: int = SEARCHES_MAX
     ) -> None:
         super().__init__(clock, bounds)
-        self._searches_max = searches_max
-        self._searches: dict[bytes, asyncio.Task[tuple[Hit, ...]]] = {}
+        self._free = searches_max
 
     async def search(self, engine: Engine, query: str, count: int) -> list[Hit]:
-        """The hits in the cache, those of a search that runs already, or those of a new one."""
+        """The hits in the cache, or those of a new search."""
         key = f"{engine.name}\0{count}\0{query}"
         hits = self.get(key)
-        if hits is not None:
-            return list(hits)
-        search = self._searches.get(digest(key)) or self._begin(key, engine, query, count)
-        try:
-            return list(await asyncio.shield(search))
-        except asyncio.CancelledError:
-            waiting = asyncio.current_task()
-            if search.cancelled() and waiting and not waiting.cancelling():
-                raise EngineFailed("closed") from None
-            raise
-
-    async def close(self) -> None:
-        """Drop everything, and end the searches that run."""
-        searches = list(self._searches.values())
-        for search in searches:
-            search.cancel()
-        await asyncio.gather(*searches, return_exceptions=True)
-        self.clear()
-
-    def _begin(self, key: str, engine: Engine, query: str, count: int) -> asyncio.Task[tuple[Hit, ...]]:
-        if len(self._searches) >= self._searches_max:
-            raise EngineFailed("crowded")
-
-        async def run() -> tuple[Hit, ...]:
-            hits = tuple(await engine.search(query, count))
+        if hits is None:
+            if not self._free:
+                raise EngineFailed("crowded")
+            self._free -= 1
+            try:
+                hits = tuple(await engine.search(query, count))
+            finally:
+                self._free += 1
             self.put(key, hits, ENTRY_BYTES + sum(map(_measure, hits)))
-            return hits
-
-        def end(ended: asyncio.Task[tuple[Hit, ...]]) -> None:
-            del self._searches[digest(key)]
-            if not ended.cancelled():
-                ended.exception()  # so that asyncio does not report it if no request waits for it
-
-        search = self._searches[digest(key)] = asyncio.create_task(run())
-        search.add_done_callback(end)
-        return search
+        return list(hits)
 
 
 def digest(key: str) -> bytes:

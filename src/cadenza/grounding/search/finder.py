@@ -96,7 +96,7 @@ class Finder:
         return SearchResult(fitting(sources, request.tokens_max - unread_tokens), unread, has_failed=found is None)
 
     async def close(self) -> None:
-        await self._cache.close()
+        self._cache.clear()
         await self._engine.close()
         if self._fetcher:
             await self._fetcher.close()

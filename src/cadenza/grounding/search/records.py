@@ -54,11 +54,15 @@ class Hit(Content, msgspec.Struct, frozen=True):
 
 
 class EngineFailed(Exception):
-    """A search without a usable answer. `reason` is one word of the table in `engines/base.py`, never content."""
+    """A search without a usable answer. `reason` is one word of the table in `engines/base.py`, never content.
 
-    def __init__(self, reason: str) -> None:
+    `retry_after_s` is for how long a busy engine does not want to be asked, if it says so.
+    """
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.retry_after_s = retry_after_s
 
 
 class FetchFailed(Exception):

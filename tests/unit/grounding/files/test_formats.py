@@ -1,27 +1,10 @@
 """Text of files that real programs write."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import msgspec
 import pytest
 
 from cadenza.grounding.files.formats.read import read_document
-from cadenza.grounding.files.records import Section, Unreadable
+from cadenza.grounding.files.records import Unreadable
 from tests.unit.grounding.files import made_files as made
-
-MEMORY_BYTES = 768 * 1024 * 1024
-CONFINED = f"""
-import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_BYTES}, {MEMORY_BYTES}))
-resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
-import msgspec
-from cadenza.grounding.files.formats.read import read_document
-sys.stdout.buffer.write(msgspec.json.encode(read_document(sys.argv[1], "", sys.stdin.buffer.read())))
-"""
-GRAIN = "<html><head><title>t</title></head><body><h1>Prices of grain</h1><p>Oats cost 3.20.</p></body></html>"
 
 
 def read(data: bytes, name: str = "", media_type: str = "") -> dict[str, str]:
@@ -146,36 +129,6 @@ def test_control_characters() -> None:
     assert read_document("a\0b", "x/\0", document) == read_document("", "", document)
 
 
-def test_open_document() -> None:
-    """An ODS has its sheets, and repeated cells are not multiplied without bound."""
-    row = "<table:table-row table:number-rows-repeated='9999999'>{}</table:table-row>"
-    cell = "<table:table-cell table:number-columns-repeated='9999999'><text:p>x</text:p></table:table-cell>"
-    content = (
-        "<office:d xmlns:office='o' xmlns:table='t' xmlns:text='x'><office:spreadsheet><table:table table:name='One'>"
-        f"{row.format(cell)}</table:table></office:spreadsheet></office:d>"
-    )
-    data = made.make_zip({"mimetype": "application/vnd.oasis.opendocument.spreadsheet", "content.xml": content})
-    assert len(read(data)["sheet One"]) < 1000
-
-
-def test_book() -> None:
-    """An EPUB has its chapters in their order."""
-    package = (
-        "<package><manifest><item id='a' href='one.xhtml'/><item id='b' href='two%20b.xhtml'/></manifest>"
-        "<spine><itemref idref='b'/><itemref idref='a'/></spine></package>"
-    )
-    book = made.make_zip(
-        {
-            "mimetype": "application/epub+zip",
-            "META-INF/container.xml": "<c><rootfiles><rootfile full-path='o/p.opf'/></rootfiles></c>",
-            "o/p.opf": package,
-            "o/one.xhtml": "<html><p>second</p></html>",
-            "o/two b.xhtml": "<!DOCTYPE html><html><p>first</p></html>",
-        }
-    )
-    assert read(book) == {"chapter 1": "first", "chapter 2": "second"}
-
-
 @pytest.mark.parametrize("macros", ["word/vbaProject.bin", "xl/vbaProject.bin"])
 def test_macros_are_not_read(macros: str) -> None:
     """A document with macros is read without them."""
@@ -192,26 +145,6 @@ def test_tracked_changes_and_fields() -> None:
         "<mc:Fallback><w:p><w:r><w:t>box</w:t></w:r></w:p></mc:Fallback></mc:AlternateContent></w:p>"
     )
     assert read(made.make_word(body)) == {"": "box\n\nkept"}
-
-
-MADE: dict[str, made.Make] = {
-    "a.docx": made.make_docx,
-    "a.xlsx": made.make_xlsx,
-    "a.pptx": made.make_pptx,
-    "a.pdf": lambda: made.make_pdf(["text"] * 20),
-    "a.eml": lambda: made.make_eml({"b.pdf": made.make_pdf(["inner text"])}),
-    "a.html": GRAIN.encode,
-}
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_it_works_in_the_memory_of_a_child(name: str) -> None:
-    """Every format is read in a process with 768 MiB of address space and few open files."""
-    data = MADE[name]()
-    command = [sys.executable, "-c", CONFINED, name]
-    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, input=data, capture_output=True, env=environment, cwd=Path("/"), check=True)
-    assert msgspec.json.decode(done.stdout, type=list[Section]) == read_document(name, "", data)
 
 
 @pytest.mark.parametrize("data", [b"", b" \n\t", made.make_xlsx()[:0]])

@@ -111,6 +111,10 @@ def test_encrypted_files() -> None:
         (b"RIFF\0\0\0\0AVI LIST", "it is a video file; save what is said as text"),
         (b"\x1f\x8b\x08\0", "it is a gzip archive; unpack it and use the files in it"),
         (made.make_zip({"a.txt": "x"}), "it is a ZIP archive; unpack it and use the files in it"),
+        (
+            made.make_zip({"mimetype": "application/epub+zip", "content.xml": "x"}),
+            "it is an OpenDocument file or an e-book; save it as DOCX, XLSX, PPTX or PDF",
+        ),
         (b"SQLite format 3\0", "it is a database; export what you need as CSV"),
         (b"\x7fELF" + bytes(50), "it is a program; only documents and text are read"),
     ],
@@ -133,23 +137,19 @@ def test_truncated_files(make: made.Make, kept: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "name", "told"),
+    ("data", "told"),
     [
-        (PNG, "report.pdf", "it is a PNG image"),
-        (PNG, "report.txt", "it is a PNG image"),
-        (OLE + bytes(600), "old.doc", "it is in an old format of Office or Outlook"),
-        (b"\x7fELF" + bytes(50), "a.csv", "it is a program"),
-        (bytes(range(256)) * 4, "a.txt", "it is not text"),
-        (b"abc\0def", "a.txt", "it is not text"),
-        (b"{\\rtf1 text}", "a.doc", "it is RTF"),
-        (made.make_zip({"a.txt": "x"}), "a.docx", "it is a ZIP archive"),
-        (b"\xff\x00\x81\x8d" * 20, "", "it is not text"),
-        (bytes(128 + (41 + 73 * number) % 128 for number in range(128)), "", "unknown encoding"),
+        (OLE + bytes(600), "it is in an old format of Office or Outlook"),
+        (bytes(range(256)) * 4, "it is not text"),
+        (b"abc\0def", "it is not text"),
+        (b"{\\rtf1 text}", "it is RTF"),
+        (b"\xff\x00\x81\x8d" * 20, "it is not text"),
+        (bytes(128 + (41 + 73 * number) % 128 for number in range(128)), "its text is in an unknown encoding"),
     ],
 )
-def test_wrong_extensions(data: bytes, name: str, told: str) -> None:
-    """A file that is not what its name says, and cannot be read, says what it is."""
-    assert reason(data, name).startswith(told) or told in reason(data, name)
+def test_files_that_cannot_be_read_say_what_they_are(data: bytes, told: str) -> None:
+    """Whatever their names say."""
+    assert reason(data, "a.txt").startswith(told)
 
 
 def test_wrong_extensions_that_can_be_read() -> None:
@@ -249,28 +249,9 @@ def test_deep_html(tag: str) -> None:
 @pytest.mark.slow(reason="files as large as they may be")
 @pytest.mark.parametrize(
     "piece",
-    [
-        "<",
-        "<a ",
-        "<a '\"x ",
-        "<!--",
-        "<!",
-        "<script>",
-        "</p",
-        "<p x='",
-        '<p x="',
-        "&amp",
-        "&#x",
-        "]]>",
-        "<?",
-        "</b>",
-        "</div>",
-        "<span hidden>",
-        "<b hidden></b>",
-        "<a href=https://example.org>x",
-        "<p style='display      '>",
-    ],
-)
+    ["<", "<a ", "<a '\"x ", "<!--", "<!", "<script>", "</p", "<p x='", '<p x="', "&amp", "&#x", "]]>", "<?", "</b>",
+     "</div>", "<span hidden>", "<b hidden></b>", "<a href=https://example.org>x", "<p style='display      '>"],
+)  # fmt: skip
 def test_html_takes_linear_time(piece: str) -> None:
     """Unclosed tags, quotes, comments and scripts, and stray end tags, do not make the reader go back over and over."""
     page = (f"<html><p>text</p>{'<i><section>' * 190}{piece * (MIB // len(piece))}>").encode()
@@ -288,7 +269,7 @@ def test_too_many_elements() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"".join(b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (n, n) for n in range(3000)),
+        b"".join(b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (n, n) for n in range(1500)),
         b"Content-Type: multipart/mixed; boundary=b\n\n" + b"--b\n\nx\n" * 3000,
         b"Content-Type: multipart/mixed\n\nno boundary",
         b"X-Many: y\n" * 1_000_000,
@@ -316,14 +297,6 @@ def test_mail_in_mail_in_mail() -> None:
     assert len(read_document("a.eml", "", many)) == 1 + FormatLimits().attachments_max
 
 
-def test_many_sheets_of_an_open_document() -> None:
-    """A spreadsheet of OpenDocument has no more sheets than another one: each is a section that costs the service."""
-    sheet = '<table name="a"><table-row><table-cell><p>x</p></table-cell></table-row></table>'
-    content = f"<spreadsheet>{sheet * 31}</spreadsheet>"
-    data = made.make_zip({"mimetype": "application/vnd.oasis.opendocument.spreadsheet", "content.xml": content})
-    assert reason(data) == "it has more than 30 sheets"
-
-
 def test_the_pages_of_all_attachments_are_bounded_together() -> None:
     """An attachment that has more pages than are left is left out, and a shorter one after it is still read."""
     long, short = made.make_pdf(["text"] * 20), made.make_pdf(["text"])
@@ -347,32 +320,23 @@ def test_a_date_beyond_the_year_9999(days: str) -> None:
     assert show_number("2958465", DATE, FIRST_DAY_1900) == "9999-12-31"
 
 
-def test_deep_json() -> None:
-    """JSON that is nested too deep is text like any other."""
-    assert read_document("a.json", "", b"[" * 100_000)[0].text == "[" * 100_000
+ITEM = "<w:p><w:pPr><w:numPr/></w:pPr><w:r><w:t>long enough to be slow</w:t></w:r></w:p>"
+GROUP = "<grpSp><grpSpPr><xfrm><off x='1' y='1'/></xfrm></grpSpPr><sp><p><r><t>a</t></r></p></sp>"
+LONG_OR_DEEP: dict[str, tuple[made.Make, str]] = {
+    "a list in Word": (lambda: made.make_word(ITEM * 30_000), "- long enough"),
+    "a list in HTML": (lambda: b"<html>" + b"<li>long enough to be slow" * 30_000, "- long enough"),
+    "groups of shapes": (lambda: made.make_slide(GROUP * 30_000 + "</grpSp>" * 30_000), "a"),
+    "paragraphs": (lambda: made.make_word("<w:p>" * 100_000 + "</w:p>" * 100_000), ""),
+    "tables": (lambda: made.make_word("<w:tbl><w:tr><w:tc>" * 30_000 + "</w:tc></w:tr></w:tbl>" * 30_000), ""),
+    "JSON": (lambda: b"[" * 100_000, "[" * 100_000),
+}
 
 
-def test_long_lists() -> None:
-    """A list of 30,000 items, in HTML or in Word, is read in time that grows with its length only."""
-    item = "<w:p><w:pPr><w:numPr/></w:pPr><w:r><w:t>long enough to be slow</w:t></w:r></w:p>"
+@pytest.mark.parametrize("case", LONG_OR_DEEP)
+def test_what_is_long_or_deep_takes_linear_time(case: str) -> None:
+    """Lists of 30,000 items, and what is inside each other as often, are read without recursion."""
+    make, begin = LONG_OR_DEEP[case]
     began_s = time.process_time()
-    assert read_document("", "", made.make_word(item * 30_000))[0].text.count("\n") == 29_999
-    page = b"<html>" + b"<li>long enough to be slow" * 30_000
-    assert read_document("", "", page)[0].text.count("\n") == 29_999
+    texts, why = texts_or_reason(make(), "", FormatLimits())
+    assert texts[0].startswith(begin) if begin else why == "it has no text"
     assert time.process_time() - began_s < CPU_S
-
-
-def test_deep_groups_of_shapes() -> None:
-    """Groups of shapes inside each other are read in time that grows with their length only."""
-    deep = "<grpSp><grpSpPr><xfrm><off x='1' y='1'/></xfrm></grpSpPr><sp><p><r><t>a</t></r></p></sp>"
-    began_s = time.process_time()
-    assert "a" in read_document("", "", made.make_slide(deep * 30_000 + "</grpSp>" * 30_000))[0].text
-    assert time.process_time() - began_s < CPU_S
-
-
-def test_deep_xml() -> None:
-    """XML that is nested deep in an Office file costs no recursion."""
-    limits = FormatLimits()
-    assert reason(made.make_word("<w:p>" * 100_000 + "</w:p>" * 100_000), limits=limits) == "it has no text"
-    tables = made.make_word("<w:tbl><w:tr><w:tc>" * 30_000 + "</w:tc></w:tr></w:tbl>" * 30_000)
-    assert reason(tables, limits=limits) == "it has no text"

@@ -18,7 +18,7 @@ from cadenza.grounding.files.messages import (
     decode_reply,
 )
 from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import Passage, RankedDocument, RankedPassage
+from cadenza.grounding.files.records import RankedDocument, RankedPassage, Section
 
 TASK = FileTask("a.txt", AskedOfFiles(""), TokenBudget(10, 10))
 FIELDS: dict[str, Any] = {
@@ -38,7 +38,7 @@ def test_a_reply_to_its_task_is_taken() -> None:
     document = RankedDocument(**FIELDS)
     assert decode_reply(TASK, msgspec.msgpack.encode(document)) == document
     assert decode_reply(TASK, msgspec.msgpack.encode(Failed("it is empty"))) == Failed("it is empty")
-    passages = Passages([Passage("", "text")])
+    passages = Passages([Section("", "text")])
     assert decode_reply(PassagesTask("a.txt"), msgspec.msgpack.encode(passages)) == passages
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.grounding.index.folder_files import FileChanged, FolderBounds, TooManyFiles, list_files, read_file
+from cadenza.grounding.index.folder_files import FileChanged, FolderBounds, list_files, read_file
 
 BOUNDS = FolderBounds()
 
@@ -39,28 +39,11 @@ def test_only_regular_files_are_listed(tmp_path: Path) -> None:
     assert names(folder) == ["a.md"]
 
 
-def test_a_deep_folder_is_walked(tmp_path: Path) -> None:
-    """The depth of a folder is limited by the system only."""
-    deep = tmp_path
-    for _ in range(300):
-        deep /= "d"
-    deep.mkdir(parents=True)
-    (deep / "a.md").write_text("text")
-    assert len(names(tmp_path)) == 1
-
-
 def test_a_name_that_is_not_utf8_is_noted(tmp_path: Path) -> None:
     """Such a file cannot be stored; it is listed as one that cannot be read."""
     Path(os.fsdecode(bytes(tmp_path) + b"/\xff.md")).write_text("text")
     content = list_files(tmp_path, BOUNDS)
     assert (content.files, [one.reason for one in content.unread]) == ((), ["its name is not UTF-8"])
-
-
-def test_the_number_of_files_is_limited(tmp_path: Path) -> None:
-    """A folder with more files than the limit is refused."""
-    write(tmp_path, "a", "b", "c")
-    with pytest.raises(TooManyFiles):
-        list_files(tmp_path, FolderBounds(files_max=2))
 
 
 @pytest.mark.parametrize("part", ["file", "folder"])

@@ -6,7 +6,7 @@ import pytest
 
 from cadenza.core.errors import ControlError
 from cadenza.grounding.files.reader import ReaderBusy
-from cadenza.grounding.files.records import Passage
+from cadenza.grounding.files.records import Section
 from cadenza.grounding.index.folder_files import FolderBounds, FolderContent, UnreadEntry
 from cadenza.grounding.index.indexing import Indexed, IndexTask, index_folder, scan_folder
 from cadenza.grounding.index.local_index import open_reader
@@ -20,11 +20,11 @@ class LineReader:
     def __init__(self, failures: int = 0) -> None:
         self._failures = failures
 
-    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]:
+    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Section]:
         if self._failures:
             self._failures -= 1
             raise ReaderBusy
-        return [Passage("", line) for line in data.decode().splitlines()]
+        return [Section("", line) for line in data.decode().splitlines()]
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ parser raises is caught by the child, not here.
 from collections.abc import Callable
 
 from cadenza.core.files import FileType
-from cadenza.grounding.files.formats.epub import is_epub, read_epub
 from cadenza.grounding.files.formats.mail import is_mail, read_mail
-from cadenza.grounding.files.formats.open_document import is_open_document, read_open_document
 from cadenza.grounding.files.formats.pdf import is_pdf, read_pdf
 from cadenza.grounding.files.formats.sheets import is_sheets, read_sheets
 from cadenza.grounding.files.formats.slides import is_slides, read_slides
@@ -50,6 +48,7 @@ NOT_READABLE = {  # why files of a type are not read
     FileType.PROGRAM: "it is a program; only documents and text are read",
     FileType.SQLITE: "it is a database; export what you need as CSV",
 }
+OPEN_DOCUMENT = "it is an OpenDocument file or an e-book; save it as DOCX, XLSX, PPTX or PDF"
 PART_TYPES: dict[FileType, PartType] = {  # the content part in which a model may take such a file as it is
     **dict.fromkeys((FileType.PNG, FileType.JPEG, FileType.GIF, FileType.WEBP), "image_url"),
     **dict.fromkeys((FileType.MP3, FileType.OGG, FileType.FLAC, FileType.WAV, FileType.M4A), "input_audio"),
@@ -85,6 +84,8 @@ def _refuse(file: SourceFile) -> list[Section]:
     assert file.type
     if file.type is FileType.OLE and ENCRYPTED_PACKAGE in file.data:
         raise Unreadable(IS_LOCKED)
+    if file.zip and file.zip.has("mimetype"):
+        raise Unreadable(OPEN_DOCUMENT)
     raise Unreadable(NOT_READABLE[file.type], PART_TYPES.get(file.type))
 
 
@@ -93,8 +94,6 @@ FORMATS: tuple[tuple[Callable[[SourceFile], bool], Callable[[SourceFile], list[S
     (is_word, read_word),
     (is_sheets, read_sheets),
     (is_slides, read_slides),
-    (is_open_document, read_open_document),
-    (is_epub, read_epub),
     (lambda file: file.type in NOT_READABLE, _refuse),
     (is_html, read_html),
     (is_mail, lambda file: read_mail(file, _read)),

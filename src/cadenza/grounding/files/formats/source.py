@@ -27,7 +27,7 @@ class FormatLimits(msgspec.Struct, frozen=True):
     chars_max: int = 8_000_000  # of text, in all
     unpacked_bytes_max: int = 128 * 1024 * 1024  # of all parts of an archive that are read
     entries_max: int = 10_000  # of an archive
-    pages_max: int = 3_000  # of a PDF; sheets of a workbook, slides, chapters; of all attachments together
+    pages_max: int = 3_000  # of a PDF; sheets of a workbook, slides; of all attachments together
     elements_max: int = 150_000  # of an HTML page
     attachments_max: int = 20  # of an e-mail, and of those inside it
     nesting_max: int = 3  # an e-mail in an e-mail in an e-mail
@@ -93,9 +93,6 @@ class Archive:
     def has_any(self, starts: tuple[str, ...]) -> bool:
         """Whether an entry's name begins with one of these."""
         return any(name.startswith(starts) for name in self._entries)
-
-    def read(self, name: str) -> bytes:
-        return b"".join(self.stream(name))
 
     def stream(self, name: str) -> Iterator[bytes]:
         """The bytes of an entry, as they are unpacked. Unreadable if it is missing."""

@@ -13,7 +13,7 @@ json_disabled  it is a SearXNG without the format JSON              yes
 key_refused    it does not accept the key                           yes
 quota          it has no searches left for the key                  yes
 failed         it answered another status                           yes
-busy           its rate limit is reached (`EngineBusy`)             opens the circuit at once
+busy           its rate limit is reached                            opens the circuit at once
 refused        it refuses this query                                no: it works
 unusable       it is the local one, and its file is not an index    yes, but its circuit never opens
 no_files       not asked: this process has no file descriptor left  no
@@ -21,12 +21,11 @@ credit         not asked: the account cannot pay for it             no
 per_day        not asked: the account's daily quota is used up      no
 resting        not asked: the circuit is open                       no
 crowded        not asked: too many searches run                     no
-closed         it was closed during the search                      no
 """
 
 from typing import Protocol
 
-from cadenza.grounding.search.records import EngineFailed, Hit
+from cadenza.grounding.search.records import Hit
 
 
 class Engine(Protocol):
@@ -37,11 +36,3 @@ class Engine(Protocol):
     async def search(self, query: str, count: int) -> list[Hit]: ...
 
     async def close(self) -> None: ...
-
-
-class EngineBusy(EngineFailed):
-    """The engine's rate limit is reached. `retry_after_s` is None if it does not say for how long."""
-
-    def __init__(self, retry_after_s: float | None = None) -> None:
-        super().__init__("busy")
-        self.retry_after_s = retry_after_s

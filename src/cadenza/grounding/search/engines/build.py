@@ -2,16 +2,13 @@
 
 import msgspec
 
+from cadenza.grounding.search.engines.apis import ENGINE_APIS
 from cadenza.grounding.search.engines.base import Engine
-from cadenza.grounding.search.engines.brave import BraveEngine
-from cadenza.grounding.search.engines.searxng import SearxngEngine
-from cadenza.grounding.search.engines.tavily import TavilyEngine
 from cadenza.grounding.search.engines.web import WebEngine
 from cadenza.grounding.search.records import EngineFailed, SearchOptions
 from cadenza.http.client import HttpClient
 from cadenza.http.client_connection import GuardedConnection
 
-WEB_ENGINES: dict[str, type[WebEngine]] = {engine.name: engine for engine in (SearxngEngine, BraveEngine, TavilyEngine)}
 ENGINE_TIME = 0.5  # of the time limit of a search, so that pages can be read in the other half
 
 ADVICE = {
@@ -54,9 +51,9 @@ class EngineProbe(msgspec.Struct, frozen=True):
 
 def build_web_engine(settings: SearchOptions) -> Engine:
     assert settings.url
-    engine = WEB_ENGINES[settings.engine]
-    http = HttpClient(settings.url, engine.headers(settings.api_key or ""), settings.proxy, GuardedConnection)
-    return engine(http, settings.timeout_s * ENGINE_TIME)
+    api = ENGINE_APIS[settings.engine]
+    http = HttpClient(settings.url, api.headers(settings.api_key or ""), settings.proxy, GuardedConnection)
+    return WebEngine(api, http, settings.timeout_s * ENGINE_TIME)
 
 
 async def probe(engine: Engine) -> EngineProbe:

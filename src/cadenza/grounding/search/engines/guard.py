@@ -4,25 +4,18 @@ The circuit opens after 3 faults in a row for 30 s, or for as long as the engine
 opens it again. A search that began before it opened changes nothing when it ends. While it is open, a search fails at
 once with the reason `resting`.
 
-The log has a line when the state changes:
-
-    state    a fault              the circuit opens       an answer
-    WORKING  a warning, FAILING   a warning, OPEN         -
-    FAILING  -                    a warning, OPEN         a line, WORKING
-    OPEN     -                    if its reason is new    a line, WORKING
-
-So an engine that is down for a day leaves two warnings. One that fails now and then leaves one a minute: a warning
-within a minute of the last one is not written, unless the circuit stays open for longer. Lines have the engine's name
-and the reason (see `base`), never a query or an address.
+The log has a warning when the engine begins to fail, another one if the reason changes, and a line when it works again:
+an engine that is down for a day leaves one warning. One that fails now and then leaves one a minute: a warning within a
+minute of the last one is not written, unless the circuit stays open for longer. Lines have the engine's name and the
+reason (see `base`), never a query or an address.
 """
 
 import math
 import sys
 from collections.abc import Callable
-from enum import Enum, auto
 
 from cadenza.core.breaker import CLOSED, OPEN, Breaker, BreakerLimits
-from cadenza.grounding.search.engines.base import Engine, EngineBusy
+from cadenza.grounding.search.engines.base import Engine
 from cadenza.grounding.search.records import EngineFailed, Hit
 from cadenza.observe import Log
 
@@ -32,14 +25,6 @@ BUSY_S_MAX = 3600.0
 LIMITS = BreakerLimits(faults_to_open=3, open_s_min=OPEN_S, open_s_max=OPEN_S, trial_s=math.inf)
 NEVER_OPENS = BreakerLimits(faults_to_open=sys.maxsize)
 QUIET_S = 60.0
-
-
-class Logged(Enum):
-    """What the log said last."""
-
-    WORKING = auto()
-    FAILING = auto()
-    OPEN = auto()
 
 
 class GuardedEngine:
@@ -52,8 +37,7 @@ class GuardedEngine:
         self._breaker = Breaker(clock(), limits)
         self._opened_s = -math.inf
         self._log = log
-        self._logged = Logged.WORKING
-        self._reason = ""
+        self._logged = ""  # the reason of the last warning; empty once the engine works again
         self._warned_s = -math.inf
 
     async def search(self, query: str, count: int) -> list[Hit]:
@@ -80,33 +64,28 @@ class GuardedEngine:
 
     def _note_answer(self, started_s: float) -> None:
         self._breaker.note_answer(started_s)
-        if self._logged is not Logged.WORKING:
-            self._logged = Logged.WORKING
+        if self._logged:
+            self._logged = ""
             self._log.info("the search engine works again", engine=self.name)
 
     def _note_failure(self, failed: EngineFailed, started_s: float, *, is_trial: bool) -> None:
-        now_s = self._clock()
+        now_s, open_s = self._clock(), 0.0
         if failed.reason == "refused":  # the engine works
             self._note_answer(started_s)
-        elif isinstance(failed, EngineBusy):
+            return
+        if failed.reason == "no_files":  # which says nothing about the engine
+            return
+        if failed.reason == "busy":
             asked_s = OPEN_S if failed.retry_after_s is None else failed.retry_after_s
-            self._open(now_s, min(max(asked_s, BUSY_S_MIN), BUSY_S_MAX), failed.reason)
-        elif failed.reason != "no_files":  # which says nothing about the engine
-            if self._logged is Logged.WORKING and not self._is_quiet(now_s):
-                self._warn(now_s, "the search engine fails", failed.reason, Logged.FAILING)
-            if is_trial or self._breaker.note_fault(started_s, now_s, has_answered=False, is_busy=False):
-                self._open(now_s, OPEN_S, failed.reason)
-
-    def _open(self, now_s: float, open_s: float, reason: str) -> None:
-        self._breaker.open(now_s, open_s, is_busy=False)
-        self._opened_s = now_s
-        is_news = self._logged is not Logged.OPEN or self._reason != reason
-        if is_news and (self._logged is Logged.FAILING or open_s >= QUIET_S or not self._is_quiet(now_s)):
-            self._warn(now_s, "the circuit of the search engine opened", reason, Logged.OPEN, open_s=round(open_s, 1))
-
-    def _is_quiet(self, now_s: float) -> bool:
-        return now_s < self._warned_s + QUIET_S
-
-    def _warn(self, now_s: float, event: str, reason: str, logged: Logged, **facts: float) -> None:
-        self._logged, self._reason, self._warned_s = logged, reason, now_s
-        self._log.warning(event, engine=self.name, reason=reason, **facts)
+            open_s = min(max(asked_s, BUSY_S_MIN), BUSY_S_MAX)
+        elif is_trial or self._breaker.note_fault(started_s, now_s, has_answered=False, is_busy=False):
+            open_s = OPEN_S
+        if open_s:
+            self._breaker.open(now_s, open_s, is_busy=False)
+            self._opened_s = now_s
+        is_quiet = now_s < self._warned_s + QUIET_S and open_s < QUIET_S
+        if failed.reason != self._logged and not is_quiet:
+            self._logged, self._warned_s = failed.reason, now_s
+            self._log.warning(
+                "the search engine fails", engine=self.name, reason=failed.reason, open_s=round(open_s, 1)
+            )

@@ -9,32 +9,24 @@ import asyncio
 import html
 import math
 import re
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
 from cadenza.core.content import Content
-from cadenza.grounding.search.engines.base import EngineBusy
 from cadenza.grounding.search.records import EngineFailed, Hit
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import Broken, ClientConnection, read_body
 
 BODY_BYTES_MAX = 1024 * 1024
 ERROR_BYTES_MAX = 4 * 1024
-GZIP = 16 + zlib.MAX_WBITS
-COUNT_MAX = 20  # the most results that Brave and Tavily give
 RESULTS_READ = 100  # further results are not looked at
 TITLE_CHARS_MAX = 200
 SNIPPET_CHARS_MAX = 600
 URL_CHARS_MAX = 2000
-QUERY_CHARS_MAX = 400  # the most that Brave and Tavily take
-QUERY_WORDS_MAX = 50  # the most that Brave takes
-QUERY_CHARS_READ = 4000
 MARKUP_FACTOR = 4  # markup is read up to this multiple of the wanted length: tags and entities take room
 REASONS = {
     **dict.fromkeys((400, 413, 414, 422), "refused"),
@@ -50,42 +42,55 @@ _TAG = re.compile(r"</?[a-zA-Z!?][^<>]*(?:>|$)")
 
 Answer = TypeVar("Answer")
 Headers = Mapping[bytes, bytes]
-
-
 EngineRequest = tuple[str, str, bytes]  # method, path and body
 
 
-class WebEngine:
-    """An engine that is asked over HTTP. A subclass has its name, and the methods from `headers` to `reason`."""
+class ResultList(Content, msgspec.Struct):
+    """The answer of SearXNG and of Tavily, and the web results in one of Brave's."""
+
+    results: list[msgspec.Raw]
+
+
+def decode_answer(body: bytes, answer: type[Answer]) -> Answer:
+    try:
+        return msgspec.json.decode(body, type=answer)
+    except msgspec.ValidationError:
+        raise EngineFailed("malformed") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise EngineFailed("not_json") from None
+
+
+def decode_results(body: bytes) -> list[msgspec.Raw]:
+    return decode_answer(body, ResultList).results
+
+
+class EngineApi(msgspec.Struct, frozen=True):
+    """What differs between the engines on the web.
+
+    `request` makes the request for a query of `make_query` and a number of results.
+    """
 
     name: str
+    request: Callable[[str, int], EngineRequest]
+    headers: Callable[[str], dict[str, str]]  # of each request, with the key
+    results: Callable[[bytes], list[msgspec.Raw]] = decode_results  # EngineFailed if it is not an answer of this engine
+    reasons: dict[int, str] = {}  # for statuses that mean something else than usually
+    key_refused: bytes = b""  # in the body of an error that is about the key
 
-    def __init__(self, http: HttpClient, timeout_s: float) -> None:
+
+class WebEngine:
+    """An engine that is asked over HTTP."""
+
+    def __init__(self, api: EngineApi, http: HttpClient, timeout_s: float) -> None:
+        self.name = api.name
+        self._api = api
         self._http = http
         self._timeout_s = timeout_s
 
-    @staticmethod
-    def headers(api_key: str) -> dict[str, str]:
-        """The headers of each request."""
-        raise NotImplementedError
-
-    def request(self, query: str, count: int) -> EngineRequest:
-        """The request for a query that is one line and fits `fit_query`."""
-        raise NotImplementedError
-
-    def results(self, body: bytes) -> list[msgspec.Raw]:
-        """The results in an answer; EngineFailed if it is not one of this engine."""
-        return decode_answer(body, ResultList).results
-
-    def reason(self, status: int, _body: bytes) -> str:
-        """The reason for a status other than 200, and the beginning of its body."""
-        return REASONS.get(status, "failed")
-
     async def search(self, query: str, count: int) -> list[Hit]:
-        query, count = fit_query(query), min(max(count, 1), COUNT_MAX)
         if not query:
             return []
-        return read_hits(self.results(await self._ask(self.request(query, count))), count)
+        return read_hits(self._api.results(await self._ask(self._api.request(query, count))), count)
 
     async def close(self) -> None:
         await self._http.close()
@@ -113,11 +118,9 @@ class WebEngine:
         if response.status != 200:
             raise await self._failure(response, deadline_s)
         coding = response.headers.get(b"content-encoding", b"identity").strip().lower()
-        if not _is_json(response.headers) or coding not in {b"identity", b"gzip"}:
+        if not _is_json(response.headers) or coding != b"identity":
             raise EngineFailed("not_json")
         body = await read_body(response, deadline_s, BODY_BYTES_MAX)
-        if len(body) <= BODY_BYTES_MAX and coding == b"gzip":
-            body = _unzip(body)
         if len(body) > BODY_BYTES_MAX:
             raise EngineFailed("too_large")
         return body
@@ -125,13 +128,14 @@ class WebEngine:
     async def _failure(self, response: ClientConnection, deadline_s: float) -> EngineFailed:
         status, retry_after_s = response.status, find_retry_after(response.headers)
         if status == 429 or (status == 503 and retry_after_s is not None):
-            return EngineBusy(retry_after_s)
+            return EngineFailed("busy", retry_after_s)
         if 300 <= status < 400:
             return EngineFailed("redirected")
-        body = b""
-        with suppress(TimeoutError, Broken):
-            body = await read_body(response, deadline_s, ERROR_BYTES_MAX)
-        return EngineFailed(self.reason(status, body))
+        if mark := self._api.key_refused:
+            with suppress(TimeoutError, Broken):
+                if mark in await read_body(response, deadline_s, ERROR_BYTES_MAX):
+                    return EngineFailed("key_refused")
+        return EngineFailed((REASONS | self._api.reasons).get(status, "failed"))
 
 
 def find_retry_after(headers: Headers) -> float | None:
@@ -140,8 +144,7 @@ def find_retry_after(headers: Headers) -> float | None:
     Brave has no Retry-After. It lists, for each window of its rate limit, what remains and when the window ends.
     """
     if given := headers.get(b"retry-after"):
-        retry_after_s = _seconds(given)
-        return _seconds_until(given, headers.get(b"date", b"")) if retry_after_s is None else retry_after_s
+        return _seconds(given)
     remaining = map(_seconds, headers.get(b"x-ratelimit-remaining", b"").split(b","))
     resets = map(_seconds, headers.get(b"x-ratelimit-reset", b"").split(b","))
     return max((reset for left, reset in zip(remaining, resets, strict=False) if left == 0 and reset), default=None)
@@ -155,30 +158,9 @@ def _seconds(value: bytes) -> float | None:
     return max(wait_s, 0.0) if math.isfinite(wait_s) else None
 
 
-def _seconds_until(moment: bytes, now: bytes) -> float | None:
-    """Both are HTTP dates by the engine's clock."""
-    try:
-        wait = parsedate_to_datetime(moment.decode()) - parsedate_to_datetime(now.decode())
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return max(wait.total_seconds(), 0.0)
-
-
 def _is_json(headers: Headers) -> bool:
     media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     return media_type in {b"application/json", b"text/json"} or media_type.endswith(b"+json")
-
-
-def _unzip(body: bytes) -> bytes:
-    """The request does not accept compression, but an engine or a proxy in front of it may compress nevertheless."""
-    stream = zlib.decompressobj(GZIP)
-    try:
-        plain = stream.decompress(body, BODY_BYTES_MAX + 1)
-    except zlib.error:
-        raise EngineFailed("not_json") from None
-    if not stream.eof and len(plain) <= BODY_BYTES_MAX:
-        raise EngineFailed("broken")
-    return plain
 
 
 class _Result(Content, msgspec.Struct):
@@ -188,21 +170,6 @@ class _Result(Content, msgspec.Struct):
     title: str | None = None
     content: str | None = None
     description: str | None = None
-
-
-class ResultList(Content, msgspec.Struct):
-    """The answer of SearXNG and of Tavily."""
-
-    results: list[msgspec.Raw]
-
-
-def decode_answer(body: bytes, answer: type[Answer]) -> Answer:
-    try:
-        return msgspec.json.decode(body, type=answer)
-    except msgspec.ValidationError:
-        raise EngineFailed("malformed") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise EngineFailed("not_json") from None
 
 
 def read_hits(results: list[msgspec.Raw], count: int) -> list[Hit]:
@@ -240,13 +207,6 @@ def plain_text(markup: str, chars_max: int) -> str:
     text = _without_tags(html.unescape(_without_tags(text)))
     text = " ".join(_printable(text).split())
     return text if len(text) <= chars_max else f"{_whole_words(text, chars_max - 1)}…"
-
-
-def fit_query(query: str) -> str:
-    """The query as engines take it: one line of at most 50 words and 400 characters."""
-    words = _printable(query[:QUERY_CHARS_READ]).split()[:QUERY_WORDS_MAX]
-    text = " ".join(words)
-    return text if len(text) <= QUERY_CHARS_MAX else _whole_words(text, QUERY_CHARS_MAX)
 
 
 def _printable(text: str) -> str:

@@ -5,15 +5,13 @@ header keep the name. There are no cookies, credentials, referrers, proxies or k
 ends, its connection is closed. A proxy of the environment is not used, because it would resolve the name again, by
 itself. Each redirect is a new request: its URL, name and addresses are checked like those of the first.
 
-The body is bounded in bytes, both as sent and decompressed. It is decompressed in slices, so that a compression bomb
-does not hold up the event loop.
+The body is bounded in bytes. It is asked for as it is, and refused if it comes compressed: there are no bombs.
 """
 
 import asyncio
 import socket
 import ssl
 import weakref
-import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
@@ -32,17 +30,13 @@ from cadenza.grounding.search.records import FetchFailed
 from cadenza.http.client_connection import Broken, ClientConnection, GuardedConnection
 
 MIB = 1024 * 1024
-GZIP_WINDOW = 31  # how zlib is told to expect the header and checksum of gzip
-SLICE_BYTES = 64 * 1024  # of decompressed output; several pages may be decompressed in one turn of the event loop
-MEMBERS_MAX = 64  # of one gzip body
 IDENTITY = {b"", b"identity"}
-GZIP = {b"gzip", b"x-gzip"}
 ADDRESSES_TRIED = 3
 Headers = Mapping[bytes, bytes]
 
 FIELDS = (
     "accept: text/html,application/xhtml+xml,application/pdf,text/*;q=0.9,application/json;q=0.8,*/*;q=0.1\r\n"
-    "accept-encoding: gzip, identity\r\n"
+    "accept-encoding: identity\r\n"
     "connection: close\r\n"
 )
 REDIRECTS = {301, 302, 303, 307, 308}
@@ -54,7 +48,7 @@ class FetchLimits(msgspec.Struct, frozen=True):
 
     connect_s: float = 1.5  # to one address, with the TLS handshake
     page_s: float = 4.0  # for everything: waiting, robots.txt, redirects and the body
-    page_bytes: int = 2 * MIB  # of a body, decompressed
+    page_bytes: int = 2 * MIB  # of a body
     pdf_bytes: int = 8 * MIB
     redirects: int = 5
     at_once: int = 32  # in the whole process
@@ -96,83 +90,29 @@ class ByteBudget:
         weakref.finalize(owner, self.release, count).atexit = False
 
 
-class Gunzip:
-    """Decompresses gzip, which may have several members. Bytes after the last member are ignored."""
-
-    def __init__(self) -> None:
-        self._stream = zlib.decompressobj(GZIP_WINDOW)
-        self.members = 0  # that are complete
-        self._is_over = False
-
-    def decode(self, data: bytes, bytes_max: int) -> tuple[bytes, bytes]:
-        """At most `bytes_max` bytes, and the data that was not needed for them."""
-        decoded = bytearray()
-        while data and len(decoded) < bytes_max and not self._is_over:
-            try:
-                decoded += self._stream.decompress(data, bytes_max - len(decoded))
-            except zlib.error:
-                if not self.members:
-                    raise FetchFailed("broken") from None
-                self._is_over = True
-            data = self._stream.unconsumed_tail
-            if self._stream.eof:
-                data = self._begin_member()
-        return bytes(decoded), b"" if self._is_over else data
-
-    def _begin_member(self) -> bytes:
-        rest = self._stream.unused_data
-        self.members += 1
-        if self.members >= MEMBERS_MAX:
-            raise FetchFailed("broken")
-        self._stream = zlib.decompressobj(GZIP_WINDOW)
-        return rest
-
-
-class FetchedBody:
+class Body:
     """Receives the parts of one body."""
 
-    def __init__(self, limit: BodyLimit, coding: bytes, budget: ByteBudget) -> None:
-        coding = coding.strip().lower()
-        if coding not in IDENTITY | GZIP:
-            raise FetchFailed("encoding")
+    def __init__(self, limit: BodyLimit, budget: ByteBudget) -> None:
         self._limit = limit
-        self._gunzip = Gunzip() if coding in GZIP else None
         self._budget = budget
-        self._sent_bytes = 0
-        self.pending = b""  # not decompressed yet: `decode_slice` must be called before the next part is received
         self._data = bytearray()
-        self.is_full = False
 
     def receive(self, part: bytes) -> bool:
-        """The receiver of a connection. False if it is full or has more to decode."""
-        assert not self.pending
-        self._sent_bytes += len(part)
-        self.pending = part
-        self.decode_slice()
-        return not (self.pending or self.is_full)
-
-    def decode_slice(self) -> None:
+        """The receiver of a connection. False if no more is wanted."""
         room = self._limit.bytes_max - len(self._data)
-        decoded, rest = self.pending, b""
-        if self._gunzip:
-            decoded, rest = self._gunzip.decode(self.pending, min(room + 1, SLICE_BYTES))
-        self.is_full = len(decoded) > room or self._sent_bytes > self._limit.bytes_max
-        if self.is_full and not self._limit.truncates:
+        if len(part) > room and not self._limit.truncates:
             raise FetchFailed("too_large")
-        self.pending = b"" if self.is_full else rest
-        decoded = decoded[:room]
-        self._budget.reserve(len(decoded))
-        self._data += decoded
+        wanted = part[:room]
+        self._budget.reserve(len(wanted))
+        self._data += wanted
+        return len(part) <= room
 
     def content(self) -> bytes:
-        """The complete body, or as much of it as is wanted."""
-        if self._gunzip and not self._gunzip.members and not self.is_full:
-            raise FetchFailed("broken")
         return bytes(self._data)
 
     def close(self) -> None:
         self._budget.release(len(self._data))
-        self._data = bytearray()
 
 
 class PageResponse(Content, msgspec.Struct, frozen=True):
@@ -250,17 +190,13 @@ class PageClient:
     async def _read(self, connection: ClientConnection, limit: BodyLimit) -> bytes:
         if not limit.bytes_max:
             return b""
-        length = connection.headers.get(b"content-length", b"0")
-        if int(length) > limit.bytes_max and not limit.truncates:
+        if connection.headers.get(b"content-encoding", b"").strip().lower() not in IDENTITY:
+            raise FetchFailed("encoding")
+        if int(connection.headers.get(b"content-length", b"0")) > limit.bytes_max and not limit.truncates:
             raise FetchFailed("too_large")
-        body = FetchedBody(limit, connection.headers.get(b"content-encoding", b""), self.budget)
+        body = Body(limit, self.budget)
         try:
-            while await connection.receive(body.receive):
-                while body.pending:
-                    await asyncio.sleep(0)
-                    body.decode_slice()
-                if body.is_full:
-                    break
+            await connection.receive(body.receive)
             return body.content()
         finally:
             body.close()
@@ -275,16 +211,12 @@ def _load_tls() -> ssl.SSLContext:
 async def get_following(
     client: PageClient, target: Target, admit: Admit, redirects_max: int, check: CheckTarget | None = None
 ) -> tuple[Target, PageResponse]:
-    """The first response that is not a redirect, and where it came from. A redirect loop is refused at once."""
+    """The first response that is not a redirect, and where it came from."""
 
     def admit_redirects(status: int, headers: Headers) -> BodyLimit:
         return NOTHING if status in REDIRECTS and b"location" in headers else admit(status, headers)
 
-    seen = set[str]()
     for _ in range(redirects_max + 1):
-        if target.url in seen:
-            break
-        seen.add(target.url)
         if check:
             await check(target)
         response = await client.get(target, admit_redirects)

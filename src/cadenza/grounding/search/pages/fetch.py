@@ -9,10 +9,10 @@ Every failure is FetchFailed with one of these reasons:
     unresolved   the host has no address
     unreachable  no connection could be made
     tls          the certificate or the handshake failed
-    broken       the response is not HTTP, not gzip, or incomplete
+    broken       the response is not HTTP, or incomplete
     status       a status other than 200
     type         a content type that is not text, JSON, XML or PDF
-    encoding     a content encoding that was not accepted
+    encoding     it is compressed, which was not asked for
     too_large    more bytes than a page may have
     timeout      the time limit of the page is over
     redirects    too many redirects, or a loop
