@@ -69,7 +69,7 @@ async def test_an_upstream_over_http_is_not_read_while_the_client_is_congested()
     client.stalls_at = lambda data: b"xxx" in data
     exchange, tokenizer = client.open(), Tokenizer()
     prompt = prompt_of(20, 200, tokenizer)
-    meter = UsageMeter(prompt, 100, prompt.believable_tokens)
+    meter = UsageMeter(prompt, 100)
     head = ReplyHead("chatcmpl-one", 1, "forte", Price(1_070, 3_450))
     relay = StreamRelay(exchange, Answers(exchange, "r1"), head, meter)
     async with asyncio.timeout(2 * WAIT_S), server.running() as upstream:

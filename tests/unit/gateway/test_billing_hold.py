@@ -13,8 +13,7 @@ from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated, UpstreamFailed
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, ReplyResult, Usage
-from cadenza.gateway.billing import allowance
-from cadenza.gateway.credit_errors import check_not_repeated, idempotency_digest
+from cadenza.gateway.billing import allowance, check_not_repeated, idempotency_digest
 from cadenza.ledger import cap_rows
 from cadenza.store.schema import reserves, usage
 from tests.unit.gateway.billing import (
@@ -176,7 +175,7 @@ async def test_a_prompt_is_held_by_its_bytes_where_the_account_has_much_credit(
         Billing(funded, ledger).hold(UNCOUNTED, prompt=prompt) as credit,
     ):
         assert (await funded.funds())[1] >= held_nano  # with ample credit, more is reserved
-        assert prompt.is_exact == (held_nano < FORTE.quote(PROMPT_BYTES, 1_000))
+        assert bool(prompt.exact) == (held_nano < FORTE.quote(PROMPT_BYTES, 1_000))
         await credit.settle(GOOD)
 
 
@@ -192,7 +191,7 @@ async def test_nothing_is_counted_for_an_account_with_much_credit(tmp_path: Path
     ):
         assert credit.output_limit == 1_000 + extra_tokens
         await credit.settle(GOOD)
-    assert not prompt.is_exact
+    assert not prompt.exact
 
 
 async def test_an_idempotency_key_survives_the_count(billing: Billing) -> None:

@@ -26,7 +26,7 @@ from cadenza.upstreams.writer import RequestWriter
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.prompts import TOKENIZER, Paid, ask_of, prompt_of
 
-SMALL, LARGE = Route("acme", "small", 2_000, 500), Route("acme", "large", 2_000_000, 1_000, 1)
+SMALL, LARGE = Route("acme", "small", 2_000, 500), Route("acme", "large", CONTEXT_TOKENS_MAX, 1_000, 1)
 PLAN = Plan.of("forte", (SMALL, LARGE))
 PRICES, CREDIT_NANO = PriceSchedule(Price(1070, 3450)), 10**12
 
@@ -69,9 +69,9 @@ async def test_a_long_body_with_few_tokens_is_accepted(read: Read) -> None:
 
 
 async def test_a_body_with_too_many_tokens_is_refused(read: Read) -> None:
-    """A prompt larger than the context is a 400 with the count of the client's own tokens, without the character's."""
-    prompt, chat = await read("é" * CONTEXT_TOKENS_MAX, "You are the character.")
-    with pytest.raises(InvalidRequest, match="resulted in 1000004 tokens"):
+    """A prompt larger than the context is a 400 with the count."""
+    prompt, chat = await read("é" * CONTEXT_TOKENS_MAX)
+    with pytest.raises(InvalidRequest, match="resulted in 1000008 tokens"):
         await fit(PLAN, PRICES, prompt, chat, CREDIT_NANO)
 
 
@@ -81,7 +81,7 @@ async def test_a_prompt_is_fitted_by_its_count(read: Read, tokens: int, routes: 
     _, chat = await read("hi")
     prompt = prompt_of(tokens, 50_000)
     assert await fit(PLAN, PRICES, prompt, chat, CREDIT_NANO) == Plan.of("forte", routes)
-    assert prompt.is_exact
+    assert prompt.exact
 
 
 async def test_a_long_prompt_is_not_counted_without_credit(read: Read) -> None:
@@ -89,7 +89,7 @@ async def test_a_long_prompt_is_not_counted_without_credit(read: Read) -> None:
     prompt, chat = await read("a " * CONTEXT_TOKENS_MAX)
     with pytest.raises(InsufficientCredit):
         await fit(PLAN, PRICES, prompt, chat, 0)
-    assert not prompt.is_exact
+    assert not prompt.exact
 
 
 async def test_a_prompt_that_no_window_can_take_is_refused_without_a_count(read: Read) -> None:
@@ -98,7 +98,7 @@ async def test_a_prompt_that_no_window_can_take_is_refused_without_a_count(read:
     plan = Plan.of("forte", (SMALL,))
     with pytest.raises(InvalidRequest, match=r"length is 2000 tokens.* resulted in 2008 tokens"):
         await fit(plan, PRICES, prompt, chat, 0)
-    assert not prompt.is_exact
+    assert not prompt.exact
 
 
 async def test_an_account_with_many_keys_gets_the_turns_of_one() -> None:
@@ -179,7 +179,7 @@ def test_a_limit_is_fitted_where_the_client_set_none(sent: bytes, is_fitted: boo
 def test_the_ask_of_a_large_body_is_large() -> None:
     """It is written in slices; its texts are in another process, and none are dropped here."""
 
-    async def count(character: str, *, is_urgent: bool) -> tuple[int, int]:
+    async def count(character: str, *, is_urgent: bool) -> int:
         raise NotImplementedError(character, is_urgent)
 
     small = parse_chat(HI % b"")

@@ -3,7 +3,7 @@
 from sqlalchemy import text
 
 from cadenza.core.records import Outcome
-from cadenza.gateway.detail_log import DetailLog
+from cadenza.gateway.written_later import DetailLog
 from cadenza.store.statements import Statement
 from tests.unit.gateway.funded_store import ACCOUNT_ID, KEY_ID, FundedStore
 

@@ -25,19 +25,19 @@ def fields(**values: object) -> dict[str, msgspec.Raw]:
 async def test_what_any_route_passes_on_is_counted() -> None:
     """Its text is a part of the prompt, so that credit is held for it; its bytes are in the body already."""
     plan = Plan.of("forte", (route(), route("chat_template_kwargs")))
-    prompt, size_bytes = prompt_of(20), prompt_of(20).size_bytes
+    prompt, size_bytes = prompt_of(20), prompt_of(20).bound
     text = "a text that a template may put into the prompt " * 20
     count_passed_fields(fields(chat_template_kwargs={"a": text}, user=text), plan, prompt)
-    assert await prompt.exact() - 20 >= TOKENIZER.count(text)
-    assert await prompt.exact() - 20 < 2 * TOKENIZER.count(text)  # what is dropped is not counted
-    assert prompt.size_bytes == size_bytes
+    assert await prompt.count() - 20 >= TOKENIZER.count(text)
+    assert await prompt.count() - 20 < 2 * TOKENIZER.count(text)  # what is dropped is not counted
+    assert prompt.bound == size_bytes
 
 
 async def test_nothing_is_counted_of_what_no_route_passes_on() -> None:
     """Dropped fields cost nothing."""
     prompt = prompt_of(20)
     count_passed_fields(fields(user="somebody"), Plan.of("forte", (route("top_k"),)), prompt)
-    assert await prompt.exact() == 20
+    assert await prompt.count() == 20
 
 
 def test_a_field_that_is_too_large_to_pass_on_is_refused() -> None:

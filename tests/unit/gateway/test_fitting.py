@@ -141,9 +141,9 @@ def test_a_prompt_that_was_not_counted_is_fitted_as_if_it_were(
     try:
         fitted = asyncio.run(routes_that_fit(plan, prompt, asked or 131_072))
     except InvalidRequest:
-        assert prompt.is_exact
+        assert prompt.exact
         return
-    if not prompt.is_exact:
+    if not prompt.exact:
         assert fitted == plan
         for one in plan.routes:
             assert output_room(one, prompt_tokens) >= OUTPUT_TOKENS_MIN
@@ -168,11 +168,11 @@ async def test_a_prompt_is_counted_where_its_bytes_may_not_fit(
     """A thousand bytes need a thousand tokens and the answer, with a margin unless it is the shortest answer."""
     prompt = prompt_of(8, 1_000)
     await routes_that_fit(Plan.of("forte", (LARGE, route(context_tokens))), prompt, output_tokens)
-    assert prompt.is_exact is is_counted
+    assert bool(prompt.exact) is is_counted
 
 
 async def test_no_more_room_is_needed_than_a_route_generates() -> None:
     """An answer is never longer than the longest one of its route, whatever was asked for."""
     prompt = prompt_of(8, 1_000)
     await routes_that_fit(Plan.of("forte", (route(1_150, 100),)), prompt, 131_072)
-    assert not prompt.is_exact
+    assert not prompt.exact

@@ -1,6 +1,6 @@
 """When keys were last used: noted by requests, written to the store, and not lost while the store is down."""
 
-from cadenza.gateway.key_use import KeyUse
+from cadenza.gateway.written_later import KeyUse
 from cadenza.store.schema import keys
 from tests.unit.gateway.funded_store import KEY_ID, FundedStore, now_ms
 

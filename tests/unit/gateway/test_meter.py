@@ -26,7 +26,8 @@ WINDOW = 10_000
 def meter_of(*pieces: Piece, limit: int = LIMIT, tokenizer: Tokenizer = TOKENIZER) -> UsageMeter:
     """A meter that took these pieces and delivered their text."""
     prompt = prompt_of(PROMPT_TOKENS, PROMPT_BYTES, tokenizer)
-    meter = UsageMeter(prompt, limit, prompt.believable_tokens)
+    meter = UsageMeter(prompt, limit)
+    meter.bound(WINDOW)
     for piece in pieces:
         meter.take(piece)
         if piece.content:
@@ -140,7 +141,7 @@ def test_progress_is_estimated_without_the_tokenizer(text: str, limit: int) -> N
     """A mark loads no tokenizer, and is of no more tokens than credit was held for."""
     tokenizer = Tokenizer()
     prompt = PromptSize(tokenizer, NO_CHARACTER, lambda: [text], len(text.encode()))
-    meter = UsageMeter(prompt, limit, prompt.believable_tokens)
+    meter = UsageMeter(prompt, limit)
     meter.deliver(text)
     progress = asyncio.run(meter.progress())
     assert not tokenizer.is_loaded
@@ -247,7 +248,7 @@ def test_an_empty_reply_without_a_fault_is_not_free() -> None:
 async def test_a_count_far_beyond_the_window_is_not_believed(said: int, is_believed: bool) -> None:
     """The route accepted the prompt, so it is no longer than the window: our own count is taken."""
     prompt = prompt_of(PROMPT_TOKENS, 10**6)
-    meter = UsageMeter(prompt, LIMIT, prompt.believable_tokens)
+    meter = UsageMeter(prompt, LIMIT)
     meter.bound(WINDOW)
     meter.take(Piece(finish_reason="stop", usage=Usage(said, 5)))
     assert meter.needs_count is not is_believed
@@ -260,9 +261,8 @@ async def test_a_count_far_beyond_the_window_is_not_believed(said: int, is_belie
 def test_the_larger_window_of_a_continued_reply_counts() -> None:
     """The first route counted the prompt, and the second may have a smaller window."""
     prompt = prompt_of(PROMPT_TOKENS, 10**6)
-    meter = UsageMeter(prompt, LIMIT, prompt.believable_tokens)
+    meter = UsageMeter(prompt, LIMIT)
     meter.take(Piece(finish_reason="stop", usage=Usage(15 * WINDOW, 5)))
-    assert not meter.needs_count  # no route yet: by the bytes alone
     for window_tokens, needs_count in ((WINDOW, True), (10 * WINDOW, False), (WINDOW, False)):
         meter.bound(window_tokens)
         assert meter.needs_count is needs_count

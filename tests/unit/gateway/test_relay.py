@@ -14,9 +14,8 @@ from cadenza.core.money import Price
 from cadenza.core.records import FinishReason, ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta
 from cadenza.gateway.answers import Answers
-from cadenza.gateway.chunks import Chunks, encode
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
+from cadenza.gateway.relay import Chunks, ReplyHead, StreamRelay, WholeRelay, encode
 from cadenza.grounding.material import Grounding
 from cadenza.http.events import DONE, EventReader
 from cadenza.upstreams.base import Fault, Piece
@@ -37,7 +36,9 @@ texts = st.text(st.characters(exclude_categories=["Cs"]))
 
 def new_meter() -> UsageMeter:
     prompt = prompt_of(PROMPT_TOKENS, 200)
-    return UsageMeter(prompt, 100, prompt.believable_tokens)
+    meter = UsageMeter(prompt, 100)
+    meter.bound(10_000)
+    return meter
 
 
 class Stream:

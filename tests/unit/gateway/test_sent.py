@@ -46,7 +46,7 @@ def held_and_asked(body: bytes) -> tuple[int, Ask]:
 
     async def run() -> tuple[int, Ask]:
         bound_tokens = prompt.to_hold(WINDOW_TOKENS)
-        await prompt.exact()
+        await prompt.count()
         assert prompt.to_hold(WINDOW_TOKENS) <= bound_tokens
         return prompt.to_hold(WINDOW_TOKENS), await ask_of(chat, CHARACTER, prompt, Paid(1000), plan)
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from cadenza.core.chat import ChatRequest
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.tool_calls import wrap_id
-from cadenza.gateway.validate import check_context, parse_chat
-from tests.unit.gateway.prompts import TOKENIZER
+from cadenza.gateway.validate import parse_chat
 
 USER = {"role": "user", "content": "hi"}
 PLACE = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -27,12 +26,9 @@ def parse(**fields: Any) -> ChatRequest:
 
 
 def test_definitions_are_counted_with_the_prompt() -> None:
-    """The counted texts include the definitions as they were sent, and so does the limit of the context."""
+    """The counted texts include the definitions as they were sent."""
     tools = [tool(parameters=PLACE)]
     assert parse(tools=tools).counted_texts() == ["hi", json.dumps(tools)]
-    huge = parse(tools=[tool(description="é " * 1_100_000)])
-    with pytest.raises(InvalidRequest, match="maximum context length is 1000000 tokens"):
-        check_context(TOKENIZER.count_prompt(huge.counted_texts()))
 
 
 def call(call_id: Any, arguments: str = "{}", **fields: Any) -> dict[str, Any]:
