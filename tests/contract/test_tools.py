@@ -8,9 +8,9 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessage
 
-from tests.contract.tool_upstream import ANSWER, DIALECTS, QUESTION, THINKING, TOOLS, TURNS, ToolUpstream, run_tool
-from tests.loopback import UPSTREAM_MARKS, LoopbackUpstream
-from tests.raw_client import RawClient, Reply
+from tests.contract.tool_upstream import ANSWER, DIALECTS, QUESTION, TOOLS, TURNS, ToolUpstream, run_tool
+from tests.loopback import LoopbackUpstream
+from tests.raw_client import Reply
 from tests.schemas import check_completion, check_stream, completed_calls
 from tests.service_config import CHARACTER
 
@@ -109,34 +109,6 @@ def test_agent_loop(client: openai.OpenAI, upstream: LoopbackUpstream, dialect: 
     assert [request.json["messages"][0]["content"] for request in upstream.requests] == [
         f"{CHARACTER}\n\nBe brief."
     ] * 3
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_async_client_streams_calls(
-    async_client: openai.AsyncOpenAI, upstream: LoopbackUpstream, dialect: str
-) -> None:
-    """The asynchronous SDK assembles the same calls."""
-    upstream.always(ToolUpstream(DIALECTS[dialect]))
-    async with await async_client.chat.completions.create(
-        model="forte",
-        messages=ASKED,
-        tools=TOOLS,
-        stream=True,
-    ) as stream:
-        message = put_together([part async for part in stream])
-    assert [call["function"]["name"] for call in message["tool_calls"]] == [name for name, _ in TURNS[0]]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_dialect_is_normalised(api: RawClient, upstream: LoopbackUpstream, dialect: str, stream: bool) -> None:
-    """In every dialect each chunk and each reply matches its schema and has nothing of the upstream's own."""
-    model = ToolUpstream(DIALECTS[dialect])
-    upstream.always(model)
-    reply = api.chat(messages=ASKED, tools=TOOLS, stream=stream)
-    assert told(reply, stream=stream) == list(TURNS[0])
-    assert not [mark for mark in (*UPSTREAM_MARKS, *model.given_ids) if mark.encode() in reply.body]
-    assert (THINKING.encode() in reply.body) == DIALECTS[dialect].thinks
 
 
 def told(reply: Reply, *, stream: bool) -> list[tuple[str, Any]]:

@@ -4,7 +4,6 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import pytest
@@ -159,46 +158,6 @@ def test_calls_do_not_depend_on_how_their_parts_are_sent(
     assert [upstream_id_in(call_id) for call_id, _, _ in calls] == [one.id for one in begun]
 
 
-@given(replies())
-def test_id_and_name_are_on_the_first_delta_only(reply: tuple[list[ModelCall], list[list[ToolCallPart]]]) -> None:
-    """Calls are numbered from 0 as they begin, and the first delta of each has its id and its name."""
-    begun, reads = reply
-    deltas = normalize(reads)
-    firsts = [delta for delta in deltas if delta.id or delta.name]
-    assert [delta.index for delta in firsts] == list(range(len(begun)))
-    assert all(OURS.fullmatch(delta.id) and delta.name for delta in firsts)
-    assert len({delta.id for delta in firsts}) == len(firsts)
-    for first in firsts:
-        assert next(delta for delta in deltas if delta.index == first.index) is first
-    assert all(delta.arguments for delta in deltas)
-
-
-@given(replies())
-def test_whole_calls_are_their_joined_deltas(reply: tuple[list[ModelCall], list[list[ToolCallPart]]]) -> None:
-    """A non-streaming reply has the same calls as a stream."""
-    deltas = normalize(reply[1])
-    assert assemble_calls(deltas) == [
-        {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        for call_id, name, arguments in join(deltas)
-    ]
-
-
-def test_a_custom_call_has_free_text() -> None:
-    """The input of a custom tool need not be JSON, is never split at a brace, and stays empty if it is empty."""
-    parts = [
-        ToolCallPart(0, "a", "run", "", "custom"),
-        ToolCallPart(0, "", "", 'print("{}")', "custom"),
-        ToolCallPart(0, "", "", "; {}", "custom"),
-        ToolCallPart(1, "b", "stop", "", "custom"),
-    ]
-    deltas = normalize([[part] for part in parts])
-    calls = assemble_calls(deltas)
-    assert calls == [
-        {"id": calls[0]["id"], "type": "custom", "custom": {"name": "run", "input": 'print("{}"); {}'}},
-        {"id": calls[1]["id"], "type": "custom", "custom": {"name": "stop", "input": ""}},
-    ]
-
-
 def test_extra_content_stays_with_its_call() -> None:
     """Data that an upstream wants back is sent once, with the delta of its call in which it arrived."""
     first = ToolCallPart(0, "a", "look", "{", extra_content={"x": 1})
@@ -241,14 +200,6 @@ def test_an_id_that_an_upstream_gave_twice_is_used_once() -> None:
     """Only the first of two calls with the same upstream id contains it."""
     first, second = join(normalize([[ToolCallPart(0, "x", "look", "{}"), ToolCallPart(0, "x", "look", "{}")]]))
     assert (upstream_id_in(first[0]), upstream_id_in(second[0])) == ("x", "")
-
-
-def test_an_id_may_follow_the_name() -> None:
-    """An id on a later part, but before the arguments, is still used."""
-    ((call_id, name, arguments),) = join(
-        normalize([[ToolCallPart(0, "", "look")], [ToolCallPart(0, "x")], [ToolCallPart(0, "", "", "{}")]])
-    )
-    assert (upstream_id_in(call_id), name, arguments) == ("x", "look", "{}")
 
 
 def test_arguments_are_sent_as_they_arrive() -> None:
@@ -309,20 +260,6 @@ def test_any_parts_give_valid_deltas(reads: list[list[ToolCallPart]]) -> None:
     )
 
 
-def test_arguments_need_not_be_json() -> None:
-    """Arguments that are not JSON are passed on unchanged: it is up to the client to parse them."""
-    ((_, _, arguments),) = join(
-        normalize([[ToolCallPart(0, "x", "look", "city=Oslo")], [ToolCallPart(0, "", "", " now")]])
-    )
-    assert arguments == "city=Oslo now"
-
-
-def test_without_parts_there_are_no_calls() -> None:
-    """A reply without tool calls has no deltas."""
-    no_parts: list[Any] = []
-    assert normalize([no_parts, no_parts]) == []
-
-
 @pytest.mark.parametrize("upstream_id", ["", *USUAL_IDS.values()], ids=["none", *USUAL_IDS])
 def test_ids_of_usual_upstreams_stay_short(upstream_id: str) -> None:
     """They fit into the 40 characters that OpenAI allows, hide the upstream's id, and give it back."""
@@ -332,14 +269,6 @@ def test_ids_of_usual_upstreams_stay_short(upstream_id: str) -> None:
     assert unwrap_id(ours) == (upstream_id or ours)
     rest = upstream_id.removeprefix("call_")
     assert len(rest) < 4 or rest not in ours
-
-
-@given(st.text(min_size=1, max_size=UPSTREAM_ID_CHARS_MAX))
-def test_an_upstream_id_is_restored_from_ours(upstream_id: str) -> None:
-    """Any upstream id that is wrapped can be unwrapped."""
-    ours = wrap_id(upstream_id)
-    assert OURS.fullmatch(ours)
-    assert unwrap_id(ours) == upstream_id
 
 
 @pytest.mark.parametrize("upstream_id", ["", "x" * (UPSTREAM_ID_CHARS_MAX + 1)])

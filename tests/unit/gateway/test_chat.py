@@ -20,7 +20,6 @@ from cadenza.gateway.validate import parse_chat
 from cadenza.http.body import BodyMemory
 from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import Character, PromptSize
-from cadenza.upstreams.base import Ask
 from cadenza.upstreams.dialects import PLAIN
 from cadenza.upstreams.writer import RequestWriter
 from tests.unit.gateway.client import Client
@@ -121,40 +120,9 @@ async def test_an_account_with_many_keys_gets_the_turns_of_one() -> None:
     assert [key for key in served if key != "other"] == ["key 0", "key 1", "key 2"]
 
 
-def composed(body: bytes, output_limit: int = 1_000) -> Ask:
-    return asyncio.run(ask_of(parse_chat(body), CHARACTER, prompt_of(20, 100), Paid(output_limit), ONE_ROUTE))
-
-
 def sent(messages: Sequence[msgspec.Raw]) -> list[tuple[str, str]]:
     decoded = [json.loads(bytes(message)) for message in messages]
     return [(message["role"], message["content"]) for message in decoded]
-
-
-def test_an_ask_has_the_fields_of_the_request() -> None:
-    """Stream and sampling are the request's own, its messages are the bytes that came, its size is the prompt's."""
-    ask = composed(HI % b"")
-    assert (ask.stream, bytes(ask.sampling["seed"]), ask.prompt_tokens) == (True, b"7", 100)
-    assert bytes(ask.messages[1]) == b'{"role":"user",  "content":"hi"}'
-
-
-@pytest.mark.parametrize(
-    ("asked", "output_limit", "sent"),
-    [(None, 1_000, None), (None, 999, 999), (5, 5, 5), (500, 107, 107), (5_000, 1_000, 1_000)],
-)
-def test_the_limit_is_the_clients_own_unless_the_credit_pays_for_less(
-    asked: int | None, output_limit: int, sent: int | None
-) -> None:
-    """Without a limit none is sent while the account can pay for the longest answer of the route."""
-    field = b"" if asked is None else b',"max_tokens":%d' % asked
-    assert composed(HI % field, output_limit).max_tokens == sent
-
-
-async def test_composing_does_not_change_the_request() -> None:
-    """A request that is composed twice gets one character each time."""
-    chat = parse_chat(HI % b"")
-    asks = [await ask_of(chat, CHARACTER, prompt_of(20), Paid(9), ONE_ROUTE) for _ in range(2)]
-    assert [len(ask.messages) for ask in asks] == [2, 2]
-    assert len(chat.messages) == 1
 
 
 def test_the_names_of_passed_fields_are_counted() -> None:

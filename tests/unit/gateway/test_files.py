@@ -118,14 +118,6 @@ async def test_a_stream_that_waits_for_its_files_has_pings(funded: FundedStore) 
     assert await funded.funds() == (FUNDED_NANO, 0)
 
 
-async def test_a_file_of_which_a_part_is_shown_is_told(funded: FundedStore) -> None:
-    """The model is told by the fence, and the client by the header."""
-    async with files_of(funded) as files:
-        client = await files.ask(["short", "A long story. " * 5_000])
-        assert client.status == 200
-        assert client.headers[b"x-cadenza-grounding"] == b"attachments=2 cut=1"
-
-
 async def test_a_file_without_room_for_it_is_a_400(funded: FundedStore) -> None:
     """Where the messages leave no room, a file is not left out in silence."""
     async with files_of(funded) as files:

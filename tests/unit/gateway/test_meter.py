@@ -43,13 +43,6 @@ async def result_of(*pieces: Piece, limit: int = LIMIT, fault: Fault | None = No
     return meter.result(fault)
 
 
-async def test_a_new_meter_counts_the_prompt_alone() -> None:
-    """Before anything is delivered, our own count is the prompt, and the upstream has reported nothing."""
-    meter = meter_of()
-    assert await meter.count() == Usage(PROMPT_TOKENS, 0, estimated=True)
-    assert (meter.has_delivered, meter.needs_count, meter.finish_reason) == (False, True, None)
-
-
 async def test_the_count_grows_with_every_delivery() -> None:
     """The ledger's marks are taken from it."""
     meter = meter_of()
@@ -58,14 +51,6 @@ async def test_the_count_grows_with_every_delivery() -> None:
     assert await meter.count() == Usage(PROMPT_TOKENS, 2, estimated=True)
     meter.deliver(" and more")
     assert await meter.count() == Usage(PROMPT_TOKENS, 2 + TOKENIZER.count(" and more"), estimated=True)
-
-
-async def test_a_piece_that_was_not_delivered_does_not_count() -> None:
-    """Content that came from the upstream and was not sent is not in our own count."""
-    meter = meter_of()
-    meter.take(Piece("hello world"))
-    assert await meter.count() == Usage(PROMPT_TOKENS, 0, estimated=True)
-    assert not meter.has_delivered
 
 
 async def test_a_whole_reply_is_counted_before_it_is_delivered() -> None:
@@ -160,38 +145,6 @@ async def test_progress_of_a_long_stream_is_counted() -> None:
     assert tokenizer.is_loaded
 
 
-async def test_the_upstreams_report_comes_before_our_own_count() -> None:
-    """Its usage is the result, whatever our own count would be, and is not an estimate."""
-    reported = Usage(31, 4, 5, completion_details={"reasoning_tokens": 2})
-    result = await result_of(Piece("a text of many more tokens than four of them"), Piece(usage=reported))
-    assert result == ReplyResult(reported, None)
-
-
-@given(st.lists(st.builds(Usage, st.integers(0, 200), st.integers(0, LIMIT)), min_size=1, max_size=6))
-def test_the_last_report_counts(reported: list[Usage]) -> None:
-    """Reports are cumulative: they are never summed."""
-    assert meter_of(*(Piece("x", usage=usage) for usage in reported)).result().usage == reported[-1]
-
-
-def test_a_piece_without_usage_keeps_the_last_report() -> None:
-    """A report is not forgotten when other pieces follow it."""
-    meter = meter_of(Piece(usage=Usage(9, 3)), Piece("more"), Piece(finish_reason="stop"))
-    assert meter.result() == ReplyResult(Usage(9, 3), "stop")
-
-
-def test_zero_is_a_count() -> None:
-    """A report of zero is used as it is: nothing is estimated."""
-    result = meter_of(Piece("some text", usage=Usage(0, 0))).result()
-    assert result.usage == Usage(0, 0, estimated=False)
-    assert not result.is_doubtful
-
-
-async def test_without_a_report_our_own_count_is_the_result() -> None:
-    """Prompt and delivered text, marked as estimated."""
-    result = await result_of(Piece("hello world", "stop"))
-    assert result == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), "stop")
-
-
 @pytest.mark.parametrize(
     ("reported", "corrected"),
     [
@@ -213,13 +166,6 @@ def test_a_count_is_needed_where_the_reported_prompt_cannot_be_true(prompt_token
     assert meter_of(Piece(usage=Usage(prompt_tokens, 5))).needs_count is needs_count
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_unreadable_usage_makes_the_result_doubtful(order: int) -> None:
-    """Whether a good report came before it or after it."""
-    pieces = [Piece(usage=Usage(9, 3)), Piece(has_bad_usage=True)][::order]
-    assert meter_of(*pieces).result() == ReplyResult(Usage(9, 3), None, is_doubtful=True)
-
-
 async def test_our_own_count_is_never_above_the_limit() -> None:
     """A tokenizer that differs from the upstream's charges no more than was allowed, and casts no doubt on it."""
     result = await result_of(Piece("hello world and then some"), limit=2)
@@ -231,12 +177,6 @@ def test_a_fault_before_anything_was_delivered_is_free(kind: FaultKind) -> None:
     """The result names the fault, and is free whatever the upstream reported."""
     result = meter_of(Piece(usage=Usage(9, 3))).result(Fault(kind))
     assert (result.fault, result.is_free) == (kind.value, True)
-
-
-async def test_a_fault_after_a_delivery_is_not_free() -> None:
-    """What was delivered is charged by our own count where the upstream reported none."""
-    result = await result_of(Piece("hello world"), fault=Fault(FaultKind.TRUNCATED))
-    assert result == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), None, "truncated")
 
 
 def test_an_empty_reply_without_a_fault_is_not_free() -> None:
