@@ -41,7 +41,7 @@ class Stages:
         self._opened: dict[str, StoreStage] = {}
 
     def play(self, name: str) -> None:
-        """Play all cases of a claim in this process, plain and as a stream; elsewhere some, in the last of these ways."""
+        """Play all cases of a claim, plain and as a stream; elsewhere the first ones, in the last of these ways."""
         transcript, claim = CLAIMS[name]
         if transcript.config not in self._opened:
             base_url = self._upstream.base_url
