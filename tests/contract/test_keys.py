@@ -13,11 +13,6 @@ CHAT = {"messages": MESSAGES}
 ApiAs = Callable[[str | None], RawClient]
 
 
-def mistyped(key: str) -> str:
-    """The same key with another character in its random part."""
-    return key[:20] + ("a" if key[20] != "a" else "b") + key[21:]
-
-
 def test_new_key_is_printed_alone_and_works_at_once(service: Service, api_as: ApiAs) -> None:
     """`key create` prints only the key, and a running server accepts it on the next request."""
     printed = service.cli("key", "create", "--account", EMAIL).stdout

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Sequence
 
 import msgspec
@@ -173,17 +172,6 @@ def test_extra_content_stays_with_its_call() -> None:
     assert [call["extra_content"] for call in assemble_calls(deltas)] == [{"x": 1}, {"y": 2}]
 
 
-def test_many_calls_take_time_in_proportion() -> None:
-    """Eight times as many calls take well below sixty-four times as long."""
-
-    def seconds(count: int) -> float:
-        started = time.thread_time()
-        assemble_calls(normalize([[ToolCallPart(n, f"id{n}", "look", "{}")] for n in range(count)]))
-        return time.thread_time() - started
-
-    assert min(seconds(8_000) for _ in range(3)) < 32 * min(seconds(1_000) for _ in range(3))
-
-
 @pytest.mark.parametrize("index", [0, None])
 @pytest.mark.parametrize("upstream_id", ["", "same"])
 @pytest.mark.parametrize("is_one_read", [True, False])
@@ -202,34 +190,12 @@ def test_an_id_that_an_upstream_gave_twice_is_used_once() -> None:
     assert (upstream_id_in(first[0]), upstream_id_in(second[0])) == ("x", "")
 
 
-def test_arguments_are_sent_as_they_arrive() -> None:
-    """A call begins with its first arguments, and each further part is sent at once."""
-    normalizer = ToolCallNormalizer()
-    assert normalizer.take([ToolCallPart(0, "x", "look")]) == []
-    (first,) = normalizer.take([ToolCallPart(0, arguments='{"a"')])
-    assert (first.index, first.name, first.arguments) == (0, "look", '{"a"')
-    assert normalizer.take([ToolCallPart(0, arguments=":1}")]) == [ToolCallDelta(0, ":1}")]
-    assert normalizer.finish() == []
-
-
 def test_a_call_waits_for_the_calls_before_it() -> None:
     """Calls begin in order: one that has arguments waits for an earlier one that has none yet."""
     normalizer = ToolCallNormalizer()
     assert normalizer.take([ToolCallPart(0, "x", "idle"), ToolCallPart(1, "y", "look", '{"a":1}')]) == []
     calls = join(normalizer.finish())
     assert [(name, arguments) for _, name, arguments in calls] == [("idle", "{}"), ("look", '{"a":1}')]
-
-
-@pytest.mark.parametrize("is_named_again", [True, False])
-@pytest.mark.parametrize("upstream_id", ["x", ""])
-def test_white_space_after_the_arguments_begins_no_new_call(upstream_id: str, is_named_again: bool) -> None:
-    """White space after complete arguments belongs to them, whether the name is repeated with it or not."""
-    parts = [
-        ToolCallPart(0, upstream_id, "look", '{"a":1}'),
-        ToolCallPart(0, upstream_id, "look" * is_named_again, "\n"),
-    ]
-    ((_, name, arguments),) = join(normalize([parts]))
-    assert (name, json.loads(arguments)) == ("look", {"a": 1})
 
 
 @given(
@@ -278,20 +244,6 @@ def test_an_id_of_ours_without_an_upstream_id_is_unchanged(upstream_id: str) -> 
     assert OURS.fullmatch(ours)
     assert len(ours) < 64
     assert unwrap_id(ours) == ours
-
-
-@pytest.mark.parametrize("upstream_id", ["", *USUAL_IDS.values(), "x" * 100])
-def test_an_upstream_may_be_a_service_like_this_one(upstream_id: str) -> None:
-    """Its ids do not grow, and its own upstream gets back the id that it gave, over any number of services."""
-    first = wrap_id(upstream_id)
-    assert wrap_id(wrap_id(first)) == first
-    assert unwrap_id(unwrap_id(first)) == (upstream_id or first)
-
-
-@given(st.text(max_size=40) | st.text("abcXYZ019_-=+/é", max_size=60).map("call_{}".format))
-def test_foreign_ids_are_unchanged(foreign: str) -> None:
-    """The upstream gets an id that was not made here as it is, whatever its text."""
-    assert unwrap_id(foreign) == foreign
 
 
 @given(st.text("abc019", min_size=1, max_size=12), st.integers(0), st.sampled_from("abc019"))

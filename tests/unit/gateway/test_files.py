@@ -98,14 +98,6 @@ async def test_no_file_is_read_without_credit(tmp_path: Path) -> None:
         assert (await files.ask(["text"])).status == 402
 
 
-async def test_a_file_that_crashes_its_parser_is_a_400(funded: FundedStore) -> None:
-    """The message names the file and says what to do."""
-    async with files_of(funded, module=FAULTY) as files:
-        client = await files.ask(["text", "crash"])
-        assert (client.status, files.upstream.asks) == (400, [])
-        assert "'1.txt' cannot be read: it takes too much time or memory to read; send a smaller" in error_of(client)
-
-
 async def test_a_stream_that_waits_for_its_files_has_pings(funded: FundedStore) -> None:
     """They come before credit is held; a file that then cannot be read is an event with the type of the 400."""
     async with files_of(funded, module=FAULTY) as files:

@@ -14,7 +14,7 @@ from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.relay import Chunks, ReplyHead, StreamRelay, WholeRelay, encode
+from cadenza.gateway.relay import Chunks, ReplyHead, StreamRelay, encode
 from cadenza.grounding.material import Grounding
 from cadenza.http.events import DONE, EventReader
 from cadenza.upstreams.base import Fault, Piece
@@ -82,18 +82,6 @@ async def test_the_last_bytes_are_sent_by_finish() -> None:
     stream.relay.finish(result)
     assert stream.client.bodies[-1].endswith(DONE)
     assert stream.client.has_end
-
-
-async def test_a_piece_is_written_when_it_arrives() -> None:
-    """A piece is sent before the next one is read."""
-    more = asyncio.Event()
-    stream = Stream(Piece("a"), Piece("b"), more, Piece("c"), FINISH)
-    streaming = asyncio.create_task(stream.run())
-    await stream.client.until_sent(b'"b"')
-    assert not streaming.done()
-    more.set()
-    await streaming
-    assert [event["choices"][0]["delta"]["content"] for event in stream.events] == ["", "a", "b", "c"]
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), max_size=12))
@@ -172,16 +160,6 @@ async def test_nothing_is_delivered_after_a_disconnect() -> None:
     await streaming
     assert len(stream.client.sent) == sent
     assert (await stream.meter.count()).completion_tokens == 2
-
-
-async def test_a_whole_reply_has_delivered_nothing_before_it_is_sent() -> None:
-    """Until the body is sent, a crash must find nothing to charge."""
-    meter = new_meter()
-    relay = WholeRelay(Answers(Client().open(), "r1"), HEAD, meter)
-    result = await relay.run(ScriptedReply(Piece("hello world", "stop")))
-    assert result.usage == Usage(PROMPT_TOKENS, 2, estimated=True)
-    assert not meter.has_delivered
-    assert await meter.count() == Usage(PROMPT_TOKENS, 0, estimated=True)
 
 
 def chunks() -> Chunks:
