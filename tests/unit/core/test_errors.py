@@ -4,11 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.core.errors import (
-    RateLimited,
-    error_headers,
-    render_error,
-)
+from cadenza.core.errors import PAUSE_S_MAX, RateLimited, error_headers, render_error
 
 
 @given(st.floats(0, 1e6))
@@ -18,6 +14,7 @@ def test_429_never_asks_for_a_retry_too_early(wait_s: float) -> None:
     seconds, milliseconds = int(headers[b"retry-after"]), int(headers[b"retry-after-ms"])
     assert wait_s * 1000 - 0.001 <= milliseconds <= wait_s * 1000 + 1
     assert milliseconds <= seconds * 1000 < milliseconds + 1000
+    assert RateLimited("m", wait_s).pause_s == min(milliseconds / 1000, PAUSE_S_MAX)
 
 
 @given(st.text(), st.text())

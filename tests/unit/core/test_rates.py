@@ -73,6 +73,12 @@ def exhausted(rate: Rate) -> int:
     return whole_at_ns
 
 
+@given(st.floats(0.001, 1_000_000.0))
+def test_a_step_is_the_inverse_of_the_rate(per_s: float) -> None:
+    """The time for one more request is exact to half a nanosecond."""
+    assert abs(Rate(per_s, 1).step_ns - NS_PER_S / Fraction(per_s)) <= Fraction(1, 2)
+
+
 @given(RATES, GAPS)
 def test_tickets_equal_those_of_the_token_bucket(rate: Rate, gaps: Gaps) -> None:
     """For any rate and any times of requests, every ticket is exactly that of the reference."""
