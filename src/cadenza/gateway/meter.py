@@ -11,6 +11,7 @@ from typing import get_args
 
 import msgspec
 
+from cadenza.core.chat import NO_MEDIA
 from cadenza.core.content import Content
 from cadenza.core.records import FinishReason, ReplyResult, Usage
 from cadenza.core.tokens import believable, is_prompt_believable, rough_tokens
@@ -63,7 +64,9 @@ class UsageMeter(Content, msgspec.Struct, eq=False):
         if window_tokens > self.window_tokens:
             self.window_tokens = window_tokens
         prompt, most_tokens = self.prompt, WINDOW_DOUBT * self.window_tokens
-        believable_tokens = prompt.bound + prompt.media.doubtful_tokens * (MEDIA_DOUBT - 1)
+        believable_tokens = prompt.bound
+        if prompt.media is not NO_MEDIA:
+            believable_tokens += prompt.media.doubtful_tokens * (MEDIA_DOUBT - 1)
         self.believable_tokens = believable_tokens if believable_tokens < most_tokens else most_tokens
 
     @property

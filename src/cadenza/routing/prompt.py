@@ -42,7 +42,6 @@ class PromptSize:
     _added_chars = 0
     _sent_chars: int | None = None  # counted once: a stream asks for them with each mark
     _sent_tokens: int | None = None  # of what the client sent, and the character
-    exact: int | None = None
 
     def __init__(
         self,
@@ -53,9 +52,11 @@ class PromptSize:
         media: Media = NO_MEDIA,
         fields_bytes: int = 0,
     ) -> None:
-        self.bound = character.size_bytes + fields_bytes + body_bytes
+        bound = character.size_bytes + fields_bytes + body_bytes
         if media is not NO_MEDIA:
-            self.bound += media.tokens_max - media.size_bytes
+            bound += media.tokens_max - media.size_bytes
+        self.bound = bound
+        self.exact: int | None = None
         self.tokenizer = tokenizer
         self.media = media
         self._character = character

@@ -63,11 +63,6 @@ class Stream:
     def events(self) -> list[Any]:
         return events(b"".join(self.client.bodies))
 
-    @property
-    def last_events(self) -> list[Any]:
-        """Those that `finish` sent."""
-        return events(self.client.bodies[-1])
-
 
 def events(sent: bytes) -> list[Any]:
     return [event if event == b"[DONE]" else msgspec.json.decode(event) for event in EventReader().feed(sent)]
