@@ -11,7 +11,7 @@ from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN, TRIAL_S
 from tests.loopback import ROLE, Good, LoopbackUpstream, Pause, Raw, Reset, Sse, Status, chunk, said
 from tests.raw_client import RawClient, Reply
 from tests.schemas import check_stream
-from tests.service import Service, refusing_address, wait_until
+from tests.service import Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 
 SLOTS = 20
@@ -20,19 +20,17 @@ REST_S = 60
 
 @pytest.fixture(scope="module")
 def rested(shared_upstream: LoopbackUpstream, backup: LoopbackUpstream) -> Iterator[Service]:
-    """forte: first, then backup. mezzo: first alone. fortissimo: one that refuses connections alone."""
-    with refusing_address() as refused:
-        spec = ServiceSpec(
-            providers={"first": shared_upstream.base_url, "backup": backup.base_url, "refused": refused},
-            routes={
-                "forte": [RouteSpec("first", "one"), RouteSpec("backup", "two", order=1)],
-                "mezzo": [RouteSpec("first", "sole")],
-                "fortissimo": [RouteSpec("refused", "none")],
-            },
-            limits={"concurrency": SLOTS},
-        )
-        with Service(spec) as service:
-            yield service
+    """forte: first, then backup. mezzo: first alone."""
+    spec = ServiceSpec(
+        providers={"first": shared_upstream.base_url, "backup": backup.base_url},
+        routes={
+            "forte": [RouteSpec("first", "one"), RouteSpec("backup", "two", order=1)],
+            "mezzo": [RouteSpec("first", "sole")],
+        },
+        limits={"concurrency": SLOTS},
+    )
+    with Service(spec) as service:
+        yield service
 
 
 @pytest.fixture
