@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.core.chat import Media
 from cadenza.core.faults import FaultKind
 from cadenza.core.records import OUTPUT_TOKENS_MAX, ReplyResult, Usage
 from cadenza.core.tokens import CHARS_PER_TOKEN, TEMPLATE_TOKENS_MAX, Tokenizer
@@ -206,3 +207,11 @@ def test_the_larger_window_of_a_continued_reply_counts() -> None:
     for window_tokens, needs_count in ((WINDOW, True), (10 * WINDOW, False), (WINDOW, False)):
         meter.bound(window_tokens)
         assert meter.needs_count is needs_count
+
+
+def test_an_upstream_may_count_more_for_images_than_was_held() -> None:
+    """Models differ much about images: a count is believed up to a multiple of what we expect at most."""
+    media = Media(size_bytes=1_000, tokens=1_024, tokens_held=1_024, tokens_max=8_192, doubtful_tokens=8_192)
+    meter = UsageMeter(PromptSize(TOKENIZER, NO_CHARACTER, lambda: ["hi"], 2_000, media), LIMIT)
+    meter.bound(1_000_000)
+    assert meter.believable_tokens == NO_CHARACTER.size_bytes + 1_000 + 8 * 8_192
