@@ -17,7 +17,8 @@ from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import OUTPUT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
-from cadenza.gateway.billing import Credit, check_least_credit, size_hold
+from cadenza.gateway.billing import Credit, size_hold
+from cadenza.gateway.credit_errors import check_least_credit
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header, passed_fields
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.large.bodies import LargeBodies

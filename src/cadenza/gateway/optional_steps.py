@@ -10,7 +10,7 @@ from cadenza.core.chat import ChatRequest
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.gateway.auth import presented_key
-from cadenza.gateway.billing import check_least_credit, check_not_repeated
+from cadenza.gateway.credit_errors import check_least_credit, check_not_repeated
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.messages import CUSTOM_TOOLS
 from cadenza.gateway.request import ApiRequest

@@ -7,37 +7,24 @@ arrives, and the upstream is read no faster than the client reads.
 
 import math
 import time
-from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from cadenza.core.chat import (
-    Choice,
-    Completion,
-    ReplyMessage,
-    assemble_calls,
-    call_object,
-    text_of_extras,
-    usage_object,
-)
+from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, text_of_extras, usage_object
 from cadenza.core.content import Content
 from cadenza.core.money import Price
-from cadenza.core.records import FinishReason, ReplyResult, Usage
+from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, text_of_calls
 from cadenza.gateway.answers import Answers, error_event
+from cadenza.gateway.chunks import Chunks, Events, encode
 from cadenza.gateway.meter import UsageMeter
 from cadenza.grounding.answer import GroundedStream, ground_whole
 from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.http.events import DONE
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import NO_EXTRAS, Fault, OpenReply, Piece
-
-encode = msgspec.json.Encoder().encode
-TEXT = b'{"index":0,"delta":{"content":%b},"finish_reason":null}]}\n\n'
-CHOICE = b'{"index":0,"delta":%b,"finish_reason":%b}]}\n\n'
-USAGE = b'],"usage":%b}\n\n'
 
 
 class ReplyHead(Content, msgspec.Struct, frozen=True):
@@ -131,68 +118,6 @@ class WholeRelay(Content, msgspec.Struct, eq=False):
             name: "".join(values) if isinstance(values[0], str) else list(chain.from_iterable(values))
             for name, values in extras.items()
         }
-
-
-class Events(Protocol):
-    """Encodes what happens in a streamed reply: the bytes that the client is sent."""
-
-    content: bytes  # a text: a format with one `%b`, for the JSON of the text
-
-    def role(self) -> bytes:
-        """The reply begins."""
-
-    def call(self, delta: ToolCallDelta, /) -> bytes: ...
-
-    def extras(self, extras: Mapping[str, Any], /) -> bytes:
-        """A refusal or reasoning."""
-
-    def annotations(self, annotations: Sequence[Mapping[str, Any]], /) -> bytes:
-        """The sources of the reply."""
-
-    def finish(self, reason: FinishReason, /) -> bytes: ...
-
-    def usage(self, usage: Usage, cost_nano: int | None, /) -> bytes:
-        """The counts, and the cost if the reply is to say it."""
-
-
-class Chunks:
-    """Encodes the events of one stream. All of them have the same `id`, `created` and `model`.
-
-    The bytes around a text are made once per stream, as a format; for most events only the text is encoded. The format
-    of any other event begins like it.
-    """
-
-    __slots__ = ("content",)
-
-    def __init__(self, completion_id: str, created: int, class_id: str) -> None:
-        head = msgspec.json.encode(
-            {"id": completion_id, "object": "chat.completion.chunk", "created": created, "model": class_id}
-        )
-        start = b"data: " + head[:-1].replace(b"%", b"%%") + b',"choices":['
-        self.content = start + TEXT
-
-    def role(self) -> bytes:
-        return self._choice(b'{"role":"assistant","content":""}')
-
-    def call(self, delta: ToolCallDelta) -> bytes:
-        """One delta per chunk: some clients read only the first element of `tool_calls`."""
-        return self._choice(encode({"tool_calls": [call_object(delta)]}))
-
-    def extras(self, extras: Mapping[str, Any]) -> bytes:
-        """A refusal or reasoning."""
-        return self._choice(encode(extras))
-
-    def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
-        return self._choice(encode({"annotations": annotations}))
-
-    def finish(self, reason: FinishReason) -> bytes:
-        return self._choice(b"{}", b'"%b"' % reason.encode())
-
-    def usage(self, usage: Usage, cost_nano: int | None = None) -> bytes:
-        return (self.content.removesuffix(TEXT) + USAGE) % encode(usage_object(usage, cost_nano))
-
-    def _choice(self, delta: bytes, reason: bytes = b"null") -> bytes:
-        return (self.content.removesuffix(TEXT) + CHOICE) % (delta, reason)
 
 
 class StreamRelay:

@@ -13,7 +13,8 @@ from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import InsufficientCredit, RequestRepeated
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, ReplyResult, Usage
-from cadenza.gateway.billing import allowance, check_not_repeated
+from cadenza.gateway.billing import allowance
+from cadenza.gateway.credit_errors import check_not_repeated
 from cadenza.ledger import cap_rows
 from cadenza.store.schema import reserves
 from tests.unit.gateway.billing import (
