@@ -37,7 +37,7 @@ USAGE = closed(
         "total_tokens": COUNT,
         "prompt_tokens_details": closed({"cached_tokens": COUNT}),
     },
-    {"completion_tokens_details": {"type": "object", "additionalProperties": COUNT}},
+    {"completion_tokens_details": {"type": "object", "additionalProperties": COUNT}, "cost": {"type": "number"}},
 )
 ENVELOPE: Schema = {
     "id": {"type": "string", "pattern": "^chatcmpl-[A-Za-z0-9_-]{24,}$"},

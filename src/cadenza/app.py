@@ -50,14 +50,12 @@ from cadenza.fleet.background import follow, repeat, running
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import ENDPOINTS, Endpoint, serve_api
-from cadenza.gateway.attempt_log import AttemptLog
 from cadenza.gateway.collector_link import CollectorLink, process_attributes
-from cadenza.gateway.detail_log import DetailLog
 from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
-from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.traces import Tracer
+from cadenza.gateway.written_later import AttemptLog, DetailLog, KeyUse
 from cadenza.grounding.gather import Grounder
 from cadenza.grounding.search.records import SearchOptions
 from cadenza.grounding.search.web_search import WebSearch

@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Iterable
 
 import openai
-import pytest
 
 from tests.loopback import Good, Json, LoopbackUpstream, Request, Sse, Step, chunk, completion, said
 from tests.raw_client import MESSAGES, RawClient
 from tests.schemas import check_stream
-from tests.service import Service
 
 TEXT = "A short answer, with ünïcödé and 音楽 🎼."
 
@@ -48,51 +46,6 @@ def test_stream_through_the_sdk(client: openai.OpenAI, upstream: LoopbackUpstrea
     assert {chunk.model for chunk in chunks} == {"mezzo"}
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.total_tokens == 18
-
-
-async def test_plain_reply_through_the_async_sdk(async_client: openai.AsyncOpenAI, upstream: LoopbackUpstream) -> None:
-    """The asynchronous SDK gets the same plain reply."""
-    upstream.script(Good(TEXT))
-    reply = await async_client.chat.completions.create(model="auto", messages=[{"role": "user", "content": "hi"}])
-    assert reply.choices[0].message.content == TEXT
-
-
-async def test_stream_through_the_async_sdk(async_client: openai.AsyncOpenAI, upstream: LoopbackUpstream) -> None:
-    """The asynchronous SDK gets the same stream, with or without asking for usage."""
-    upstream.script(Good(TEXT))
-    stream = await async_client.chat.completions.create(
-        model="auto",
-        messages=[{"role": "user", "content": "hi"}],
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-    chunks = [chunk async for chunk in stream]
-    assert "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices) == TEXT
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.completion_tokens == 7
-
-
-def test_sdk_stream_accumulator_understands_the_stream(client: openai.OpenAI, upstream: LoopbackUpstream) -> None:
-    """The SDK's own accumulator rebuilds the whole completion from the chunks."""
-    upstream.script(Good(TEXT))
-    with client.chat.completions.stream(model="forte", messages=[{"role": "user", "content": "hi"}]) as stream:
-        final = stream.get_final_completion()
-    assert final.choices[0].message.content == TEXT
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_ids_are_unique(api: RawClient, upstream: LoopbackUpstream, stream: bool) -> None:
-    """Each reply has its own id, although the upstream's is always the same."""
-    replies = [api.chat(stream=stream) for _ in range(3)]
-    ids = {check_stream(reply.body).id if stream else reply.json["id"] for reply in replies}
-    assert len(ids) == 3
-
-
-def test_preferred_class_of_the_account_answers_for_auto(service: Service, upstream: LoopbackUpstream) -> None:
-    """`auto` and no model at all resolve to the class that the account prefers."""
-    email = service.create_account(10**9, "mezzo")
-    soft = RawClient(service.port, service.create_key(email))
-    assert [soft.chat(**fields).json["model"] for fields in ({}, {"model": "auto"})] == ["mezzo", "mezzo"]
 
 
 def test_upstream_connections_are_reused(api: RawClient, upstream: LoopbackUpstream) -> None:

@@ -32,14 +32,6 @@ def paying_for(output_tokens: int) -> int:
     return forte_nano(PROMPT_TOKENS, output_tokens)
 
 
-def test_the_named_amount_is_enough(account_of: AccountOf, upstream: LoopbackUpstream) -> None:
-    """A client that adds the amount that the 402 named is served on its next request."""
-    account = account_of(1_000)
-    account.api.chat().error(402, "insufficient_quota")
-    account.give(paying_for(LEAST_TOKENS) - 1_000)
-    assert account.api.chat().status == 200
-
-
 @pytest.mark.parametrize("words", [2_000, 300_000])
 def test_a_long_prompt_is_told_what_it_needs(account_of: AccountOf, upstream: LoopbackUpstream, words: int) -> None:
     """The 402 names about as many tokens as the prompt has, also where it is refused without a count."""

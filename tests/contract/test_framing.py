@@ -3,8 +3,6 @@
 import json
 import socket
 
-import pytest
-
 from tests.account import open_account
 from tests.loopback import STOP, Cut, Json, LoopbackUpstream, Sse, Status, completion, said, usage_chunk
 from tests.raw_client import MESSAGES
@@ -98,20 +96,3 @@ def test_replies_of_the_api(service: Service, upstream: LoopbackUpstream) -> Non
     assert replies[4].body.endswith(b"data: [DONE]\n\n")
     assert b'"error"' in replies[-1].body
     assert b"[DONE]" not in replies[-1].body
-
-
-@pytest.mark.parametrize("is_continued", [True, False])
-def test_100_continue(service: Service, upstream: LoopbackUpstream, is_continued: bool) -> None:
-    """It comes before the reply to a request that waits for it, and a request that is refused gets none."""
-    key = service.key if is_continued else "wrong"
-    body = chat()
-    head = request("POST", CHAT, body, f"x-api-key: {key}", "expect: 100-continue", "connection: close")[: -len(body)]
-    with socket.create_connection(("127.0.0.1", service.port), timeout=TIMEOUT_S) as connection:
-        connection.sendall(head)
-        received = connection.recv(65_536)
-        if is_continued:
-            connection.sendall(body)
-        while part := connection.recv(65_536):
-            received += part
-    [reply] = read_strictly(received, ["POST"])
-    assert (reply.status, reply.interim) == ((200, (100,)) if is_continued else (401, ()))

@@ -36,13 +36,6 @@ def completion_id(reply: Reply, *, stream: bool) -> str:
     return str(json.loads(first)["id"])
 
 
-def test_long_keys_are_distinguished(account: Account, upstream: LoopbackUpstream) -> None:
-    """Long keys that differ in their last character are different."""
-    assert ask(account.api, "k" * 4_000 + "1").status == 200
-    assert ask(account.api, "k" * 4_000 + "2").status == 200
-    ask(account.api, "k" * 4_000 + "1").error(409)
-
-
 def test_key_is_stored_as_its_digest(service: Service, account: Account, upstream: LoopbackUpstream) -> None:
     """The key's text is in no file and not in the log."""
     ask(account.api, "canary-of-a-key")
@@ -56,14 +49,6 @@ def test_accounts_do_not_share_keys(service: Service, account: Account, upstream
         assert [ask(api, "shared").status for api in (account.api, other.api)] == [200, 200]
         assert [ask(api, "shared").status for api in (account.api, other.api)] == [409, 409]
         assert (account.spent_nano, other.spent_nano) == (COST_NANO, COST_NANO)
-
-
-def test_api_keys_of_an_account_share_keys(service: Service, account: Account, upstream: LoopbackUpstream) -> None:
-    """A repetition with another API key of the same account is a repetition."""
-    other = RawClient(service.port, account.create_key())
-    ask(account.api, "of the account")
-    ask(other, "of the account").error(409)
-    assert account.spent_nano == COST_NANO
 
 
 def test_repetition_of_a_running_request_is_409(account: Account, upstream: LoopbackUpstream) -> None:
@@ -102,16 +87,6 @@ def test_one_of_several_concurrent_requests_is_served(
     assert [charge["amount_nano"] for charge in account.charges] == [-COST_NANO] * ROUNDS
 
 
-def test_key_may_be_used_again_after_a_refusal(service: Service, upstream: LoopbackUpstream) -> None:
-    """Neither a 400 nor a 402 uses a key up."""
-    with open_account(service, 0) as account:
-        account.api.post({"messages": []}, {"idempotency-key": "mended"}).error(400)
-        ask(account.api, "mended").error(402, "insufficient_quota")
-        account.give(10**9)
-        assert ask(account.api, "mended").status == 200
-        ask(account.api, "mended").error(409)
-
-
 def test_key_is_used_up_by_an_early_disconnect(account: Account, upstream: LoopbackUpstream) -> None:
     """A client that disconnected while the upstream was at work has paid for the prompt: its key was used."""
     pause = Pause()
@@ -122,17 +97,6 @@ def test_key_is_used_up_by_an_early_disconnect(account: Account, upstream: Loopb
     account.wait_until_ended()
     ask(account.api, "left early").error(409)
     assert account.charge()["amount_nano"] == -forte_nano(PROMPT_TOKENS, 0)
-
-
-def test_key_is_used_up_by_a_late_disconnect(account: Account, upstream: LoopbackUpstream) -> None:
-    """After a disconnect mid-stream, which is charged, the same key is not served again."""
-    upstream.script(Sse([ROLE, said("first word"), Pause()]))
-    with account.api.connect() as connection:
-        connection.sendall(chat_bytes(account.api, "left late"))
-        read_until(connection, b"first word")
-    account.wait_until_ended()
-    ask(account.api, "left late").error(409)
-    assert account.charge()["amount_nano"] == -forte_nano(PROMPT_TOKENS, 2)
 
 
 @pytest.mark.parametrize(("age_ms", "status"), [(DAY_MS - 60 * SECOND_MS, 409), (DAY_MS + SECOND_MS, 200)])

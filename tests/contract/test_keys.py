@@ -13,24 +13,11 @@ CHAT = {"messages": MESSAGES}
 ApiAs = Callable[[str | None], RawClient]
 
 
-def mistyped(key: str) -> str:
-    """The same key with another character in its random part."""
-    return key[:20] + ("a" if key[20] != "a" else "b") + key[21:]
-
-
 def test_new_key_is_printed_alone_and_works_at_once(service: Service, api_as: ApiAs) -> None:
     """`key create` prints only the key, and a running server accepts it on the next request."""
     printed = service.cli("key", "create", "--account", EMAIL).stdout
     assert re.fullmatch(r"sk-cdz-[0-9A-Za-z]{49}\n", printed)
     assert api_as(printed.strip()).get("/v1/models").status == 200
-
-
-def test_mistyped_key_is_401(service: Service, api_as: ApiAs) -> None:
-    """One wrong character makes a key unknown, and the reply does not repeat it."""
-    wrong = mistyped(service.key)
-    reply = api_as(wrong).get("/v1/models")
-    reply.error(401, "authentication_error")
-    assert wrong.encode() not in reply.body
 
 
 @pytest.mark.parametrize(
@@ -55,13 +42,6 @@ def test_scope_is_enforced(
             reply.error(403, "permission_error")
             assert reply.headers["x-should-retry"] == "false"
     assert len(upstream.requests) == (2 if may_chat else 0)
-
-
-def test_key_is_checked_before_the_body(scoped_keys: dict[str, str], api_as: ApiAs) -> None:
-    """The key is checked first, then the scope, then the body."""
-    api_as(None).post(b"{").error(401, "authentication_error")
-    api_as(scoped_keys["models"]).post(b"{").error(403, "permission_error")
-    api_as(scoped_keys["inference"]).post(b"{").error(400)
 
 
 def test_revoked_key_is_refused_on_the_next_request(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.account import PROMPT_TOKENS, forte_nano, open_account
-from tests.loopback import ROLE, Json, LoopbackUpstream, Pause, Raw, Sse, Status, completion, http_head
+from tests.loopback import ROLE, LoopbackUpstream, Pause, Raw, Sse, Status, http_head
 from tests.service import Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.unit.http.peer import full_listener
@@ -89,27 +89,3 @@ def test_leaving_before_an_upstream_is_reached_is_free(upstream: LoopbackUpstrea
                 wait_until(lambda: account.held_nano > 0, "the hold")
             account.wait_until_ended()
             assert (account.charges, account.spent_nano) == ([], 0)
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        Status(500),
-        Status(429),
-        Status(400, b'{"error": {"message": "no"}}'),
-        Status(200, b'{"error": {"message": "no"}}'),
-        Json({**completion(""), "choices": []}),
-        Sse([ROLE], done=False),
-    ],
-    ids=["500", "429", "400", "200 with an error", "no choice", "a role and no more"],
-)
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_upstream_that_fails_before_any_content_is_free(
-    service: Service, upstream: LoopbackUpstream, reply: Status, stream: bool
-) -> None:
-    """The client stayed, and got an error: nothing is charged."""
-    upstream.always(reply)
-    with open_account(service) as account:
-        assert not account.api.chat(stream=stream).is_done
-        assert (account.charges, account.spent_nano) == ([], 0)
-    service.reload()

@@ -74,32 +74,9 @@ def test_parse_tells_what_cut_the_answer(
         client.chat.completions.parse(model="auto", messages=ASKED, response_format=Report, tools=TOOLS)
 
 
-@pytest.mark.parametrize("finish", CUT_ERRORS)
-@pytest.mark.parametrize("reply", [says, calls])
-def test_stream_tells_what_cut_the_answer(
-    client: openai.OpenAI, upstream: LoopbackUpstream, finish: str, reply: Any
-) -> None:
-    """`.stream()` names the reason of a cut answer too."""
-    upstream.script(reply(REPORT[:-5], finish=finish))
-    asking = client.chat.completions.stream(model="auto", messages=ASKED, response_format=Report, tools=TOOLS)
-    with pytest.raises(CUT_ERRORS[finish]), asking as stream:
-        stream.until_done()
-
-
 def test_parse_reads_parallel_calls(client: openai.OpenAI, upstream: LoopbackUpstream) -> None:
     """`.parse()` turns the arguments of each call into an object of the tool's class."""
     upstream.script(calls(REPORT, json.dumps({"city": "Rome", "degrees": 24})))
     reply = client.chat.completions.parse(model="auto", messages=ASKED, tools=TOOLS)
     made = [call.function.parsed_arguments for call in reply.choices[0].message.tool_calls or []]
     assert made == [Report(city="Oslo", degrees=4), Report(city="Rome", degrees=24)]
-
-
-def test_stream_reads_parallel_calls(client: openai.OpenAI, upstream: LoopbackUpstream) -> None:
-    """`.stream()` reads both of two calls that its upstream sent in one chunk, each with an event of its own."""
-    upstream.script(calls(REPORT, json.dumps({"city": "Rome", "degrees": 24})))
-    with client.chat.completions.stream(model="auto", messages=ASKED, tools=TOOLS) as stream:
-        done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
-    assert [event.parsed_arguments for event in done] == [
-        Report(city="Oslo", degrees=4),
-        Report(city="Rome", degrees=24),
-    ]

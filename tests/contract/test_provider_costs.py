@@ -1,7 +1,5 @@
 """What requests cost at their providers: margin, and a bill that is compared with what was really sent."""
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -76,24 +74,6 @@ def test_margin_has_what_is_known(stopped: Service) -> None:
     }
     assert (other["requests"], other["unknown_requests"], other["percent"]) == (1, 1, None)
     assert other["unknown_earned"] == other["earned"] == f"{MEZZO_NANO / 1e9:.9f}".rstrip("0")
-
-
-@pytest.mark.parametrize("group", ["class", "account", "month"])
-def test_every_grouping_has_the_same_total(stopped: Service, group: str) -> None:
-    """The groups are named, and their requests add up."""
-    rows = margin(stopped, "--by", group)
-    assert sum(row["requests"] for row in rows) == 3
-    assert all(row[group] for row in rows)
-
-
-def test_margin_is_a_table_and_csv(stopped: Service) -> None:
-    """The table ends with a total and a sentence on what is not known; the file has a header."""
-    printed = run_command(stopped, "margin")
-    assert "total" in printed
-    assert "Requests whose cost is not known: 1." in printed
-    rows = list(csv.DictReader(io.StringIO(run_command(stopped, "margin", "--csv"))))
-    assert [row["class"] for row in rows] == ["forte", "mezzo"]
-    assert margin(stopped, "--month", "2020-01") == []
 
 
 def test_a_bill_is_explained_by_what_was_sent(stopped: Service, tmp_path: Path) -> None:

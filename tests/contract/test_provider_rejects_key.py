@@ -9,9 +9,8 @@ import pytest
 
 from tests.loopback import Good, Json, LoopbackUpstream, Reply, Request, Status, Step
 from tests.raw_client import RawClient
-from tests.service import EMAIL, Service, wait_until
+from tests.service import Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
-from tests.visitor import Visitor
 
 
 class ListsModels(msgspec.Struct, frozen=True):
@@ -70,21 +69,6 @@ def test_a_rejected_key_is_seen_everywhere(rejected: Service, upstream: Loopback
     assert api.chat().status == 200
     assert api.get("/readyz").status == 200
     assert rejected.cli("doctor").returncode == 0
-
-
-def test_the_operator_sees_each_model_once_with_its_last_error(rejected: Service) -> None:
-    """Two classes on one model are one row: its requests are counted once, and its last error has status and time."""
-    assert RawClient(rejected.port, rejected.key).chat().status == 502
-    assert rejected.cli("account", "operator", EMAIL).returncode == 0
-    operator = Visitor(rejected.port)
-    operator.sign_in()
-    (model,) = operator.api("GET", "/operator/load").json["models"]
-    assert (model["provider"], model["model"], model["classes"]) == ("acme", "large", ["mezzo", "forte"])
-    assert (model["state"], model["in_flight"]) == ("failing", 0)
-    assert (model["last_fault"]["kind"], model["last_fault"]["status"]) == ("unauthorized", 401)
-    words = operator.get("/operator").words
-    assert "unauthorized (401)" in words
-    assert model["last_fault"]["at"].endswith("Z")
 
 
 def test_doctor_asks_each_model_for_one_token(rejected: Service, upstream: LoopbackUpstream) -> None:

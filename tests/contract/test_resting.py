@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN, TRIAL_S
-from cadenza.core.rates import RETRIES_PER_REQUEST
 from tests.loopback import ROLE, Good, LoopbackUpstream, Pause, Raw, Reset, Sse, Status, chunk, said
 from tests.raw_client import RawClient, Reply
 from tests.schemas import check_stream
-from tests.service import Service, refusing_address, wait_until
+from tests.service import Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 
 SLOTS = 20
@@ -21,19 +20,17 @@ REST_S = 60
 
 @pytest.fixture(scope="module")
 def rested(shared_upstream: LoopbackUpstream, backup: LoopbackUpstream) -> Iterator[Service]:
-    """forte: first, then backup. mezzo: first alone. fortissimo: one that refuses connections alone."""
-    with refusing_address() as refused:
-        spec = ServiceSpec(
-            providers={"first": shared_upstream.base_url, "backup": backup.base_url, "refused": refused},
-            routes={
-                "forte": [RouteSpec("first", "one"), RouteSpec("backup", "two", order=1)],
-                "mezzo": [RouteSpec("first", "sole")],
-                "fortissimo": [RouteSpec("refused", "none")],
-            },
-            limits={"concurrency": SLOTS},
-        )
-        with Service(spec) as service:
-            yield service
+    """forte: first, then backup. mezzo: first alone."""
+    spec = ServiceSpec(
+        providers={"first": shared_upstream.base_url, "backup": backup.base_url},
+        routes={
+            "forte": [RouteSpec("first", "one"), RouteSpec("backup", "two", order=1)],
+            "mezzo": [RouteSpec("first", "sole")],
+        },
+        limits={"concurrency": SLOTS},
+    )
+    with Service(spec) as service:
+        yield service
 
 
 @pytest.fixture
@@ -80,18 +77,6 @@ def test_failing_route_rests_and_recovers(api: RawClient, upstream: LoopbackUpst
     assert not is_resting(api, "first", "one")
 
 
-def test_route_with_broken_streams_rests(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """A route whose streams break off rests too, and the next requests go to another."""
-    upstream.always(Sse([ROLE, said("half"), Reset()]))
-    started_s = time.monotonic()
-    for _ in range(FAULTS_TO_OPEN):
-        assert b'"error"' in api.chat(model="forte", stream=True).body
-    bodies = [api.chat(model="forte", stream=True).body for _ in range(FAULTS_TO_OPEN)]
-    asked = len(upstream.requests)
-    assert sum(b"from" in body for body in bodies) == 2 * FAULTS_TO_OPEN - asked > 0
-    assert asked <= FAULTS_TO_OPEN + trials_since(started_s) - 1
-
-
 def test_retry_after_is_kept(api: RawClient, upstream: LoopbackUpstream) -> None:
     """A route that answered 429 with a Retry-After is not asked before that time, and is asked after it."""
     upstream.script(Status(429, headers={"retry-after": "1"}))
@@ -101,40 +86,6 @@ def test_retry_after_is_kept(api: RawClient, upstream: LoopbackUpstream) -> None
     wait_until(lambda: text_of(api.chat(model="forte")) == "from the first", "the first route being asked again")
     assert time.monotonic() - started_s >= 1.0
     assert len(upstream.requests) == 2
-
-
-def test_a_few_429s_without_retry_after_are_no_rest(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """A route that answered 429 a few times without a Retry-After is asked again by the next request."""
-    upstream.script(*[Status(429)] * (FAULTS_TO_OPEN - 1))
-    upstream.always(Good("from the first"))
-    texts = [text_of(api.chat(model="forte")) for _ in range(FAULTS_TO_OPEN)]
-    assert texts == ["from the backup"] * (FAULTS_TO_OPEN - 1) + ["from the first"]
-
-
-def test_a_route_that_is_always_busy_rests(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """Beside a healthy route every client is served, and the busy route is asked no more after five times."""
-    upstream.always(Status(429))
-    started_s = time.monotonic()
-    assert {text_of(api.chat(model="forte")) for _ in range(50)} == {"from the backup"}
-    assert len(upstream.requests) <= FAULTS_TO_OPEN + trials_since(started_s)
-
-
-def test_refusals_do_not_make_a_route_rest(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """Invalid requests of one client do not make a route rest."""
-    upstream.script(*[Status(400)] * (FAULTS_TO_OPEN * 2))
-    upstream.always(Good("from the first"))
-    for _ in range(FAULTS_TO_OPEN * 2):
-        api.chat(model="forte").error(400)
-    assert text_of(api.chat(model="forte")) == "from the first"
-
-
-def test_only_route_is_tried_while_it_rests(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """A client is told the upstream's Retry-After; a request before that time is tried and served."""
-    reply = rest(api, upstream, 429, "30")
-    reply.error(429, "rate_limit_error")
-    assert reply.headers["retry-after"] == "30"
-    assert api.chat(model="mezzo").status == 200
-    assert not is_resting(api, "first", "sole")
 
 
 def test_only_route_is_tried_by_one_request_at_a_time(api: RawClient, upstream: LoopbackUpstream) -> None:
@@ -168,24 +119,3 @@ def test_overloaded_upstream_is_502(
     api.chat(model="mezzo").error(502, "api_error")
     assert is_resting(api, "first", "sole") == bool(retry_after)
     assert api.chat(model="mezzo").status == 200
-
-
-def test_failing_class_is_not_retried_without_bound(
-    api: RawClient, upstream: LoopbackUpstream, backup: LoopbackUpstream
-) -> None:
-    """If every route fails, 200 requests cause few more than 200 upstream requests, and all are answered."""
-    upstream.always(Status(500))
-    backup.always(Status(500))
-    with ThreadPoolExecutor(SLOTS) as threads:
-        replies = list(threads.map(lambda number: api.chat(model="forte", stream=bool(number % 2)), range(200)))
-    assert 502 in {reply.status for reply in replies} <= {502, 429}
-    asked = len(upstream.requests) + len(backup.requests)
-    assert asked <= 200 + SLOTS + 200 * RETRIES_PER_REQUEST
-    upstream.always(Good("from the first"))
-    wait_until(lambda: api.chat(model="forte").status == 200, "the recovery of the class")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_only_route_refusing_is_502(api: RawClient, stream: bool) -> None:
-    """A class whose only upstream is down is a 502."""
-    api.chat(model="fortissimo", stream=stream).error(502, "api_error")

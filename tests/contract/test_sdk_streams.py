@@ -5,11 +5,10 @@ from typing import Any
 import openai
 import pytest
 
-from tests.loopback import ROLE, LoopbackUpstream, Reset, Sse, said
+from tests.loopback import LoopbackUpstream
 from tests.transcripts.reading import FOLDER, Case, read_transcript
 from tests.transcripts.upstreams import scripted
 
-ODD = read_transcript(FOLDER / "streams.txt").claims[0].cases
 [BROKEN] = [
     claim.cases
     for claim in read_transcript(FOLDER / "failures.txt").claims
@@ -22,16 +21,6 @@ def line_of(case: Case) -> str:
     return f"line {case.line}"
 
 
-@pytest.mark.parametrize("case", ODD, ids=line_of)
-def test_sdk_reads_an_odd_stream(client: openai.OpenAI, upstream: LoopbackUpstream, case: Case) -> None:
-    """The whole text arrives."""
-    [turn] = case.turns
-    upstream.script(*map(scripted, turn.lines["<"]))
-    with client.chat.completions.create(model="forte", messages=ASKED, stream=True) as stream:
-        text = "".join(choice.delta.content or "" for chunk in stream for choice in chunk.choices)
-    assert text == turn.words("=")[0].value
-
-
 @pytest.mark.parametrize("case", BROKEN, ids=line_of)
 def test_sdk_raises_on_a_broken_stream(client: openai.OpenAI, upstream: LoopbackUpstream, case: Case) -> None:
     """The SDK's caller gets the text so far and then an APIError."""
@@ -42,16 +31,6 @@ def test_sdk_raises_on_a_broken_stream(client: openai.OpenAI, upstream: Loopback
         heard.extend(choice.delta.content or "" for part in stream for choice in part.choices)
     assert "".join(heard) == "half a word"
     assert caught.value.type == "api_error"
-
-
-async def test_async_sdk_raises_on_a_broken_stream(
-    async_client: openai.AsyncOpenAI, upstream: LoopbackUpstream
-) -> None:
-    """The asynchronous SDK raises as well."""
-    upstream.script(Sse([ROLE, said("half a word"), Reset()]))
-    stream = await async_client.chat.completions.create(model="forte", messages=ASKED, stream=True)
-    with pytest.raises(openai.APIError):
-        [chunk async for chunk in stream]
 
 
 def test_sdk_gets_a_custom_call(client: openai.OpenAI, upstream: LoopbackUpstream) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cadenza.core.periods import month_of
 from cadenza.core.records import Cap
+from cadenza.core.spans import month_of
 from cadenza.ledger.rules import Held, Repeated
 from cadenza.store import schema
 from tests.simulation.audited import audit_store

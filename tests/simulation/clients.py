@@ -158,7 +158,7 @@ async def _serve_admitted(world: "World", chat: Chat, found: FoundKey) -> None:
         key_id=chat.key_id,
         class_id="forte",
         prompt_tokens=prompt.to_hold(WINDOW_TOKENS),
-        is_counted=prompt.is_exact,
+        is_counted=prompt.exact is not None,
         allowance_tokens=allowance_tokens,
         price=world.prices.at(now_ms),
         stream=request.is_stream,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cadenza.core.periods import month_of
 from cadenza.core.records import Outcome
+from cadenza.core.spans import month_of
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.rules import Held, Hold, Insufficient, Repeated

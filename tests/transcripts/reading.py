@@ -2,6 +2,7 @@
 
     | line of the config               only at the top; without any, the ordinary service answers
     # One sentence: the claim.          a claim begins; the lines before its first `>` hold for all of its cases
+    ## One sentence: the claim.         the same, but it is played in process only: it is large, or takes long
     > n:2 user"Hi."                     a case begins: what the client sends (`+` in the lines for all cases)
     < role "Hel" "lo" stop usage:9/2    what the upstream answers, a line for each request that it gets
     ^ model:loopback-forte -n           what the upstream gets, a line for each request; `none`: it is not asked
@@ -62,6 +63,7 @@ class Claim(msgspec.Struct):
 
     file: str
     sentence: str
+    is_costly: bool = False  # played in process only
     common: dict[str, list[str]] = {}
     cases: list[Case] = []
 
@@ -81,8 +83,8 @@ def read_transcript(path: Path) -> Transcript:
         claim = transcript.claims[-1] if transcript.claims else None
         if mark == "|":
             transcript.config += f"{rest}\n"
-        elif mark == "#":
-            transcript.claims.append(Claim(path.name, rest))
+        elif mark in ("#", "##"):
+            transcript.claims.append(Claim(path.name, rest, mark == "##"))
         elif claim and mark in (">", ">>", "*"):
             given, _, result = f" {rest}".partition(" => ")
             if mark != ">>":

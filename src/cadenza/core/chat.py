@@ -144,8 +144,8 @@ def usage_object(usage: Usage, cost_nano: int | None = None) -> dict[str, Any]:
 class CountTexts(Protocol):
     """Counts large texts."""
 
-    async def __call__(self, character: str, *, is_urgent: bool) -> tuple[int, int]:
-        """The tokens of the texts, and of the character; CadenzaError if they cannot be counted now.
+    async def __call__(self, character: str, *, is_urgent: bool) -> int:
+        """The tokens of the character and the texts; CadenzaError if they cannot be counted now.
 
         An urgent count waits as long as it must.
         """

@@ -38,14 +38,19 @@ SOUNDS = frozenset(
 
 
 class CountedAs(Enum):
-    """What a file is, as far as its tokens depend on it."""
+    """What a file is: bytes for each token as usual, and at most. The pixels of an image count instead."""
 
-    TEXT = "text"
-    PDF = "pdf"
-    OFFICE = "office"
-    IMAGE = "image"
-    SOUND = "sound"
-    OTHER = "other"
+    TEXT = "text", 4, 1
+    PDF = "pdf", 240, 1
+    OFFICE = "office", 40, 1
+    IMAGE = "image", 1, 1
+    SOUND = "sound", 240, 24
+    OTHER = "other", 4, 1
+
+    def tokens(self, size_bytes: int) -> "FileTokens":
+        assert self is not CountedAs.IMAGE
+        _, usual_bytes, most_bytes = self.value
+        return FileTokens(size_bytes // usual_bytes, size_bytes // most_bytes, is_certain=self is CountedAs.TEXT)
 
 
 class FileTokens(msgspec.Struct, frozen=True):
@@ -61,12 +66,15 @@ def tokens_of_file(data: msgspec.Raw) -> FileTokens:
     raw = memoryview(data)
     media_type, start = _beginning(raw)
     if start is None:
-        return _tokens(CountedAs.TEXT, raw.nbytes)
+        return CountedAs.TEXT.tokens(raw.nbytes)
     kind, size_bytes = _kind(media_type, start), raw.nbytes * 3 // 4
     if kind is CountedAs.IMAGE:
         return FileTokens(IMAGE_TOKENS, most_image_tokens(_image_head(raw), is_low=False))
-    pages = _pages(raw) if kind is CountedAs.PDF and size_bytes <= PAGES_WITHIN_BYTES else 0
-    return _tokens(kind, size_bytes, pages)
+    tokens = kind.tokens(size_bytes)
+    if kind is CountedAs.PDF:
+        pages = _pages(raw) if size_bytes <= PAGES_WITHIN_BYTES else 0
+        tokens = msgspec.structs.replace(tokens, most=max(tokens.most, max(pages, 1) * PAGE_TOKENS))
+    return tokens
 
 
 def tokens_of_image(url: msgspec.Raw, *, is_low: bool) -> FileTokens | None:
@@ -82,7 +90,7 @@ def tokens_of_sound(data: msgspec.Raw) -> FileTokens | None:
     _, start = _beginning(memoryview(data))
     if start is None or _kind("audio/", start) is not CountedAs.SOUND:
         return None
-    return _tokens(CountedAs.SOUND, len(data) * 3 // 4)
+    return CountedAs.SOUND.tokens(len(data) * 3 // 4)
 
 
 def _beginning(raw: memoryview) -> tuple[str, bytes | None]:
@@ -111,17 +119,6 @@ def _kind(media_type: str, start: bytes) -> CountedAs:
     if media_type.startswith(("audio/", "video/")) and type_ in SOUNDS:
         return CountedAs.SOUND
     return CountedAs.OTHER if b"\0" in start else CountedAs.TEXT
-
-
-def _tokens(kind: CountedAs, size_bytes: int, pages: int = 0) -> FileTokens:
-    if kind is CountedAs.PDF:
-        return FileTokens(size_bytes // 240, max(size_bytes, max(pages, 1) * PAGE_TOKENS))
-    if kind is CountedAs.OFFICE:
-        return FileTokens(size_bytes // 40, size_bytes)
-    if kind is CountedAs.SOUND:
-        return FileTokens(size_bytes // 240, size_bytes // 24)
-    assert kind is not CountedAs.IMAGE, "its pixels count"
-    return FileTokens(size_bytes // 4, size_bytes, is_certain=kind is CountedAs.TEXT)
 
 
 def _image_head(raw: memoryview) -> bytes:

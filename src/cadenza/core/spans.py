@@ -9,11 +9,14 @@ from typing import Literal
 
 import msgspec
 
+from cadenza.core.records import Period
+
 Range = Literal["7", "30", "90", "month", "last-month"]
 RANGES: tuple[Range, ...] = ("7", "30", "90", "month", "last-month")
 DEFAULT_SPAN = timedelta(days=30)
 DAY_MS = 24 * 60 * 60 * 1000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ALL_TIME = 0  # the "month" of a spend cap that counts for all time
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
@@ -80,9 +83,20 @@ def month_span(text: str) -> Span:
     return Span(_ms(first), _ms((first + timedelta(days=31)).replace(day=1)))
 
 
-def month_of(at_ms: int) -> str:
-    """The month of a time, like 2026-10."""
-    return f"{EPOCH + timedelta(milliseconds=at_ms):%Y-%m}"
+def month_of(period: Period, at_ms: int) -> int:
+    """The period of a spend cap that a time belongs to: its month, like 202611, or ALL_TIME."""
+    if period == "total":
+        return ALL_TIME
+    time = EPOCH + timedelta(milliseconds=at_ms)
+    return time.year * 100 + time.month
+
+
+def span_of(month: int) -> tuple[int, int]:
+    """The first millisecond of a month, and of the month after it; all of time for ALL_TIME."""
+    if month == ALL_TIME:
+        return 0, 2**62
+    span = month_span(f"{month // 100:04}-{month % 100:02}")
+    return span.start_ms, span.end_ms
 
 
 def parse_time(name: str, text: str) -> datetime:

@@ -4,13 +4,12 @@ Days are days in UTC. Money is in nano-dollars here, and in dollars in what is s
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
 
 from cadenza.core.money import format_dollars
-from cadenza.core.spans import DAY_MS, EPOCH, Span
+from cadenza.core.spans import DAY_MS, Span, day_of
 
 GroupBy = Literal["day", "model", "key", "account"]
 GROUPS: tuple[GroupBy, ...] = ("day", "model", "key")  # of one account
@@ -150,7 +149,7 @@ def parse_group(text: str | None, groups: Sequence[GroupBy] = GROUPS, also: str 
 
 
 def day_name(days_since_epoch: int) -> str:
-    return (EPOCH + timedelta(days=days_since_epoch)).date().isoformat()
+    return day_of(days_since_epoch * DAY_MS)
 
 
 def _counters_object(counters: Counters) -> dict[str, int | str]:

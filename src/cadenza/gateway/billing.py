@@ -45,7 +45,7 @@ def size_hold(request: ApiRequest, served: ServedClass, plan: Plan, chat: ChatRe
         key_id=principal.key_id,
         class_id=plan.class_id,
         prompt_tokens=prompt.to_hold(plan.context_tokens),
-        is_counted=prompt.is_exact,
+        is_counted=prompt.exact is not None,
         allowance_tokens=allowance_tokens,
         price=served.prices.at(now_ms),
         stream=chat.stream,
@@ -96,7 +96,7 @@ class Credit:
         held = self._ledger.hold_now(hold) or await self._hold_in_store(hold, prompt)
         self._record.held(hold)
         self.output_limit = held.allowance_tokens
-        self.meter = UsageMeter(prompt, held.allowance_tokens, prompt.believable_tokens)
+        self.meter = UsageMeter(prompt, held.allowance_tokens)
         self._ledger.track(hold.completion_id, self.meter)
         return self
 
@@ -106,7 +106,7 @@ class Credit:
         if isinstance(answer, Insufficient) and not hold.is_counted and not answer.debt_nano:
             if not prompt.is_quick:
                 await check_least_credit(answer.free_nano, hold.price, prompt, hold.allowance_tokens, answer.cap)
-            await prompt.exact()
+            await prompt.count()
             prompt_tokens = prompt.to_hold(self._window_tokens)
             hold = msgspec.structs.replace(hold, prompt_tokens=prompt_tokens, is_counted=True)
             answer = await self._ledger.hold(hold)

@@ -14,7 +14,7 @@ from cadenza import clock
 from cadenza.core.chat import ChatRequest, LargeTexts
 from cadenza.core.errors import BodyTimedOut, ContextOverflow, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.prices import PriceSchedule
-from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Plan, Principal, Route
+from cadenza.core.records import OUTPUT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.gateway.billing import Credit, size_hold
@@ -28,7 +28,7 @@ from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import wait_for_slot
 from cadenza.gateway.uploads import Upload
-from cadenza.gateway.validate import check_context, parse_chat
+from cadenza.gateway.validate import parse_chat
 from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, is_turned_off
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
@@ -74,7 +74,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         wanted = find_wanted(chat, principal, exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
-        if 2 * prompt.size_bytes > plan.spare_tokens:  # it may be too long for a window
+        if 2 * prompt.bound > plan.spare_tokens:  # it may be too long for a window
             plan = await fit(plan, served.prices, prompt, chat, principal.balance_nano)  # 400 402
         hold = size_hold(request, served, plan, chat, prompt)
         at("quoted")
@@ -145,15 +145,11 @@ async def fit(plan: Plan, prices: PriceSchedule, prompt: PromptSize, chat: ChatR
     Before a long prompt is counted, the free credit must pay for the fewest tokens that it can have: 402.
     """
     room_tokens = chat.max_tokens or OUTPUT_TOKENS_MAX  # if a window has this much room, the prompt need not be counted
-    if not prompt.is_quick:
-        is_long = prompt.size_bytes > CONTEXT_TOKENS_MAX
-        if is_long or not has_ample_room(plan, prompt.at_most, room_tokens):
-            if prompt.at_least > plan.context_tokens:
-                raise ContextOverflow(plan.context_tokens, prompt.at_least)
-            price = prices.at(clock.now_ms())
-            await check_least_credit(balance_nano, price, prompt, chat.max_tokens or OUTPUT_TOKENS_MIN)
-        if is_long:
-            check_context(await prompt.exact_of_client())
+    if not (prompt.is_quick or has_ample_room(plan, prompt.exact or prompt.bound, room_tokens)):
+        if prompt.at_least > plan.context_tokens:
+            raise ContextOverflow(plan.context_tokens, prompt.at_least)
+        price = prices.at(clock.now_ms())
+        await check_least_credit(balance_nano, price, prompt, chat.max_tokens or OUTPUT_TOKENS_MIN)
     return await routes_that_fit(plan, prompt, room_tokens)
 
 
@@ -210,7 +206,7 @@ def compose(
         stream=chat.stream,
         tools=chat.tools,
         extra=chat.extra,
-        prompt_tokens=prompt.at_most,
+        prompt_tokens=prompt.exact or prompt.bound,
         is_fitted=max_tokens is None,
         is_large=type(chat.texts) is LargeTexts or grounding.texts_bytes > SLICE_BYTES,
         counted_bytes=sent_bytes(chat.messages, fields) + grounding.texts_bytes + own_bytes,

@@ -24,11 +24,10 @@ async def check_least_credit(
     if free_nano >= price.quote(prompt.at_least, output_tokens):
         return
     if prompt.is_quick:
-        await prompt.exact()
-    is_counted = prompt.is_exact
-    tokens = prompt.to_hold(CONTEXT_TOKENS_MAX) if is_counted else min(prompt.about, CONTEXT_TOKENS_MAX)
+        await prompt.count()
+    tokens = prompt.to_hold(CONTEXT_TOKENS_MAX) if prompt.exact else min(prompt.about, CONTEXT_TOKENS_MAX)
     short = Insufficient(free_nano, price.quote(tokens, output_tokens), cap)
-    raise InsufficientCredit(say_insufficient(short, tokens, is_counted=is_counted))
+    raise InsufficientCredit(say_insufficient(short, tokens, is_counted=bool(prompt.exact)))
 
 
 def idempotency_digest(headers: dict[bytes, bytes]) -> bytes | None:

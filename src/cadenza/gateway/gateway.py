@@ -10,11 +10,11 @@ from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
 from cadenza.gateway.in_flight import InFlight
-from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.slots import Slots
 from cadenza.gateway.unknown_keys import UnknownKeyLimiter
 from cadenza.gateway.uploads import Uploads
+from cadenza.gateway.written_later import KeyUse
 from cadenza.grounding.gather import Grounder
 from cadenza.http.body import BodyMemory
 from cadenza.ledger.writer import LedgerWriter

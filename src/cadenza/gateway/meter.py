@@ -11,6 +11,7 @@ from typing import get_args
 
 import msgspec
 
+from cadenza.core.chat import NO_MEDIA
 from cadenza.core.content import Content
 from cadenza.core.records import FinishReason, ReplyResult, Usage
 from cadenza.core.tokens import believable, is_prompt_believable, rough_tokens
@@ -21,6 +22,7 @@ TAIL_CHARS_MAX = 4096
 UNCOUNTED_CHARS_MAX = 16 * 1024
 KEPT_CHARS_MAX = 64 * 1024  # a stream that delivered more has the tokenizer loaded, to count what it keeps
 WINDOW_DOUBT = 2  # our count of the prompt fits the window, and no tokenizer in use counts twice as many
+MEDIA_DOUBT = 8  # an upstream may count this multiple of our maximum for images, audio and PDFs
 FINISH_REASONS: dict[str, FinishReason] = {reason: reason for reason in get_args(FinishReason)}
 
 
@@ -32,7 +34,7 @@ class UsageMeter(Content, msgspec.Struct, eq=False):
 
     prompt: PromptSize
     output_limit: int
-    believable_tokens: int  # the most that is believed for the prompt
+    believable_tokens: int = 0  # the most that is believed for the prompt, once a route answers
     window_tokens: int = 0
     last_reason: FinishReason | None = None  # as the upstream gave it
     reported: Usage | None = None
@@ -61,7 +63,10 @@ class UsageMeter(Content, msgspec.Struct, eq=False):
         """A route with this window answers. If a second one continues the reply, the larger window counts."""
         if window_tokens > self.window_tokens:
             self.window_tokens = window_tokens
-        believable_tokens, most_tokens = self.prompt.believable_tokens, WINDOW_DOUBT * self.window_tokens
+        prompt, most_tokens = self.prompt, WINDOW_DOUBT * self.window_tokens
+        believable_tokens = prompt.bound
+        if prompt.media is not NO_MEDIA:
+            believable_tokens += prompt.media.doubtful_tokens * (MEDIA_DOUBT - 1)
         self.believable_tokens = believable_tokens if believable_tokens < most_tokens else most_tokens
 
     @property
@@ -98,7 +103,7 @@ class UsageMeter(Content, msgspec.Struct, eq=False):
         """Our own count of the prompt and of what was delivered."""
         if not self.prompt.tokenizer.is_loaded:
             await asyncio.to_thread(self.prompt.tokenizer.load)
-        prompt_tokens = await self.prompt.estimate()
+        prompt_tokens = await self.prompt.count_or_estimate()
         self.own = Usage(prompt_tokens, min(self._count_delivered(), self.output_limit), estimated=True)
         return self.own
 
@@ -112,7 +117,7 @@ class UsageMeter(Content, msgspec.Struct, eq=False):
     async def count_whole(self, text: str) -> None:
         """Our own count of a reply that is about to be delivered whole."""
         output_tokens = await asyncio.to_thread(self.prompt.tokenizer.count, text)
-        self.own = Usage(await self.prompt.estimate(), min(output_tokens, self.output_limit), estimated=True)
+        self.own = Usage(await self.prompt.count_or_estimate(), min(output_tokens, self.output_limit), estimated=True)
 
     def result(self, fault: Fault | None = None) -> ReplyResult:
         """The reported counts, corrected if they cannot be true, or our own, which must have been made by now."""

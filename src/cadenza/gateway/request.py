@@ -1,5 +1,6 @@
 """One request to the API while it runs: what an endpoint is handed, and the record that its Outcome is made from."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -7,16 +8,26 @@ import msgspec
 
 from cadenza import clock
 from cadenza.core.content import Content
+from cadenza.core.errors import CadenzaError, Internal, KeyRevoked, RateLimited
 from cadenza.core.records import DISCONNECTED_STATUS, Outcome, Principal, ReplyResult, RequestStep, Route
 from cadenza.gateway.answers import SANE_ID, Answers, new_request_id
-from cadenza.gateway.endings import early_end
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.exchange import Exchange, Interruption
 from cadenza.ledger.rules import Hold
+from cadenza.process import is_exhausted
 from cadenza.routing.catalogue import Snapshot
 from cadenza.routing.dispatch import RouteRecord
+from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.base import Fault
+
+SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
+DISCONNECTED_CAUSE = "disconnected"
+INTERRUPTIONS = {
+    Interruption.DISCONNECT: (DISCONNECTED_STATUS, DISCONNECTED_CAUSE),
+    Interruption.SHUTDOWN: (SHUTDOWN_STATUS, "shutdown"),
+    Interruption.REVOKED: (KeyRevoked.status, KeyRevoked.cause),
+}
 
 At = Callable[[str], object]  # is told the name of a step that a request has reached
 
@@ -138,3 +149,14 @@ class ApiRequest(Content, msgspec.Struct, frozen=True):
     snapshot: Snapshot  # to its end, whatever is reloaded or promoted meanwhile
     query: dict[str, str]
     make_stream_relay: Callable[[Exchange, Answers, ReplyHead, UsageMeter], StreamRelay] = StreamRelay
+
+
+def early_end(error: BaseException, interruption: Interruption | None) -> tuple[int, str]:
+    """Status and cause of a request that this error ended. If its task was cancelled, the interruption decides."""
+    if isinstance(error, CadenzaError):
+        return error.status, error.cause
+    if isinstance(error, StoreUnavailable):
+        return RateLimited.status, "store"
+    if isinstance(error, asyncio.CancelledError):
+        return INTERRUPTIONS[interruption or Interruption.DISCONNECT]
+    return (RateLimited.status, "memory") if is_exhausted(error) else (Internal.status, Internal.cause)

@@ -20,10 +20,9 @@ import msgspec
 
 from cadenza.core.records import Outcome, ReplyResult, Route
 from cadenza.gateway.api import ENDPOINTS, Endpoint, serve_api
-from cadenza.gateway.endings import DISCONNECTED_CAUSE
 from cadenza.gateway.endpoints import MODELS_PATH
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.request import At, RequestRecord
+from cadenza.gateway.request import DISCONNECTED_CAUSE, At, RequestRecord
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.rules import Hold
 from cadenza.observe.spans import EndedSpan, SpanKind, Value
@@ -55,25 +54,18 @@ class PassingRecord(RequestRecord):
         self.upstream_headers = parent.fields
 
 
-class RouteTry(msgspec.Struct):
-    """An attempt on a route, as far as it has come."""
-
-    span_id: bytes
-    began_s: float
-    route: Route | None = None
-    answered_s: float | None = None
-    ended_s: float | None = None
-    error: str = ""
-    status: int | None = None
-
-
-class GatheredPart(msgspec.Struct, frozen=True):
-    """A part of grounding and what became of it."""
+class OpenSpan(msgspec.Struct):
+    """A span as far as it has come, in seconds of the performance counter."""
 
     name: str
+    parent_id: bytes
     began_s: float
-    ended_s: float
-    result: str
+    ended_s: float | None = None
+    error: str = ""
+    kind: SpanKind = SpanKind.INTERNAL
+    attributes: dict[str, Value] = {}
+    answered_s: float | None = None  # of a route: when it began to answer
+    span_id: bytes = msgspec.field(default_factory=lambda: os.urandom(SPAN_ID_BYTES))
 
 
 class TracedRecord(RequestRecord):
@@ -85,11 +77,11 @@ class TracedRecord(RequestRecord):
         self._fault_point = at
         self._trace_id = parent.trace_id if parent else os.urandom(TRACE_ID_BYTES)
         self._parent = parent
-        self._chat_id = os.urandom(SPAN_ID_BYTES)
+        self._chat_id, self._grounding_id = os.urandom(SPAN_ID_BYTES), os.urandom(SPAN_ID_BYTES)
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
         self._marks: dict[str, float] = {}
-        self._tries: list[RouteTry] = []
-        self._parts: list[GatheredPart] = []
+        self._tries: list[OpenSpan] = []
+        self._parts: list[OpenSpan] = []  # of grounding
         self._hold: Hold | None = None
         self._outcome: Outcome | None = None
 
@@ -97,18 +89,31 @@ class TracedRecord(RequestRecord):
         self._marks[name] = time.perf_counter()
         self._fault_point(name)
 
+    def _add_try(self, began_s: float) -> OpenSpan:
+        self._tries.append(OpenSpan("route", self._chat_id, began_s, kind=SpanKind.CLIENT))
+        return self._tries[-1]
+
     def _begin_try(self) -> bytes:
         """The headers for the upstream that is asked now: its span is the parent of what the upstream does."""
-        self._tries.append(RouteTry(os.urandom(SPAN_ID_BYTES), time.perf_counter()))
+        span_id = self._add_try(time.perf_counter()).span_id
         state = self._parent.state if self._parent else b""
-        return TraceParent(self._trace_id, self._tries[-1].span_id, is_sampled=True, state=state).fields()
+        return TraceParent(self._trace_id, span_id, is_sampled=True, state=state).fields()
 
-    def _running_try(self) -> RouteTry:
+    def _running_try(self, route: Route) -> OpenSpan:
         """The last attempt that has not ended. The embedded model is not told of the trace, so it begins here."""
-        if not self._tries or self._tries[-1].ended_s is not None:
-            began_s = self._tries[-1].ended_s if self._tries else self._marks.get("held")
-            self._tries.append(RouteTry(os.urandom(SPAN_ID_BYTES), began_s or time.perf_counter()))
-        return self._tries[-1]
+        running = self._tries[-1] if self._tries else None
+        if running is None or running.ended_s is not None:
+            began_s = running.ended_s if running else self._marks.get("held")
+            running = self._add_try(began_s or time.perf_counter())
+        running.name = f"route {route.name}"
+        running.attributes = {"gen_ai.provider.name": route.provider, "gen_ai.request.model": route.model}
+        return running
+
+    def _end_try(self, route: Route, error: str, status: int | None = None) -> None:
+        running = self._running_try(route)
+        running.ended_s, running.error = time.perf_counter(), error
+        if status:
+            running.attributes["http.response.status_code"] = status
 
     def held(self, hold: Hold) -> None:
         super().held(hold)
@@ -116,30 +121,24 @@ class TracedRecord(RequestRecord):
 
     def routed(self, route: Route) -> None:
         super().routed(route)
-        running = self._running_try()
-        running.route, running.answered_s = route, time.perf_counter()
+        self._running_try(route).answered_s = time.perf_counter()
 
     def failed(self, route: Route, fault: Fault) -> None:
         super().failed(route, fault)
-        self._end_try(route, fault)
-
-    def _end_try(self, route: Route, fault: Fault) -> None:
-        running = self._running_try()
-        running.route, running.ended_s = route, time.perf_counter()
-        running.error, running.status = fault.kind.value, fault.status
+        self._end_try(route, fault.kind.value, fault.status)
 
     def broke_off(self, route: Route, fault: Fault) -> None:
         super().broke_off(route, fault)
-        self._end_try(route, fault)
+        self._end_try(route, fault.kind.value, fault.status)
 
     def left_to(self, route: Route) -> None:
         super().left_to(route)
-        running = self._running_try()
-        running.route, running.ended_s = route, time.perf_counter()
-        running.error = self._cause or DISCONNECTED_CAUSE
+        self._end_try(route, self._cause or DISCONNECTED_CAUSE)
 
     def gathered(self, part: str, began_s: float, result: str) -> None:
-        self._parts.append(GatheredPart(part, began_s, time.perf_counter(), result))
+        span = OpenSpan(f"grounding {part}", self._grounding_id, began_s, time.perf_counter())
+        span.attributes, span.error = {"cadenza.grounding": result}, result if result in ("failed", "late") else ""
+        self._parts.append(span)
 
     def outcome(self, status: int | None = None, result: ReplyResult | None = None) -> Outcome:
         self._outcome = super().outcome(status, result)
@@ -147,8 +146,32 @@ class TracedRecord(RequestRecord):
 
     def spans(self) -> list[EndedSpan]:
         """The spans of the request, which has ended. The first is the request itself."""
-        outcome, exchange = self._outcome or self.outcome(), self._exchange
-        span_id, ended_s = os.urandom(SPAN_ID_BYTES), time.perf_counter()
+        outcome, ended_s = self._outcome or self.outcome(), time.perf_counter()
+        failure = outcome.fault or outcome.cause or str(outcome.status)
+        whole = self._whole(outcome, failure if outcome.status >= 500 else "")
+        spans = [whole, *self._step_spans(whole.span_id, ended_s, failure)]
+        if "held" in self._marks:
+            last_s = self._tries[-1].ended_s if self._tries else None
+            relayed_s = self._marks.get("relayed", last_s or ended_s)
+            chat = self._chat(whole.span_id, relayed_s, outcome)
+            spans += [chat, *(span for one in self._tries for span in self._try(one, relayed_s))]
+        return [
+            EndedSpan(
+                name=one.name,
+                trace_id=self._trace_id,
+                span_id=one.span_id,
+                parent_id=one.parent_id,
+                start_ns=self._ns(one.began_s),
+                end_ns=self._ns(one.ended_s or ended_s),
+                kind=one.kind,
+                attributes=one.attributes,
+                error=one.error,
+            )
+            for one in spans
+        ]
+
+    def _whole(self, outcome: Outcome, error: str) -> OpenSpan:
+        exchange = self._exchange
         method, path = exchange.request.method, exchange.request.path
         route = path if path in ENDPOINTS else f"{MODELS_PATH}/{{model}}" if self.endpoint == "model" else ""
         attributes: dict[str, Value] = {
@@ -164,54 +187,28 @@ class TracedRecord(RequestRecord):
             attributes["http.response.status_code"] = exchange.status
         if outcome.key_id:
             attributes["cadenza.key_id"] = outcome.key_id
-        failure = outcome.fault or outcome.cause or str(outcome.status)
-        whole = EndedSpan(
-            name=f"{method} {route}" if route else method,
-            trace_id=self._trace_id,
-            span_id=span_id,
-            parent_id=self._parent.span_id if self._parent else b"",
-            start_ns=self._ns(exchange.started_s),
-            end_ns=self._ns(ended_s),
-            kind=SpanKind.SERVER,
-            attributes=attributes,
-            error=failure if outcome.status >= 500 else "",
-        )
-        spans = [whole, *self._step_spans(span_id, ended_s, failure)]
-        if "held" in self._marks:
-            last_s = self._tries[-1].ended_s if self._tries else None
-            spans += self._chat_spans(span_id, self._marks.get("relayed", last_s or ended_s), outcome)
-        return spans
+        parent_id = self._parent.span_id if self._parent else b""
+        name = f"{method} {route}" if route else method
+        return OpenSpan(name, parent_id, exchange.started_s, error=error, kind=SpanKind.SERVER, attributes=attributes)
 
-    def _step_spans(self, parent_id: bytes, ended_s: float, failure: str) -> list[EndedSpan]:
+    def _step_spans(self, parent_id: bytes, ended_s: float, failure: str) -> list[OpenSpan]:
         """One for each step that ended, and one with an error for the step that the request ended in."""
-        marks, before_s, last, spans = {**self._marks}, self._exchange.started_s, "", list[EndedSpan]()
+        marks, before_s, last, spans = {**self._marks}, self._exchange.started_s, "", list[OpenSpan]()
         if self.endpoint in CHATS and "finished" not in marks:
             last = NEXT[[*marks][-1] if marks else ""]
             marks[last] = ended_s
         for mark, mark_s in marks.items():
-            name = STEPS.get(mark)
-            if name and (name != "grounding" or self._parts or mark == last):
-                span = self._step(name, parent_id, before_s, mark_s, error=failure if mark == last else "")
-                spans.append(span)
-                if name == "grounding":
-                    spans += self._part_spans(span.span_id)
+            name, error = STEPS.get(mark), failure if mark == last else ""
+            if name == "grounding":
+                if self._parts or mark == last:
+                    grounding = OpenSpan(name, parent_id, before_s, mark_s, error, span_id=self._grounding_id)
+                    spans += [grounding, *self._parts]
+            elif name:
+                spans.append(OpenSpan(name, parent_id, before_s, mark_s, error))
             before_s = mark_s
         return spans
 
-    def _part_spans(self, parent_id: bytes) -> list[EndedSpan]:
-        return [
-            self._step(
-                f"grounding {part.name}",
-                parent_id,
-                part.began_s,
-                part.ended_s,
-                attributes={"cadenza.grounding": part.result},
-                error=part.result if part.result in ("failed", "late") else "",
-            )
-            for part in self._parts
-        ]
-
-    def _chat_spans(self, parent_id: bytes, ended_s: float, outcome: Outcome) -> list[EndedSpan]:
+    def _chat(self, parent_id: bytes, ended_s: float, outcome: Outcome) -> OpenSpan:
         attributes: dict[str, Value] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": outcome.class_id,
@@ -232,64 +229,20 @@ class TracedRecord(RequestRecord):
             attributes["gen_ai.request.stream"] = True
             if "opened" in self._marks:
                 attributes["gen_ai.response.time_to_first_chunk"] = round(self._marks["opened"] - began_s, 6)
-        chat = EndedSpan(
-            name=f"chat {outcome.class_id}",
-            trace_id=self._trace_id,
-            span_id=self._chat_id,
-            parent_id=parent_id,
-            start_ns=self._ns(began_s),
-            end_ns=self._ns(ended_s),
-            kind=SpanKind.CLIENT,
-            attributes=attributes,
-            error=outcome.fault or ("" if "relayed" in self._marks else outcome.cause or str(outcome.status)),
-        )
-        return [chat, *(span for one in self._tries for span in self._try_spans(one, ended_s))]
+        error = outcome.fault or ("" if "relayed" in self._marks else outcome.cause or str(outcome.status))
+        name = f"chat {outcome.class_id}"
+        return OpenSpan(name, parent_id, began_s, ended_s, error, SpanKind.CLIENT, attributes, span_id=self._chat_id)
 
-    def _try_spans(self, one: RouteTry, relayed_s: float) -> list[EndedSpan]:
-        name, attributes = "route", dict[str, Value]()
-        if one.route:
-            name = f"route {one.route.name}"
-            attributes = {"gen_ai.provider.name": one.route.provider, "gen_ai.request.model": one.route.model}
-        if one.status:
-            attributes["http.response.status_code"] = one.status
-        ended_s = relayed_s if one.ended_s is None else one.ended_s
-        spans = [
-            EndedSpan(
-                name=name,
-                trace_id=self._trace_id,
-                span_id=one.span_id,
-                parent_id=self._chat_id,
-                start_ns=self._ns(one.began_s),
-                end_ns=self._ns(ended_s),
-                kind=SpanKind.CLIENT,
-                attributes=attributes,
-                error=one.error,
-            )
+    def _try(self, one: OpenSpan, relayed_s: float) -> list[OpenSpan]:
+        """The attempt on a route and, of a stream, what came before its first token and after it."""
+        one.ended_s = relayed_s if one.ended_s is None else one.ended_s
+        if one.answered_s is None or not (self._hold and self._hold.stream):
+            return [one]
+        return [
+            one,
+            OpenSpan("first token", one.span_id, one.began_s, one.answered_s),
+            OpenSpan("relay", one.span_id, one.answered_s, one.ended_s, one.error),
         ]
-        if one.answered_s is not None and self._hold and self._hold.stream:
-            spans.append(self._step("first token", one.span_id, one.began_s, one.answered_s))
-            spans.append(self._step("relay", one.span_id, one.answered_s, ended_s, error=one.error))
-        return spans
-
-    def _step(
-        self,
-        name: str,
-        parent_id: bytes,
-        began_s: float,
-        ended_s: float,
-        attributes: dict[str, Value] | None = None,
-        error: str = "",
-    ) -> EndedSpan:
-        return EndedSpan(
-            name=name,
-            trace_id=self._trace_id,
-            span_id=os.urandom(SPAN_ID_BYTES),
-            parent_id=parent_id,
-            start_ns=self._ns(began_s),
-            end_ns=self._ns(ended_s),
-            attributes=attributes or {},
-            error=error,
-        )
 
     def _ns(self, time_s: float) -> int:
         return self._epoch_ns + int(time_s * 1e9)

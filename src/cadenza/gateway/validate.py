@@ -13,9 +13,9 @@ import msgspec
 
 from cadenza.core.chat import NO_FIELDS, SAMPLING, ChatRequest, Fields, UsageOptions
 from cadenza.core.content import Content
-from cadenza.core.errors import ContextOverflow, InvalidRequest
+from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_ITEMS
-from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
+from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.extra_fields import read_extra_fields
 from cadenza.gateway.messages import (
     CUSTOM_TOOLS,
@@ -124,11 +124,6 @@ def check_body(body: ChatBody, extra: Fields = NO_FIELDS) -> ChatRequest:
         excluded=attached.excluded,
         wants_cost=body.usage is not None and bool(body.usage.include),
     )
-
-
-def check_context(counted: int) -> None:
-    if counted > CONTEXT_TOKENS_MAX:
-        raise ContextOverflow(CONTEXT_TOKENS_MAX, counted)
 
 
 def decode_body(body: bytes | bytearray) -> tuple[ChatBody, Fields]:

@@ -128,7 +128,8 @@ class Grounder:
             return NO_GROUNDING
         budget = await token_budget(request.plan, request.prompt, chat)
         files = await self._read_files(request, question, budget.files) if wanted.files else ()
-        left = request.affordable.added_tokens(request.prompt.at_most + sum(file.tokens for file in files), chat)
+        prompt_tokens = request.prompt.exact or request.prompt.bound
+        left = request.affordable.added_tokens(prompt_tokens + sum(file.tokens for file in files), chat)
         memory = min(budget.memory, left) if wanted.memory else 0
         search = min(budget.search, left - memory - self._search_cost(request, question)) if wanted.search else 0
         notes, found = await asyncio.gather(
@@ -243,10 +244,10 @@ async def token_budget(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Gro
     """Memory and search fit the smallest window, so that they rule out no route; files may fill half of the largest."""
     smallest = min(plan.routes, key=lambda route: route.context_tokens)
     largest = max(plan.routes, key=lambda route: route.context_tokens)
-    tokens = prompt.at_most
+    tokens = prompt.exact or prompt.bound
     if tokens > smallest.context_tokens // COUNT_SHARE:
         with suppress(CadenzaError):  # it cannot be counted now: the bound leaves less room
-            tokens = await prompt.exact()
+            tokens = await prompt.count()
     answer_tokens = chat.max_tokens or ANSWER_TOKENS
 
     def room(route: Route) -> int:

@@ -63,7 +63,7 @@ class ModelDecision:
         size_bytes = sum(len(bytes(message)) for message in raw)
         prompt = PromptSize(self._dispatcher.tokenizer, NO_CHARACTER, lambda: counted_texts(raw, {}, {}), size_bytes)
         served, answer = self._served, Collector()
-        at_most = Usage(await prompt.exact(), DECISION_TOKENS, estimated=True)
+        at_most = Usage(await prompt.count(), DECISION_TOKENS, estimated=True)
         what = messages[-1]["content"]
         async with self._charges.charge(served.plan.class_id, served.prices, at_most, what, served.version) as work:
             work.usage = None
@@ -80,7 +80,7 @@ class ModelDecision:
                 await reply.deliver(answer)
             work.usage = at_most
             if reported := answer.usage:
-                work.usage, _ = believable(reported, at_most.prompt_tokens, prompt.believable_tokens, DECISION_TOKENS)
+                work.usage, _ = believable(reported, at_most.prompt_tokens, prompt.bound, DECISION_TOKENS)
         return answer.text
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import bindparam, delete, exists, insert, select, text, update
 
-from cadenza.core.periods import month_of, span_of
 from cadenza.core.records import Cap
+from cadenza.core.spans import month_of, span_of
 from cadenza.ledger.caps import CapState, CapStatus
 from cadenza.ledger.rules import Hold
 from cadenza.store.schema import accounts, cap_holds, caps, keys

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cadenza.core.periods import month_of
 from cadenza.core.records import Cap
+from cadenza.core.spans import month_of
 
 
 class CapStatus(msgspec.Struct, frozen=True):

@@ -128,9 +128,9 @@ def has_ample_room(plan: Plan, prompt_tokens: int, output_tokens: int) -> bool:
 
 async def routes_that_fit(plan: Plan, prompt: PromptSize, output_tokens: int) -> Plan:
     """The plan without the routes whose window is too small for the prompt and the shortest useful answer."""
-    if has_ample_room(plan, prompt.at_most, output_tokens):
+    if has_ample_room(plan, prompt.exact or prompt.bound, output_tokens):
         return plan
-    prompt_tokens = await prompt.exact()
+    prompt_tokens = await prompt.count()
     routes = tuple([route for route in plan.routes if output_room(route, prompt_tokens) >= OUTPUT_TOKENS_MIN])
     if len(routes) == len(plan.routes):
         return plan

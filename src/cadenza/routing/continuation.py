@@ -88,7 +88,7 @@ class RoutedReply:
     async def _continue(self, continued: "ContinuedSink", routes: Sequence[Route], fault: Fault) -> None:
         """Open the rest of the reply on another route. If none can continue it, raise the fault again."""
         begun_tokens = await asyncio.to_thread(self._dispatcher.tokenizer.count, continued.text)
-        prompt_tokens, broken = await self._wanted.prompt.exact(), self.route
+        prompt_tokens, broken = await self._wanted.prompt.count(), self.route
         ask = _begun(self._wanted.ask, prompt_tokens, continued.text, begun_tokens)
         fitting = [route for route in routes if output_room(route, ask.prompt_tokens) >= OUTPUT_TOKENS_MIN]
         if not fitting or (ask.max_tokens is not None and ask.max_tokens < 1) or not self._dispatcher.may_retry():

@@ -112,7 +112,7 @@ class Dispatcher:
         if not faults:
             self.metrics.refused.labels("routes").inc()
         if faults and (overflow := faults[-1].overflow):
-            prompt_tokens = overflow.prompt_tokens or await wanted.prompt.exact()
+            prompt_tokens = overflow.prompt_tokens or await wanted.prompt.count()
             raise ContextOverflow(overflow.window_tokens or window_tokens, prompt_tokens)
         raise error_for(faults, passed_over)
 

@@ -9,10 +9,10 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 
 from tests.account import open_account
+from tests.contract.agent import Turn, helper_turn, run_agent, whole_turn
 from tests.contract.dialects.manners import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS
 from tests.contract.dialects.stage import Stage
 from tests.contract.dialects.twin import HELLO, REASONING
-from tests.contract.test_tools import Turn, helper_turn, run_agent, whole_turn
 from tests.contract.tool_upstream import ANSWER, TOOLS
 from tests.ledger_reader import cost_nano
 from tests.loopback import UPSTREAM_MARKS

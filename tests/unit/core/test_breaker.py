@@ -21,13 +21,6 @@ def opened(now_s: float = NOW_S) -> Breaker:
     return breaker
 
 
-def test_it_begins_closed() -> None:
-    """A new breaker is closed and has no rest left."""
-    breaker = Breaker(NOW_S)
-    assert breaker.state(NOW_S) is BreakerState.CLOSED
-    assert breaker.open_s(NOW_S) == 0
-
-
 @pytest.mark.parametrize("has_answered", [False, True])
 def test_closed_becomes_open_after_five_faults_in_a_row(has_answered: bool) -> None:
     """The fifth fault in a row opens it for OPEN_S_MIN, and no fault before it does."""
@@ -38,15 +31,6 @@ def test_closed_becomes_open_after_five_faults_in_a_row(has_answered: bool) -> N
     assert breaker.state(NOW_S) is BreakerState.OPEN
     assert breaker.open_s(NOW_S) == OPEN_S_MIN
     assert not breaker.is_busy
-
-
-@pytest.mark.parametrize("is_busy", [True, False])
-def test_closed_becomes_open_on_a_retry_after(is_busy: bool) -> None:
-    """One Retry-After opens it for exactly that time."""
-    breaker = Breaker(NOW_S)
-    breaker.open(NOW_S, RETRY_AFTER_S, is_busy=is_busy)
-    assert breaker.state(NOW_S) is BreakerState.OPEN
-    assert (breaker.open_s(NOW_S), breaker.is_busy) == (RETRY_AFTER_S, is_busy)
 
 
 def test_open_becomes_half_open_when_the_rest_is_over() -> None:
@@ -86,14 +70,6 @@ def test_half_open_after_a_retry_after_needs_five_faults_to_open() -> None:
     assert breaker.state(now_s) is BreakerState.OPEN
 
 
-def test_there_is_one_trial_at_a_time() -> None:
-    """A second trial begins only when the first has ended."""
-    breaker = opened()
-    assert [breaker.begin_trial(NOW_S) for _ in range(3)] == [True, False, False]
-    breaker.end_trial()
-    assert breaker.begin_trial(NOW_S)
-
-
 def test_a_trial_that_hangs_does_not_block_the_next() -> None:
     """After TRIAL_S without an answer another trial may begin, so a route that works again is soon used again."""
     breaker = opened()
@@ -101,14 +77,6 @@ def test_a_trial_that_hangs_does_not_block_the_next() -> None:
     assert not breaker.begin_trial(NOW_S + TRIAL_S - 0.01)
     assert breaker.begin_trial(NOW_S + TRIAL_S)
     assert not breaker.begin_trial(NOW_S + TRIAL_S)
-
-
-def test_five_busy_answers_in_a_row_open_it_as_busy() -> None:
-    """A route that is busy again and again rests, but does not count as failed."""
-    breaker = Breaker(NOW_S)
-    said = [breaker.note_fault(NOW_S, NOW_S, has_answered=False, is_busy=True) for _ in range(FAULTS_TO_OPEN)]
-    assert said == [False] * (FAULTS_TO_OPEN - 1) + [True]
-    assert (breaker.state(NOW_S), breaker.is_busy, breaker.open_s(NOW_S)) == (BreakerState.OPEN, True, OPEN_S_MIN)
 
 
 def test_a_rest_doubles_up_to_its_maximum() -> None:

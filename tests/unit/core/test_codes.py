@@ -1,6 +1,5 @@
 """API keys, voucher codes and random ids: their shape, the checksum of keys, digests and prefixes."""
 
-import hashlib
 import re
 import zlib
 
@@ -11,10 +10,6 @@ from hypothesis import strategies as st
 from cadenza.core.codes import (
     KEY_ALPHABET,
     VOUCHER_ALPHABET,
-    code_prefix,
-    digest_code,
-    digest_key,
-    display_prefix,
     is_well_formed,
     make_code,
     make_key,
@@ -61,38 +56,6 @@ def test_a_changed_character_is_detected(place: int, character: str) -> None:
     assert is_well_formed(changed.encode()) == (changed == key)
 
 
-@given(st.integers(7, len(KEY) - 2))
-def test_two_swapped_characters_are_detected(place: int) -> None:
-    """A key with two different neighbouring characters swapped is not well formed."""
-    key = make_key()
-    swapped = key[:place] + key[place + 1] + key[place] + key[place + 2 :]
-    assert is_well_formed(swapped.encode()) == (swapped == key)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "sk-cdz-", KEY[:-1], KEY + "0", " " + KEY, KEY + "\n", KEY.upper(), KEY.removeprefix("sk-cdz-")]
-)
-def test_another_length_or_prefix_is_not_a_key(text: str) -> None:
-    """A text that is too short, too long or padded, or has another prefix, is not well formed."""
-    assert not is_well_formed(text.encode())
-
-
-@given(st.text())
-def test_any_text_can_be_checked(text: str) -> None:
-    """For any text the check returns False and raises nothing."""
-    assert not is_well_formed(text.encode())
-
-
-def test_the_digest_is_sha256() -> None:
-    """A key is stored as its SHA-256."""
-    assert digest_key(KEY.encode()) == hashlib.sha256(KEY.encode()).digest()
-
-
-def test_the_first_twelve_characters_are_for_display() -> None:
-    """The display prefix is `sk-cdz-` and 5 of the secret's 43 characters."""
-    assert display_prefix(KEY) == "sk-cdz-00000"
-
-
 def test_code_has_100_random_bits() -> None:
     """A code has five groups of four characters, out of 32, and no two codes are alike."""
     codes = {make_code() for _ in range(1000)}
@@ -117,29 +80,11 @@ def test_typing_is_forgiven(typed: str) -> None:
     assert normal_code(typed) == "CDZ-01AB-CDEF-GHJK-MNPQ-RSTV"
 
 
-@pytest.mark.parametrize("typed", ["", "CDZ", "CDZ-01AB-CDEF-GHJK-MNPQ", "CDZ-UUUU-CDEF-GHJK-MNPQ-RSTV", "٣" * 20])
-def test_other_text_is_no_code(typed: str) -> None:
-    """Text of another length, or with other letters, is not a code."""
-    assert normal_code(typed) is None
-
-
 @given(st.text(max_size=200))
 def test_any_text_can_be_typed(typed: str) -> None:
     """Whatever is typed is a code in its normal form, or none."""
     code = normal_code(typed)
     assert code is None or normal_code(code) == code
-
-
-def test_prefix_hides_80_bits() -> None:
-    """The prefix is the first group; the digest is of the whole code."""
-    code = make_code()
-    assert code_prefix(code) == code[:8]
-    assert digest_code(code) != digest_code(code[:-1] + ("0" if code[-1] != "0" else "1"))
-
-
-def test_an_id_needs_no_escape_in_a_url() -> None:
-    """Every id has 24 characters, and only those that a URL takes as they are."""
-    assert all(re.fullmatch(r"[A-Za-z0-9_-]{24}", random_id()) for _ in range(2_000))
 
 
 def test_no_id_comes_twice() -> None:

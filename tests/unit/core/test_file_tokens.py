@@ -41,7 +41,9 @@ def test_credit_is_held_for_each_page_of_a_pdf(media_type: str) -> None:
     assert measured(pdf, media_type).most >= 12 * PAGE_TOKENS > len(pdf)
     large = b"%PDF-1.7\n" + bytes(2_000_000)
     assert 2_000_000 <= measured(large, media_type).most <= 2_100_000
+    assert measured(large).usual == len(large) // 240
     assert not measured(large).is_certain
+    assert measured(b"%PDF-1.7\n").most >= PAGE_TOKENS  # one whose pages are packed
 
 
 def test_an_escaped_slash_hides_no_page() -> None:

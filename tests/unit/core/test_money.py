@@ -1,13 +1,11 @@
 """Money: exact in both directions, refused if it cannot be exact, and charged to the nano-dollar."""
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.money import AMOUNT_NANO_MAX, Price, format_dollars, parse_dollars, parse_price
-from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Usage
+from cadenza.core.records import CONTEXT_TOKENS_MAX, Usage
 
 MEZZO = Price(100, 210, 20)
 FORTE = Price(1_070, 3_450)
@@ -23,13 +21,6 @@ prices = st.builds(Price, nanos, nanos, st.none() | nanos)
 def test_a_formatted_amount_is_parsed_back(amount_nano: int) -> None:
     """Any amount, formatted as dollars and parsed again, is the same amount."""
     assert parse_dollars(format_dollars(amount_nano)) == amount_nano
-
-
-@given(st.integers())
-def test_dollars_have_two_to_nine_decimals(amount_nano: int) -> None:
-    """An amount has a sign only if it is negative, no exponent, and no trailing zeros after the cents."""
-    assert re.fullmatch(r"-?\d+\.(\d\d|\d{2,8}[1-9])", format_dollars(amount_nano))
-    assert format_dollars(amount_nano).startswith("-") == (amount_nano < 0)
 
 
 @pytest.mark.parametrize(
@@ -49,89 +40,27 @@ def test_how_dollars_are_formatted(amount_nano: int, text: str) -> None:
     assert format_dollars(amount_nano) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "amount_nano"),
-    [
-        ("5", 5_000_000_000),
-        ("5.00", 5_000_000_000),
-        ("0", 0),
-        (".5", 500_000_000),
-        ("0.000000001", 1),
-        ("1000000000", AMOUNT_NANO_MAX),
-        ("4.9800000000000", 4_980_000_000),
-    ],
-)
-def test_how_dollars_may_be_written(text: str, amount_nano: int) -> None:
-    """Whole dollars, decimals down to a nano-dollar, and trailing zeros are accepted."""
-    assert parse_dollars(text) == amount_nano
+INVALID = {
+    "not an amount": ["", "five", "5,00", "$5", "NaN", "sNaN", "Infinity", "-Infinity"],
+    "negative": ["-0.01", "-5"],
+    "more than 1,000,000,000 dollars": ["1000000000.01", "9" * 5000],
+    "more than 9 decimals": ["0.0000000001", "1.2345678901", "0." + "1" * 5000],
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "not an amount"),
-        ("five", "not an amount"),
-        ("5,00", "not an amount"),
-        ("$5", "not an amount"),
-        ("NaN", "not an amount"),
-        ("sNaN", "not an amount"),
-        ("Infinity", "not an amount"),
-        ("-Infinity", "not an amount"),
-        ("-0.01", "negative"),
-        ("-5", "negative"),
-        ("1000000000.01", "more than 1,000,000,000 dollars"),
-        ("9" * 5000, "more than 1,000,000,000 dollars"),
-        ("0.0000000001", "more than 9 decimals"),
-        ("1.2345678901", "more than 9 decimals"),
-        ("0." + "1" * 5000, "more than 9 decimals"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), [(text, reason) for reason, texts in INVALID.items() for text in texts])
 def test_an_invalid_amount_is_refused_with_the_reason(text: str, reason: str) -> None:
     """Amounts that are inexact, negative, too large or not a number are refused, and the message says which."""
     with pytest.raises(ValueError, match=reason):
         parse_dollars(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            "1e3",
-            "1E3",
-            "1e-2",
-            "1e30",
-            "0e0",
-            "1e999999",
-            "0x10",
-            "1_000",
-            "1__0",
-            "1,000",
-            "1'000",
-            "+5",
-            "--5",
-            "-",
-            "-.",
-            ".",
-        ),
-        *("٥", "٥.٠٠", "５", "５．００", "1．5", "५", "𝟓", "²", "Ⅴ", "1٫5"),
-        *(
-            " 5",
-            "5 ",
-            "5\n",
-            "\t5",
-            "5\u00a0",
-            "\u30005",
-            "5 0",
-            "5\x00",
-            "5\u200b",
-            "−5",
-            "nan",
-            "inf",
-            "-inf",
-            "1.2.3",
-        ),
-    ],
-)
+ODD_NUMBERS = "1e3 1E3 1e-2 1e30 0e0 1e999999 0x10 1_000 1__0 1,000 1'000 +5 --5 - -. . −5 nan inf -inf 1.2.3"
+OTHER_DIGITS = "٥ ٥.٠٠ ５ ５．００ 1．5 ५ 𝟓 ² Ⅴ 1٫5"
+BLANKS = (" 5", "5 ", "5\n", "\t5", "5\u00a0", "\u30005", "5 0", "5\x00", "5\u200b")
+
+
+@pytest.mark.parametrize("text", [*ODD_NUMBERS.split(), *OTHER_DIGITS.split(), *BLANKS])
 def test_an_amount_has_ascii_digits_and_a_point_only(text: str) -> None:
     """Digits of other scripts, exponents, signs, separators and spaces are no amount, and no price."""
     for parse in (parse_dollars, parse_price):
@@ -153,13 +82,6 @@ def test_a_price_that_cannot_be_charged_exactly_is_refused(text: str) -> None:
     """A price must be a whole number of nano-dollars per token."""
     with pytest.raises(ValueError, match="whole number of nano-dollars"):
         parse_price(text)
-
-
-@pytest.mark.parametrize("text", ["1.0000000000000000000000000000001", "0." + "0" * 40 + "1"])
-def test_an_amount_with_very_many_decimals_is_refused_and_not_rounded(text: str) -> None:
-    """Decimals beyond the precision of decimal arithmetic are not lost silently."""
-    with pytest.raises(ValueError, match="more than 9 decimals"):
-        parse_dollars(text)
 
 
 @pytest.mark.parametrize(
@@ -186,23 +108,11 @@ def test_what_a_reply_costs(price: Price, usage: Usage, cost: str) -> None:
     assert format_dollars(price.charge(usage)) == cost
 
 
-def test_a_cached_price_of_zero_is_not_the_same_as_none() -> None:
-    """With a price of zero cached tokens cost nothing; without a price they cost as much as input."""
-    assert Price(100, 210, 0).charge(Usage(10, 0, 10)) == 0
-    assert Price(100, 210, None).charge(Usage(10, 0, 10)) == 1000
-
-
 @pytest.mark.parametrize("usage", [Usage(-1, 0), Usage(0, -1), Usage(5, 0, -1), Usage(5, 0, 6), Usage(-5, 9)])
 def test_impossible_counts_are_never_charged(usage: Usage) -> None:
     """Negative counts and more cached tokens than prompt fail an assertion and credit nobody."""
     with pytest.raises(AssertionError):
         MEZZO.charge(usage)
-
-
-@given(prices, tokens, tokens, st.data())
-def test_a_charge_is_never_negative(price: Price, prompt: int, completion: int, data: st.DataObject) -> None:
-    """For any price and any counts, a reply never adds credit to an account."""
-    assert price.charge(Usage(prompt, completion, data.draw(st.integers(0, prompt)))) >= 0
 
 
 @given(nanos, nanos, st.data())
@@ -215,22 +125,6 @@ def test_a_quote_is_the_most_that_a_reply_can_cost(input_nano: int, output_nano:
     assert price.charge(Usage(prompt, output)) == price.quote(prompt, output)
 
 
-@pytest.mark.parametrize(
-    ("price", "credit_nano", "affordable"),
-    [
-        (FORTE, 1_000 * 1_070 + 16 * 3_450, 16),
-        (FORTE, 1_000 * 1_070 + 16 * 3_450 - 1, 15),
-        (FORTE, 1_000 * 1_070, 0),
-        (FORTE, 1_000 * 1_070 - 1, -1),
-        (FORTE, 0, -311),
-        (MEZZO, 1_000 * 100 + 210, 1),
-    ],
-)
-def test_how_much_output_a_credit_pays_for(price: Price, credit_nano: int, affordable: int) -> None:
-    """After a prompt of a thousand tokens the answer is exact to the nano-dollar."""
-    assert price.affordable(credit_nano, 1_000) == affordable
-
-
 @given(prices, st.integers(0, 10**12), tokens)
 def test_the_affordable_output_is_the_most_that_the_credit_covers(price: Price, credit_nano: int, prompt: int) -> None:
     """Its quote is within the credit, and that of one more token is not, unless output is free."""
@@ -240,12 +134,6 @@ def test_the_affordable_output_is_the_most_that_the_credit_covers(price: Price, 
     else:
         assert price.quote(prompt, 0) > credit_nano
     assert not price.output_nano or price.quote(prompt, output + 1) > credit_nano
-
-
-def test_free_output_is_affordable_up_to_the_limit() -> None:
-    """With a zero output price the output limit is the bound, and the prompt must still be paid for."""
-    assert FREE.affordable(0, 1_000_000) == OUTPUT_TOKENS_MAX
-    assert Price(1, 0).affordable(999, 1_000) < 0
 
 
 def test_how_much_prompt_a_credit_pays_for() -> None:

@@ -22,24 +22,6 @@ def refuse(shares: Shares, key: str, now_s: float, times: int = 1) -> None:
         shares.want(key, now_s)
 
 
-def test_a_single_key_may_have_every_place() -> None:
-    """While no other key wants one, a key gets all places and no more."""
-    shares = Shares(5)
-    assert take_all(shares, GREEDY) == 5
-    assert (shares.taken, shares.held_by(GREEDY), shares.held_by(MODEST)) == (5, 5, 0)
-
-
-def test_a_place_that_is_given_back_is_free_for_any_key() -> None:
-    """For each place given back exactly one is taken, by another key too."""
-    shares = Shares(3)
-    take_all(shares, GREEDY)
-    for _ in range(3):
-        shares.give_back(GREEDY)
-        assert shares.take(MODEST, 0.0)
-        assert not shares.take(MODEST, 0.0)
-    assert (shares.held_by(GREEDY), shares.held_by(MODEST)) == (0, 3)
-
-
 def test_a_key_cannot_give_back_a_place_that_it_does_not_have() -> None:
     """A place is given back once, under the key that took it."""
     shares = Shares(2)
@@ -64,37 +46,6 @@ def test_a_key_above_its_share_leaves_free_places_to_a_refused_key() -> None:
     assert not shares.take(GREEDY, 0.3)
     assert shares.take(MODEST, 0.4)
     assert (shares.held_by(GREEDY), shares.held_by(MODEST)) == (2, 2)
-
-
-def test_a_key_below_its_share_is_never_held_back() -> None:
-    """A key without a place gets the free one, although another key was refused before."""
-    shares = Shares(4)
-    take_all(shares, GREEDY)
-    refuse(shares, MODEST, 0.0)
-    shares.give_back(GREEDY)
-    assert shares.take("key_new", 0.1)
-
-
-def test_only_wanted_places_are_held_back() -> None:
-    """If one of two free places is wanted, the key above its share gets the other."""
-    shares = Shares(6)
-    take_all(shares, GREEDY)
-    refuse(shares, MODEST, 0.0)
-    shares.give_back(GREEDY)
-    shares.give_back(GREEDY)
-    assert take_all(shares, GREEDY, 0.1) == 1
-    assert shares.take(MODEST, 0.1)
-
-
-def test_a_key_that_got_its_place_wants_no_more() -> None:
-    """Once the refused key has had its place, free places are open to every key again."""
-    shares = Shares(4)
-    take_all(shares, GREEDY)
-    refuse(shares, MODEST, 0.0)
-    shares.give_back(GREEDY)
-    assert shares.take(MODEST, 0.1)
-    shares.give_back(MODEST)
-    assert shares.take(GREEDY, 0.2)
 
 
 def test_a_want_expires() -> None:
@@ -130,31 +81,6 @@ def test_a_key_cannot_hold_back_more_than_its_share() -> None:
     assert take_all(shares, MODEST, 0.3) == 1
 
 
-def test_no_place_stays_idle_if_there_are_more_keys_than_places() -> None:
-    """If a share is less than one place, the first key to ask gets the free place."""
-    shares = Shares(2)
-    take_all(shares, GREEDY)
-    for number in range(10):
-        refuse(shares, f"key_{number}", 0.0)
-    shares.give_back(GREEDY)
-    assert shares.take("key_9", 0.1)
-    shares.give_back(GREEDY)
-    assert shares.take(GREEDY, 0.1)
-
-
-def test_a_lower_limit_takes_no_place_away() -> None:
-    """Taken places stay taken, and no key gets one until fewer than the new limit are taken."""
-    shares = Shares(4)
-    take_all(shares, GREEDY)
-    shares.change_limit(2)
-    assert shares.taken == 4
-    for _ in range(2):
-        shares.give_back(GREEDY)
-        assert not shares.take(MODEST, 0.0)
-    shares.give_back(GREEDY)
-    assert shares.take(MODEST, 0.0)
-
-
 @pytest.mark.slow(reason="refuses as many keys as are remembered")
 def test_only_the_latest_refused_keys_are_remembered() -> None:
     """Of more refused keys than WANTING_KEYS_MAX the latest hold back a place each, and the earlier ones none."""
@@ -177,20 +103,6 @@ def test_one_key_holds_back_a_bounded_number_of_places() -> None:
         shares.give_back(GREEDY)
     take_all(shares, GREEDY, 0.1)
     assert shares.limit - shares.taken == WANTS_PER_KEY_MAX
-
-
-def test_keys_that_left_are_forgotten() -> None:
-    """A key that gave back all of its places no longer makes the shares of others smaller."""
-    shares = Shares(4)
-    for number in range(1000):
-        shares.take(f"key_{number}", 0.0)
-        shares.give_back(f"key_{number}")
-    assert shares.taken == 0
-    take_all(shares, GREEDY)
-    refuse(shares, MODEST, 0.0)
-    shares.give_back(GREEDY)
-    assert not shares.take(GREEDY, 0.1)
-    assert shares.take(MODEST, 0.1)
 
 
 def test_no_place_is_taken_after_the_end_of_an_allowance() -> None:

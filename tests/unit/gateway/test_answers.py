@@ -11,12 +11,11 @@ import msgspec
 import pytest
 
 from cadenza.core.errors import CadenzaError, InsufficientCredit, InvalidRequest, RateLimited, UpstreamFailed
-from cadenza.core.faults import FaultKind
 from cadenza.core.records import Usage
 from cadenza.gateway.answers import PING_S, Answers, Pings
 from cadenza.http.events import PING, EventReader
 from cadenza.http.exchange import Exchange
-from cadenza.upstreams.base import Fault, Piece
+from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
 from tests.unit.gateway.funded_store import FORTE, FUNDED_NANO, FundedStore, open_funded_store
 from tests.unit.gateway.gateways import running_api
@@ -76,26 +75,6 @@ async def test_a_reply_that_is_waited_for_has_a_head_and_pings() -> None:
     assert b"x-cadenza-grounding" not in client.headers
 
 
-async def test_a_reply_that_comes_soon_has_its_own_head() -> None:
-    """Nothing is sent before it, so that it keeps its headers, and pings follow when it pauses."""
-    client, pause = Client(), asyncio.Event()
-
-    async def serve(exchange: Exchange, answers: Answers) -> None:
-        answers.start_stream(b"x-cadenza-grounding: memory=1\r\n")
-        exchange.write(CONTENT)
-        await pause.wait()
-        exchange.write(CONTENT)
-        exchange.finish_stream(CONTENT)
-
-    serving = asyncio.create_task(served(client, serve))
-    await client.until_sent(PING, times=2)
-    pause.set()
-    await serving
-    first, *pings, after, last = client.bodies
-    assert (first, set(pings), after, last) == (CONTENT, {PING}, CONTENT, CONTENT)
-    assert client.headers[b"x-cadenza-grounding"] == b"memory=1"
-
-
 @pytest.mark.parametrize(
     ("error", "type_"),
     [
@@ -122,18 +101,6 @@ async def test_an_error_after_a_ping_is_an_event(error: CadenzaError, type_: str
     assert said == {"error": {"message": error.message, "type": type_}}
     assert (client.has_end, client.exchange.keep_alive) == (True, False)
     assert client.exchange.status == error.status
-
-
-async def test_a_request_that_wants_no_pings_gets_its_status() -> None:
-    """A reply that is not streamed, and an account without credit, wait for the one answer."""
-    client = Client()
-
-    async def serve(_exchange: Exchange, _answers: Answers) -> None:
-        await asyncio.sleep(SEVERAL_S)
-        raise InsufficientCredit("no credit")
-
-    await served(client, serve, is_wanted=False)
-    assert client.status == 402
 
 
 async def test_pings_do_not_pile_up_for_a_client_that_does_not_read() -> None:
@@ -180,45 +147,6 @@ async def test_each_of_several_streams_is_pinged_by_its_own_silence() -> None:
     assert [len(client.sent) for client in clients] == sent
 
 
-async def test_a_stream_after_a_quiet_time_is_pinged() -> None:
-    """When no stream is left the timer stops; the next stream starts it again."""
-    pings = Pings(EVERY_S)
-    for number in range(2):
-        client = Client()
-        answers = Answers(client.open(), f"r{number}")
-        pings.start(answers)
-        await client.until_sent(PING)
-        pings.stop(answers)
-        await asyncio.sleep(SEVERAL_S)
-
-
-async def test_the_end_of_one_stream_leaves_the_others_their_pings() -> None:
-    """A stream that ends before its first ping gets none, and the timer of the others goes on."""
-    clients, pings = [Client() for _ in range(3)], Pings(EVERY_S)
-    first, *others = [Answers(client.open(), f"r{number}") for number, client in enumerate(clients)]
-    for answers in (first, *others):
-        pings.start(answers)
-    pings.stop(first)
-    for client in clients[1:]:
-        await client.until_sent(PING, times=2)
-    assert not clients[0].sent
-    for answers in others:
-        pings.stop(answers)
-
-
-async def test_one_look_pings_all_silent_streams() -> None:
-    """Of many streams that fell silent together, none is pinged twice before another is pinged once."""
-    clients, pings = [Client() for _ in range(30)], Pings(EVERY_S)
-    every = [Answers(client.open(), f"r{number}") for number, client in enumerate(clients)]
-    for answers in every:
-        answers.start_stream()
-        pings.start(answers)
-    await clients[-1].until_sent(PING)
-    assert {client.bodies.count(PING) for client in clients} == {1}
-    for answers in every:
-        pings.stop(answers)
-
-
 async def test_a_request_is_silent_from_when_its_pings_began() -> None:
     """It has written nothing yet, so the time of its last write says nothing: no ping comes before its time."""
     client, pings = Client(), Pings(EVERY_S)
@@ -246,21 +174,6 @@ def _count_answers() -> int:
     return sum(type(one) is Answers for one in gc.get_objects())
 
 
-async def test_a_client_that_leaves_while_it_waits_gets_nothing_more() -> None:
-    """The task that serves it is cancelled, and its outcome is that of a client that left."""
-    client = Client()
-
-    async def serve(_exchange: Exchange, _answers: Answers) -> None:
-        await asyncio.Event().wait()
-
-    serving = client.run(served(client, serve))
-    await client.until_sent(PING)
-    client.disconnect()
-    with suppress(asyncio.CancelledError):
-        await serving
-    assert client.exchange.status is None
-
-
 async def test_a_chat_whose_model_is_silent_is_kept_alive(funded: FundedStore) -> None:
     """From the request to the first token, a stream has pings; the answer follows them and is charged as always."""
     silence = asyncio.Event()
@@ -278,23 +191,6 @@ async def test_a_chat_whose_model_is_silent_is_kept_alive(funded: FundedStore) -
     first, *_ = EventReader().feed(b"".join(client.bodies))
     assert msgspec.json.decode(first)["choices"][0]["delta"]["role"] == "assistant"
     assert await funded.funds() == (FUNDED_NANO - FORTE.charge(Usage(3, 1)), 0)
-
-
-async def test_a_model_that_fails_after_pings_costs_nothing(funded: FundedStore) -> None:
-    """The error is an event without [DONE], and the credit that was held is free again."""
-    silence = asyncio.Event()
-    upstream = ScriptedUpstream(Fault(FaultKind.TRUNCATED), opening=silence)
-    async with running_api(funded, upstream) as api:
-        api.gateway.in_flight.pings.every_s = EVERY_S
-        client = Client()
-        api.chat(client, stream=True)
-        serving = asyncio.create_task(client.serve(api.gateway))
-        await client.until_sent(PING)
-        silence.set()
-        await serving
-    assert b"[DONE]" not in b"".join(client.bodies)
-    assert b'"error"' in client.bodies[-1]
-    assert await funded.funds() == (FUNDED_NANO, 0)
 
 
 async def test_leaving_while_the_store_takes_no_hold_is_free(funded: FundedStore) -> None:

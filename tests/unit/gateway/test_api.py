@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -15,7 +16,7 @@ from cadenza.ledger.transaction import READ_KEY
 from cadenza.store.statements import Statement
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import Client
-from tests.unit.gateway.funded_store import FundedStore, WatchedStore
+from tests.unit.gateway.funded_store import FundedStore, WatchedStore, open_funded_store
 from tests.unit.gateway.gateways import Api, running_api
 from tests.unit.gateway.scripted_upstream import ScriptedUpstream
 
@@ -115,6 +116,19 @@ async def test_a_draining_gateway_refuses_new_requests(api: Api) -> None:
     await client.serve(api.gateway)
     assert (client.status, client.headers[b"connection"]) == (429, b"close")
     assert b"retry-after" in client.headers
+    assert client.exchange.pause_s  # a client that retries at once waits
+
+
+async def test_a_key_that_could_not_pay_is_read_again(tmp_path: Path) -> None:
+    """Its cached balance may be too high: the request after a 402 asks the store."""
+    async with open_funded_store(tmp_path, 1) as poor, running_api(poor) as api:
+        for _ in range(2):
+            poor.store.statements.clear()
+            client = Client()
+            api.chat(client)
+            await client.serve(api.gateway)
+            assert client.status == 402
+            assert poor.store.reads
 
 
 async def test_an_open_stream_keeps_its_prompt_once(funded: FundedStore) -> None:

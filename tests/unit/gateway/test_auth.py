@@ -13,12 +13,11 @@ from sqlalchemy import text
 
 from cadenza.control.account.memory import add_note
 from cadenza.core.codes import make_key
-from cadenza.core.errors import Forbidden, Unauthenticated
+from cadenza.core.errors import Unauthenticated
 from cadenza.core.rates import Limits, Rate, Ticket
-from cadenza.core.records import SCOPES, Cap, Principal
+from cadenza.core.records import Principal
 from cadenza.gateway.auth import authorize, identify, rate_exceeded, rate_headers, rate_of
 from cadenza.http.headers import Headers
-from cadenza.ledger import cap_rows
 from cadenza.store.statements import Statement
 from cadenza.store.store import StoreUnavailable, Transaction
 from cadenza.store.tables import accounts, keys
@@ -72,12 +71,6 @@ async def enter(store: WatchedStore, headers: Headers, scope: str = "inference")
     return caller.principal
 
 
-async def test_a_live_key_identifies_its_principal(store: WatchedStore) -> None:
-    """The key, its account, its scopes and the class that the account prefers."""
-    principal = await enter(store, bearer(await new_key(store)))
-    assert principal == Principal("key_a", "acct_a", frozenset(SCOPES), "mezzo")
-
-
 async def test_the_principal_tells_what_may_ground_its_replies(store: WatchedStore) -> None:
     """Notes count while there are any and the account uses memory; search while the account uses it."""
     key = bearer(await new_key(store))
@@ -88,13 +81,6 @@ async def test_the_principal_tells_what_may_ground_its_replies(store: WatchedSto
     await store.transact(lambda tx: accounts.change(tx, "acct_a", **msgspec.structs.asdict(off)))
     principal = await enter(store, key)
     assert (principal.may_search, principal.has_notes) == (False, False)
-
-
-async def test_a_capped_key_is_known_to_be_capped(store: WatchedStore) -> None:
-    """So its requests hold their credit in the store."""
-    key = await new_key(store)
-    await store.transact(lambda tx: cap_rows.set_cap(tx, "acct_a", "key_a", Cap(5), now_ms()))
-    assert (await enter(store, bearer(key))).is_capped
 
 
 async def test_a_key_works_again_on_the_request_after_its_account_is_resumed(store: WatchedStore) -> None:
@@ -108,29 +94,6 @@ async def test_a_key_works_again_on_the_request_after_its_account_is_resumed(sto
             with pytest.raises(Unauthenticated):
                 await identify(gateway, Client().open(headers))
     assert (await identify(gateway, Client().open(headers))).principal.key_id == "key_a"
-
-
-@pytest.mark.parametrize(("age_days", "expiry_days"), [(29, 30), (89, 90), (364, 365), (4000, None)])
-async def test_a_key_is_live_until_it_expires(store: WatchedStore, age_days: int, expiry_days: int | None) -> None:
-    """A key is live on its last day; a key without an expiry never expires."""
-    key = await new_key(store, age_days=age_days, expiry_days=expiry_days)
-    assert (await enter(store, bearer(key))).key_id == "key_a"
-
-
-@pytest.mark.parametrize("expiry_days", [30, 90, 365])
-async def test_a_key_expires(store: WatchedStore, expiry_days: int) -> None:
-    """A key as old as its expiry is refused."""
-    with pytest.raises(Unauthenticated):
-        await enter(store, bearer(await new_key(store, age_days=expiry_days, expiry_days=expiry_days)))
-
-
-async def test_a_revoked_key_is_refused_on_the_next_request(store: WatchedStore) -> None:
-    """A gateway that has just let the key in refuses the first request after the revocation."""
-    gateway, key = make_gateway(store, RecordingObserver()), await new_key(store)
-    await identify(gateway, Client().open(bearer(key)))
-    await revoke(store)
-    with pytest.raises(Unauthenticated):
-        await identify(gateway, Client().open(bearer(key)))
 
 
 async def test_a_key_is_read_again_after_any_commit_of_another_process(store: WatchedStore, tmp_path: Path) -> None:
@@ -175,24 +138,6 @@ async def reply_to(store: WatchedStore, headers: Headers) -> tuple[int, dict[byt
     client.open([*headers, (b"x-request-id", b"r1")])
     await client.serve(make_gateway(store, RecordingObserver()))
     return client.status, client.headers | {b"date": b""}, client.bodies
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-async def test_a_key_may_do_what_its_scopes_name(store: WatchedStore, scope: str) -> None:
-    """A key with one scope is let in there; everywhere else the refusal names the scope that it lacks."""
-    key = await new_key(store, scope)
-    assert (await enter(store, bearer(key), scope)).scopes == {scope}
-    for other in {*SCOPES} - {scope}:
-        with pytest.raises(Forbidden, match=f"lacks the scope '{other}'"):
-            await enter(store, bearer(key), other)
-
-
-async def test_a_dead_key_is_not_told_about_scopes(store: WatchedStore) -> None:
-    """The key is checked before the scope: a revoked key without the scope is 401, not 403."""
-    key = await new_key(store, "usage")
-    await revoke(store)
-    with pytest.raises(Unauthenticated):
-        await enter(store, bearer(key))
 
 
 async def test_an_unavailable_store_lets_no_key_in(tmp_path: Path) -> None:

@@ -55,35 +55,6 @@ async def test_a_request_whose_key_was_freed_ends_with_an_error(billing: Billing
     assert await billing.statuses_and_costs() == [(NotCharged.status, 0)]
 
 
-async def test_an_estimate_is_marked_in_the_usage_row(billing: Billing) -> None:
-    """Our own count can be told from the upstream's."""
-    await billing.settle(make_hold(), ReplyResult(Usage(100, 3, estimated=True), "stop"))
-    [row] = await billing.funded.rows(usage)
-    assert row["estimated"] == 1
-
-
-async def test_a_charge_of_zero_is_a_charge(billing: Billing) -> None:
-    """Where the upstream counted zero tokens, the charge is an entry of zero: the request is not released."""
-    await billing.settle(make_hold(), ReplyResult(Usage(0, 0), "stop"))
-    assert await billing.funded.funds() == (SMALL_NANO, 0)
-    assert [entry["kind"] for entry in await billing.funded.rows(entries)] == ["grant", "charge"]
-
-
-async def test_a_fault_after_a_delivery_is_charged_as_a_502(billing: Billing) -> None:
-    """A stream that broke off costs what was delivered."""
-    await billing.settle(make_hold(), ReplyResult(Usage(100, 2, estimated=True), None, "truncated"))
-    assert await billing.funded.funds() == (SMALL_NANO - FORTE.quote(100, 2), 0)
-    assert [row["status"] for row in await billing.funded.rows(usage)] == [502]
-
-
-async def test_a_free_result_is_released(billing: Billing) -> None:
-    """A fault before anything was delivered costs nothing, though the prompt was counted."""
-    await billing.settle(make_hold(), ReplyResult(Usage(100, 0, estimated=True), None, "truncated", is_free=True))
-    assert await billing.funded.funds() == (SMALL_NANO, 0)
-    assert [entry["kind"] for entry in await billing.funded.rows(entries)] == ["grant"]
-    assert await billing.statuses_and_costs() == [(502, 0)]
-
-
 @pytest.mark.parametrize(
     ("error", "status"),
     [(UpstreamFailed("m"), 502), (RateLimited("m", 1), 429), (ZeroDivisionError(), 500), (KeyboardInterrupt(), 500)],
@@ -102,14 +73,6 @@ async def test_an_error_after_a_delivery_is_charged_by_our_own_count(billing: Bi
     assert await billing.funded.funds() == (SMALL_NANO - FORTE.quote(100, 2), 0)
     [row] = await billing.funded.rows(usage)
     assert (row["prompt_tokens"], row["completion_tokens"], row["estimated"]) == (100, 2, 1)
-
-
-async def test_a_tokenizer_that_is_not_loaded_counts_as_exactly(billing: Billing) -> None:
-    """The first count of a process, after an error, loads the tokenizer."""
-    tokenizer = Tokenizer()
-    await billing.break_off(UpstreamFailed("m"), "hello world", tokenizer)
-    assert tokenizer.is_loaded
-    assert await billing.funded.funds() == (SMALL_NANO - FORTE.quote(100, 2), 0)
 
 
 @pytest.mark.parametrize(("delivered", "cost_nano"), [("", 0), ("hello world", FORTE.quote(100, 2))])

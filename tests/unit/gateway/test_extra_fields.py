@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import Plan, Route
-from cadenza.gateway.extra_fields import count_passed_fields, ignored_header
+from cadenza.gateway.extra_fields import count_passed_fields
 from cadenza.gateway.validate import parse_chat
 from tests.unit.gateway.prompts import TOKENIZER, prompt_of
 
@@ -25,25 +25,12 @@ def fields(**values: object) -> dict[str, msgspec.Raw]:
 async def test_what_any_route_passes_on_is_counted() -> None:
     """Its text is a part of the prompt, so that credit is held for it; its bytes are in the body already."""
     plan = Plan.of("forte", (route(), route("chat_template_kwargs")))
-    prompt, size_bytes = prompt_of(20), prompt_of(20).size_bytes
+    prompt, size_bytes = prompt_of(20), prompt_of(20).bound
     text = "a text that a template may put into the prompt " * 20
     count_passed_fields(fields(chat_template_kwargs={"a": text}, user=text), plan, prompt)
-    assert await prompt.exact() - 20 >= TOKENIZER.count(text)
-    assert await prompt.exact() - 20 < 2 * TOKENIZER.count(text)  # what is dropped is not counted
-    assert prompt.size_bytes == size_bytes
-
-
-async def test_nothing_is_counted_of_what_no_route_passes_on() -> None:
-    """Dropped fields cost nothing."""
-    prompt = prompt_of(20)
-    count_passed_fields(fields(user="somebody"), Plan.of("forte", (route("top_k"),)), prompt)
-    assert await prompt.exact() == 20
-
-
-def test_a_field_that_is_too_large_to_pass_on_is_refused() -> None:
-    """64 KiB is the maximum, as for other fields."""
-    with pytest.raises(InvalidRequest, match="a: is larger than 64 KiB"):
-        count_passed_fields(fields(a="x" * 65_536), Plan.of("forte", (route("a"),)), prompt_of(20))
+    assert await prompt.count() - 20 >= TOKENIZER.count(text)
+    assert await prompt.count() - 20 < 2 * TOKENIZER.count(text)  # what is dropped is not counted
+    assert prompt.bound == size_bytes
 
 
 def test_deprecated_fields_are_refused_behind_any_number_of_others() -> None:
@@ -51,8 +38,3 @@ def test_deprecated_fields_are_refused_behind_any_number_of_others() -> None:
     body = {f"field_{number}": 1 for number in range(500)} | {"messages": MESSAGES, "functions": [{"name": "f"}]}
     with pytest.raises(InvalidRequest, match="functions and function_call"):
         parse_chat(json.dumps(body).encode())
-
-
-def test_no_header_if_nothing_was_dropped() -> None:
-    """A route that passes everything on leaves nothing to name."""
-    assert ignored_header(fields(top_k=1), fields(seed=1), route("top_k")) == b""

@@ -98,14 +98,6 @@ async def test_no_file_is_read_without_credit(tmp_path: Path) -> None:
         assert (await files.ask(["text"])).status == 402
 
 
-async def test_a_file_that_crashes_its_parser_is_a_400(funded: FundedStore) -> None:
-    """The message names the file and says what to do."""
-    async with files_of(funded, module=FAULTY) as files:
-        client = await files.ask(["text", "crash"])
-        assert (client.status, files.upstream.asks) == (400, [])
-        assert "'1.txt' cannot be read: it takes too much time or memory to read; send a smaller" in error_of(client)
-
-
 async def test_a_stream_that_waits_for_its_files_has_pings(funded: FundedStore) -> None:
     """They come before credit is held; a file that then cannot be read is an event with the type of the 400."""
     async with files_of(funded, module=FAULTY) as files:
@@ -116,14 +108,6 @@ async def test_a_stream_that_waits_for_its_files_has_pings(funded: FundedStore) 
         assert msgspec.json.decode(event)["error"]["type"] == "invalid_request_error"
         assert [outcome.status for outcome in funded.observer.outcomes] == [400]
     assert await funded.funds() == (FUNDED_NANO, 0)
-
-
-async def test_a_file_of_which_a_part_is_shown_is_told(funded: FundedStore) -> None:
-    """The model is told by the fence, and the client by the header."""
-    async with files_of(funded) as files:
-        client = await files.ask(["short", "A long story. " * 5_000])
-        assert client.status == 200
-        assert client.headers[b"x-cadenza-grounding"] == b"attachments=2 cut=1"
 
 
 async def test_a_file_without_room_for_it_is_a_400(funded: FundedStore) -> None:

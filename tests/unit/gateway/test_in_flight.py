@@ -62,14 +62,6 @@ async def test_until_idle_waits_for_later_requests_too() -> None:
     assert len(in_flight) == 0
 
 
-async def test_nothing_in_flight_needs_no_wait() -> None:
-    """Both return at once."""
-    in_flight = InFlight()
-    async with asyncio.timeout(WAIT_S):
-        await in_flight.until_ended()
-        await in_flight.until_idle()
-
-
 async def test_an_interruption_cancels_each_request_once() -> None:
     """A second interruption, or a disconnect after it, cancels nothing again and keeps the reason."""
     in_flight = InFlight()
@@ -97,13 +89,3 @@ async def test_the_requests_of_some_keys_are_interrupted() -> None:
         Interruption.REVOKED,
         None,
     ]
-
-
-async def test_a_complete_reply_is_not_interrupted() -> None:
-    """Its request may still run to its end."""
-    in_flight = InFlight()
-    client = begin(in_flight)
-    client.exchange.respond(200, b"", b"{}")
-    in_flight.interrupt()
-    assert client.cancellations == 0
-    assert client.exchange.interruption is None

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -14,19 +13,14 @@ from cadenza.gateway.request import RequestRecord
 from cadenza.http.headers import Headers
 from cadenza.ledger.rules import Hold
 from cadenza.store.schema import usage as usage_table
-from cadenza.store.tables import keys
-from cadenza.store.tables.keys import NewKey
 from cadenza.upstreams.base import Fault, Piece
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import (
-    ACCOUNT_ID,
     FORTE,
     FUNDED_NANO,
     KEY_ID,
     PRINCIPAL,
     FundedStore,
-    add_key,
-    open_funded_store,
 )
 from tests.unit.gateway.gateways import MODEL, PROVIDER, REQUEST_ID, ROUTE, Api, running_api
 from tests.unit.gateway.prompts import TOKENIZER
@@ -152,52 +146,6 @@ async def test_a_request_that_is_refused_before_the_hold(funded: FundedStore, ca
     assert outcome.key_id == (KEY_ID if status in {400, 404} and endpoint != "unknown" else "")
 
 
-async def test_a_key_that_lacks_the_scope(funded: FundedStore) -> None:
-    """The 403 is recorded with the key that was refused."""
-    secret = await add_key(funded.store, NewKey("key_b", ACCOUNT_ID, "", "", frozenset({"usage"}), 1, None))
-    client = Client()
-    async with running_api(funded) as api:
-        client.open([(b"x-api-key", secret.encode())], "GET", "/v1/models")
-        await client.serve(api.gateway)
-        outcome = await recorded_once(api)
-    assert (outcome.status, outcome.key_id, client.status) == (403, "key_b", 403)
-
-
-async def test_a_key_that_exceeds_its_rate(funded: FundedStore) -> None:
-    """The 429 is recorded with the key that was refused."""
-    await funded.store.transact(lambda tx: keys.change(tx, KEY_ID, requests_per_second=0.001, burst=1))
-    async with running_api(funded) as api:
-        for _ in range(2):
-            client = Client()
-            api.get(client, "/v1/models")
-            await client.serve(api.gateway)
-    assert [(outcome.status, outcome.key_id) for outcome in api.observer.outcomes] == [(200, KEY_ID), (429, KEY_ID)]
-
-
-async def test_a_request_without_credit(tmp_path: Path) -> None:
-    """The 402 is recorded once, by the gateway: nothing was held."""
-    client = Client()
-    async with open_funded_store(tmp_path, 1) as funded, running_api(funded, ScriptedUpstream(*ANSWER)) as api:
-        api.chat(client)
-        await client.serve(api.gateway)
-        outcome = await recorded_once(api)
-    assert (outcome.status, outcome.completion_id, client.status) == (402, "", 402)
-
-
-async def test_a_repeated_request(funded: FundedStore) -> None:
-    """The 409 is recorded once, beside the outcome of the first request, which alone has a completion id."""
-    async with running_api(funded, ScriptedUpstream(*ANSWER)) as api:
-        for status in (200, 409):
-            client = Client()
-            client.open([*funded.key_headers, (b"idempotency-key", b"once")], body=BODY % b"")
-            await client.serve(api.gateway)
-            assert client.status == status
-        await api.gateway.ledger.drained()
-    first, second = api.observer.outcomes
-    assert (first.status, second.status, second.completion_id) == (200, 409, "")
-    assert [row["completion_id"] for row in await funded.rows(usage_table)] == [first.completion_id]
-
-
 async def test_a_store_that_takes_no_hold(funded: FundedStore) -> None:
     """The 429 is recorded once, though the ledger releases the hold later, in case the store had taken it."""
     client = Client()
@@ -260,36 +208,6 @@ async def test_a_client_that_disconnects_in_a_stream(funded: FundedStore) -> Non
         assert outcome.first_byte_ms is not None
         assert await charged(api) == FORTE.charge(DELIVERED)
     assert [reply.is_closed for reply in upstream.replies] == [True]
-
-
-async def test_an_upstream_that_fails_in_a_stream(funded: FundedStore) -> None:
-    """The delivered tokens are charged, and the outcome is a 502 with the kind of the fault."""
-    client = Client()
-    async with running_api(funded, ScriptedUpstream(ANSWER[0], Fault(FaultKind.TRUNCATED))) as api:
-        api.chat(client, stream=True)
-        await client.serve(api.gateway)
-        outcome = await recorded_once(api)
-        assert (outcome.status, outcome.fault, outcome.usage) == (502, "truncated", DELIVERED)
-        assert await charged(api) == FORTE.charge(DELIVERED)
-    assert client.exchange.keep_alive is False
-    assert b"[DONE]" not in b"".join(client.bodies)
-    [fault] = [line for line in api.observer.log_lines if line["event"] == "upstream fault"]
-    assert fault["request_id"] == REQUEST_ID
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("kind", "status"), [(FaultKind.DNS, 502), (FaultKind.BUSY, 429)])
-async def test_an_upstream_that_does_not_answer(
-    funded: FundedStore, kind: FaultKind, status: int, stream: bool
-) -> None:
-    """Nothing is charged, and the outcome has the status that the client got."""
-    client = Client()
-    async with running_api(funded, ScriptedUpstream(opening=Fault(kind))) as api:
-        api.chat(client, stream=stream)
-        await client.serve(api.gateway)
-        outcome = await recorded_once(api)
-        assert (outcome.status, client.status, outcome.usage) == (status, status, None)
-        assert await charged(api) == 0
 
 
 async def test_a_shutdown_before_the_answer_begins(funded: FundedStore) -> None:

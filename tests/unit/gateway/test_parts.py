@@ -10,16 +10,12 @@ from hypothesis import strategies as st
 
 from cadenza.core.chat import ChatRequest
 from cadenza.core.errors import InvalidRequest
-from cadenza.core.image_tokens import IMAGE_TOKENS
 from cadenza.core.message_json import find_content
 from cadenza.gateway.parts import FILES_MAX
 from cadenza.gateway.validate import parse_chat
 
 TEXT = {"type": "text", "text": "What is this?"}
 FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "aGVsbG8="}}
-IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
-AUDIO = {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}
-TOOL = {"type": "function", "function": {"name": "look"}}
 
 
 def parse(*content: Any, role: str = "user", indent: int | None = None, **fields: Any) -> ChatRequest:
@@ -53,22 +49,6 @@ def test_files_are_no_text_of_the_prompt() -> None:
     chat = parse(FILE, TEXT)
     assert chat.texts == [TEXT["text"]]
     assert (chat.media.size_bytes, chat.media.tokens) == (len('"aGVsbG8="'), 0)
-
-
-def test_images_and_audio_need_routes_that_take_them() -> None:
-    """They stay in the message, count as tokens, and name what a route must be marked with."""
-    chat = parse(TEXT, IMAGE, AUDIO)
-    assert chat.needs == {"vision", "audio"}
-    assert IMAGE_TOKENS <= chat.media.tokens <= chat.media.tokens_max
-    assert json.loads(bytes(chat.messages[0]))["content"] == [TEXT, IMAGE, AUDIO]
-
-
-def test_with_tools_files_are_passed_on() -> None:
-    """The tool path is a pass-through: files are not read, and a route must take them."""
-    chat = parse(FILE, TEXT, tools=[TOOL])
-    assert not chat.files
-    assert chat.needs == {"files"}
-    assert json.loads(bytes(chat.messages[0]))["content"] == [FILE, TEXT]
 
 
 def test_the_number_of_files_is_limited() -> None:

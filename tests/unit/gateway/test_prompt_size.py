@@ -27,4 +27,4 @@ def test_no_prompt_has_more_tokens_than_bytes(
     """Whatever is sent, the bytes of character and body are at least as many as the counted tokens."""
     body = json.dumps({"messages": sent, "tools": offered}, separators=(",", ":"), ensure_ascii=is_ascii).encode()
     prompt = PromptSize(TOKENIZER, Character(character), parse_chat(body).counted_texts, len(body))
-    assert asyncio.run(prompt.exact()) <= prompt.size_bytes
+    assert asyncio.run(prompt.count()) <= prompt.bound

@@ -49,19 +49,6 @@ async def test_a_request_keeps_its_snapshot(funded: FundedStore) -> None:
     assert (len(change.old.asks), len(change.new.asks)) == (1, 1)
 
 
-async def test_a_request_that_still_sends_its_body_keeps_its_snapshot(funded: FundedStore) -> None:
-    """The snapshot is taken once, when the request begins, and every later stage uses it."""
-    change, client = Change(), Client()
-    async with running_api(funded, change.old, change.load) as api:
-        client.open(funded.key_headers, body=None)
-        serving = asyncio.create_task(client.serve(api.gateway))
-        await client.waits_for_body.wait()
-        await api.gateway.reloader.reload()
-        client.send_body(b'{"messages":[{"role":"user","content":"hi"}]}')
-        await serving
-    assert b"from the old one" in client.bodies[0]
-
-
 async def test_a_reload_changes_the_limits(funded: FundedStore) -> None:
     """The next request counts against the new rate, and the slots have the new limit."""
 
@@ -75,14 +62,6 @@ async def test_a_reload_changes_the_limits(funded: FundedStore) -> None:
         await client.serve(api.gateway)
         assert client.headers[b"x-ratelimit-limit-requests"] == b"7"
         assert [await api.gateway.slots.enter(key) for key in ("key_a", "key_b")] == [True, False]
-
-
-async def test_a_config_with_mistakes_changes_nothing(funded: FundedStore) -> None:
-    """A loader that has no snapshot to offer leaves the old one in use."""
-    async with running_api(funded) as api:
-        before = api.gateway.snapshot
-        await api.gateway.reloader.reload()
-        assert api.gateway.snapshot is before
 
 
 async def test_a_new_epoch_in_the_store_is_loaded_before_the_request_is_served(funded: FundedStore) -> None:
@@ -152,15 +131,3 @@ async def test_a_store_that_is_away_fails_all_who_wait() -> None:
     loader.is_store_away = False
     await reloader.catch_up(1)
     assert (loader.loads, len(loader.used), reloader.epoch) == (2, 1, 1)
-
-
-async def test_a_reload_by_request_always_loads() -> None:
-    """Two of them at once run one after the other."""
-    loader = SlowLoader()
-    reloader = Reloader(loader.load, loader.used.append)
-    waiting = [asyncio.create_task(reloader.reload()) for _ in range(2)]
-    await let_tasks_run()
-    assert (loader.loads, loader.used) == (1, [])
-    loader.may_load.set()
-    await asyncio.gather(*waiting)
-    assert (loader.loads, len(loader.used)) == (2, 2)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cadenza.core.records import Plan, Route
-from cadenza.core.sent import resolved, without_data
+from cadenza.core.sent import NUMBER_BYTES_MAX, counted_texts, resolved, without_data
 from cadenza.gateway.validate import parse_chat
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.upstreams.base import Ask, NotCounted
@@ -46,7 +46,7 @@ def held_and_asked(body: bytes) -> tuple[int, Ask]:
 
     async def run() -> tuple[int, Ask]:
         bound_tokens = prompt.to_hold(WINDOW_TOKENS)
-        await prompt.exact()
+        await prompt.count()
         assert prompt.to_hold(WINDOW_TOKENS) <= bound_tokens
         return prompt.to_hold(WINDOW_TOKENS), await ask_of(chat, CHARACTER, prompt, Paid(1000), plan)
 
@@ -132,6 +132,13 @@ def test_every_field_that_is_sent_is_counted(case: str, is_ascii: bool) -> None:
     held_tokens, ask = held_and_asked(body)
     assert b"ship" in written(ask, "plain", "each")
     assert held_tokens >= LONG_TOKENS
+
+
+def test_a_number_is_a_setting_unless_it_is_long() -> None:
+    """The temperature is no text; a number of any length would be."""
+    raw = msgspec.Raw(b"7" * NUMBER_BYTES_MAX)
+    assert counted_texts([], {"seed": raw}, {}) == []
+    assert counted_texts([], {"seed": msgspec.Raw(bytes(raw) + b"7")}, {}) == ["7" * (NUMBER_BYTES_MAX + 1)]
 
 
 def test_a_field_that_is_there_twice_counts_twice() -> None:

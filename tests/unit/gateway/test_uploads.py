@@ -53,15 +53,6 @@ def test_a_key_gets_a_quarter_and_an_account_a_half(pool: Pool) -> None:
     assert pool.free_mib == POOL_MIB // 2
 
 
-def test_many_accounts_leave_room_for_one_more(pool: Pool) -> None:
-    """Four accounts that take all they can, one after the other, leave room for the largest body of a fifth."""
-    for account in range(4):
-        for key in range(10):
-            pool.fill(f"key_{account}_{key}", f"acct_{account}")
-    assert pool.free_mib >= LARGEST_MIB
-    pool.open("key_z", "acct_z").take(LARGEST_MIB * MIB)
-
-
 def test_one_largest_body_is_always_accepted(pool: Pool) -> None:
     """A key without other bodies may take 32 MiB while there are 32 MiB, even if its share were less."""
     pool.memory.take((POOL_MIB - LARGEST_MIB) * MIB)

@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.core.chat import SAMPLING, ChatRequest
+from cadenza.core.chat import SAMPLING
 from cadenza.core.errors import InvalidRequest
 from cadenza.gateway.validate import parse_chat
 
@@ -16,23 +15,6 @@ USER = {"role": "user", "content": "hi"}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 HELLO = [{"type": "text", "text": "Hello"}, {"type": "text", "text": ", world"}]
 CHAT = {"model": "forte", "messages": [USER], "stream": True, "max_tokens": 5, "temperature": 0.5, "stop": ["é", "\n"]}
-
-
-def parse(**fields: Any) -> ChatRequest:
-    return parse_chat(json.dumps({"messages": [USER]} | fields).encode())
-
-
-def test_a_minimal_request_has_the_defaults() -> None:
-    """Messages are the only field that is needed."""
-    request = parse()
-    assert (request.model, request.stream, request.max_tokens, request.sampling) == (None, False, None, {})
-    assert request.texts == ["hi"]
-
-
-@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant"])
-def test_parts_of_any_role_are_counted_as_one_text(role: str) -> None:
-    """Every role may send its content as an array of text parts, which is counted as their text."""
-    assert parse(messages=[{"role": role, "content": HELLO}]).texts == ["Hello, world"]
 
 
 def check_any(body: bytes) -> None:

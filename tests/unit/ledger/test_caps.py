@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.money import Price
-from cadenza.core.periods import month_of, span_of
 from cadenza.core.records import Cap, Outcome, Usage
+from cadenza.core.spans import month_of, span_of
 from cadenza.ledger.caps import NO_CAP_USE, CapState, CapStatus, CapUse
 from cadenza.ledger.charging import begin_caps, end_requests
 from cadenza.ledger.rules import (

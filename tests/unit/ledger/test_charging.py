@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from cadenza.core.money import Price
-from cadenza.core.periods import ALL_TIME
 from cadenza.core.records import Cap, Outcome, Usage
+from cadenza.core.spans import ALL_TIME
 from cadenza.ledger.caps import CapState
 from cadenza.ledger.charging import LOST_STATUS, end_requests
 from cadenza.ledger.rules import (

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cadenza.core.errors import InvalidRequest, NotFound, NotTaken
+from cadenza.core.errors import NotTaken
 from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import Plan, Principal, Route
@@ -32,19 +32,6 @@ def principal(preferred_class: str = "forte") -> Principal:
     return Principal("key_a", "acct_a", frozenset({"inference"}), preferred_class)
 
 
-@pytest.mark.parametrize("class_id", ["mezzo", "forte", "fortissimo"])
-def test_a_class_is_found_by_its_name(class_id: str) -> None:
-    """The class that was asked for serves, with its own plan, character and price."""
-    assert catalogue().find(class_id, principal("mezzo")) is SERVED[class_id]
-
-
-@pytest.mark.parametrize("asked", [None, "auto"])
-@pytest.mark.parametrize("preferred", ["mezzo", "forte", "fortissimo"])
-def test_auto_is_the_class_that_the_account_prefers(asked: str | None, preferred: str) -> None:
-    """`auto` and no model at all both mean the account's class, never `auto` itself."""
-    assert catalogue().find(asked, principal(preferred)).plan.class_id == preferred
-
-
 @pytest.mark.parametrize(
     ("configured", "served"), [(("mezzo", "forte"), "forte"), (("mezzo",), "mezzo"), (("fortissimo",), "fortissimo")]
 )
@@ -54,56 +41,9 @@ def test_auto_falls_back_to_a_class_that_has_routes(configured: tuple[str, ...],
     assert catalogue(*configured).find("auto", principal(missing)).plan.class_id == served
 
 
-@pytest.mark.parametrize("asked", ["gpt-4o", "", "FORTE", " forte", "loopback-large"])
-def test_an_unknown_model_is_refused_with_the_usable_ids(asked: str) -> None:
-    """A 400 that names every usable id and does not repeat what was asked."""
-    with pytest.raises(
-        InvalidRequest, match=r"^This model does not exist\. Use one of: auto, mezzo, forte, fortissimo\.$"
-    ):
-        catalogue().find(asked, principal())
-
-
-def test_a_class_without_routes_is_refused() -> None:
-    """A class that the operator has not configured is an unknown model."""
-    with pytest.raises(InvalidRequest, match=r"Use one of: auto, forte\."):
-        catalogue("forte").find("mezzo", principal())
-
-
-def test_piano_is_reserved() -> None:
-    """A chat request for `piano` is told that the name is reserved."""
-    with pytest.raises(InvalidRequest, match="'piano' is reserved"):
-        catalogue().find("piano", principal())
-
-
-def test_models_are_listed_in_a_fixed_order() -> None:
-    """`auto` first, then the classes from light to strong, in whatever order the config has them."""
-    listed = catalogue().models(NOW_MS)
-    assert [model.id for model in listed.data] == ["auto", "mezzo", "forte", "fortissimo"]
-    assert {(model.object, model.owned_by) for model in listed.data} == {("model", "cadenza")}
-
-
 def test_a_class_without_routes_is_not_listed() -> None:
     """Only `auto` and the configured classes are offered."""
     assert [model.id for model in catalogue("forte").models(NOW_MS).data] == ["auto", "forte"]
-
-
-def test_the_time_of_creation_is_stable() -> None:
-    """Two starts of the service show the same time."""
-    assert catalogue().models(NOW_MS) == catalogue().models(NOW_MS)
-    assert catalogue().model("forte", NOW_MS).created == 1_767_225_600
-
-
-@pytest.mark.parametrize("class_id", ["auto", "mezzo", "forte", "fortissimo"])
-def test_a_listed_model_can_be_read_alone(class_id: str) -> None:
-    """One model is the same object as in the list."""
-    assert catalogue().model(class_id, NOW_MS) in catalogue().models(NOW_MS).data
-
-
-@pytest.mark.parametrize("class_id", ["piano", "gpt-4o", "", "forte/x"])
-def test_a_model_that_is_not_listed_is_not_found(class_id: str) -> None:
-    """404 for unknown ids, also for the reserved one."""
-    with pytest.raises(NotFound, match="Use one of: auto, mezzo, forte, fortissimo"):
-        catalogue().model(class_id, NOW_MS)
 
 
 def test_the_routes_of_all_classes_are_listed() -> None:

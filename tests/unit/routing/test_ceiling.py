@@ -12,7 +12,6 @@ from cadenza.routing.ceiling import (
     SLOW_S_MIN,
     STEP_DOWN,
     STEP_DOWN_SLOW,
-    STEP_DOWN_SLOWEST,
     STEP_UP,
     Ceiling,
     FirstTokenTimes,
@@ -27,11 +26,6 @@ def times_of(usual_s: float, recent_s: float) -> FirstTokenTimes:
     times.note(usual_s)
     times.note(usual_s + (recent_s - usual_s) / RECENT_WEIGHT, is_loaded=True)
     return times
-
-
-def test_it_begins_at_its_maximum() -> None:
-    """Without a sign of overload a route is given all requests."""
-    assert Ceiling(MOST).limit(0.0) == MOST
 
 
 def test_it_falls_one_step_for_each_round_trip() -> None:
@@ -113,20 +107,6 @@ def test_it_stays_between_one_and_its_maximum(most: int, steps: list[tuple[str, 
         else:
             ceiling.raise_by_answer(in_flight)
         assert 1 <= ceiling.limit(now_s) <= most
-
-
-@pytest.mark.parametrize(("recent_s", "step"), [(3.1, STEP_DOWN_SLOW), (5.0, 0.6), (100.0, STEP_DOWN_SLOWEST)])
-def test_a_slower_pace_means_a_larger_step(recent_s: float, step: float) -> None:
-    """A route that is a little too slow loses little, one that is far too slow loses as much as half."""
-    assert times_of(usual_s=1.0, recent_s=recent_s).step == pytest.approx(step)
-
-
-def test_a_pace_without_notes_is_not_slow() -> None:
-    """Before the first answer nothing is known, and the first answer is the usual one."""
-    times = FirstTokenTimes()
-    assert not times.is_slow
-    times.note(30.0)
-    assert (times.recent_s, times.is_slow) == (30.0, False)
 
 
 def test_a_route_is_slow_while_recent_answers_take_far_longer_than_usual() -> None:

@@ -15,7 +15,6 @@ from cadenza.upstreams.base import Ask, Collector, Fault, Piece
 from tests.unit.routing.scripted_upstreams import (
     KEY,
     REQUEST_ID,
-    TOKENIZER,
     Answer,
     ReplyScript,
     ScriptedRoutes,
@@ -61,52 +60,12 @@ class ContinuingRoutes(ScriptedRoutes):
         return text_of(collector.pieces), fault
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.INVALID])
-async def test_the_next_route_continues_the_answer(kind: FaultKind) -> None:
-    """After any fault the next route is given the text so far, and its text follows as one answer."""
-    first = ScriptedUpstream([*says("Once upon", " a time"), Fault(kind)])
-    second = ScriptedUpstream([*says(" there was", " a fox."), FINISH])
-    routes = ContinuingRoutes(first, second)
-    assert await routes.read() == ("Once upon a time there was a fox.", None)
-    assert routes.answered_by == ["provider-0", "provider-1"]
-    said_tokens = TOKENIZER.count("Once upon a time")
-    assert second.asked == [
-        msgspec.structs.replace(
-            PLAIN, begun="Once upon a time", prompt_tokens=50 + said_tokens, max_tokens=100 - said_tokens
-        )
-    ]
-
-
-async def test_a_continuation_can_be_continued() -> None:
-    """The third route is given the text of both before it, and each continuation is counted by its provider."""
-    first = ScriptedUpstream([*says("One"), BREAK])
-    second = ScriptedUpstream([*says(" two"), BREAK])
-    third = ScriptedUpstream([*says(" three."), FINISH])
-    routes = ContinuingRoutes(first, second, third)
-    assert await routes.read() == ("One two three.", None)
-    assert [ask.begun for ask in (*second.asked, *third.asked)] == ["One", "One two"]
-    assert routes.answered_by == ["provider-0", "provider-1", "provider-2"]
-    for provider in ("provider-1", "provider-2"):
-        assert routes.count("cadenza_continued_total", provider=provider) == 1
-
-
 async def test_a_fault_in_a_stream_is_logged_with_the_request_id() -> None:
     """Also a fault that the client never sees is a log line with the request id and the provider."""
     routes = ContinuingRoutes(ScriptedUpstream([*says("One"), BREAK]), ScriptedUpstream([*says(" two."), FINISH]))
     await routes.read()
     [line] = routes.log_lines
     assert (line["request_id"], line["provider"], line["kind"]) == (REQUEST_ID, "provider-0", "truncated")
-
-
-async def test_a_route_that_broke_off_is_not_asked_again() -> None:
-    """When the last route has broken off, the stream ends with its fault."""
-    first = ScriptedUpstream([*says("One"), BREAK])
-    second = ScriptedUpstream([*says(" two"), Fault(FaultKind.MALFORMED)])
-    text, fault = await ContinuingRoutes(first, second).read()
-    assert text == "One two"
-    assert fault is not None
-    assert fault.kind is FaultKind.MALFORMED
-    assert [len(first.asked), len(second.asked)] == [1, 1]
 
 
 async def test_if_a_continuation_does_not_open_the_next_route_is_asked() -> None:
@@ -127,39 +86,6 @@ async def test_if_no_route_continues_the_first_fault_stands(refusal: Fault) -> N
 
 
 @pytest.mark.parametrize(
-    "ask",
-    [
-        msgspec.structs.replace(PLAIN, stream=False),
-        msgspec.structs.replace(PLAIN, tools={"tools": Raw(b"[]")}),
-        msgspec.structs.replace(PLAIN, sampling={"response_format": Raw(b"{}")}),
-    ],
-    ids=["not a stream", "tools", "response_format"],
-)
-async def test_only_plain_streams_are_continued(ask: Ask) -> None:
-    """A non-streaming reply, one with tools and one held to a format end where they break off."""
-    second = ScriptedUpstream([*says(" two."), FINISH])
-    assert await ContinuingRoutes(ScriptedUpstream([*says("One"), BREAK]), second).read(ask) == ("One", BREAK)
-    assert second.asked == []
-
-
-async def test_an_answer_that_used_up_its_limit_is_not_continued() -> None:
-    """If nothing is left of max_tokens, the stream ends with its fault."""
-    second = ScriptedUpstream([*says(" two."), FINISH])
-    ask = msgspec.structs.replace(PLAIN, max_tokens=TOKENIZER.count("One two three"))
-    _, fault = await ContinuingRoutes(ScriptedUpstream([*says("One two three"), BREAK]), second).read(ask)
-    assert fault is BREAK
-    assert second.asked == []
-
-
-async def test_a_request_without_a_limit_is_continued_without_one() -> None:
-    """If the client set no limit, the next route is sent none."""
-    second = ScriptedUpstream([*says(" two."), FINISH])
-    routes = ContinuingRoutes(ScriptedUpstream([*says("One"), BREAK]), second)
-    await routes.read(msgspec.structs.replace(PLAIN, max_tokens=None))
-    assert second.asked[0].max_tokens is None
-
-
-@pytest.mark.parametrize(
     ("window", "is_continued"), [(50 + 200 + OUTPUT_TOKENS_MIN, True), (50 + 200 + OUTPUT_TOKENS_MIN - 1, False)]
 )
 async def test_a_window_must_hold_the_prompt_and_the_text_so_far(window: int, is_continued: bool) -> None:
@@ -170,14 +96,6 @@ async def test_a_window_must_hold_the_prompt_and_the_text_so_far(window: int, is
     _, fault = await routes.read(ask, prompt_bytes=400)
     assert fault is (None if is_continued else BREAK)
     assert [ask.prompt_tokens for ask in second.asked] == [250] * is_continued
-
-
-async def test_a_route_that_said_nothing_is_replaced_by_the_same_ask() -> None:
-    """If a route breaks off before any text, the next one is asked as the first was."""
-    second = ScriptedUpstream([*says("All."), FINISH])
-    routes = ContinuingRoutes(ScriptedUpstream([Piece(has_begun=True), BREAK]), second)
-    assert await routes.read() == ("All.", None)
-    assert second.asked == [PLAIN]
 
 
 async def test_a_continuation_needs_a_retry_of_the_budget() -> None:

@@ -26,25 +26,6 @@ def usages(*parts: list[Piece]) -> list[Usage]:
     return [piece.usage for piece in collector.pieces if piece.usage]
 
 
-def test_pieces_are_passed_on_and_their_text_is_kept() -> None:
-    """The sink gets every piece as it is, over all routes, and the continued has the whole text."""
-    collector = Collector()
-    continued = ContinuedSink(collector)
-    pieces = [Piece("One", has_begun=True), Piece(" two"), Piece("", has_begun=True), FINISH]
-    for piece in pieces[:2]:
-        continued.take(piece)
-    continued.begun_tokens = 2
-    for piece in pieces[2:]:
-        continued.take(piece)
-    assert collector.pieces == pieces
-    assert continued.text == "One two"
-
-
-def test_the_usage_of_a_single_route_is_unchanged() -> None:
-    """Without a continuation the upstream's own counts are passed on."""
-    assert usages([Piece("One"), FINISH, counted(50, 3, 20)]) == [Usage(50, 3, 20)]
-
-
 def test_a_continued_reply_has_one_prompt_and_one_answer() -> None:
     """The text before the last route is subtracted from its prompt and added to its output, as an estimate."""
     last = [Piece(" there was a fox."), FINISH, counted(70, 9, cached_tokens=60)]
@@ -77,11 +58,6 @@ def test_counts_before_the_finish_are_withheld(is_continued: bool) -> None:
     assert usages(*parts) == []
 
 
-def test_counts_may_come_with_the_finish_reason() -> None:
-    """A usage in the piece that has the finish reason is that of the whole reply."""
-    assert usages([Piece("One", "stop", Usage(50, 1))]) == [Usage(50, 1)]
-
-
 def test_after_a_route_that_said_nothing_the_counts_are_the_next_routes_own() -> None:
     """A continuation after no text is an ordinary reply."""
     collector = Collector()
@@ -91,25 +67,3 @@ def test_after_a_route_that_said_nothing_the_counts_are_the_next_routes_own() ->
     for piece in (Piece("All."), FINISH, counted(44, 2)):
         continued.take(piece)
     assert collector.pieces[-1].usage == Usage(44, 2)
-
-
-class CongestedSink(Collector):
-    """A sink that is congested until it is drained."""
-
-    is_congested = True
-
-    def flush(self) -> bool:
-        return not self.is_congested
-
-    async def drain(self) -> None:
-        self.is_congested = False
-
-
-async def test_backpressure_passes_through() -> None:
-    """The continued is congested while its sink is, and draining it drains the sink."""
-    sink = CongestedSink()
-    continued = ContinuedSink(sink)
-    assert not continued.flush()
-    await continued.drain()
-    assert not sink.is_congested
-    assert continued.flush()

@@ -80,51 +80,6 @@ def test_faults_in_a_row_make_a_route_rest(kind: FaultKind) -> None:
     assert route.takes_one
 
 
-def test_an_answer_between_faults_resets_their_count() -> None:
-    """Faults that are not in a row do not add up."""
-    route = TimedRoute()
-    for _ in range(3):
-        route.fail(times=FAULTS_TO_OPEN - 1)
-        route.answer()
-    assert not route.health.is_open
-
-
-def test_replies_that_break_off_are_counted_separately() -> None:
-    """A route whose replies begin and break off rests too, although each of them began with an answer."""
-    route = TimedRoute()
-    route.break_off(FAULTS_TO_OPEN - 1)
-    route.fail(times=FAULTS_TO_OPEN - 1)
-    assert not route.health.is_open
-    route.break_off()
-    assert route.health.is_down
-
-
-def test_a_whole_reply_resets_the_count_of_broken_ones() -> None:
-    """Replies that break off, but not in a row, do not add up."""
-    route = TimedRoute()
-    for _ in range(3):
-        route.break_off(FAULTS_TO_OPEN - 1)
-        route.answer()
-    assert not route.health.is_open
-
-
-def test_requests_that_failed_together_cause_one_rest() -> None:
-    """Faults of requests sent before the rest do not prolong it, and late answers to them do not end it."""
-    route = TimedRoute()
-    together = [route.begin() for _ in range(50)]
-    route.now_s += 5
-    for attempt in together[:FAULTS_TO_OPEN]:
-        attempt.note_fault(FAILED)
-    until_s = route.now_s + route.health.open_s
-    route.now_s += 0.5
-    for attempt in together[FAULTS_TO_OPEN:-1]:
-        attempt.note_fault(FAILED)
-    together[-1].note_answer(is_stream=True)
-    assert route.now_s + route.health.open_s == pytest.approx(until_s)
-    assert not route.takes_one
-    assert len(route.opened_for_s) == 1
-
-
 def test_a_refusal_changes_nothing() -> None:
     """Requests that the upstream rejects as invalid count neither for nor against the route."""
     route = TimedRoute()
@@ -133,30 +88,6 @@ def test_a_refusal_changes_nothing() -> None:
     assert not route.health.is_open
     route.fail()
     assert route.health.is_down
-
-
-@pytest.mark.parametrize(("kind", "status"), [(FaultKind.BUSY, 429), (FaultKind.FAILED, 503), (FaultKind.FAILED, 529)])
-def test_a_retry_after_is_honoured(kind: FaultKind, status: int) -> None:
-    """One Retry-After makes a route rest for that time; the route is down only if the status was not 429."""
-    route = TimedRoute()
-    route.fail(Fault(kind, status, 7.0))
-    assert route.health.open_s == pytest.approx(7.0)
-    assert route.health.is_down == (kind is FaultKind.FAILED)
-    route.now_s += 7.0
-    assert route.takes_one
-
-
-@pytest.mark.parametrize("retry_after_s", [None, 0.0])
-def test_429s_without_a_retry_after_lower_the_ceiling_first(retry_after_s: float | None) -> None:
-    """A few only lower the ceiling; the fifth in a row without an answer makes the route rest, as busy."""
-    route = TimedRoute()
-    attempts = [route.begin() for _ in range(50)]
-    route.now_s += 0.1
-    for place, attempt in enumerate(attempts):
-        assert route.health.is_open == (place >= 5)
-        attempt.note_fault(Fault(FaultKind.BUSY, 429, retry_after_s))
-    assert route.health.limit < MOST
-    assert not route.health.is_down
 
 
 @pytest.mark.parametrize(
@@ -182,18 +113,6 @@ def test_which_faults_lower_the_ceiling(fault: Fault, is_lowered: bool) -> None:
     assert route.health.limit == (int(40 * STEP_DOWN) if is_lowered else MOST)
 
 
-def test_there_is_one_trial_at_a_time() -> None:
-    """After the rest one request tries the route, and the next one only when that has ended."""
-    route = TimedRoute()
-    route.rest()
-    trial = route.begin()
-    assert trial.is_trial
-    assert not route.takes_one
-    assert route.health.begin(KEY, is_last_resort=True) is None
-    trial.end()
-    assert route.takes_one
-
-
 def test_a_trial_that_finds_no_place_does_not_block_the_next() -> None:
     """A trial that is refused because the route is full is not counted as running."""
     route = TimedRoute()
@@ -207,24 +126,6 @@ def test_a_trial_that_finds_no_place_does_not_block_the_next() -> None:
     assert route.begin().is_trial
 
 
-def test_the_first_token_of_a_trial_opens_the_route_to_all() -> None:
-    """After the trial's answer every request is let through, although the trial goes on."""
-    route = TimedRoute()
-    route.rest()
-    trial = route.begin()
-    trial.note_answer(is_stream=True)
-    assert all(not route.begin().is_trial for _ in range(10))
-
-
-def test_a_trial_that_streams_for_long_does_not_block_the_next() -> None:
-    """A route that recovered and rests again can be tried again, although the first trial still streams."""
-    route = TimedRoute()
-    route.rest()
-    route.begin().note_answer(is_stream=True)
-    route.rest()
-    assert route.takes_one
-
-
 def test_a_resting_route_takes_one_request_at_a_time_as_the_last_resort() -> None:
     """A request that has no other route may try it during its rest; an answer ends the rest."""
     route = TimedRoute()
@@ -234,16 +135,6 @@ def test_a_resting_route_takes_one_request_at_a_time_as_the_last_resort() -> Non
     attempt.note_answer(is_stream=False)
     assert not route.health.is_open
     assert route.takes_one
-
-
-def test_a_last_resort_that_fails_doubles_the_rest() -> None:
-    """A fault of the last resort counts like a fault of a trial."""
-    route = TimedRoute()
-    route.fail(times=FAULTS_TO_OPEN)
-    attempt = route.begin(is_last_resort=True)
-    attempt.note_fault(FAILED)
-    attempt.end()
-    assert route.health.open_s == pytest.approx(2 * OPEN_S_MIN)
 
 
 def test_each_rest_is_reported_with_its_length() -> None:
@@ -265,18 +156,6 @@ def test_a_reset_makes_a_route_usable_and_keeps_requests_in_flight_counted() -> 
     assert not route.health.is_open
     assert (route.health.in_flight, route.health.limit) == (1, 7)
     assert not route.begin().is_trial
-
-
-def test_requests_sent_before_a_reset_do_not_make_a_route_rest() -> None:
-    """Their faults say nothing about the new configuration, however late they come."""
-    route = TimedRoute()
-    old = [route.begin() for _ in range(FAULTS_TO_OPEN)]
-    route.now_s += 1
-    route.health.reset(MOST)
-    route.now_s += 1
-    for attempt in old:
-        attempt.note_fault(FAILED)
-    assert not route.health.is_open
 
 
 class QueueingRoute(TimedRoute):

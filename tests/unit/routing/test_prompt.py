@@ -51,18 +51,17 @@ def test_a_character_is_a_system_message() -> None:
 def test_the_bytes_bound_the_tokens_before_they_are_counted(tokenizer: WatchedTokenizer) -> None:
     """The bound is the bytes of the body and of the character, and needs no count."""
     prompt = size_of(tokenizer)
-    assert prompt.at_most == prompt.size_bytes == BODY_BYTES + CHARACTER.size_bytes
-    assert not prompt.is_exact
+    assert prompt.bound == BODY_BYTES + CHARACTER.size_bytes
+    assert not prompt.exact
     assert tokenizer.threads == []
 
 
 async def test_the_exact_count_is_made_once(tokenizer: WatchedTokenizer) -> None:
-    """It counts the character and every text with the overhead of a message, and then replaces the bound."""
+    """It counts the character and every text with the overhead of a message."""
     prompt = size_of(tokenizer)
-    assert [await prompt.exact() for _ in range(3)] == [own_count(tokenizer)] * 3
-    assert prompt.is_exact
-    assert prompt.at_most == own_count(tokenizer)
-    assert prompt.size_bytes == BODY_BYTES + CHARACTER.size_bytes
+    assert [await prompt.count() for _ in range(3)] == [own_count(tokenizer)] * 3
+    assert prompt.exact == own_count(tokenizer)
+    assert prompt.bound == BODY_BYTES + CHARACTER.size_bytes
     assert len(tokenizer.threads) == 1
 
 
@@ -81,13 +80,6 @@ def test_the_length_of_a_prompt_is_found_once(tokenizer: WatchedTokenizer) -> No
     assert len(reads) == 1
 
 
-async def test_the_count_of_the_client_leaves_the_character_out(tokenizer: WatchedTokenizer) -> None:
-    """What the client sent is counted as if there were no character layer."""
-    assert await size_of(tokenizer).exact_of_client() == own_count(tokenizer) - (
-        tokenizer.count(CHARACTER.text) + MESSAGE_OVERHEAD_TOKENS
-    )
-
-
 @pytest.mark.parametrize(
     ("body_bytes", "is_inline"),
     [(INLINE_BYTES - CHARACTER.size_bytes, True), (INLINE_BYTES - CHARACTER.size_bytes + 1, False)],
@@ -96,7 +88,7 @@ async def test_a_large_prompt_is_counted_in_a_thread(
     tokenizer: WatchedTokenizer, body_bytes: int, is_inline: bool
 ) -> None:
     """Up to INLINE_BYTES a prompt is counted on the event loop's thread, above it on another."""
-    await size_of(tokenizer, body_bytes).exact()
+    await size_of(tokenizer, body_bytes).count()
     assert (tokenizer.threads == [threading.get_ident()]) is is_inline
 
 
@@ -107,45 +99,27 @@ async def test_large_texts_that_are_counted_apart_are_counted_in_a_thread(
     """Also if their bytes are a part of the body: a field that a route passes on holds up no other request."""
     prompt = size_of(tokenizer)
     prompt.add_texts(("x" * chars,), 0)
-    await prompt.exact()
+    await prompt.count()
     assert (threading.get_ident() == tokenizer.threads[-1]) is is_inline
 
 
 async def test_the_tokenizer_is_loaded_in_a_thread() -> None:
     """The first count, which loads the tokenizer, does not block the event loop, however small the prompt is."""
     tokenizer = WatchedTokenizer()
-    await size_of(tokenizer).exact()
+    await size_of(tokenizer).count()
     assert tokenizer.is_loaded
     assert tokenizer.threads != [threading.get_ident()]
-
-
-def test_an_upstream_may_count_more_for_images_than_was_held() -> None:
-    """Models differ much about images: a count is believed up to a multiple of what we expect at most."""
-    media = Media(size_bytes=1_000, tokens=1_024, tokens_held=1_024, tokens_max=8_192, doubtful_tokens=8_192)
-    prompt = PromptSize(Tokenizer(), CHARACTER, lambda: TEXTS, 2_000, media)
-    plain = PromptSize(Tokenizer(), CHARACTER, lambda: TEXTS, 1_000)
-    assert prompt.at_most == plain.at_most + 8_192
-    assert prompt.believable_tokens == plain.believable_tokens + 8 * 8_192
-    assert plain.believable_tokens == plain.at_most
 
 
 async def test_credit_is_held_for_what_a_provider_may_count() -> None:
     """Before the count it is the bound; after it, the text and the high end for files. Never more than the window."""
     media = Media(size_bytes=1_000, tokens=100, tokens_held=2_000, tokens_max=5_000)
     prompt = PromptSize(Tokenizer(), CHARACTER, lambda: TEXTS, 2_000, media)
-    assert prompt.to_hold(1_000_000) == prompt.at_most == CHARACTER.size_bytes + 1_000 + 5_000
+    assert prompt.to_hold(1_000_000) == prompt.bound == CHARACTER.size_bytes + 1_000 + 5_000
     assert prompt.to_hold(4_000) == 4_000
-    tokens = await prompt.exact()
-    assert prompt.at_most == tokens
+    tokens = await prompt.count()
     assert prompt.to_hold(1_000_000) == tokens + 1_900
     assert prompt.to_hold(1_500) == 1_500
-
-
-def test_a_text_file_leaves_no_doubt() -> None:
-    """A text has no more tokens than bytes, whoever counts."""
-    media = Media(size_bytes=1_000, tokens=100, tokens_held=300, tokens_max=750)
-    prompt = PromptSize(Tokenizer(), CHARACTER, lambda: TEXTS, 2_000, media)
-    assert prompt.believable_tokens == prompt.size_bytes
 
 
 def test_the_estimate_of_added_texts_is_the_same_each_time() -> None:

@@ -1,22 +1,19 @@
 """The order in which routes are asked: by order, then in turns by weight; resting routes last, full ones not at all."""
 
 import asyncio
-from collections import Counter
 from contextlib import AsyncExitStack
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN
+from cadenza.core.breaker import FAULTS_TO_OPEN
 from cadenza.core.errors import RateLimited, UpstreamFailed
 from cadenza.core.faults import FaultKind
 from cadenza.core.records import Plan
 from cadenza.upstreams.base import Fault
 from tests.unit.routing.scripted_upstreams import WHOLE, ScriptedRoutes, scripted_routes
 
-BUSY_7_S = Fault(FaultKind.BUSY, 429, 7.0)
 FAILED = Fault(FaultKind.FAILED, 500)
 
 
@@ -29,15 +26,6 @@ async def until_in_flight(routes: ScriptedRoutes, count: int) -> None:
     """Wait until so many requests have a place on a route."""
     while routes.in_flight < count:  # noqa: ASYNC110 the next turns of the event loop bring them there
         await asyncio.sleep(0)
-
-
-async def test_turns_are_exact_and_even() -> None:
-    """Of 70 requests, weights 5:1:1 give exactly 50:10:10, and of any 7 in a row exactly 5:1:1."""
-    routes = weighted_routes(5, 1, 1)
-    served = [await routes.ask() for _ in range(70)]
-    assert routes.asks == [50, 10, 10]
-    for start in range(64):
-        assert sorted(Counter(served[start : start + 7]).values()) == [1, 1, 5]
 
 
 @given(weights=st.lists(st.integers(1, 12), min_size=1, max_size=5), rounds=st.integers(1, 3))
@@ -55,21 +43,6 @@ def test_turns_follow_any_weights(weights: list[int], rounds: int) -> None:
     asyncio.run(serve())
 
 
-async def test_order_comes_before_weight() -> None:
-    """A route of a later order is not asked while one of an earlier order answers, however large its weight."""
-    routes = scripted_routes(WHOLE, WHOLE, WHOLE, orders=[0, 0, 1], weights=[1, 1, 1000])
-    for _ in range(10):
-        await routes.ask()
-    assert routes.asks == [5, 5, 0]
-
-
-async def test_after_a_fault_routes_of_the_same_order_come_first() -> None:
-    """A fault leads to the next route of the same order, and only then to a later order."""
-    routes = scripted_routes(FAILED, FAILED, WHOLE, orders=[0, 0, 1])
-    assert await routes.ask() == "provider-2"
-    assert routes.asks == [1, 1, 1]
-
-
 async def test_each_class_takes_its_own_turns() -> None:
     """Two classes on the same routes do not disturb each other's turns."""
     routes = weighted_routes(1, 1)
@@ -77,24 +50,6 @@ async def test_each_class_takes_its_own_turns() -> None:
     served = [(await routes.ask(), await routes.ask(plan=mezzo)) for _ in range(4)]
     assert all(of_forte == of_mezzo for of_forte, of_mezzo in served)
     assert all(first != second for (first, _), (second, _) in pairwise(served))
-
-
-async def test_a_resting_route_is_passed_over_until_its_rest_ends() -> None:
-    """It is not asked while it rests; then one request tries it, and it takes its turns again."""
-    routes = scripted_routes(WHOLE, WHOLE)
-    routes.rest(0)
-    assert {await routes.ask() for _ in range(20)} == {"provider-1"}
-    routes.now_s += OPEN_S_MIN
-    assert {await routes.ask() for _ in range(5)} == {"provider-0"}
-
-
-async def test_the_load_of_a_resting_route_is_shared_by_weight() -> None:
-    """When one of four routes rests, the other three share all requests by their weights."""
-    routes = weighted_routes(5, 3, 1, 1)
-    routes.rest(0)
-    for _ in range(100):
-        await routes.ask()
-    assert routes.asks == [0, pytest.approx(60, abs=2), pytest.approx(20, abs=2), pytest.approx(20, abs=2)]
 
 
 async def test_a_full_route_is_passed_over() -> None:
@@ -147,23 +102,6 @@ async def test_a_route_is_not_asked_twice_in_one_request() -> None:
         await routes.fail()
         assert routes.asks == [number]
     assert routes.health(0).is_down
-
-
-async def test_a_single_route_that_asked_for_a_rest_is_tried_by_one_request() -> None:
-    """While that request runs, all others get a 429 with the rest of the Retry-After."""
-    routes, answer = scripted_routes(WHOLE), asyncio.Event()
-    routes.rest(0, BUSY_7_S)
-    routes.upstreams["provider-0"].answer_with(answer)
-    trial = asyncio.create_task(routes.ask())
-    await until_in_flight(routes, 1)
-    routes.now_s += 3
-    for _ in range(10):
-        failure = await routes.fail()
-        assert isinstance(failure, RateLimited)
-        assert dict(failure.headers)[b"retry-after"] == b"4"
-    answer.set()
-    assert await trial == "provider-0"
-    assert routes.asks == [1]
 
 
 async def test_the_places_of_a_route_are_shared_fairly() -> None:

@@ -51,13 +51,11 @@ class LargeBodies:
         texts = LargeTexts(reply.text_chars, partial(self.count, account_id, body))
         return _chat_request(reply, body, texts)
 
-    async def count(
-        self, account_id: str, body: bytes | bytearray, character: str, *, is_urgent: bool = False
-    ) -> tuple[int, int]:
-        """The tokens of the texts of a valid body, and of the character. An urgent count waits without a limit."""
+    async def count(self, account_id: str, body: bytes | bytearray, character: str, *, is_urgent: bool = False) -> int:
+        """The tokens of the character and the texts of a valid body. An urgent count waits without a limit."""
         reply = await self._run(self._counter, account_id, Task("count", character), body, is_urgent=is_urgent)
         assert isinstance(reply, Counted)
-        return reply.tokens, reply.character_tokens
+        return reply.tokens
 
     async def stop(self) -> None:
         await self._parser.stop()

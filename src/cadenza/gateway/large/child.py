@@ -65,8 +65,7 @@ def parse(body: bytearray) -> Reply:
 def count(body: bytearray, character: str, tokenizer: Tokenizer) -> Reply:
     """Count what is sent of a body that was parsed before."""
     try:
-        tokens = tokenizer.count_prompt(check_body(*decode_body(body)).counted_texts())
-        return Counted(tokens, tokenizer.count_prompt([character]))
+        return Counted(tokenizer.count_prompt([character, *check_body(*decode_body(body)).counted_texts()]))
     except MemoryError:
         return InvalidBody(TOO_LARGE)
 

@@ -49,10 +49,9 @@ class InvalidBody(Content, msgspec.Struct, frozen=True, tag=True):
 
 
 class Counted(msgspec.Struct, frozen=True, tag=True):
-    """The tokens of the texts of a valid request, and those of the character."""
+    """The tokens of the character and the texts of a valid request."""
 
     tokens: int
-    character_tokens: int
 
 
 Reply = Parsed | InvalidBody | Counted

@@ -23,9 +23,9 @@ from sqlalchemy import (
     update,
 )
 
-from cadenza.core.periods import month_of
 from cadenza.core.public import Public
 from cadenza.core.records import SCOPES, Period, Principal
+from cadenza.core.spans import month_of
 from cadenza.store.schema import accounts, caps, keys
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction, change_row
