@@ -475,7 +475,6 @@ async def test_a_greeting_before_the_request_is_broken() -> None:
                 await fetch(client)
 
 
-@pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_an_old_idle_connection_is_not_used(clock: Clock) -> None:
     """An idle connection is used shortly before its limit, and replaced by a new one after it."""
     async with talking(always(HI)) as (client, peer):
@@ -489,7 +488,6 @@ async def test_an_old_idle_connection_is_not_used(clock: Clock) -> None:
         await client_leaves(peer)
 
 
-@pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_idle_connections_are_closed_without_another_request(clock: Clock) -> None:
     """A timer closes each connection that was idle for too long, so that a burst of requests leaves no files open."""
     async with talking(always(HI)) as (client, peer):

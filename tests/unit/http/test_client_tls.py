@@ -40,7 +40,6 @@ ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 BASIC = "Basic " + base64.b64encode("us er:p@ss:wörd".encode()).decode()
 CREDENTIALS = "us%20er:p%40ss%3Aw%C3%B6rd"
 CONNECT_S = 10.0
-on_asyncio = pytest.mark.asyncio(loop_factories=["asyncio"])  # the only loop whose clock can be put forward
 
 
 @pytest.fixture
@@ -128,7 +127,6 @@ async def given_up(client: HttpClient, peer: Peer, clock: Clock) -> None:
     await client_leaves(peer)
 
 
-@on_asyncio
 async def test_a_handshake_that_takes_too_long(clock: Clock) -> None:
     """The time to connect includes the handshake; a silent peer is given up, and the connection closed."""
     async with Peer(silent_script) as peer, client_of(f"https://{LOCALHOST}:{peer.port}/v1") as client:
@@ -378,7 +376,6 @@ async def asked_script(visit: Visit) -> None:
     await visit.until_left()
 
 
-@on_asyncio
 async def test_a_silent_proxy(clock: Clock) -> None:
     """The time to connect includes the proxy's; a silent one is given up, and the connection closed."""
     async with (
@@ -417,7 +414,6 @@ async def test_a_proxy_that_is_not_there(url: str, proxy: str) -> None:
             await fetch(client)
 
 
-@pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_a_proxy_of_several_addresses(authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a proxy's name has several addresses, one that refuses the connection is skipped."""
     loop = asyncio.get_running_loop()

@@ -15,7 +15,6 @@ DEFAULTS = ConnectionLimits()
 HEAD_BYTES_MAX = DEFAULTS.head_bytes_max
 REQUEST = b"GET /quick HTTP/1.1\r\nhost: here\r\n\r\n"
 NEXT = request("/whole", request_id="next")
-on_asyncio = pytest.mark.asyncio(loop_factories=["asyncio"])  # the only loop whose clock can be put forward
 
 
 def large_head(
@@ -50,7 +49,6 @@ async def test_a_client_that_does_not_read() -> None:
         await asyncio.wait_for(site.was_interrupted.wait(), WAIT_S)
 
 
-@on_asyncio
 async def test_a_client_that_reads_slowly(site: Site, client: RawClient, clock: Clock) -> None:
     """A client that reads slowly but steadily, for longer than the unread deadline, gets the whole reply."""
     await client.send(request("/large", more="connection: close\r\n"))
@@ -94,7 +92,6 @@ async def test_an_idle_connection() -> None:
         assert (await client.read_to_end()).endswith(WHOLE)
 
 
-@on_asyncio
 @pytest.mark.parametrize("behind", [b"", request("/whole")], ids=["nothing", "a request"])
 @pytest.mark.parametrize("partial", [b"", NEXT[:20]], ids=["no head", "part of a head"])
 async def test_no_deadline_runs_while_an_exchange_does(
@@ -111,7 +108,6 @@ async def test_no_deadline_runs_while_an_exchange_does(
     assert b"x-request-id: next" in (await client.reply())[1]
 
 
-@on_asyncio
 async def test_a_head_that_began_before_the_last_reply(site: Site, client: RawClient, clock: Clock) -> None:
     """A head that has begun has the time of a head, and not that of an idle connection."""
     await client.send(request("/whole") + NEXT[:20])
@@ -120,7 +116,6 @@ async def test_a_head_that_began_before_the_last_reply(site: Site, client: RawCl
     assert await client.read_to_end() == b""
 
 
-@on_asyncio
 @pytest.mark.parametrize("before", [b"", REQUEST], ids=["first", "second"])
 async def test_a_head_that_trickles(site: Site, client: RawClient, clock: Clock, before: bytes) -> None:
     """Bytes that arrive do not extend the head deadline, of the first request or of a later one."""
@@ -136,7 +131,6 @@ async def test_a_head_that_trickles(site: Site, client: RawClient, clock: Clock,
     assert len(site.paths) == bool(before)
 
 
-@on_asyncio
 @pytest.mark.parametrize("sent", [b"\r\n", b"\r\n\r\n"])
 async def test_line_ends_do_not_keep_a_connection(site: Site, client: RawClient, clock: Clock, sent: bytes) -> None:
     """Line ends after a reply begin no request, and the head deadline closes the connection."""
@@ -147,7 +141,6 @@ async def test_line_ends_do_not_keep_a_connection(site: Site, client: RawClient,
     assert await client.read_to_end() == b""
 
 
-@on_asyncio
 async def test_an_unwanted_body_does_not_keep_a_connection(site: Site, client: RawClient, clock: Clock) -> None:
     """A body that goes on after its reply, and then stops, leaves the connection to the head deadline."""
     await client.send(b"POST /quick HTTP/1.1\r\nhost: here\r\ncontent-length: 99\r\n\r\nx")
@@ -157,7 +150,6 @@ async def test_an_unwanted_body_does_not_keep_a_connection(site: Site, client: R
     assert await client.read_to_end() == b""
 
 
-@on_asyncio
 async def test_keep_alive_is_counted_from_the_last_reply(site: Site, client: RawClient, clock: Clock) -> None:
     """Each request gives an idle connection its whole time again."""
     for _ in range(4):

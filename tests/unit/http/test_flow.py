@@ -10,8 +10,6 @@ from cadenza.http.flow import Deadline
 from tests.unit.http.raw_client import WAIT_S
 from tests.unit.upstreams.clock import Clock
 
-on_asyncio = pytest.mark.asyncio(loop_factories=["asyncio"])
-
 
 class Expiries:
     """Counts how often a deadline expired."""
@@ -42,7 +40,6 @@ async def test_a_moment_in_the_past() -> None:
     await asyncio.wait_for(expiries.happened.wait(), WAIT_S)
 
 
-@on_asyncio
 async def test_it_is_moved_later(clock: Clock) -> None:
     """The earlier moment passes without effect."""
     expiries = Expiries()
@@ -54,7 +51,6 @@ async def test_it_is_moved_later(clock: Clock) -> None:
     assert expiries.count == 1
 
 
-@on_asyncio
 async def test_it_is_moved_earlier(clock: Clock) -> None:
     """The earlier moment counts, and the later one passes without effect."""
     expiries = Expiries()
@@ -66,7 +62,6 @@ async def test_it_is_moved_earlier(clock: Clock) -> None:
     assert expiries.count == 1
 
 
-@on_asyncio
 @pytest.mark.parametrize(("end", "later"), [(Deadline.clear, 1), (Deadline.close, 0)])
 async def test_it_is_cleared(clock: Clock, end: Callable[[Deadline], None], later: int) -> None:
     """A deadline that was cleared or closed does not expire. One that was cleared may be set again."""
@@ -81,7 +76,6 @@ async def test_it_is_cleared(clock: Clock, end: Callable[[Deadline], None], late
     assert expiries.count == later
 
 
-@on_asyncio
 async def test_moving_it_makes_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """One timer serves any number of later moments."""
     loop = asyncio.get_running_loop()

@@ -91,32 +91,19 @@ async def test_a_forced_call_is_bound_to_the_schema(model: LoopbackUpstream, str
     assert request.json["messages"][0] == SMALL_TALK
 
 
-async def test_none_never_calls(model: LoopbackUpstream) -> None:
-    """With `none` a message that fits a tool is answered in words."""
-    assert called(await ask(model, choice="none")) is None
-    assert "response_format" not in model.requests[0].json
-
-
 @pytest.mark.parametrize(
-    ("text", "name"), [("What is the weather in Oslo?", "get_weather"), ("Tell me the time!", "tell_time")]
+    "choice",
+    [None, "none", {"x": 1}, {"type": "custom", "custom": {"name": "run"}}, {"type": "custom", "function": None}],
+    ids=str,
 )
-async def test_a_message_that_names_a_tool_calls_it(model: LoopbackUpstream, text: str, name: str) -> None:
-    """The tool is called whose name and description share most words with the message, by one request to the model."""
-    model.script(Good(OSLO))
-    said = {"role": "user", "content": [{"type": "text", "text": text}]}
-    assert called(await ask(model, said)) == (name, OSLO)
-    assert len(model.requests) == 1
-
-
-async def test_a_message_that_names_no_tool_is_answered_in_words(model: LoopbackUpstream) -> None:
-    """With `auto`, a message without a word of any tool is answered in words."""
-    model.script(Good("I am well."))
-    assert await ask(model, SMALL_TALK) == Piece("I am well.")
+async def test_a_choice_that_forces_no_function_is_answered_in_words(model: LoopbackUpstream, choice: Any) -> None:
+    """A small model is not left the choice, even if the message fits a tool."""
+    assert called(await ask(model, choice=choice)) is None
     assert "response_format" not in model.requests[0].json
 
 
 async def test_a_required_call_cannot_be_declined(model: LoopbackUpstream) -> None:
-    """With `required` a tool is called, even if no word is shared, and even right after a result."""
+    """With `required` the first tool is called, even in small talk, and even right after a result."""
     model.always(Good(OSLO))
     assert called(await ask(model, SMALL_TALK, choice="required")) == ("get_weather", OSLO)
     answered = {"role": "tool", "tool_call_id": "x", "content": "4"}
@@ -149,16 +136,6 @@ async def test_a_custom_tool_is_refused(model: LoopbackUpstream) -> None:
     with pytest.raises(Fault) as fault:
         await ask(model, tools=[{"type": "custom", "custom": {"name": "run"}}])
     assert fault.value.kind is FaultKind.INVALID
-
-
-@pytest.mark.parametrize(
-    "choice",
-    [{"x": 1}, {"type": "custom", "custom": {"name": "run"}}, {"type": "custom", "function": None}],
-    ids=str,
-)
-async def test_a_choice_that_names_no_function_is_answered_in_words(model: LoopbackUpstream, choice: Any) -> None:
-    """A choice in a form that this model cannot follow is answered in words."""
-    assert called(await ask(model, choice=choice)) is None
 
 
 @pytest.mark.parametrize("function", ["absent", None])

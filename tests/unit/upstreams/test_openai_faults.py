@@ -34,7 +34,6 @@ from tests.unit.upstreams.asks import (
     RecordingSink,
     fault_of,
     make_ask,
-    on_uvloop,
     opened,
     read_reply,
     running,
@@ -56,7 +55,6 @@ STATUSES = {
 }
 
 
-@on_uvloop
 @pytest.mark.parametrize(("kind", "status"), [(kind, status) for kind, many in STATUSES.items() for status in many])
 async def test_every_status_but_200_is_a_fault(upstream: LoopbackUpstream, kind: FaultKind, status: int) -> None:
     """The status alone decides the kind of fault; no text of the body is in it."""
@@ -67,7 +65,6 @@ async def test_every_status_but_200_is_a_fault(upstream: LoopbackUpstream, kind:
     assert len(upstream.requests) == 1
 
 
-@on_uvloop
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_is_not_followed(upstream: LoopbackUpstream, status: int) -> None:
     """A redirect is a fault: prompts and the provider's key are sent only to the configured address."""
@@ -76,7 +73,6 @@ async def test_a_redirect_is_not_followed(upstream: LoopbackUpstream, status: in
     assert [request.path for request in upstream.requests] == ["/v1/chat/completions"]
 
 
-@on_uvloop
 async def test_a_429_with_retry_after(upstream: LoopbackUpstream) -> None:
     """The Retry-After of a 429 is in the fault."""
     fault = await fault_of(upstream, Status(429, headers={"Retry-After": "7"}))
@@ -160,7 +156,6 @@ BROKEN: dict[str, tuple[Reply, FaultKind]] = {
 }
 
 
-@on_uvloop
 @pytest.mark.parametrize(("reply", "kind"), BROKEN.values(), ids=BROKEN)
 async def test_an_incomplete_or_malformed_reply_is_a_fault(
     upstream: LoopbackUpstream, reply: Reply, kind: FaultKind
@@ -170,7 +165,6 @@ async def test_an_incomplete_or_malformed_reply_is_a_fault(
     assert (fault.kind, str(fault).split(" ")[0]) == (kind, kind.value)
 
 
-@on_uvloop
 @pytest.mark.parametrize("end", [Close(), Reset()], ids=["close", "reset"])
 async def test_the_pieces_before_a_fault_are_delivered(upstream: LoopbackUpstream, end: Close | Reset) -> None:
     """A reply that breaks off delivers its pieces once, then raises its fault, and raises it again when asked again."""
@@ -198,7 +192,6 @@ AFTER_FINISH: dict[str, list[Event]] = {
 }
 
 
-@on_uvloop
 @pytest.mark.parametrize("events", AFTER_FINISH.values(), ids=AFTER_FINISH)
 async def test_no_fault_after_a_finish_reason(upstream: LoopbackUpstream, events: list[Event]) -> None:
     """A reply with a finish reason is complete, regardless of what follows."""
@@ -211,7 +204,6 @@ UNFINISHED = b"".join(map(sse_event, (ROLE, said("Hi"), FINISH))).removesuffix(b
 SSE = {"content-type": "text/event-stream"}
 
 
-@on_uvloop
 @pytest.mark.parametrize(
     "steps",
     [

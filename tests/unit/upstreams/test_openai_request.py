@@ -10,9 +10,7 @@ from msgspec import Raw
 from cadenza.upstreams.base import Ask
 from cadenza.upstreams.dialects import DIALECTS
 from tests.loopback import LoopbackUpstream
-from tests.unit.upstreams.asks import MESSAGE, STREAMING, WAIT_S, make_ask, on_uvloop, read_pieces, running
-
-pytestmark = on_uvloop
+from tests.unit.upstreams.asks import MESSAGE, STREAMING, WAIT_S, make_ask, read_pieces, running
 
 
 async def send(upstream: LoopbackUpstream, ask: Ask, dialect: str = "plain") -> Any:

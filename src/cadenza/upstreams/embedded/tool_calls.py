@@ -1,10 +1,9 @@
 """Tool calls for a model whose chat template has no form for them, like that of the bundled model.
 
-The tool is the one that shares most words with the message: a small model chooses worse. The model writes its arguments
-under a grammar made from the tool's schema (`response_format`), so they are always valid.
+Only a call that the request forces is made: the model writes its arguments under a grammar made from the tool's schema
+(`response_format`), so they are always valid. Whether to call, and what, is more than so small a model can decide.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,13 +22,6 @@ CALL_TOKENS = 1024  # half a call is worth nothing
 STRING_CHARS_MAX = 120  # of a string whose schema sets no limit: a small model may never end it
 ITEMS_MAX = 4
 DESCRIPTION_CHARS_MAX = 200
-WORD = re.compile(r"[a-z]{3,}")
-COMMON = (
-    "about and any are can could did does for from get give had has have how into its make not out over please some "
-    "tell than that the them then these they this those use using was what when where which who why will with would "
-    "you your"
-)
-COMMON_WORDS = frozenset(COMMON.split())
 
 
 class Tool(Content, msgspec.Struct, frozen=True):
@@ -45,7 +37,7 @@ async def open_with_tools(endpoint: Upstream, route: Route, ask: Ask) -> OpenRep
     tools = _read_tools(ask.tools["tools"])
     choice = msgspec.json.decode(ask.tools.get("tool_choice", msgspec.Raw(b'"auto"')))
     messages = _as_plain_text(ask.messages)
-    name = _choose(msgspec.json.decode(messages[-1], type=dict[str, str]), tools, choice)
+    name = _forced(choice, tools)
     limit = ask.output_limit(route) or CALL_TOKENS
     if ask.client_limit is None:
         limit = min(limit, CALL_TOKENS if name else ANSWER_TOKENS)
@@ -90,24 +82,13 @@ class CallReply:
         self._sink.take(msgspec.structs.replace(piece, content="", calls=calls))
 
 
-def _choose(message: dict[str, str], tools: dict[str, Tool], choice: object) -> str | None:
-    """The name of the tool to call, or None for an answer in words."""
-    if isinstance(choice, dict):
-        function = choice.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
-        return name if isinstance(name, str) and name in tools else None
-    is_result = message["role"] == "tool"  # the result of a call is answered in words, not by another call
-    if choice == "none" or not tools or (choice != "required" and is_result):
-        return None
-    wanted = _stems(message["content"])
-    shared = {name: len(wanted & _stems(f"{name} {tool.description}")) for name, tool in tools.items()}
-    best = max(shared, key=lambda name: shared[name])
-    return best if shared[best] or choice == "required" else None
-
-
-def _stems(text: str) -> set[str]:
-    words = WORD.findall(text.lower().replace("_", " ").replace("-", " "))
-    return {word[:5] for word in words if word not in COMMON_WORDS}
+def _forced(choice: object, tools: dict[str, Tool]) -> str | None:
+    """The name of the tool to call, the first if any will do; None for an answer in words."""
+    if choice == "required":
+        return next(iter(tools), None)
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) and name in tools else None
 
 
 def _ask_for_arguments(ask: Ask, tool: Tool) -> Ask:

@@ -13,24 +13,22 @@ from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.core.tokens import is_prompt_believable
 from cadenza.upstreams.base import Fault, Upstream
-from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.trial import asks
 from cadenza.upstreams.trial.session import (
     Trial,
     TrialFinding,
     TrialReply,
     accepts_call_id,
-    better_dialect,
-    misfits,
     omit_setting,
     prompt_grows,
 )
 
 OTHER_FIELD = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+CONTENTS: tuple[tuple[asks.Content, str, str], ...] = (  # of a message with a call, and the dialect that has it
+    ("empty", "an empty string", "deepseek"),
+    ("omit", "no content", "gemini"),
+)
 OWN_COUNT = "Cadenza counts the tokens itself, and marks the charge as estimated."
-
-SHORT_ID_CHARS = len(asks.SHORT_CALL_ID)
-SEE_DIALECT = "No setting of a route changes this; see the line on the dialect."
 
 
 async def try_plain(trial: Trial) -> None:
@@ -98,8 +96,7 @@ async def try_stream(trial: Trial) -> None:
     ask, setting = asks.counting(stream=True), ""
     answer = await trial.send(ask)
     if answer.is_refused and trial.dialect.stream_options and not trial.is_left_out("stream_options"):
-        variant = msgspec.structs.replace(trial.route, omit=(*trial.route.omit, "stream_options"))
-        again = await trial.send(ask, variant)
+        again = await trial.send(ask, msgspec.structs.replace(trial.route, omit=(*trial.route.omit, "stream_options")))
         if again.is_accepted:
             answer, setting = again, trial.leave_out("stream_options")
     if not answer.is_accepted:
@@ -224,41 +221,30 @@ async def try_forced(trial: Trial) -> None:
     reaction = "refused" if not answer.is_accepted else "not called"
     found = f"a function that is forced by name is {reaction}"
     if trial.dialect.named_choice and (await trial.send(asks.calling("required"))).called:
-        trial.needs = msgspec.structs.replace(trial.needs, ignores_named_choice=True)
-        trial.add("forced", "warning", f'{found}; "required" works', setting, SEE_DIALECT)
-    else:
-        trial.add("forced", "warning", found, setting)
+        found, setting = f'{found}; "required" works', 'dialect = "llamacpp"'
+    trial.add("forced", "warning", found, setting)
 
 
 async def try_tool_turn(trial: Trial) -> None:
-    """The turn after a call, whose message has null as its content."""
+    """The turn after a call, whose message has null as its content. Other upstreams want other forms."""
     if not trial.takes_tools:
         trial.add("tool turn", "ok", "not tried, as tools are refused")
         return
     answer = await trial.send(asks.tool_turn())
     if answer.is_accepted:
         trial.add("tool turn", "ok", "a call with null as its content and its result are accepted")
-    elif found := await _find_what_works(trial):
-        trial.add("tool turn", "warning", found, advice=SEE_DIALECT)
-    else:
-        assert answer.fault
-        trial.add("tool turn", "warning", f"a call and its result: {answer.fault.words}")
-
-
-async def _find_what_works(trial: Trial) -> str:
-    """Try the forms that other upstreams want. What was found, or nothing."""
-    if trial.dialect.null_content == "null":
-        contents: tuple[tuple[asks.Content, str], ...] = (("empty", "an empty string"), ("omit", "no content"))
-        for content, words in contents:
-            if (await trial.send(asks.tool_turn(content))).is_accepted:
-                trial.needs = msgspec.structs.replace(trial.needs, null_content=content)
-                return f"null as the content of a call is refused, {words} is accepted"
-    if accepts_call_id(trial.dialect):
-        answer = await trial.send(asks.tool_turn(call_id=asks.SHORT_CALL_ID))
-        if answer.is_accepted:
-            trial.needs = msgspec.structs.replace(trial.needs, refuses_call_id=True)
-            return f"only call ids of {SHORT_ID_CHARS} letters and digits are accepted"
-    return ""
+        return
+    for content, words, dialect in CONTENTS if trial.dialect.null_content == "null" else ():
+        if await trial.is_accepted(asks.tool_turn(content)):
+            found = f"null as the content of a call is refused, {words} is accepted"
+            trial.add("tool turn", "warning", found, f'dialect = "{dialect}"')
+            return
+    if accepts_call_id(trial.dialect) and await trial.is_accepted(asks.tool_turn(call_id=asks.SHORT_CALL_ID)):
+        found = f"only call ids of {len(asks.SHORT_CALL_ID)} letters and digits are accepted"
+        trial.add("tool turn", "warning", found, 'dialect = "mistral"')
+        return
+    assert answer.fault
+    trial.add("tool turn", "warning", f"a call and its result: {answer.fault.words}")
 
 
 async def try_reasoning(trial: Trial) -> None:
@@ -267,24 +253,13 @@ async def try_reasoning(trial: Trial) -> None:
     if "drop" in (trial.route.reasoning, trial.dialect.reasoning):
         trial.add("reasoning", "ok", f"{seen}; the config does not send it back")
         return
-    field = trial.reasoning_field if trial.reasoning_field == "reasoning" else "reasoning_content"
-    answer = await trial.send(asks.reasoning_sent_back(field))
-    without = msgspec.structs.replace(trial.route, reasoning="drop")
-    if answer.is_accepted:
+    ask = asks.reasoning_sent_back("reasoning" if trial.reasoning_field == "reasoning" else "reasoning_content")
+    if await trial.is_accepted(ask):
         trial.add("reasoning", "ok", f"{seen}; accepted in a next turn")
-    elif not (await trial.send(asks.reasoning_sent_back(field), without)).is_accepted:
-        trial.add("reasoning", "warning", f"{seen}; a next turn is refused even without it")
-    else:
-        trial.needs = msgspec.structs.replace(trial.needs, refuses_reasoning=True)
+    elif await trial.is_accepted(ask, reasoning="drop"):
         trial.add("reasoning", "warning", f"{seen}; refused in a next turn", 'reasoning = "drop"')
-
-
-async def try_custom_tools(trial: Trial) -> None:
-    if not trial.route.custom_tools:
-        trial.add("custom", "ok", f"the dialect {trial.dialect_name} has no custom tools")
-        return
-    is_accepted = (await trial.send(asks.custom_tool())).is_accepted
-    trial.add("custom", "ok", f"custom tools are {'accepted' if is_accepted else 'refused'}")
+    else:
+        trial.add("reasoning", "warning", f"{seen}; a next turn is refused even without it")
 
 
 async def try_continuing(trial: Trial) -> None:
@@ -313,7 +288,6 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("forced", try_forced),
     ("tool turn", try_tool_turn),
     ("reasoning", try_reasoning),
-    ("custom", try_custom_tools),
     ("continue", try_continuing),
 )
 NECESSARY = ("plain", "stream")
@@ -322,9 +296,7 @@ NECESSARY = ("plain", "stream")
 async def try_model(upstream: Upstream, dialect: str, route: Route, limit_s: float) -> list[TrialFinding]:
     """What the model does with every kind of request, and the settings that it needs."""
     trial = Trial(upstream, dialect, route, limit_s)
-    if await _run(trial, STEPS):
-        _judge_dialect(trial)
-    trial.add("window", "ok", f"not tried; the route says {route.context_tokens} tokens")
+    await _run(trial, STEPS)
     trial.add("requests", "ok", f"{trial.sent} sent")
     assert trial.sent <= REQUESTS_MAX
     return _with_one_omit(trial)
@@ -349,34 +321,17 @@ async def try_one_token(upstream: Upstream, route: Route, limit_s: float) -> Tri
     return TrialFinding("chat", "ok", "answers")
 
 
-async def _run(trial: Trial, steps: tuple[tuple[str, Step], ...]) -> bool:
-    """Take the steps. False if a plain request does not work, or if there was no answer."""
+async def _run(trial: Trial, steps: tuple[tuple[str, Step], ...]) -> None:
+    """Take the steps, until a plain request does not work or there is no answer."""
     for name, step in steps:
         try:
             await step(trial)
         except Fault as fault:
             found = f"{fault.words}; the rest was not tried"
             trial.add(name, "fault" if name in NECESSARY else "warning", found, advice=fault.kind.advice)
-            return False
+            return
         if not trial.plain:
-            return False
-    return True
-
-
-def _judge_dialect(trial: Trial) -> None:
-    current, needs = trial.dialect_name, trial.needs
-    unmet = misfits(trial.dialect, needs)
-    better = better_dialect(current, needs)
-    setting = f'dialect = "{better}"' if better else ""
-    if needs.is_beyond_routes and better:
-        advice = "Then try again: the route may need fewer settings."
-        trial.add("dialect", "warning", f"{better} fits better than {current}", setting, advice)
-    elif needs.is_beyond_routes and unmet:
-        trial.add("dialect", "warning", f"none of the dialects fits better than {current}")
-    elif unmet > 1 and better and not misfits(DIALECTS[better], needs):
-        trial.add("dialect", "ok", f"{better} would do instead of the route's settings above", setting)
-    else:
-        trial.add("dialect", "ok", f"{current} fits, with the settings above" if unmet else f"{current} fits")
+            return
 
 
 def _with_one_omit(trial: Trial) -> list[TrialFinding]:
