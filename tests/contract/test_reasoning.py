@@ -6,7 +6,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.contract.tool_upstream import TOOLS
+from tests.contract.agent import TOOLS
 from tests.loopback import STOP, Json, LoopbackUpstream, Request, Sse, Status, chunk, completion, said, usage_chunk
 from tests.loopback.replies import Reply, Step
 from tests.raw_client import MESSAGES, RawClient

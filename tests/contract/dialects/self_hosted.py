@@ -1,5 +1,6 @@
 """The servers that people run themselves: vLLM, SGLang, llama.cpp, Ollama and TGI."""
 
+from tests.contract.agent import TURNS
 from tests.contract.dialects import rules
 from tests.contract.dialects.manners import (
     Manner,
@@ -7,11 +8,11 @@ from tests.contract.dialects.manners import (
     counted,
     each_whole_at_0,
     in_fragments,
+    named_in_fragments,
     one_object,
     with_objects,
 )
 from tests.contract.dialects.twin import TooLong, Twin, broken, error, flat_error
-from tests.contract.tool_upstream import TURNS
 from tests.loopback import Status
 
 VLLM = Twin(
@@ -25,6 +26,7 @@ VLLM = Twin(
     manner=Manner(
         new_id=lambda n: f"chatcmpl-tool-{n:032x}",
         reasoning="reasoning",
+        deltas=named_in_fragments,
         usage_at="each_chunk",
         usage=lambda: cached_in_details(created_cache_tokens=None),
     ),

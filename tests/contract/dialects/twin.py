@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from tests.contract.agent import ANSWER, THINKING, TURNS, Made
 from tests.contract.dialects.manners import SIGNATURE, Manner, Said
 from tests.contract.dialects.rules import Rule, answered_calls, calls_of, json_arguments
-from tests.contract.tool_upstream import ANSWER, THINKING, TURNS, Made
 from tests.loopback import Event, Request, Sse, Status, Step, chunk
 
 KEY = "upstream-key-74"

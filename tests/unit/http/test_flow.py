@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from cadenza.http.flow import Deadline
-from tests.unit.http.raw_client import WAIT_S
 from tests.unit.upstreams.clock import Clock
 
 
@@ -22,22 +21,6 @@ class Expiries:
     def _expire(self) -> None:
         self.count += 1
         self.happened.set()
-
-
-async def test_it_expires() -> None:
-    """It calls back once the moment is reached, and then none is set."""
-    expiries = Expiries()
-    expiries.deadline.set_after(0.01)
-    await asyncio.wait_for(expiries.happened.wait(), WAIT_S)
-    assert (expiries.count, expiries.deadline.at_s) == (1, math.inf)
-
-
-async def test_a_moment_in_the_past() -> None:
-    """It calls back soon, and not within the call that sets it."""
-    expiries = Expiries()
-    expiries.deadline.set(asyncio.get_running_loop().time() - 1)
-    assert expiries.count == 0
-    await asyncio.wait_for(expiries.happened.wait(), WAIT_S)
 
 
 async def test_it_is_moved_later(clock: Clock) -> None:
