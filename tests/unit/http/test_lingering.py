@@ -6,7 +6,7 @@ import json
 from cadenza.http.body import BodyLimits
 from cadenza.http.connection import ConnectionLimits
 from cadenza.http.connections import ConnectionsLimits
-from tests.unit.http.raw_client import RawClient, request, until
+from tests.unit.http.raw_client import WAIT_S, RawClient, request, until
 from tests.unit.http.testing_site import MALFORMED_BODY, WHOLE, Site, check_served
 from tests.unit.upstreams.clock import Clock
 
@@ -52,7 +52,7 @@ async def test_a_small_rest_keeps_the_connection() -> None:
 
 async def test_chunks_without_end_behind_a_reply() -> None:
     """A body of unknown length that nobody wants is discarded up to the limit; then the server's side is closed."""
-    async with Site(body_limits=SMALL) as site:
+    async with Site(ConnectionLimits(head_s=10 * WAIT_S), SMALL) as site:
         client = await site.connect()
         await client.send(CHUNKED)
         assert b"connection: close" not in (await client.reply())[1]

@@ -75,22 +75,6 @@ async def test_an_application_is_told_about_its_request() -> None:
         assert site.loads == 1
 
 
-async def test_a_body_of_several_parts_is_streamed() -> None:
-    """Parts are sent as they come, and the length is not known before."""
-
-    async def stream(_scope: Message, _receive: Receive, send: Send) -> None:
-        await send(START)
-        for part in (b"one", b"two"):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-
-    async with client_of(stream) as (client, _):
-        await client.send(request("/"))
-        _, lines, body = await client.reply()
-        assert b"transfer-encoding: chunked" in lines
-        assert body.startswith(b"3\r\none\r\n3\r\ntwo\r\n")
-
-
 @pytest.mark.parametrize("has_length", [True, False], ids=["announced", "chunked"])
 async def test_a_huge_form_is_refused(has_length: bool) -> None:
     """A body above the limit is a 413, and the application does not see it."""
@@ -141,19 +125,6 @@ async def test_pages_that_are_not_installed_are_a_501() -> None:
         head, *_, body = await client.reply()
         assert head == b"HTTP/1.1 501 Not Implemented"
         assert b"cadenza[pages]" in body
-
-
-async def test_an_application_that_fails_amid_its_reply_closes_the_connection() -> None:
-    """A reply that breaks off must not seem complete."""
-
-    async def fail(_scope: Message, _receive: Receive, send: Send) -> None:
-        await send(START)
-        await send({"type": "http.response.body", "body": b"one", "more_body": True})
-        raise ValueError
-
-    async with client_of(fail) as (client, _):
-        await client.send(request("/"))
-        assert not (await client.read_to_end()).endswith(b"0\r\n\r\n")
 
 
 async def test_a_client_that_leaves_cancels_the_application() -> None:

@@ -71,21 +71,6 @@ async def test_a_json_body_is_one_piece(upstream: LoopbackUpstream, stream: bool
     assert sink.pieces == [Piece("Hello", "stop", Usage(11, 7, 3), has_begun=True)]
 
 
-async def test_a_stream_that_was_not_requested(upstream: LoopbackUpstream) -> None:
-    """A response with the content type of an event stream, in any case of letters, is read as a stream."""
-    head = http_head(200, {"Content-Type": "Text/Event-Stream; charset=utf-8", "connection": "close"})
-    body = b'data: {"choices":[{"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
-    sink, fault = await read_reply(upstream, RawReply([head, body, Close()]), make_ask())
-    assert (fault, sink.pieces) == (None, [Piece("Hi", "stop", has_begun=True)])
-
-
-@pytest.mark.parametrize("reply", [Good("word " * 5000), Good("x" * 1_000_000)], ids=["many words", "a long word"])
-async def test_a_long_answer_within_its_limit_is_complete(upstream: LoopbackUpstream, reply: Good) -> None:
-    """A long answer passes all bounds of a reply."""
-    sink, fault = await read_reply(upstream, reply, make_ask(6000, stream=True), route(131_072))
-    assert (fault, sink.text) == (None, reply.text)
-
-
 async def test_an_open_stream_does_not_keep_the_headers_of_its_response(upstream: LoopbackUpstream) -> None:
     """Some upstreams send kilobytes of them, and a stream may stay open for long."""
     pause = Pause()

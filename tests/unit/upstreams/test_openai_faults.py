@@ -11,7 +11,6 @@ from cadenza.upstreams.errors import RETRY_AFTER_S_MAX, classify_status
 from tests.loopback import (
     Close,
     Cut,
-    Event,
     Json,
     LoopbackUpstream,
     Pause,
@@ -35,7 +34,6 @@ from tests.unit.upstreams.asks import (
     fault_of,
     make_ask,
     opened,
-    read_reply,
     running,
 )
 
@@ -71,12 +69,6 @@ async def test_a_redirect_is_not_followed(upstream: LoopbackUpstream, status: in
     redirect = Status(status, headers={"location": f"{upstream.base_url}/elsewhere"})
     assert (await fault_of(upstream, redirect)).kind is FaultKind.FAILED
     assert [request.path for request in upstream.requests] == ["/v1/chat/completions"]
-
-
-async def test_a_429_with_retry_after(upstream: LoopbackUpstream) -> None:
-    """The Retry-After of a 429 is in the fault."""
-    fault = await fault_of(upstream, Status(429, headers={"Retry-After": "7"}))
-    assert (fault.kind, fault.retry_after_s) == (FaultKind.BUSY, 7.0)
 
 
 @pytest.mark.parametrize(
@@ -181,23 +173,6 @@ async def test_the_pieces_before_a_fault_are_delivered(upstream: LoopbackUpstrea
     assert first.value.kind is FaultKind.TRUNCATED
     assert second.value is first.value
     assert sink.text == "one two"
-
-
-AFTER_FINISH: dict[str, list[Event]] = {
-    "nothing": [],
-    "an error": [{"error": {"code": 500}}],
-    "not JSON": [b"data: <html>\n\n"],
-    "a reset": [Reset()],
-    "a close": [Close()],
-}
-
-
-@pytest.mark.parametrize("events", AFTER_FINISH.values(), ids=AFTER_FINISH)
-async def test_no_fault_after_a_finish_reason(upstream: LoopbackUpstream, events: list[Event]) -> None:
-    """A reply with a finish reason is complete, regardless of what follows."""
-    sink, fault = await read_reply(upstream, Sse([said("Hi"), FINISH, *events], done=False))
-    assert fault is None
-    assert (sink.text, sink.pieces[-1].finish_reason) == ("Hi", "stop")
 
 
 UNFINISHED = b"".join(map(sse_event, (ROLE, said("Hi"), FINISH))).removesuffix(b"\n\n")

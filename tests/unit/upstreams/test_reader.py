@@ -100,17 +100,6 @@ def test_a_chunk_without_an_answer_is_an_empty_piece(document: dict[str, Any]) -
     assert read_chunk(encode(document)) == Piece()
 
 
-def test_a_finish_reason_may_come_with_content() -> None:
-    """Content, finish reason and usage of one chunk are all read."""
-    choice = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "length"}
-    assert chunk(choice, usage=COUNTS) == Piece("Hi", finish_reason="length", usage=Usage(9, 3), has_begun=True)
-
-
-def test_a_finish_reason_is_passed_on_unchanged() -> None:
-    """A finish reason of the vendor's own is not translated here."""
-    assert chunk({"delta": {}, "finish_reason": "eos_token"}) == Piece(finish_reason="eos_token", has_begun=True)
-
-
 @pytest.mark.parametrize("index", [0, None, "absent"])
 def test_the_first_choice_counts(index: Any) -> None:
     """The choice with index 0, null or no index is read; other choices are ignored."""
@@ -310,12 +299,6 @@ documents = st.fixed_dictionaries(
         "error": st.none() | errors | json_values,
     },
 )
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_are_a_piece_or_a_fault(data: bytes) -> None:
-    """Random bytes are a piece or a fault, never another exception."""
-    check_result(data)
 
 
 @given(st.integers(0, 120), st.integers(0, 9), st.binary(max_size=6))
