@@ -1,5 +1,8 @@
 """Accepting connections: at the limit the quietest makes room, busy ones stay, and running out of files is survived."""
 
+import asyncio
+import socket
+
 import pytest
 
 from cadenza.http.connections import ConnectionsLimits
@@ -80,6 +83,19 @@ async def test_running_out_of_files_is_survived() -> None:
         with no_files_left():
             await check_served(used)
         await check_served(late)
+
+
+async def test_running_out_of_files_closes_the_quietest() -> None:
+    """A connection that is idle gives its file to the client that comes when none is left."""
+    limits = ServerLimits(connections=ConnectionsLimits(quiet_s_min=0))
+    async with running(RefusingService(), limits=limits) as server:
+        idle = await server.connect()
+        await check_served(idle)
+        with socket.socket() as late:
+            late.setblocking(False)
+            with no_files_left():
+                await asyncio.get_running_loop().sock_connect(late, server.address)
+                assert await idle.read_to_end() == b""
 
 
 @pytest.mark.parametrize(("files_max", "served_max"), [(64, 14), (256, 108), (1024, 464), (20_000, 9247)])

@@ -12,6 +12,7 @@ from cadenza.http.body import BodyLimits, BodyMemoryFull
 from cadenza.http.exchange import Exchange
 from cadenza.observe import make_log
 from cadenza.server.asgi import (
+    ALL_BODIES_BYTES_MAX,
     BODY_BYTES_MAX,
     AsgiAdapter,
     AsgiApp,
@@ -89,6 +90,15 @@ async def test_a_huge_form_is_refused(has_length: bool) -> None:
         assert site.loads == 0
 
 
+async def test_a_form_gives_its_memory_back() -> None:
+    """However many forms come one after the other, none is refused for want of memory."""
+    form = request("/", b"x" * BODY_BYTES_MAX)
+    async with client_of(echo) as (client, _):
+        for _ in range(ALL_BODIES_BYTES_MAX // BODY_BYTES_MAX + 1):
+            client.start_sending(form)
+            assert (await client.reply())[0] == b"HTTP/1.1 201 Created"
+
+
 async def test_a_slow_form_is_refused() -> None:
     """A body that does not arrive in time is a 408."""
     async with client_of(echo, BodyLimits(time_s=0.05)) as (client, site):
@@ -162,3 +172,4 @@ def test_the_bodies_of_one_network_leave_room_for_others() -> None:
     for body in (*kept, other):
         body.give_back(BODY_BYTES_MAX)
     kept[2].take(BODY_BYTES_MAX)
+    assert memory.free_bytes == 3 * BODY_BYTES_MAX

@@ -82,11 +82,11 @@ class Running:
 
     def __init__(self, address: tuple[str, int], task: asyncio.Task[int]) -> None:
         self.clients: list[RawClient] = []
-        self._address = address
+        self.address = address
         self._task = task
 
     async def connect(self) -> RawClient:
-        self.clients.append(await connect_to(self._address))
+        self.clients.append(await connect_to(self.address))
         return self.clients[-1]
 
     async def exit_code(self) -> int:
