@@ -189,6 +189,7 @@ def test_a_json_body_without_a_message_is_malformed(document: dict[str, Any]) ->
         b'{"choices":[{"delta":{"content":"Hi"}}]',
         b'{"choices":[{"delta":{"content":"\xff"}}]}',
         b'{"choices":[{"delta":{"content":"\\ud800"}}]}',
+        b'[{"error":{"code":503,"message":"The model is overloaded."}}]',
         b'{"choices":{}}',
         b'{"choices":[null]}',
         b'{"choices":[{"delta":"Hi"}]}',
@@ -222,6 +223,7 @@ def test_data_that_is_not_an_answer_is_malformed(data: bytes) -> None:
         ({"code": 401}, FaultKind.UNAUTHORIZED, 401),
         ({"code": 503}, FaultKind.FAILED, 503),
         ([{"code": 429}], FaultKind.FAILED, 500),
+        ({"object": "error", "message": "aborted", "type": "InternalServerError", "code": 500}, FaultKind.FAILED, 500),
     ],
     ids=str,
 )
@@ -232,6 +234,28 @@ def test_an_error_inside_a_200_is_classified_by_its_code(error: Any, kind: Fault
         with pytest.raises(Fault) as fault:
             read(data)
         assert (fault.value.kind, fault.value.status) == (kind, status)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"object": "error", "message": "Internal server error", "type": "internal", "code": "3700"},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "insufficient_system_resource"}]},
+        {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "native_finish_reason": "network_error"}]},
+    ],
+    ids=["an older vLLM's, and Mistral's", "DeepSeek's", "OpenRouter's", "OpenRouter's other one"],
+)
+def test_a_failure_without_an_error_object(document: dict[str, Any]) -> None:
+    """Some upstreams say in another way that a reply failed."""
+    with pytest.raises(Fault) as fault:
+        read_chunk(encode(document))
+    assert fault.value.kind is FaultKind.FAILED
+
+
+def test_a_reply_that_filled_the_window_was_cut() -> None:
+    """Mistral's `model_length` is `length`."""
+    assert whole({"message": {"content": "Hello"}, "finish_reason": "model_length"}).finish_reason == "length"
 
 
 def test_a_fault_has_no_text_of_the_upstream() -> None:
