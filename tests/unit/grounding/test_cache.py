@@ -13,7 +13,8 @@ from cadenza.grounding.search.cache import RESULT_BOUNDS, ResultCache
 from cadenza.grounding.search.records import EngineFailed, Hit
 from tests.unit.grounding.engine_peer import answer, asking, reply, result
 from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, guarded
-from tests.unit.http.peer import always, until
+from tests.unit.http.peer import always
+from tests.unit.http.raw_client import until
 
 OTHER = [Hit("https://b.example/", "Other", "Other")]
 

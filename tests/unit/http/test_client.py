@@ -11,7 +11,6 @@ from cadenza.http.client import PRUNE_S
 from cadenza.http.client_connection import HEAD_BYTES_MAX, IDLE_S_MAX, Broken, ClientConnection, Unanswered
 from tests.unit.http.peer import (
     LOCALHOST,
-    WAIT_S,
     Peer,
     Script,
     Visit,
@@ -24,8 +23,8 @@ from tests.unit.http.peer import (
     read_part,
     responding,
     talking,
-    until,
 )
+from tests.unit.http.raw_client import WAIT_S, until
 from tests.unit.upstreams.clock import Clock
 
 OK = b"HTTP/1.1 200 OK\r\n"

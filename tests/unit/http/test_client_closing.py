@@ -17,7 +17,6 @@ from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import BUFFER_BYTES_MAX, ClientConnection
 from tests.unit.http.peer import (
     LOCALHOST,
-    WAIT_S,
     Peer,
     Visit,
     WholeResponse,
@@ -31,8 +30,8 @@ from tests.unit.http.peer import (
     read_all,
     read_part,
     talking,
-    until,
 )
+from tests.unit.http.raw_client import WAIT_S, until
 
 MIB = 1024 * 1024
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -204,35 +203,6 @@ async def test_a_response_read_to_its_last_byte_keeps_the_connection() -> None:
             async with client.request("POST", "/", b"", WAIT_S) as response:
                 assert await read_part(response) == b"hi"
         assert peer.requests_per_visit == [2]
-
-
-async def test_a_thousand_broken_requests_leak_nothing() -> None:
-    """However many requests are cancelled or broken off, the number of open sockets does not grow."""
-
-    async def script(visit: Visit) -> None:
-        await visit.request()
-        await visit.say(CHUNKED + b"4\r\nhalf")
-        if visit.number % 3:
-            await visit.until_left()
-
-    async with talking(script) as (client, peer):
-        open_before = open_sockets()
-        for _ in range(10):
-            enough = len(peer.visits) + 20
-            tasks = [asyncio.create_task(fetch(client)) for _ in range(100)]
-            await asyncio.sleep(0)
-            for task in tasks[::2]:
-                task.cancel()
-            await until(lambda enough=enough: len(peer.visits) >= enough)  # type: ignore[misc]
-            leaving = asyncio.gather(*tasks, return_exceptions=True)
-            async with asyncio.timeout(WAIT_S):
-                while sum(task.done() for task in tasks) < len(tasks):
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.sleep(0)
-                await leaving
-        await closed_again(open_before)
-        assert len(peer.visits) > 100
 
 
 async def is_stuck(visit: Visit) -> bool:

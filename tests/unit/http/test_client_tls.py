@@ -14,7 +14,6 @@ from cadenza.http.client import HttpClient, Unreachable
 from cadenza.http.tunnel import PROXY_HEAD_BYTES_MAX
 from tests.unit.http.peer import (
     LOCALHOST,
-    WAIT_S,
     Peer,
     Script,
     Visit,
@@ -25,8 +24,8 @@ from tests.unit.http.peer import (
     happens,
     read_part,
     responding,
-    until,
 )
+from tests.unit.http.raw_client import WAIT_S, until
 from tests.unit.upstreams.clock import Clock
 
 OK = b"HTTP/1.1 200 OK\r\n"

@@ -176,33 +176,31 @@ async def test_an_unbounded_schema_is_bounded(model: LoopbackUpstream, case: str
     assert not Draft202012Validator(schema_asked(model)).is_valid(endless)
 
 
-KEPT: dict[str, Any] = {
-    "limits of its own": {
-        "type": "object",
-        "properties": {"a": {"type": "string", "minLength": 300, "maxLength": 400}},
-    },
-    "a least length": {"type": "object", "properties": {"a": {"type": "string", "minLength": 300}}},
-    "a least number": {"type": "object", "properties": {"a": {"type": "array", "minItems": 30}}},
-    "open on purpose": {"type": "object", "additionalProperties": {"type": "integer"}},
-    "a property called type": {"type": "object", "properties": {"type": {"enum": ["string", "object"]}}},
-    "values that look like schemas": {"type": "object", "properties": {"a": {"enum": [{"type": "object"}]}}},
-}
-FITTING: dict[str, Any] = {
-    "limits of its own": {"a": "x" * 350},
-    "a least length": {"a": "x" * 300},
-    "a least number": {"a": [1] * 30},
-    "open on purpose": {"a": 1, "b": 2},
-    "a property called type": {"type": "object"},
-    "values that look like schemas": {"a": {"type": "object"}},
+KEPT: dict[str, tuple[Any, Any]] = {
+    "limits of its own": (
+        {"type": "object", "properties": {"a": {"type": "string", "minLength": 300, "maxLength": 400}}},
+        {"a": "x" * 350},
+    ),
+    "a least length": ({"type": "object", "properties": {"a": {"type": "string", "minLength": 300}}}, {"a": "x" * 300}),
+    "a least number": ({"type": "object", "properties": {"a": {"type": "array", "minItems": 30}}}, {"a": [1] * 30}),
+    "open on purpose": ({"type": "object", "additionalProperties": {"type": "integer"}}, {"a": 1, "b": 2}),
+    "a property called type": (
+        {"type": "object", "properties": {"type": {"enum": ["string", "object"]}}},
+        {"type": "object"},
+    ),
+    "values that look like schemas": (
+        {"type": "object", "properties": {"a": {"enum": [{"type": "object"}]}}},
+        {"a": {"type": "object"}},
+    ),
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-async def test_the_limits_of_a_schema_are_kept(model: LoopbackUpstream, case: str) -> None:
+@pytest.mark.parametrize(("schema", "fitting"), KEPT.values(), ids=KEPT)
+async def test_the_limits_of_a_schema_are_kept(model: LoopbackUpstream, schema: Any, fitting: Any) -> None:
     """A bound is added only where there is none: values that the client's own limits allow stay possible."""
-    await ask(model, tools=[tool(parameters=KEPT[case])], choice=force("get_weather"))
-    Draft202012Validator(KEPT[case]).validate(FITTING[case])
-    Draft202012Validator(schema_asked(model)).validate(FITTING[case])
+    await ask(model, tools=[tool(parameters=schema)], choice=force("get_weather"))
+    Draft202012Validator(schema).validate(fitting)
+    Draft202012Validator(schema_asked(model)).validate(fitting)
 
 
 def nested(depth: int) -> Any:

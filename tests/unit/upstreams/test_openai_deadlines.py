@@ -9,11 +9,12 @@ import pytest
 
 from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route, Timeouts
-from cadenza.upstreams.base import Ask, Piece, ReplyBounds
+from cadenza.upstreams.base import Ask, ReplyBounds
 from cadenza.upstreams.openai import AFTER_FINISH_S, OpenAIUpstream
 from tests.loopback import Event, LoopbackUpstream, Pause, Sse, Step, chunk, http_head, said
 from tests.loopback import Raw as RawReply
-from tests.unit.http.peer import Peer, Visit, full_listener, until
+from tests.unit.http.peer import Peer, Visit, full_listener
+from tests.unit.http.raw_client import WAIT_S, until
 from tests.unit.upstreams.asks import (
     COUNTS,
     FINISH,
@@ -21,7 +22,6 @@ from tests.unit.upstreams.asks import (
     SSE_HEAD,
     STREAMING,
     TIMEOUTS,
-    WAIT_S,
     EndlessStream,
     RecordingSink,
     deliver,
@@ -35,23 +35,6 @@ from tests.unit.upstreams.asks import (
 from tests.unit.upstreams.clock import Clock
 
 IDLE_S = TIMEOUTS.idle_s
-
-
-class FlickeringSink(RecordingSink):
-    """Is congested when asked right after a piece, and no longer when asked again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._flickers = False
-
-    @property
-    def is_congested(self) -> bool:
-        flickers, self._flickers = self._flickers, False
-        return flickers
-
-    def take(self, piece: Piece) -> None:
-        super().take(piece)
-        self._flickers = True
 
 
 class Delivery:
@@ -151,12 +134,9 @@ async def test_little_credit_gives_a_silent_provider_no_more_time(upstream: Loop
         assert await delivery.ends_after(clock, TIMEOUTS.first_token_s + IDLE_S) is FaultKind.TIMED_OUT
 
 
-@pytest.mark.parametrize("sink_class", [RecordingSink, FlickeringSink])
-async def test_every_part_moves_the_deadline(
-    upstream: LoopbackUpstream, clock: Clock, sink_class: type[RecordingSink]
-) -> None:
+async def test_every_part_moves_the_deadline(upstream: LoopbackUpstream, clock: Clock) -> None:
     """A stream times out idle_s after its last part, not after an earlier one; its pieces were delivered."""
-    pauses, sink = [Pause() for _ in range(4)], sink_class()
+    pauses, sink = [Pause() for _ in range(4)], RecordingSink()
     upstream.always(Sse([step for pause in pauses for step in (said("word "), pause)]))
     async with running(upstream.base_url) as openai:
         delivery = Delivery(openai, sink=sink)

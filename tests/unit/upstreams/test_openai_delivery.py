@@ -28,14 +28,14 @@ from tests.loopback import (
     sse_event,
 )
 from tests.loopback import Raw as RawReply
-from tests.unit.http.peer import Peer, Visit, client_leaves, happens, until
+from tests.unit.http.peer import Peer, Visit, client_leaves, happens
+from tests.unit.http.raw_client import WAIT_S, until
 from tests.unit.upstreams.asks import (
     COUNTS,
     FINISH,
     ROLE,
     SSE_HEAD,
     STREAMING,
-    WAIT_S,
     EndlessStream,
     RecordingSink,
     deliver,

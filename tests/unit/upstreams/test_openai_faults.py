@@ -25,17 +25,8 @@ from tests.loopback import (
 )
 from tests.loopback import Raw as RawReply
 from tests.loopback.chunks import framed, sse_event
-from tests.unit.http.peer import until
-from tests.unit.upstreams.asks import (
-    FINISH,
-    ROLE,
-    WAIT_S,
-    RecordingSink,
-    fault_of,
-    make_ask,
-    opened,
-    running,
-)
+from tests.unit.http.raw_client import WAIT_S, until
+from tests.unit.upstreams.asks import FINISH, ROLE, RecordingSink, fault_of, make_ask, opened, running
 
 MIB = 1024 * 1024
 
@@ -134,16 +125,8 @@ BROKEN: dict[str, tuple[Reply, FaultKind]] = {
         Sse([said("x" * ReplyBounds.of(1_000).size_bytes)]),
         FaultKind.OVERLONG,
     ),
-    "empty stream": (Sse([], done=False), FaultKind.TRUNCATED),
-    "stream with [DONE] only": (Sse([]), FaultKind.TRUNCATED),
-    "stream with a role only": (Sse([ROLE]), FaultKind.TRUNCATED),
-    "stream without a finish reason": (Sse([said("Hi")]), FaultKind.TRUNCATED),
-    "stream without [DONE] or finish reason": (Sse([said("Hi")], done=False), FaultKind.TRUNCATED),
     "stream closed": (Cut(Sse([said("Hi"), FINISH]), 300), FaultKind.TRUNCATED),
     "stream reset": (Sse([said("Hi"), Reset()]), FaultKind.TRUNCATED),
-    "stream with an error only": (Sse([{"error": {"code": 500}}]), FaultKind.FAILED),
-    "stream with an error": (Sse([said("Hi"), {"error": {"message": "x"}}]), FaultKind.FAILED),
-    "event not JSON": (Sse([said("Hi"), b"data: <html>\n\n"]), FaultKind.MALFORMED),
     "event too large": (Sse([said("Hi"), b"data: ", *[bytes(MIB)] * 9]), FaultKind.OVERLONG),
 }
 

@@ -9,7 +9,8 @@ from cadenza.upstreams.base import Probe
 from cadenza.upstreams.openai import PROBE_BYTES_MAX, PROBE_S
 from tests.loopback import Close, Cut, LoopbackUpstream, Pause, Reply, Reset, Status, http_head
 from tests.loopback import Raw as RawReply
-from tests.unit.upstreams.asks import WAIT_S, running
+from tests.unit.http.raw_client import WAIT_S
+from tests.unit.upstreams.asks import running
 from tests.unit.upstreams.clock import Clock
 
 MIB = 1024 * 1024

@@ -9,7 +9,8 @@ from msgspec import Raw
 from cadenza.upstreams.base import Ask
 from cadenza.upstreams.dialects import DIALECTS
 from tests.loopback import LoopbackUpstream
-from tests.unit.upstreams.asks import MESSAGE, WAIT_S, make_ask, read_pieces, running
+from tests.unit.http.raw_client import WAIT_S
+from tests.unit.upstreams.asks import MESSAGE, make_ask, read_pieces, running
 
 
 async def send(upstream: LoopbackUpstream, ask: Ask, dialect: str = "plain") -> Any:

@@ -13,7 +13,8 @@ from cadenza.upstreams.trial.session import TrialFinding
 from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 from tests.loopback import ByMode, Json, LoopbackUpstream, Reply, Status, completion, said
 from tests.trial_upstream import Body, Provider, chats
-from tests.unit.upstreams.asks import TIMEOUTS, WAIT_S, running
+from tests.unit.http.raw_client import WAIT_S
+from tests.unit.upstreams.asks import TIMEOUTS, running
 
 QUOTA = FaultKind.QUOTA
 
