@@ -241,7 +241,7 @@ async def test_plain_request_fails(
 ) -> None:
     """If a plain request does not work, that is a fault, and hardly anything else is sent."""
     findings = await trial(upstream, reply)
-    assert findings["plain"] == TrialFinding("plain", "fault", found, advice=advice)
+    assert findings["plain"] == TrialFinding("fault", found, advice=advice, tried="plain")
     assert set(findings) == {"plain", "requests"}
     assert len(upstream.requests) == requests
 
@@ -273,5 +273,5 @@ async def test_plain_reply_only(upstream: LoopbackUpstream) -> None:
     upstream.always(Provider())
     async with running(upstream.base_url) as openai:
         (finding,) = await try_plain_reply(openai, "llamacpp", ROUTE, WAIT_S)
-    assert finding == TrialFinding("plain", "ok", "answers")
+    assert finding == TrialFinding("ok", "answers", tried="plain")
     assert len(upstream.requests) == 1

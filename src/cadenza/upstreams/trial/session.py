@@ -62,7 +62,6 @@ class Trial:
     def __init__(self, upstream: Upstream, dialect: str, route: Route, limit_s: float) -> None:
         self._upstream = upstream
         self.dialect = DIALECTS[dialect]
-        self.limit_s = limit_s  # how long each request may take
         self.findings: list[TrialFinding] = []
         self.sent = 0
         self.refused_limit_field = ""
@@ -94,9 +93,6 @@ class Trial:
             answer.fault = raised
         self.reasoning_field = self.reasoning_field or answer.reasoning_field
         return answer
-
-    def add(self, tried: str, state: FindingState, found: str, setting: str = "", advice: str = "") -> None:
-        self.findings.append(TrialFinding(tried, state, found, setting, advice))
 
     async def is_accepted(self, ask: Ask, **changes: object) -> bool:
         """Whether the ask is accepted on the route with these changes."""
@@ -130,11 +126,11 @@ class TrialFinding(msgspec.Struct, frozen=True):
     `setting` is the line to add to the config: to the route, or to the provider if it is a dialect.
     """
 
-    tried: str
     state: FindingState
     found: str
     setting: str = ""
     advice: str = ""
+    tried: str = ""  # the name of the step
 
 
 def accepts_call_id(dialect: Dialect) -> bool:
