@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cadenza.core.errors import RateLimited
 from cadenza.core.faults import FaultKind
 from cadenza.upstreams.base import Fault, ReplyBounds
 from cadenza.upstreams.errors import RETRY_AFTER_S_MAX, classify_status
@@ -25,8 +26,9 @@ from tests.loopback import (
 )
 from tests.loopback import Raw as RawReply
 from tests.loopback.chunks import framed, sse_event
+from tests.unit.http.peer import no_files_left
 from tests.unit.http.raw_client import WAIT_S, until
-from tests.unit.upstreams.asks import FINISH, ROLE, RecordingSink, fault_of, make_ask, opened, running
+from tests.unit.upstreams.asks import FINISH, ROLE, STREAMING, RecordingSink, fault_of, make_ask, opened, route, running
 
 MIB = 1024 * 1024
 
@@ -156,6 +158,13 @@ async def test_the_pieces_before_a_fault_are_delivered(upstream: LoopbackUpstrea
     assert first.value.kind is FaultKind.TRUNCATED
     assert second.value is first.value
     assert sink.text == "one two"
+
+
+async def test_running_out_of_files_is_not_the_fault_of_the_upstream(upstream: LoopbackUpstream) -> None:
+    """The request is refused with 429, and no route is blamed."""
+    async with running(upstream.base_url) as openai:
+        with no_files_left(), pytest.raises(RateLimited):
+            await openai.open(route(), STREAMING)
 
 
 UNFINISHED = b"".join(map(sse_event, (ROLE, said("Hi"), FINISH))).removesuffix(b"\n\n")
