@@ -228,6 +228,15 @@ def test_the_bound_of_events_is_exact(text: str, together: bool) -> None:
         assert (stream.fault and stream.fault.kind) is (FaultKind.OVERLONG if extra else None)
 
 
+@pytest.mark.parametrize(("missing", "kind"), [(0, None), (1, FaultKind.OVERLONG)])
+def test_the_bound_of_bytes_is_exact(missing: int, kind: FaultKind | None) -> None:
+    """A stream may have as many bytes as its bound; one more is OVERLONG."""
+    data = text_event("x")
+    stream = ReplyStream(ReplyBounds(MANY, len(data) - missing), Collector())
+    stream.feed(data)
+    assert (stream.fault and stream.fault.kind) is kind
+
+
 def test_an_exception_of_the_sink_reaches_the_caller() -> None:
     """An exception that `take` raises is not taken for a fault of the stream."""
 
