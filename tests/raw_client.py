@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.http.raw_client import open_with
 from tests.schemas import check_error
 
 TIMEOUT_S = 100.0
@@ -212,17 +213,12 @@ async def send(
     port: int, key: str, request: ChatRequest, leave: Leave | None = None, within_s: float = TIMEOUT_S
 ) -> Reply:
     """`leave` is called after the request was sent and after every read; True disconnects. OSError: nothing listens."""
-    async with asyncio.timeout(within_s):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        raw = b""
-        try:
-            with contextlib.suppress(ConnectionError):
-                writer.write(request.http(key))
-                while not (leave and await leave(Reply(raw))) and (read := await reader.read(65_536)):
-                    raw += read
-        finally:
-            writer.transport.abort()
-        return Reply(raw)
+    raw = b""
+    async with asyncio.timeout(within_s), open_with(port, request.http(key)) as reader:
+        with contextlib.suppress(ConnectionError):
+            while not (leave and await leave(Reply(raw))) and (read := await reader.read(65_536)):
+                raw += read
+    return Reply(raw)
 
 
 def leave_after(text: str) -> Leave:

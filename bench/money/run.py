@@ -26,7 +26,7 @@ class Run:
     async def measure(self, folder: Path) -> GatewayResult:
         version = await asyncio.to_thread(self._gateway.install)
         upstream = RecordingUpstream()
-        async with upstream.running() as port:
+        with upstream.running() as port:
             context = self._gateway.running(folder, port)
             under_test = await asyncio.to_thread(context.__enter__)
             try:

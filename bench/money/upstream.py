@@ -4,13 +4,13 @@ It runs inside the benchmark's own process, which no fault touches, so its recor
 o200k, four tokens more for each message, and sends one token in each chunk. A request whose connection is closed stops.
 """
 
-import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
-import msgspec
+from tests.loopback import LoopbackUpstream, Request, Step, Wait
 
 from bench.money.reckon import Supplied
 from bench.money.script import ScriptedRequest
@@ -23,67 +23,45 @@ MODEL = "bench"
 
 
 class RecordingUpstream:
-    """`async with RecordingUpstream().running() as port`."""
+    """`with RecordingUpstream().running() as port`."""
 
     def __init__(self) -> None:
         self.served = list[Supplied]()
         self._ids = itertools.count(1)
         self._tokenizer = Tokenizer()
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[int]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**20)
-        try:
-            yield server.sockets[0].getsockname()[1]
-        finally:
-            server.close()
+    @contextlib.contextmanager
+    def running(self) -> Iterator[int]:
+        with LoopbackUpstream() as server:
+            server.always(self)
+            port = urlsplit(server.base_url).port
+            assert port
+            yield port
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                if head.startswith(b"get"):
-                    writer.write(GET_REPLY)
-                    continue
-                body = await read_body(reader, head)
-                await self._answer(msgspec.json.decode(body), reader, writer)
-        writer.close()
-
-    async def _answer(self, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def steps(self, request: Request) -> Iterator[Step]:
+        """The reply, which ends where the connection is closed."""
+        if request.method == "GET":
+            yield GET_REPLY
+            return
+        body = request.json
         texts = [text_of(message) for message in body["messages"]]
         ask, record = ScriptedRequest.read(texts[-1]), self._record(texts)
         allowed = body.get("max_tokens") or body.get("max_completion_tokens") or ask.tokens
-        is_stream, tokens = bool(body.get("stream")), min(ask.tokens, allowed)
+        is_stream = bool(body.get("stream"))
         if is_stream:
-            writer.write(STREAM_HEAD + event(chunk(record.id, {"role": "assistant", "content": ""})))
-        for _ in range(tokens):
-            await asyncio.sleep(ask.gap_ms / 1000)
-            if reader.at_eof() or writer.is_closing():
-                raise ConnectionResetError
+            yield STREAM_HEAD + event(chunk(record.id, {"role": "assistant", "content": ""}))
+        for _ in range(min(ask.tokens, allowed)):
+            yield Wait(ask.gap_ms / 1000)
             record.sent_tokens += 1
             if is_stream:
-                writer.write(event(chunk(record.id, {"content": WORD})))
-                await writer.drain()
-        writer.write(ending(record) if is_stream else plain(record))
-        await writer.drain()
+                yield event(chunk(record.id, {"content": WORD}))
+        yield ending(record) if is_stream else plain(record)
 
     def _record(self, texts: Sequence[str]) -> Supplied:
         prompt_tokens = sum(self._tokenizer.count(text) + 4 for text in texts)
         record = Supplied(ScriptedRequest.read(texts[-1]).number, f"chatcmpl-bench{next(self._ids):08d}", prompt_tokens)
         self.served.append(record)
         return record
-
-
-async def read_body(reader: asyncio.StreamReader, head: bytes) -> bytes:
-    _, has_length, rest = head.partition(b"content-length:")
-    if has_length:
-        return await reader.readexactly(int(rest.partition(b"\r\n")[0]))
-    body = b""
-    while size := int(await reader.readline(), 16):
-        body += await reader.readexactly(size)
-        await reader.readline()
-    await reader.readline()
-    return body
 
 
 def text_of(message: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ import gc
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 PR_SET_PDEATHSIG = 1
@@ -57,16 +57,35 @@ def memory_room(processes: int = 1, root: Path = Path("/")) -> int | None:
 
 def group_limits(root: Path) -> list[int]:
     """The memory limits of this process's control groups, from `memory.max` (v2) or `memory.limit_in_bytes` (v1)."""
-    found = list[str]()
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        folder = root / "sys/fs/cgroup" / ("memory" if controllers else "")
-        group = PurePosixPath(path.lstrip("/"))
-        name = "memory.limit_in_bytes" if controllers else "memory.max"
-        found += [_read(folder / part / name).strip() for part in (group, *group.parents)]
+    folders = group_folders("memory", root)
+    found = [(_read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")).strip() for folder in folders]
     return [int(limit) for limit in found if limit.isdecimal() and int(limit) < NO_LIMIT_BYTES]
+
+
+def cpu_quotas(root: Path = Path("/")) -> list[float]:
+    """The CPU quotas of this process's control groups, in cores. `root` is the root of the file system."""
+    quotas = list[float]()
+    for folder in group_folders("cpu", root):
+        numbers = _read(folder / "cpu.max").split()  # of v2; v1 has two files
+        numbers = numbers or [_read(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+        if len(numbers) == 2 and all(number.isdecimal() and int(number) for number in numbers):  # else "max", or -1
+            quotas.append(int(numbers[0]) / int(numbers[1]))
+    return quotas
+
+
+def group_folders(controller: str, root: Path) -> Iterator[Path]:
+    """The folders of this process's control groups and of all groups above them: each may have a limit.
+
+    A group is a line like `0::/a/b` (v2, for all controllers) or `4:cpu,cpuacct:/a` (v1).
+    """
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and controller not in controllers.split(","):
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        for part in (group, *group.parents):
+            yield root / "sys/fs/cgroup" / (controller if controllers else "") / part
 
 
 def is_exhausted(error: BaseException) -> bool:

@@ -13,19 +13,19 @@ from tests.trial_upstream import SECRET_WORDS, Provider, chats
 
 KEY = "sk-provider-key-5513"
 OPTIONAL = ("stream_options", "seed", "temperature", "top_p", "stop", "presence_penalty", "frequency_penalty", "tools")
-ALL_IS_WELL = 9
+ALL_IS_WELL = 8
 MOST = 25
 
 
 def test_good_provider(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """A provider that takes everything gets nine small requests, no warning and exit code 0."""
+    """A provider that takes everything gets eight small requests, no warning and exit code 0."""
     upstream.always(Provider())
     configure(tmp_path, upstream.base_url)
     findings = deep(run_here(tmp_path, "doctor", "--deep", "--json"), code=0)
     assert {finding["state"] for finding in findings} == {"ok"}
     assert [finding["check"] for finding in findings] == [
         *("plain", "max_tokens", "stream", "usage", "sampling", "system", "tools", "forced", "tool turn", "reasoning"),
-        *("custom", "dialect", "window", "requests"),
+        "requests",
     ]
     sent = chats(upstream.requests)
     assert len(sent) == ALL_IS_WELL

@@ -24,7 +24,7 @@ from cadenza.web.probes import PATHS
 from cadenza.web.routes import Access, ApiEndpoint
 from cadenza.web.site_map import ROUTES
 from tests.account import open_account
-from tests.contract.tool_upstream import WEATHER
+from tests.contract.agent import WEATHER
 from tests.loopback import STOP, Cut, Json, LoopbackUpstream, Sse, Status, chunk, completion, said, usage_chunk
 from tests.openapi import Document, contents, read_document
 from tests.raw_client import MESSAGES, RawClient, Reply

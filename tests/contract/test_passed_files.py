@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.account import open_account
-from tests.contract.tool_upstream import TOOLS
+from tests.contract.agent import TOOLS
 from tests.loopback import Json, LoopbackUpstream, completion
 from tests.service import Service
 from tests.service_config import ServiceSpec

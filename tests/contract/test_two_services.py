@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.conftest import StartService
-from tests.contract.tool_upstream import WEATHER
+from tests.contract.agent import WEATHER
 from tests.loopback import Json, LoopbackUpstream, completion
 from tests.raw_client import MESSAGES, RawClient
 from tests.service import Service

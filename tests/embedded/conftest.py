@@ -1,7 +1,7 @@
 """One running service for all tests of this folder, and the clients that ask it."""
 
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -83,11 +83,4 @@ def wire(server: Server, account: Account) -> RawClient:
 def client(server: Server, account: Account) -> Iterator[openai.OpenAI]:
     http_client = openai.DefaultHttpxClient(trust_env=False, verify=False)
     with openai.OpenAI(base_url=server.base_url, api_key=account.key, http_client=http_client) as made:
-        yield made
-
-
-@pytest.fixture
-async def async_client(server: Server, account: Account) -> AsyncIterator[openai.AsyncOpenAI]:
-    http_client = openai.DefaultAsyncHttpxClient(trust_env=False, verify=False)
-    async with openai.AsyncOpenAI(base_url=server.base_url, api_key=account.key, http_client=http_client) as made:
         yield made

@@ -36,22 +36,6 @@ def test_streamed_answer(client: openai.OpenAI) -> None:
         _check_chunks(list(stream))
 
 
-async def test_whole_answer_async(async_client: openai.AsyncOpenAI) -> None:
-    """The asynchronous SDK gets a whole answer; `auto` is answered by forte."""
-    reply = await async_client.chat.completions.create(model="auto", messages=HELLO, max_tokens=OUTPUT_TOKENS)
-    assert reply.model == "forte"
-    assert reply.choices[0].message.content
-    _check_usage(reply.usage)
-
-
-async def test_streamed_answer_async(async_client: openai.AsyncOpenAI) -> None:
-    """The asynchronous SDK gets a stream."""
-    async with await async_client.chat.completions.create(
-        model="forte", messages=HELLO, max_tokens=OUTPUT_TOKENS, stream=True
-    ) as stream:
-        _check_chunks([part async for part in stream])
-
-
 def test_repeated_prompt_is_cached(client: openai.OpenAI) -> None:
     """The second of two equal requests reports that part of its prompt was cached, and counts it all the same."""
     question: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Which seven notes make a scale?"}]

@@ -23,7 +23,7 @@ from tests.visitor import Visitor
 HEAD_CPU_NS = 5_000_000
 DEAREST = 4  # kinds of heads that are combined
 TRIES = 8
-SEED, HEADS = 41, 200
+SEED, HEADS = 41, 100
 SURFACES = (
     "GET /sign-in",
     "POST /sign-in",

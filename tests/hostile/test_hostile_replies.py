@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.contract.tool_upstream import TOOLS
+from tests.contract.agent import TOOLS
 from tests.loopback import STOP, Endless, Json, LoopbackUpstream, Reply, Sse, chunk, completion, framed, said, sse_event
 from tests.loopback.chunks import SSE_HEAD
 from tests.raw_client import RawClient

@@ -12,7 +12,8 @@ from cadenza.grounding.search.pages.addresses import Address
 from cadenza.grounding.search.pages.client import MIB
 from cadenza.grounding.search.pages.fetch import PageFetcher
 from tests.unit.grounding.fetch_site import HOST, HTML, NOT_FOUND, OK, PATIENT, failure, fetching, serving
-from tests.unit.http.peer import Peer, Script, Visit, happens, until
+from tests.unit.http.peer import Peer, Script, Visit, happens
+from tests.unit.http.raw_client import until
 from tests.unit.upstreams.clock import Clock
 
 PAGE_S = 10.0  # less than tests wait, so that a leap of the clock ends a page and no test

@@ -24,7 +24,7 @@ from tests.next_release import HEAD, NEXT, next_release
 from tests.raw_client import RawClient
 from tests.service import Deployment, ServiceProcess, wait_until
 from tests.service_config import classes_spec
-from tests.unit.http.peer import until
+from tests.unit.http.raw_client import until
 
 pytestmark = pytest.mark.slow(reason="fills disks")
 

@@ -21,10 +21,10 @@ from tests.unit.http.testing_site import WHOLE, ObservedConnection, Site
 MIB = 2**20
 CONNECTIONS = 100
 PIPELINE = b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 2000
-ATTACK_S = 4.0
+ATTACK_S = 2.0
 PROBES = 40  # on a busy machine there are fewer in that time
 RSS_BYTES_MAX = 50 * MIB
-REQUESTS_IN_ONE_READ = 7000  # of 33 bytes each
+REQUESTS_IN_ONE_READ = 1900  # of 33 bytes each: one read of 64 KiB
 HOST_BYTES_MAX = 255
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tests.contract.tool_upstream import TOOLS
+from tests.contract.agent import TOOLS
 from tests.ledger_reader import cost_nano
 from tests.raw_client import MESSAGES, RawClient
 from tests.transcripts.reading import NOTHING, Turn, Word

@@ -20,7 +20,7 @@ from cadenza.upstreams.trial import asks
 from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 
 NAMES = {"plain": "answers", "usage": "counts", "system": "character"}  # of findings, as a verdict calls them
-NOT_CHECKS = ("dialect", "window", "requests", "custom", "continue")
+NOT_CHECKS = ("requests", "continue")
 STOP = "5"
 COUNT_FACTOR = 2.0  # tokenizers differ: counts may be twice ours, or half
 COUNT_SLACK = 8

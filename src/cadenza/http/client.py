@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from cadenza.http.client_connection import ClientConnection, Pieces, Unanswered
@@ -21,7 +21,7 @@ from cadenza.http.tunnel import open_tunnel, proxy_authorization
 OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # files, of the process or machine, and memory
 PRUNE_S = 5.0  # how often idle connections are looked at
 
-
+Address = tuple[int, int, int, str, tuple[Any, ...]]  # as getaddrinfo gives it
 Reason = Literal["dns", "refused", "reset", "timed_out", "tls_expired", "tls_untrusted", "tls_name", "unreachable"]
 CERTIFICATE_REASONS: dict[int, Reason] = {  # by OpenSSL's X509_V_ERR: not valid yet, expired, other name, other address
     9: "tls_expired",
@@ -167,19 +167,24 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         connect_deadline_s = loop.time() + connect_s
         timeout = asyncio.timeout_at(min(deadline_s, connect_deadline_s))
-        host, port = self._host, self._port
-        late: Reason = "timed_out"
+        proxy = self._proxy
+        late: Reason = "dns"
         try:
             async with timeout:
-                if self._proxy and self._tls:
-                    return await self._connect_through(await open_tunnel(self._proxy, host, port))
-                if self._proxy:
-                    assert self._proxy.hostname
-                    host, port = self._proxy.hostname, self._proxy.port or 80
-                late = "dns"
+                host, port = (proxy.hostname, proxy.port or 80) if proxy else (self._host, self._port)
+                assert host
                 addresses = await look_up(host, port)
                 late = "timed_out"
-                return await self._connect_to_first(addresses, port)
+                connected = await connect_to_first(addresses)
+                try:
+                    if proxy and self._tls:
+                        await open_tunnel(connected, proxy, self._host, self._port)
+                    name = self._host if self._tls else None
+                    made = await loop.create_connection(self._kind, sock=connected, ssl=self._tls, server_hostname=name)
+                except BaseException:
+                    connected.close()
+                    raise
+                return made[1]
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and ran_out(error):
                 raise OutOfResources from None
@@ -187,41 +192,32 @@ class HttpClient:
                 raise
             raise Unreachable(late if timeout.expired() else reason_of(error)) from None
 
-    async def _connect_to_first(self, addresses: Sequence[str], port: int) -> ClientConnection:
-        """A connection to the first address that accepts one; else the error of the first, the preferred one."""
-        loop, errors = asyncio.get_running_loop(), list[OSError]()
-        name = self._host if self._tls else None
-        for address in addresses:
-            try:
-                made = await loop.create_connection(self._kind, address, port, ssl=self._tls, server_hostname=name)
-            except ssl.SSLError:
-                raise
-            except OSError as error:
-                errors.append(error)
-            else:
-                return made[1]
-        raise errors[0]
 
-    async def _connect_through(self, tunnel: socket.socket) -> ClientConnection:
-        try:
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(
-                self._kind, sock=tunnel, ssl=self._tls, server_hostname=self._host
-            )
-        except BaseException:
-            tunnel.close()
-            raise
-        return connection
-
-
-async def look_up(host: str, port: int) -> Sequence[str]:
+async def look_up(host: str, port: int) -> Sequence[Address]:
     """The addresses of a host. Only a name needs a name server, and so a thread."""
     try:
-        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except OSError:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return [str(address[0]) for *_, address in found]
-    return [host]
+        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+async def connect_to_first(addresses: Sequence[Address]) -> socket.socket:
+    """Connected to the first address that accepts it; else the error of the first, the preferred one."""
+    loop, errors = asyncio.get_running_loop(), list[OSError]()
+    for family, kind, protocol, _, address in addresses:
+        connected = socket.socket(family, kind, protocol)
+        connected.setblocking(False)
+        try:
+            await loop.sock_connect(connected, address)
+        except OSError as error:
+            connected.close()
+            errors.append(error)
+        except BaseException:
+            connected.close()
+            raise
+        else:
+            return connected
+    raise errors[0]
 
 
 def reason_of(error: OSError | UnicodeError) -> Reason:

@@ -32,34 +32,27 @@ class BilledUpstream:
 
 
 class BilledReply:
-    """A reply that is counted when it is closed."""
+    """A reply that is counted when it is closed. As a sink it passes everything on, and sees the counts that pass."""
 
     def __init__(self, upstream: BilledUpstream, route: Route, reply: OpenReply) -> None:
         self._upstream = upstream
         self._route = route
         self._reply = reply
         self._is_counted = False
-        self.usage: Usage | None = None  # the last count that came
+        self._usage: Usage | None = None  # the last count that came
 
     async def deliver(self, sink: Sink) -> None:
-        await self._reply.deliver(UsageSink(self, sink))
+        self.take_texts, self.flush, self.drain = sink.take_texts, sink.flush, sink.drain
+        self._take = sink.take
+        await self._reply.deliver(self)
 
     async def close(self) -> None:
         if not self._is_counted:
             self._is_counted = True
-            self._upstream.count(self._route, self.usage)
+            self._upstream.count(self._route, self._usage)
         await self._reply.close()
-
-
-class UsageSink:
-    """Passes everything on, and tells the reply the counts that pass."""
-
-    def __init__(self, reply: BilledReply, sink: Sink) -> None:
-        self._reply = reply
-        self._sink = sink
-        self.take_texts, self.flush, self.drain = sink.take_texts, sink.flush, sink.drain
 
     def take(self, piece: Piece) -> None:
         if piece.usage:
-            self._reply.usage = piece.usage
-        self._sink.take(piece)
+            self._usage = piece.usage
+        self._take(piece)

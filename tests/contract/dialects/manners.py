@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tests.contract.tool_upstream import Made
+from tests.contract.agent import Made
 from tests.loopback import Event, Sse, Status, chunk, completion
 
 Fields = dict[str, Any]
@@ -44,6 +44,16 @@ def in_fragments(made: Sequence[Made]) -> list[Fields]:
         first = {"index": index, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
         pieces = [call.text[start : start + 7] for start in range(0, len(call.text), 7)]
         deltas += [first, *({"index": index, "function": {"arguments": piece}} for piece in pieces)]
+    return [{"tool_calls": [delta]} for delta in deltas]
+
+
+def named_in_fragments(made: Sequence[Made]) -> list[Fields]:
+    """Id, type and name on every delta of a call."""
+    deltas = []
+    for index, call in enumerate(made):
+        for start in range(0, len(call.text), 9):
+            function = {"name": call.name, "arguments": call.text[start : start + 9]}
+            deltas.append({"index": index, "id": call.id, "type": "function", "function": function})
     return [{"tool_calls": [delta]} for delta in deltas]
 
 

@@ -1,23 +1,19 @@
 """With every kind of upstream: plain and streamed replies, odd requests, and tool calls over three turns."""
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
-import openai
 import pytest
-from openai.types.chat import ChatCompletionChunk
 
 from tests.account import open_account
-from tests.contract.agent import Turn, helper_turn, run_agent, whole_turn
+from tests.contract.agent import ANSWER, ASKED, TOOLS, TURN_FORMS, calls_made, run_agent
 from tests.contract.dialects.manners import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS
 from tests.contract.dialects.stage import Stage
 from tests.contract.dialects.twin import HELLO, REASONING
-from tests.contract.tool_upstream import ANSWER, TOOLS
 from tests.ledger_reader import cost_nano
 from tests.loopback import UPSTREAM_MARKS
 from tests.raw_client import Reply
-from tests.schemas import check_completion, check_stream
+from tests.schemas import check_completion, check_stream, completed_calls
 
 CALL = "functions.get_weather:0 of an upstream with long ids"
 CALLED = {"name": "get_weather", "arguments": '{"city": "Oslo"}', "parsed_arguments": {"city": "Oslo"}}
@@ -125,27 +121,16 @@ def test_a_named_tool_is_the_only_choice(spoken: Stage, stream: bool) -> None:
     assert asked["tool_choice"] == choice or (offered, asked["tool_choice"]) == (["calculate"], "required")
 
 
-def streamed_turn(client: openai.OpenAI, messages: list[Any]) -> dict[str, Any]:
-    """The assistant's message, assembled from a stream by a client that keeps every field of the deltas."""
-    with client.chat.completions.create(model="forte", messages=messages, tools=TOOLS, stream=True) as stream:
-        return put_together(stream)
-
-
-def put_together(chunks: Iterable[ChatCompletionChunk]) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
-    for delta in (choice.delta.model_dump(exclude_unset=True) for part in chunks for choice in part.choices):
-        for call in delta.pop("tool_calls", None) or []:
-            if call["index"] == len(message["tool_calls"]):
-                message["tool_calls"].append(call)
-            else:
-                message["tool_calls"][call["index"]]["function"]["arguments"] += call["function"]["arguments"]
-        for name, value in delta.items():
-            if name != "role" and value:
-                message[name] = message[name] + value if message.get(name) else value
-    return message
-
-
-TURN_FORMS: dict[str, Turn] = {"whole": whole_turn, "stream": streamed_turn, "helper": helper_turn}
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_are_normalised(spoken: Stage, stream: bool) -> None:
+    """Each chunk and each reply with calls matches its schema and has nothing of the upstream's own."""
+    with spoken.conversation() as conversation:
+        reply = spoken.api.chat(messages=ASKED, tools=TOOLS, stream=stream)
+    assert reply.status == 200, reply.body
+    calls = check_stream(reply.body).calls if stream else completed_calls(reply.json)
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == list(spoken.twin.turns[0])
+    given_ids = [given for given in conversation.given_ids if len(given) > 1]
+    assert not [mark for mark in (*UPSTREAM_MARKS, *given_ids) if mark.encode() in reply.body]
 
 
 @pytest.mark.parametrize("form", TURN_FORMS)
@@ -154,11 +139,7 @@ def test_three_turns_with_tools(spoken: Stage, form: str) -> None:
     with spoken.conversation() as conversation, spoken.client() as client:
         messages = run_agent(client, TURN_FORMS[form])
     assert messages[-1]["content"] == ANSWER
-    rounds = [message["tool_calls"] for message in messages if message.get("tool_calls")]
-    made = [
-        [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls] for calls in rounds
-    ]
-    assert made == [list(turn) for turn in spoken.twin.turns]
-    ids = [call["id"] for calls in rounds for call in calls]
+    assert calls_made(messages) == [list(turn) for turn in spoken.twin.turns]
+    ids = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
     assert len(set(ids)) == len(ids)
     assert not set(ids) & set(conversation.given_ids)

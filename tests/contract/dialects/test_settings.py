@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.contract.agent import TOOLS
 from tests.contract.dialects import rules
 from tests.contract.dialects.stage import Stage
 from tests.contract.dialects.twin import Conversation
-from tests.contract.tool_upstream import TOOLS
 
 
 def forced_without_thinking(asked: rules.Asked) -> Iterator[str]:

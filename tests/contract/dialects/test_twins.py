@@ -11,10 +11,10 @@ from cadenza.core.records import Route
 from cadenza.upstreams.base import Ask
 from cadenza.upstreams.dialects import DIALECTS, PLAIN, Dialect
 from cadenza.upstreams.writer import RequestWriter
+from tests.contract.agent import TOOLS
 from tests.contract.dialects.stage import TWINS
 from tests.contract.dialects.test_conversations import ODD_MESSAGES, SAMPLING
 from tests.contract.dialects.twin import KEY, MODEL, Twin
-from tests.contract.tool_upstream import TOOLS
 from tests.loopback import Request
 
 LIKE_PLAIN = {"vllm", "together"}  # they differ from `plain` in what a request cannot show

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from tests.contract.agent import ANSWER, THINKING, TURNS, Made
 from tests.contract.dialects.manners import SIGNATURE, Manner, Said
 from tests.contract.dialects.rules import Rule, answered_calls, calls_of, json_arguments
-from tests.contract.tool_upstream import ANSWER, THINKING, TURNS, Made
-from tests.loopback import Event, Request, Sse, Status, Step, chunk
+from tests.loopback import Request, Status, Step
 
 KEY = "upstream-key-74"
 MODEL = "loopback-large"
@@ -20,31 +20,6 @@ HELLO = "Hello there, this is the upstream."
 REASONING = "They ask; I think about it."
 REQUEST_RULES: tuple[Rule, ...] = (answered_calls, json_arguments)  # of every twin
 Turn = tuple[tuple[str, dict[str, Any]], ...]
-
-
-def error(status: int, message: str, /, **more: Any) -> Status:
-    """An error in the form of OpenAI; `more` are further fields of the error object."""
-    return Status(status, json.dumps({"error": {"message": message, **more}}).encode())
-
-
-def flat_error(status: int, message: Any, /, **more: Any) -> Status:
-    return Status(status, json.dumps({"object": "error", "message": message, "param": None, **more}).encode())
-
-
-def broken(error: Any, *, done: bool = False, before: bytes = b"") -> Sse:
-    """A stream that breaks off after its first words, with an event that says why, if there is one."""
-    events: list[Event] = [chunk({"role": "assistant", "content": ""}), chunk({"content": "Hello "})]
-    if error is not None:
-        events.append(before + b"data: " + json.dumps(error).encode() + b"\n\n")
-    return Sse(events, done=done)
-
-
-class TooLong(msgspec.Struct, frozen=True):
-    """Its reply to a prompt that is too long, and the numbers that it tells."""
-
-    reply: Status
-    window_tokens: int | None = None
-    prompt_tokens: int | None = None
 
 
 class Twin(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,11 +34,6 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
     manner: Manner = Manner()
     turns: Sequence[Turn] = TURNS
     wants_reasoning: str | None = None  # the field in which it wants its reasoning back, beside calls
-    refusal: Status  # of a request that breaks a rule
-    too_long: TooLong
-    busy: Status  # beyond its rate limit
-    flagged: Status | None = None  # by its moderation
-    breaks: Sse  # in the middle of a stream
 
     def problems_of(self, request: Request) -> list[str]:
         path = self.path or f"{self.base_path}/chat/completions"
@@ -92,7 +62,7 @@ class Conversation:
             found += self._problems_of_calls(asked)
         self.problems += found
         if found:
-            return self._twin.refusal.steps(request)
+            return Status(400, b'{"error":{"message":"Bad request"}}').steps(request)
         said = self._next(asked)
         reply = self._twin.manner.stream(said, asked) if asked.get("stream") else self._twin.manner.body(said)
         return reply.steps(request)

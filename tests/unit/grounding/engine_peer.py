@@ -9,7 +9,8 @@ from typing import Any
 from cadenza.grounding.search.engines.base import Engine
 from cadenza.grounding.search.engines.build import ENGINE_TIME, build_web_engine
 from cadenza.grounding.search.records import EngineFailed, EngineName, Hit, SearchOptions
-from tests.unit.http.peer import WAIT_S, Peer, Script
+from tests.unit.http.peer import Peer, Script
+from tests.unit.http.raw_client import WAIT_S
 
 NAMES: tuple[EngineName, ...] = ("searxng", "brave", "tavily")
 KEY = "key-of-the-tests"

@@ -11,7 +11,8 @@ from cadenza.grounding.search.pages.addresses import Address, Network
 from cadenza.grounding.search.pages.client import FetchLimits
 from cadenza.grounding.search.pages.fetch import PageFetcher
 from cadenza.grounding.search.records import FetchFailed
-from tests.unit.http.peer import LOCALHOST, WAIT_S, Script, Visit
+from tests.unit.http.peer import LOCALHOST, Script, Visit
+from tests.unit.http.raw_client import WAIT_S
 
 HOST = "site.example"
 OK = b"HTTP/1.1 200 OK\r\n"

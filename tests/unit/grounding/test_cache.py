@@ -12,7 +12,7 @@ from cadenza.core.bounded_cache import ExpiringCache
 from cadenza.grounding.search.cache import RESULT_BOUNDS, ResultCache
 from cadenza.grounding.search.records import EngineFailed, Hit
 from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock
-from tests.unit.http.peer import until
+from tests.unit.http.raw_client import until
 
 OTHER = [Hit("https://b.example/", "Other", "Other")]
 

@@ -11,7 +11,8 @@ from cadenza.grounding.search.engines.guard import NEVER_OPENS
 from cadenza.grounding.search.records import EngineFailed, Hit
 from tests.unit.grounding.engine_peer import asking, failure_of, reply
 from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, guarded
-from tests.unit.http.peer import always, until
+from tests.unit.http.peer import always
+from tests.unit.http.raw_client import until
 
 
 def timeout() -> EngineFailed:

@@ -26,7 +26,8 @@ from tests.unit.grounding.fetch_site import (
     redirect,
     serving,
 )
-from tests.unit.http.peer import LOCALHOST, WAIT_S, Peer, Visit, full_listener, happens, refusing_port, until
+from tests.unit.http.peer import LOCALHOST, Peer, Visit, full_listener, happens, refusing_port
+from tests.unit.http.raw_client import WAIT_S, until
 from tests.unit.upstreams.clock import Clock
 
 HI = page(b"hi")

@@ -11,7 +11,7 @@ import pytest
 
 from cadenza.grounding.search.pages.addresses import LOOKUPS_AT_ONCE, SystemResolver
 from cadenza.grounding.search.records import FetchFailed
-from tests.unit.http.peer import WAIT_S, until
+from tests.unit.http.raw_client import WAIT_S, until
 
 
 class NameServer:

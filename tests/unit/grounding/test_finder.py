@@ -30,7 +30,8 @@ from tests.unit.grounding.engine_peer import engine_at, reply
 from tests.unit.grounding.fetch_site import HOST, LOOPBACK, NOT_FOUND, PATIENT, Names, page
 from tests.unit.grounding.indexed import index, write
 from tests.unit.grounding.scripted_engine import ScriptedEngine
-from tests.unit.http.peer import WAIT_S, Peer, Visit, until
+from tests.unit.http.peer import Peer, Visit
+from tests.unit.http.raw_client import WAIT_S, until
 from tests.unit.upstreams.clock import Clock
 
 ASKED = ["Who won the Vuelta in 2026? Search the web."]

@@ -1,24 +1,14 @@
-"""Tests of HTTP run on asyncio's own loop and on uvloop, which the service runs on."""
+"""A site on a free port, a client of it, and the event loop of these tests."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 
 import pytest
-import uvloop
 
 from tests.unit.http.raw_client import RawClient
 from tests.unit.http.testing_site import Site
-from tests.unit.upstreams.clock import Clock
+from tests.unit.upstreams.clock import clock, pytest_asyncio_loop_factories
 
-
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture
-async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A stopped clock, only for tests that are marked to run on asyncio's own loop."""
-    return Clock(asyncio.get_running_loop(), monkeypatch, is_stopped=True)
+__all__ = ["clock", "pytest_asyncio_loop_factories"]
 
 
 @pytest.fixture

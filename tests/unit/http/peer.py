@@ -15,8 +15,8 @@ import msgspec
 from cadenza.http.client import HttpClient
 from cadenza.http.client_connection import ClientConnection
 from tests.loopback import Request, read_request
+from tests.unit.http.raw_client import WAIT_S, until
 
-WAIT_S = 30.0  # for anything that must happen; generous, since the machine may be busy
 LOCALHOST = "127.0.0.1"
 TURNS = 4  # of the loop, in which the client reads what was sent
 
@@ -174,13 +174,6 @@ async def fetch(
 async def happens(event: asyncio.Event) -> None:
     async with asyncio.timeout(WAIT_S):
         await event.wait()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """For a condition that no event tells of."""
-    async with asyncio.timeout(WAIT_S):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0)  # not longer: the clock of the loop may be stopped
 
 
 async def client_leaves(peer: Peer) -> None:

@@ -21,7 +21,6 @@ from tests.unit.upstreams.clock import Clock
 
 SHORT = BodyLimits(time_s=5.0)
 SMALL = BodyLimits(bytes_max=1000)
-on_asyncio = pytest.mark.asyncio(loop_factories=["asyncio"])  # the only loop whose clock can be put forward
 
 
 def new_body(*parts: bytes, limits: BodyLimits | None = None, is_complete: bool = False) -> RequestBody:
@@ -142,7 +141,6 @@ async def begin_to_read(transport: MemoryTransport, clock: Clock) -> "asyncio.Ta
     return reading
 
 
-@on_asyncio
 async def test_a_body_that_stops_arriving(clock: Clock) -> None:
     """A client that sends a part and then nothing is refused after the time limit; what it sent is counted."""
     transport = MemoryTransport(limits=SHORT)
@@ -156,7 +154,6 @@ async def test_a_body_that_stops_arriving(clock: Clock) -> None:
     assert transport.exchange.body.size_bytes == 1500
 
 
-@on_asyncio
 async def test_a_body_that_trickles(clock: Clock) -> None:
     """A byte now and then does not extend the time limit."""
     transport = MemoryTransport(limits=SHORT)
@@ -171,7 +168,6 @@ async def test_a_body_that_trickles(clock: Clock) -> None:
         await reading
 
 
-@on_asyncio
 async def test_a_slow_but_steady_body(clock: Clock) -> None:
     """A large body may take longer than a small one, as long as it keeps the minimum rate."""
     transport = MemoryTransport(limits=BodyLimits(time_s=5.0, bytes_per_s_min=1024))

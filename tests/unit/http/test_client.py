@@ -11,7 +11,6 @@ from cadenza.http.client import PRUNE_S
 from cadenza.http.client_connection import HEAD_BYTES_MAX, IDLE_S_MAX, Broken, ClientConnection, Unanswered
 from tests.unit.http.peer import (
     LOCALHOST,
-    WAIT_S,
     Peer,
     Script,
     Visit,
@@ -19,14 +18,13 @@ from tests.unit.http.peer import (
     client_leaves,
     client_of,
     fetch,
-    full_listener,
     happens,
     read_all,
     read_part,
     responding,
     talking,
-    until,
 )
+from tests.unit.http.raw_client import WAIT_S, until
 from tests.unit.upstreams.clock import Clock
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -156,53 +154,14 @@ async def test_a_body_without_a_length_that_is_reset_is_broken() -> None:
             await fetch(client)
 
 
-async def test_header_names_in_any_case() -> None:
-    """Header names are lower-cased; values are as the upstream sends them."""
-    fields = b"CONTENT-TYPE: Text/Event-Stream\r\nX-Empty:\r\nreTry-After:   7\r\nContent-LENGTH: 2\r\n"
-    async with talking(always(OK + fields + b"\r\nhi")) as (client, _peer):
-        assert (await fetch(client)).headers == {
-            b"content-type": b"Text/Event-Stream",
-            b"x-empty": b"",
-            b"retry-after": b"7",
-            b"content-length": b"2",
-        }
-
-
 async def test_headers_are_those_of_the_response_itself() -> None:
     """Headers of an interim response, of a trailer or of the exchange before are not kept."""
     interim = b"HTTP/1.1 103 Early Hints\r\nx-hint: 1\r\n\r\n"
     chunked = OK + b"x-own: yes\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx-own: no\r\nx-late: 1\r\n\r\n"
-    async with talking(responding(OK + b"x-before: 1\r\n" + EMPTY, interim + chunked)) as (client, _peer):
+    async with talking(responding(OK + b"x-before: 1\r\n" + EMPTY, interim + chunked, HI)) as (client, _peer):
         await fetch(client)
         assert (await fetch(client)).headers == {b"x-own": b"yes", b"transfer-encoding": b"chunked"}
-
-
-async def test_a_response_split_at_every_byte() -> None:
-    """A response that is split in two at any byte is the same response."""
-    whole = b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + b"5\r\nhello\r\n7;a=b\r\n, there\r\n0\r\nx-late: 1\r\n\r\n"
-
-    async def script(visit: Visit) -> None:
-        for place in range(1, len(whole)):
-            await visit.request()
-            await visit.say(whole[:place], whole[place:])
-
-    async with talking(script) as (client, peer):
-        for _ in range(1, len(whole)):
-            response = await fetch(client)
-            assert (response.status, response.body) == (200, b"hello, there")
-        assert peer.requests_per_visit == [len(whole) - 1]
-
-
-async def test_a_response_byte_by_byte() -> None:
-    """A response that comes byte by byte is read as if it had come at once."""
-    whole = b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + b"5\r\nhello\r\n0\r\n\r\n"
-
-    async def script(visit: Visit) -> None:
-        await visit.request()
-        await visit.say(*(whole[place : place + 1] for place in range(len(whole))))
-
-    async with talking(script) as (client, _peer):
-        assert (await fetch(client)).body == b"hello"
+        assert (await fetch(client)).headers == {b"content-length": b"2"}
 
 
 SHORT = {
@@ -418,22 +377,6 @@ async def test_a_new_connection_is_tried_only_once() -> None:
         assert len(peer.visits) == 1
 
 
-async def test_a_request_is_sent_twice_at_most() -> None:
-    """Where the new connection closes without a response too, Unanswered is raised."""
-
-    async def script(visit: Visit) -> None:
-        await visit.request()
-        if visit.number == 0:
-            await visit.say(HI)
-            await visit.request()
-
-    async with talking(script) as (client, peer):
-        await fetch(client)
-        with pytest.raises(Unanswered):
-            await fetch(client)
-        assert peer.requests_per_visit == [2, 1]
-
-
 @pytest.mark.parametrize("last_bytes", [b"H", b"HTTP/1.1 200 OK\r\n", OK + b"content-length: 2\r\n\r\n"])
 @pytest.mark.parametrize("ending", ["close", "reset"])
 async def test_after_a_byte_of_a_response_nothing_is_sent_again(last_bytes: bytes, ending: str) -> None:
@@ -475,7 +418,6 @@ async def test_a_greeting_before_the_request_is_broken() -> None:
                 await fetch(client)
 
 
-@pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_an_old_idle_connection_is_not_used(clock: Clock) -> None:
     """An idle connection is used shortly before its limit, and replaced by a new one after it."""
     async with talking(always(HI)) as (client, peer):
@@ -489,7 +431,6 @@ async def test_an_old_idle_connection_is_not_used(clock: Clock) -> None:
         await client_leaves(peer)
 
 
-@pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_idle_connections_are_closed_without_another_request(clock: Clock) -> None:
     """A timer closes each connection that was idle for too long, so that a burst of requests leaves no files open."""
     async with talking(always(HI)) as (client, peer):
@@ -549,73 +490,6 @@ async def test_a_request_that_outlives_the_client() -> None:
         await client_leaves(peer)
 
 
-async def test_a_receiver_that_stops_is_called_again() -> None:
-    """After a stop the parts are kept for the next receiver, and the end of the body is told apart from a stop."""
-    async with (
-        asyncio.timeout(WAIT_S),
-        talking(always(CHUNKED + b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")) as (client, _peer),
-        client.request("POST", "/", b"", WAIT_S) as response,
-    ):
-        received = list[bytes]()
-
-        def take(part: bytes) -> bool:
-            received.append(part)
-            return False
-
-        while await response.receive(take):
-            assert received
-        assert b"".join(received) == b"onetwo"
-
-
-@pytest.mark.parametrize("is_buffered", [False, True])
-async def test_an_error_of_the_receiver_is_raised(is_buffered: bool) -> None:
-    """An exception of the receiver comes out of receive, and the connection is closed."""
-    has_head, go_on = asyncio.Event(), asyncio.Event()
-
-    async def script(visit: Visit) -> None:
-        await visit.request()
-        await visit.say(CHUNKED, b"3\r\none\r\n" if is_buffered else b"")
-        has_head.set()
-        await go_on.wait()
-        await visit.say(b"3\r\ntwo\r\n")
-        await visit.until_left()
-
-    def fail(_part: bytes) -> bool:
-        raise ZeroDivisionError
-
-    async with asyncio.timeout(WAIT_S), talking(script) as (client, peer):
-        async with client.request("POST", "/", b"", WAIT_S) as response:
-            await has_head.wait()
-            go_on.set()
-            with pytest.raises(ZeroDivisionError):
-                await response.receive(fail)
-        await client_leaves(peer)
-
-
-async def test_the_head_has_a_deadline() -> None:
-    """An upstream that does not respond in time raises TimeoutError, and its connection is closed."""
-
-    async def script(visit: Visit) -> None:
-        await visit.request()
-        await visit.say(HI)
-        await visit.request()
-        await visit.until_left()
-
-    async with talking(script) as (client, peer), asyncio.timeout(WAIT_S):
-        await fetch(client)  # so that the time to connect is not part of the deadline
-        with pytest.raises(TimeoutError):
-            await client.send(client.head("POST", "/"), b"", WAIT_S, asyncio.get_running_loop().time() + 0.1)
-        await client_leaves(peer)
-
-
-async def test_a_deadline_that_passes_while_connecting() -> None:
-    """The deadline of the request raises TimeoutError; only the time to connect makes an upstream Unreachable."""
-    with full_listener() as port:
-        async with client_of(f"http://{LOCALHOST}:{port}/v1") as client, asyncio.timeout(WAIT_S):
-            with pytest.raises(TimeoutError):
-                await client.send(client.head("POST", "/"), b"", 2 * WAIT_S, asyncio.get_running_loop().time() + 0.05)
-
-
 async def test_a_connection_that_was_lost_before_its_first_request() -> None:
     """A peer that closes as soon as it has accepted raises Unanswered."""
 
@@ -630,20 +504,3 @@ async def test_a_connection_that_was_lost_before_its_first_request() -> None:
             await asyncio.sleep(0)
         with pytest.raises(Unanswered):
             await connection.send(b"GET / HTTP/1.1\r\n\r\n")
-
-
-async def test_trailers_are_not_headers_of_the_next_response() -> None:
-    """Trailers change nothing in the next response of their connection."""
-
-    async def script(visit: Visit) -> None:
-        for _ in range(2):
-            await visit.request()
-            await visit.say(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
-            await visit.say(b"2\r\nhi\r\n0\r\nretry-after: 7\r\n\r\n")
-        await visit.until_left()
-
-    async with talking(script) as (client, peer):
-        for _ in range(2):
-            response = await fetch(client)
-            assert (response.headers, response.body) == ({b"transfer-encoding": b"chunked"}, b"hi")
-        assert peer.requests_per_visit == [2]

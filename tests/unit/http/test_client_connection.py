@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from cadenza.http.client_connection import HEAD_BYTES_MAX, Broken, ClientConnection
-from tests.unit.upstreams.asks import on_asyncio
 from tests.unit.upstreams.clock import Clock
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -122,7 +121,6 @@ async def test_a_receiver_that_stops_is_not_given_the_next_part() -> None:
     assert parts == [b"hi", b"hi"]
 
 
-@on_asyncio
 async def test_each_part_moves_the_deadline_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part gives the next one the whole idle time; if none arrives in it, TimeoutError is raised."""
     clock = Clock(asyncio.get_running_loop(), monkeypatch, is_stopped=True)
@@ -138,7 +136,6 @@ async def test_each_part_moves_the_deadline_for_the_next(monkeypatch: pytest.Mon
         await receiving
 
 
-@on_asyncio
 async def test_no_part_moves_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts that keep arriving do not prevent the TimeoutError at the deadline of the whole body."""
     loop = asyncio.get_running_loop()
@@ -154,7 +151,6 @@ async def test_no_part_moves_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
         await receiving
 
 
-@on_asyncio
 async def test_a_part_that_arrives_too_late_is_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """What arrives between the deadline and the turn of the task that receives is left, and the connection closed."""
     loop = asyncio.get_running_loop()
@@ -172,7 +168,6 @@ async def test_a_part_that_arrives_too_late_is_not_handed_over(monkeypatch: pyte
     assert transport.is_aborted
 
 
-@on_asyncio
 async def test_a_kept_connection_has_the_deadline_of_its_next_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline that is earlier than what is left of the last exchange raises TimeoutError on time."""
     loop = asyncio.get_running_loop()

@@ -3,21 +3,17 @@
 import asyncio
 import base64
 import contextlib
-import os
 import ssl
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import trustme
 
 from cadenza.http.client import HttpClient, Unreachable
-from cadenza.http.client_connection import Broken
 from cadenza.http.tunnel import PROXY_HEAD_BYTES_MAX
 from tests.unit.http.peer import (
     LOCALHOST,
-    WAIT_S,
     Peer,
     Script,
     Visit,
@@ -26,11 +22,10 @@ from tests.unit.http.peer import (
     client_of,
     fetch,
     happens,
-    read_all,
     read_part,
     responding,
-    until,
 )
+from tests.unit.http.raw_client import WAIT_S, until
 from tests.unit.upstreams.clock import Clock
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -40,7 +35,6 @@ ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 BASIC = "Basic " + base64.b64encode("us er:p@ss:wörd".encode()).decode()
 CREDENTIALS = "us%20er:p%40ss%3Aw%C3%B6rd"
 CONNECT_S = 10.0
-on_asyncio = pytest.mark.asyncio(loop_factories=["asyncio"])  # the only loop whose clock can be put forward
 
 
 @pytest.fixture
@@ -71,47 +65,6 @@ async def test_a_trusted_certificate(authority: trustme.CA) -> None:
         assert peer.requests_per_visit == [2]
 
 
-async def unreachable(peer: Peer) -> None:
-    async with client_of(peer.url) as client:
-        with pytest.raises(Unreachable) as failure:
-            await fetch(client, body=b"secret")
-    assert failure.value.__suppress_context__
-    assert sum(peer.requests_per_visit) == 0
-
-
-async def test_a_certificate_for_another_name(authority: trustme.CA) -> None:
-    """Nothing is sent to an upstream whose certificate does not name its host."""
-    async with secure_peer(always(HI), authority, "other.example", "127.0.0.2") as peer:
-        await unreachable(peer)
-
-
-async def test_a_certificate_of_an_unknown_authority(authority: trustme.CA) -> None:
-    """A certificate of an authority that the system does not trust is refused."""
-    async with secure_peer(always(HI), trustme.CA()) as peer:
-        await unreachable(peer)
-
-
-async def test_a_certificate_that_has_expired(authority: trustme.CA) -> None:
-    """An expired certificate is refused."""
-    yesterday = datetime.now(UTC) - timedelta(days=1)
-    expired = authority.issue_cert(LOCALHOST, not_after=yesterday)
-    async with Peer(always(HI), serving(expired)) as peer:
-        await unreachable(peer)
-
-
-@pytest.mark.parametrize("sent", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x46", b""])
-async def test_a_peer_that_does_not_speak_tls(sent: bytes) -> None:
-    """A peer that answers the handshake with other bytes, or closes, is Unreachable."""
-
-    async def script(visit: Visit) -> None:
-        await visit.reader.read(1)
-        await visit.say(sent)
-
-    async with Peer(script) as peer, client_of(f"https://{LOCALHOST}:{peer.port}/v1") as client:
-        with pytest.raises(Unreachable):
-            await fetch(client)
-
-
 async def silent_script(visit: Visit) -> None:
     await visit.until_left()
 
@@ -128,7 +81,6 @@ async def given_up(client: HttpClient, peer: Peer, clock: Clock) -> None:
     await client_leaves(peer)
 
 
-@on_asyncio
 async def test_a_handshake_that_takes_too_long(clock: Clock) -> None:
     """The time to connect includes the handshake; a silent peer is given up, and the connection closed."""
     async with Peer(silent_script) as peer, client_of(f"https://{LOCALHOST}:{peer.port}/v1") as client:
@@ -171,46 +123,6 @@ async def test_a_body_that_ends_with_its_secure_connection(authority: trustme.CA
     """A body without a length is complete when the upstream closes the TLS connection cleanly."""
     async with secure_peer(responding(OK + b"\r\nhi there"), authority) as peer, client_of(peer.url) as client:
         assert (await fetch(client)).body == b"hi there"
-
-
-async def test_a_truncated_body_over_tls(authority: trustme.CA) -> None:
-    """A body with a length that ends early raises Broken, as without TLS."""
-
-    async def script(visit: Visit) -> None:
-        await visit.request()
-        await visit.say(OK + b"content-length: 9\r\n\r\nhalf")
-        visit.writer.transport.abort()
-
-    async with secure_peer(script, authority) as peer, client_of(peer.url) as client:
-        with pytest.raises(Broken):
-            await fetch(client)
-
-
-async def test_a_kept_secure_connection_closed_while_idle(authority: trustme.CA) -> None:
-    """An idle TLS connection that the upstream closed is not used again."""
-    async with secure_peer(responding(HI), authority) as peer, client_of(peer.url) as client, asyncio.timeout(WAIT_S):
-        async with client.request("POST", "/", b"", WAIT_S) as response:
-            assert await read_all(response) == b"hi"
-        await until(lambda: not response.is_usable())
-        assert (await fetch(client)).body == b"hi"
-        assert peer.requests_per_visit == [1, 1]
-
-
-async def test_large_bodies_over_tls(authority: trustme.CA) -> None:
-    """Megabytes pass both ways over TLS, with backpressure by a slow reader."""
-    body = os.urandom(1024 * 1024) * 4
-
-    async def script(visit: Visit) -> None:
-        request = await visit.request()
-        await visit.say(OK + b"content-length: %d\r\n\r\n" % len(body), request.body)
-
-    async with secure_peer(script, authority) as peer, client_of(peer.url) as client, asyncio.timeout(4 * WAIT_S):
-        async with client.request("POST", "/", body, WAIT_S) as response:
-            parts = []
-            while (part := await read_part(response)) is not None:
-                parts.append(part)
-                await asyncio.sleep(0.005)  # a slow reader
-        assert b"".join(parts) == body
 
 
 def tunnel_to(port: int, established: bytes = ESTABLISHED) -> Script:
@@ -361,24 +273,11 @@ async def test_a_proxy_whose_response_has_no_end() -> None:
         await client_leaves(proxy)
 
 
-async def test_a_proxy_that_resets() -> None:
-    """A proxy that resets the connection before it responds makes the upstream Unreachable."""
-
-    async def script(visit: Visit) -> None:
-        await visit.request()
-        visit.reset()
-
-    async with Peer(script) as proxy, client_of(f"https://{NAME}/v1", f"http://{LOCALHOST}:{proxy.port}") as client:
-        with pytest.raises(Unreachable):
-            await fetch(client)
-
-
 async def asked_script(visit: Visit) -> None:
     await visit.request()
     await visit.until_left()
 
 
-@on_asyncio
 async def test_a_silent_proxy(clock: Clock) -> None:
     """The time to connect includes the proxy's; a silent one is given up, and the connection closed."""
     async with (
@@ -417,7 +316,6 @@ async def test_a_proxy_that_is_not_there(url: str, proxy: str) -> None:
             await fetch(client)
 
 
-@pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_a_proxy_of_several_addresses(authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a proxy's name has several addresses, one that refuses the connection is skipped."""
     loop = asyncio.get_running_loop()

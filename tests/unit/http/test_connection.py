@@ -20,18 +20,6 @@ NEXT = request("/whole", request_id="next")
 NOT_HTTP = b"\x00\x01 no request\r\n\r\n"
 
 
-async def test_pipelined_requests_are_answered_in_order(site: Site, client: RawClient) -> None:
-    """Requests that come at once are served one after the other, each with its own body."""
-    paths = ["/body", "/stream", "/whole", "/body", "/no-content", "/body"]
-    await client.send(b"".join(request(path, b"body %d" % n, request_id=f"r-{n}") for n, path in enumerate(paths)))
-    for number, path in enumerate(paths):
-        _, lines, body = await client.reply()
-        assert b"x-request-id: r-%d" % number in lines
-        if path == "/body":
-            assert body == b"body %d" % number
-    assert site.paths == paths
-
-
 async def test_a_request_waits_for_the_reply_before_it(site: Site, client: RawClient) -> None:
     """While an exchange runs, no later request is begun; then they are served in their order."""
     later = [request("/body", b"one", request_id="r-2"), request("/stream", request_id="r-3"), NEXT]
@@ -64,15 +52,6 @@ async def test_an_unread_body_is_not_read_beyond_the_limit(site: Site, client: R
     assert site.connection.received_bytes <= BodyLimits().unread_bytes_max + READ_BYTES
     site.go_on.set()
     assert (await client.reply())[2] == LARGE
-    await check_served(client)
-
-
-async def test_a_request_byte_by_byte(client: RawClient) -> None:
-    """A head and a body of one byte at a time are read as if they had come at once."""
-    await client.send_bytewise(request("/body", b"a body"))
-    assert (await client.reply())[2] == b"a body"
-    await client.send_bytewise(CHUNKED + b"2\r\na \r\n4;some=thing\r\nbody\r\n" + LAST_CHUNK)
-    assert (await client.reply())[2] == b"a body"
     await check_served(client)
 
 
@@ -116,13 +95,6 @@ async def test_an_exchange_without_a_complete_reply(site: Site, path: str, recei
     await check_served(other)
     await until(lambda: len(site.connections) == 1)
     assert site.paths == ["/whole", path, "/whole"]
-
-
-async def test_malformed_bytes_behind_a_request(client: RawClient) -> None:
-    """The request is answered; then comes one 400, which is the last thing that is sent."""
-    await client.send(request("/whole") + NOT_HTTP)
-    assert (await client.reply())[2] == WHOLE
-    check_malformed(await client.read_to_end())
 
 
 async def test_malformed_bytes_behind_waiting_requests(site: Site, client: RawClient) -> None:

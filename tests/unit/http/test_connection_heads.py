@@ -192,24 +192,3 @@ async def test_an_upgrade_is_not_granted(site: Site, client: RawClient, sent: by
     assert head.split(b"\r\n").count(b"connection: close") == 1
     assert body == b"a body" or json.loads(body)["headers"]["upgrade"] == "h2c"
     assert len(site.exchanges) == 1
-
-
-async def test_an_upgrade_that_is_answered_before_its_body(client: RawClient) -> None:
-    """A reply that does not wait for the body says that the connection closes, and it does."""
-    await client.send(request("/whole", b"a body", more=H2C).removesuffix(b"a body"))
-    status_line, lines, _ = await client.reply()
-    assert status_line == b"HTTP/1.1 200 OK"
-    assert b"connection: close" in lines
-    assert await client.read_to_end() == b""
-
-
-async def test_an_upgrade_behind_another_request(site: Site, client: RawClient) -> None:
-    """Both are answered, and the connection closes after the second."""
-    await client.send(request("/when-told") + request("/body", b"a body", request_id="r-2", more=H2C))
-    site.go_on.set()
-    _, lines, _ = await client.reply()
-    assert b"connection: close" not in lines
-    _, lines, body = await client.reply()
-    assert {b"connection: close", b"x-request-id: r-2"} <= set(lines)
-    assert body == b"a body"
-    assert await client.read_to_end() == b""

@@ -2,12 +2,9 @@
 
 import asyncio
 
-import pytest
-
 from cadenza.http.connections import Connections, ConnectionsLimits, Room
 from tests.unit.upstreams.clock import Clock
 
-pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the only loop whose clock can be put forward
 LIMITS = ConnectionsLimits(served_max=3, refused_max=2, lingering_max=1)
 
 

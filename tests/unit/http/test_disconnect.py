@@ -84,16 +84,6 @@ async def test_waiting_requests_are_dropped(site: Site, client: RawClient) -> No
     assert site.paths == ["/wait"]
 
 
-async def test_disconnecting_after_the_reply_interrupts_nothing(site: Site, client: RawClient) -> None:
-    """An application that works on after a complete reply is not interrupted."""
-    await client.send(request("/reply-then-work"))
-    await client.reply()
-    await disconnect(client, site)
-    site.go_on.set()
-    await wait_for(site.has_finished)
-    assert site.exchanges[0].interruption is None
-
-
 async def test_only_the_running_exchange_is_interrupted(site: Site, client: RawClient) -> None:
     """While one exchange works on after its reply, the next one on the connection is the one that is interrupted."""
     await client.send(request("/reply-then-work"))

@@ -101,18 +101,6 @@ def test_a_byte_order_mark_counts_only_at_the_start() -> None:
     assert read_all([BOM[:1], BOM[1:] + b"data: x\n\n" + BOM + b"data: y\n\n"]) == [b"x"]
 
 
-def test_unicode_separators_do_not_end_a_line() -> None:
-    """Only CR and LF end lines: U+2028, U+0085 and the like are part of the text."""
-    text = "a\u2028b\u0085c\u000bd".encode()
-    assert read_all([b"data: " + text + b"\n\n"]) == [text]
-
-
-def test_a_character_split_over_two_reads_is_whole() -> None:
-    """A multi-byte character that is split in half is returned as it was sent."""
-    sent = "data: 🎼\n\n".encode()
-    assert read_all([sent[:8], sent[8:]]) == ["🎼".encode()]
-
-
 def test_an_endless_line_is_too_large() -> None:
     """A line that grows past the limit is refused before it ends."""
     reader = EventReader()

@@ -7,10 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from cadenza.http.flow import Deadline
-from tests.unit.http.raw_client import WAIT_S
 from tests.unit.upstreams.clock import Clock
-
-on_asyncio = pytest.mark.asyncio(loop_factories=["asyncio"])
 
 
 class Expiries:
@@ -26,23 +23,6 @@ class Expiries:
         self.happened.set()
 
 
-async def test_it_expires() -> None:
-    """It calls back once the moment is reached, and then none is set."""
-    expiries = Expiries()
-    expiries.deadline.set_after(0.01)
-    await asyncio.wait_for(expiries.happened.wait(), WAIT_S)
-    assert (expiries.count, expiries.deadline.at_s) == (1, math.inf)
-
-
-async def test_a_moment_in_the_past() -> None:
-    """It calls back soon, and not within the call that sets it."""
-    expiries = Expiries()
-    expiries.deadline.set(asyncio.get_running_loop().time() - 1)
-    assert expiries.count == 0
-    await asyncio.wait_for(expiries.happened.wait(), WAIT_S)
-
-
-@on_asyncio
 async def test_it_is_moved_later(clock: Clock) -> None:
     """The earlier moment passes without effect."""
     expiries = Expiries()
@@ -54,7 +34,6 @@ async def test_it_is_moved_later(clock: Clock) -> None:
     assert expiries.count == 1
 
 
-@on_asyncio
 async def test_it_is_moved_earlier(clock: Clock) -> None:
     """The earlier moment counts, and the later one passes without effect."""
     expiries = Expiries()
@@ -66,7 +45,6 @@ async def test_it_is_moved_earlier(clock: Clock) -> None:
     assert expiries.count == 1
 
 
-@on_asyncio
 @pytest.mark.parametrize(("end", "later"), [(Deadline.clear, 1), (Deadline.close, 0)])
 async def test_it_is_cleared(clock: Clock, end: Callable[[Deadline], None], later: int) -> None:
     """A deadline that was cleared or closed does not expire. One that was cleared may be set again."""
@@ -81,7 +59,6 @@ async def test_it_is_cleared(clock: Clock, end: Callable[[Deadline], None], late
     assert expiries.count == later
 
 
-@on_asyncio
 async def test_moving_it_makes_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """One timer serves any number of later moments."""
     loop = asyncio.get_running_loop()

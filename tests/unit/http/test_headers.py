@@ -91,13 +91,6 @@ def test_nothing_forwarded(peer: str, nothing: bytes | None) -> None:
     assert [USUAL.scheme(peer, own, nothing) for own in ("http", "https")] == ["http", "https"]
 
 
-@pytest.mark.parametrize("values", [[REAL], [f"{FORGED}, {REAL}"], [FORGED, REAL]], ids=["one", "appended", "second"])
-def test_a_proxy_may_append_or_add_a_header(values: list[str]) -> None:
-    """A proxy may append to the header that a client forged, or add one more: its own address is the last."""
-    headers = [(b"x-forwarded-for", value.encode()) for value in values]
-    assert USUAL.client_address(LOOPBACK[0], headers) == REAL
-
-
 @pytest.mark.parametrize("peer", LOOPBACK)
 @pytest.mark.parametrize(
     ("forwarded", "expected"),

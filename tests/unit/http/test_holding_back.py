@@ -1,7 +1,5 @@
 """A client that was refused is held back: its next request is not read before its pause is over."""
 
-import pytest
-
 from cadenza.http.connection import ConnectionLimits
 from tests.unit.http.raw_client import RawClient, request, until
 from tests.unit.http.testing_site import Site, check_served
@@ -9,7 +7,6 @@ from tests.unit.upstreams.clock import Clock
 
 LIMITS = ConnectionLimits()
 REFUSED = request("/hold-back")
-pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the only loop whose clock can be put forward
 
 
 async def refuse(client: RawClient, site: Site) -> None:

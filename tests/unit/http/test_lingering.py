@@ -3,12 +3,10 @@
 import asyncio
 import json
 
-import pytest
-
 from cadenza.http.body import BodyLimits
 from cadenza.http.connection import ConnectionLimits
 from cadenza.http.connections import ConnectionsLimits
-from tests.unit.http.raw_client import RawClient, request, until
+from tests.unit.http.raw_client import WAIT_S, RawClient, request, until
 from tests.unit.http.testing_site import MALFORMED_BODY, WHOLE, Site, check_served
 from tests.unit.upstreams.clock import Clock
 
@@ -17,7 +15,6 @@ LIMITS = ConnectionLimits()
 SMALL = BodyLimits(rest_bytes_max=64 * KIB)
 LARGE_HEAD = request("/whole", b"x" * 512 * KIB)[: -512 * KIB]
 CHUNKED = b"POST /whole HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
-on_asyncio = pytest.mark.asyncio(loop_factories=["asyncio"])  # the only loop whose clock can be put forward
 
 
 async def refused(site: Site) -> RawClient:
@@ -55,7 +52,7 @@ async def test_a_small_rest_keeps_the_connection() -> None:
 
 async def test_chunks_without_end_behind_a_reply() -> None:
     """A body of unknown length that nobody wants is discarded up to the limit; then the server's side is closed."""
-    async with Site(body_limits=SMALL) as site:
+    async with Site(ConnectionLimits(head_s=10 * WAIT_S), SMALL) as site:
         client = await site.connect()
         await client.send(CHUNKED)
         assert b"connection: close" not in (await client.reply())[1]
@@ -89,7 +86,6 @@ async def test_lingering_is_bounded_in_bytes() -> None:
         assert sent_bytes > 128 * KIB
 
 
-@on_asyncio
 async def test_lingering_is_bounded_in_silence(clock: Clock) -> None:
     """A client that neither sends nor closes is closed after a short while."""
     async with Site(body_limits=SMALL) as site:
@@ -100,7 +96,6 @@ async def test_lingering_is_bounded_in_silence(clock: Clock) -> None:
         await until(lambda: not len(site.connections))
 
 
-@on_asyncio
 async def test_lingering_is_bounded_in_time(clock: Clock) -> None:
     """A client that goes on sending a little is closed after the whole time."""
     async with Site(body_limits=SMALL) as site:

@@ -80,13 +80,6 @@ async def test_the_last_reply_of_a_connection(
     assert site.paths == [path]
 
 
-async def test_an_aborted_stream_closes_the_connection(client: RawClient) -> None:
-    """The last bytes of an aborted stream arrive, then the connection closes."""
-    await client.send(request("/abort-stream"))
-    assert chunks((await client.reply())[2]) == [b"one", b"two and a bit more", b"done", b""]
-    assert await client.read_to_end() == b""
-
-
 @pytest.mark.parametrize("size_bytes", [0, 1, 70_000, 300_000])
 @pytest.mark.parametrize("parts", [1, 2, 5])
 async def test_a_body_arrives_whole(client: RawClient, size_bytes: int, parts: int) -> None:
@@ -97,14 +90,6 @@ async def test_a_body_arrives_whole(client: RawClient, size_bytes: int, parts: i
     for start in range(0, len(sent), step):
         await client.send(sent[start : start + step])
     assert (await client.reply())[2] == body
-
-
-async def test_a_chunked_body_arrives_whole(client: RawClient) -> None:
-    """A body without a length, whose chunks come one by one, is read whole."""
-    await client.send(b"POST /body HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n")
-    for part in (b"3\r\none\r\n", b"3\r\nt", b"wo\r\n", LAST_CHUNK):
-        await client.send(part)
-    assert (await client.reply())[2] == b"onetwo"
 
 
 async def test_backpressure(site: Site, client: RawClient) -> None:

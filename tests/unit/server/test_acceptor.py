@@ -1,7 +1,8 @@
 """Accepting connections: at the limit the quietest makes room, busy ones stay, and running out of files is survived."""
 
+import socket
+
 import pytest
-import uvloop
 
 from cadenza.http.connections import ConnectionsLimits
 from cadenza.http.exchange import Exchange
@@ -24,79 +25,75 @@ class RefusingService(RecordedService):
         exchange.respond(429, b"", b"")
 
 
-def test_the_quietest_connection_makes_room() -> None:
+async def test_the_quietest_connection_makes_room() -> None:
     """With more clients than places, the one that was served longest ago is closed, and the new one is served."""
-
-    async def script() -> None:
-        async with running(RefusingService(), limits=FULL) as server:
-            clients = list[RawClient]()
-            for _ in range(3):
-                clients.append(await server.connect())
-                await check_served(clients[-1])
-            assert await clients[0].read_to_end() == b""
-            await check_served(clients[1])
-
-    uvloop.run(script())
+    async with running(RefusingService(), limits=FULL) as server:
+        clients = list[RawClient]()
+        for _ in range(3):
+            clients.append(await server.connect())
+            await check_served(clients[-1])
+        assert await clients[0].read_to_end() == b""
+        await check_served(clients[1])
 
 
-def test_a_client_is_refused_while_all_are_busy() -> None:
+async def test_a_client_is_refused_while_all_are_busy() -> None:
     """The refusal comes at once; the running exchanges end well, and then there is room again."""
-
-    async def script() -> None:
-        service = RefusingService()
-        async with running(service, limits=FULL) as server:
-            busy = [await server.connect() for _ in range(2)]
-            for client in busy:
-                await client.send(request("/when-told"))
-            await until(lambda: len(service.paths) == 2)
-            refused = await server.connect()
-            await refused.send(request("/whole"))
-            assert (await refused.reply())[0] == b"HTTP/1.1 429 Too Many Requests"
-            assert await refused.read_to_end() == b""
-            service.go_on.set()
-            assert [(await client.reply())[2] for client in busy] == [WHOLE, WHOLE]
-            await check_served(await server.connect())
-
-    uvloop.run(script())
+    service = RefusingService()
+    async with running(service, limits=FULL) as server:
+        busy = [await server.connect() for _ in range(2)]
+        for client in busy:
+            await client.send(request("/when-told"))
+        await until(lambda: len(service.paths) == 2)
+        refused = await server.connect()
+        await refused.send(request("/whole"))
+        assert (await refused.reply())[0] == b"HTTP/1.1 429 Too Many Requests"
+        assert await refused.read_to_end() == b""
+        service.go_on.set()
+        assert [(await client.reply())[2] for client in busy] == [WHOLE, WHOLE]
+        await check_served(await server.connect())
 
 
-def test_clients_beyond_the_refused_ones_wait() -> None:
+async def test_clients_beyond_the_refused_ones_wait() -> None:
     """A client for which there is not even room to be refused waits in the backlog, and is served later."""
-
-    async def script() -> None:
-        service = RefusingService()
-        async with running(service, limits=PATIENT) as server:
-            busy = [await server.connect() for _ in range(2)]
-            for client in busy:
-                await client.send(request("/when-told"))
-            await until(lambda: len(service.paths) == 2)
-            silent = await server.connect()
-            waiting = await server.connect()
-            await waiting.send(request("/whole"))
-            service.go_on.set()
-            for client in busy:
-                await client.reply()
-                client.abort()
-            assert (await waiting.reply())[2] == WHOLE
-            silent.abort()
-
-    uvloop.run(script())
+    service = RefusingService()
+    async with running(service, limits=PATIENT) as server:
+        busy = [await server.connect() for _ in range(2)]
+        for client in busy:
+            await client.send(request("/when-told"))
+        await until(lambda: len(service.paths) == 2)
+        silent = await server.connect()
+        waiting = await server.connect()
+        await waiting.send(request("/whole"))
+        service.go_on.set()
+        for client in busy:
+            await client.reply()
+            client.abort()
+        assert (await waiting.reply())[2] == WHOLE
+        silent.abort()
 
 
-def test_running_out_of_files_is_survived() -> None:
+async def test_running_out_of_files_is_survived() -> None:
     """A client that comes when no file is left is served as soon as there is one again."""
+    async with running(RefusingService()) as server:
+        used = await server.connect()
+        await check_served(used)
+        late = await server.connect()
+        await check_served(used)
+        with no_files_left():
+            await check_served(used)
+        await check_served(late)
 
-    async def script() -> None:
-        async with running(RefusingService()) as server:
-            used = await server.connect()
-            await check_served(used)
-            late = await server.connect()
-            await check_served(used)
+
+async def test_running_out_of_files_closes_the_quietest() -> None:
+    """A connection that is idle gives its file to the client that comes when none is left."""
+    limits = ServerLimits(connections=ConnectionsLimits(quiet_s_min=0))
+    async with running(RefusingService(), limits=limits) as server:
+        idle = await server.connect()
+        await check_served(idle)
+        with socket.socket() as late:
+            late.connect(server.address)  # the server sees it in the next turn of the loop
             with no_files_left():
-                await check_served(used)
-            await check_served(late)
-
-    uvloop.run(script())
+                assert await idle.read_to_end() == b""
 
 
 @pytest.mark.parametrize(("files_max", "served_max"), [(64, 14), (256, 108), (1024, 464), (20_000, 9247)])

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import msgspec
-import pytest
 from msgspec import Raw
 
 from cadenza.core.records import Route, Timeouts
@@ -14,11 +13,8 @@ from cadenza.upstreams.base import Ask, Fault, OpenReply, Piece, Sink
 from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.openai import OpenAIUpstream
 from tests.loopback import USAGE, Event, LoopbackUpstream, Reply, Request, Sse, Step, chunk, http_head
+from tests.unit.http.raw_client import WAIT_S
 
-on_asyncio = pytest.mark.asyncio(loop_factories=["asyncio"])  # the loop whose clock a test can move
-on_uvloop = pytest.mark.asyncio(loop_factories=["uvloop"])
-
-WAIT_S = 30.0  # for anything that must happen; generous, since the machine may be busy
 MESSAGE = Raw(b'{"role":"user",  "content":"h\\u00e9", "x_vendor": 1.50}')
 TIMEOUTS = Timeouts(connect_s=100, first_token_s=200, idle_s=30, total_s=100_000)
 SSE_HEAD = http_head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})

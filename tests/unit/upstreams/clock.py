@@ -1,8 +1,13 @@
-"""A clock for asyncio's own loop that a test can move forward, so that no test waits for a timeout."""
+"""The event loop of a test: uvloop, as in the service, or asyncio's own, whose clock a test can move forward.
+
+A conftest imports the hook and the fixture.
+"""
 
 import asyncio
+from collections.abc import Callable, Mapping
 
 import pytest
+import uvloop
 
 TURNS = 20  # of the loop: enough for a timer to fire and for its effects to end
 
@@ -25,3 +30,15 @@ class Clock:
         self._ahead_s += leap_s
         for _ in range(TURNS):
             await asyncio.sleep(0)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Function) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Nothing can be patched in uvloop."""
+    patches = {"clock", "monkeypatch"} & set(item.fixturenames)
+    return {"asyncio": asyncio.SelectorEventLoop} if patches else {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A stopped clock."""
+    return Clock(asyncio.get_running_loop(), monkeypatch, is_stopped=True)

@@ -16,7 +16,8 @@ from cadenza.core.records import Timeouts
 from cadenza.upstreams.openai import OpenAIUpstream
 from tests.fault.unreachable import Address, answer_plainly, reset, served_by, stay_silent, without_room
 from tests.service import refusing_address
-from tests.unit.upstreams.asks import STREAMING, WAIT_S, RecordingSink, deliver, route
+from tests.unit.http.raw_client import WAIT_S
+from tests.unit.upstreams.asks import STREAMING, RecordingSink, deliver, route
 
 LOCALHOST = "127.0.0.1"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"

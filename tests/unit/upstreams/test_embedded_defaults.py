@@ -19,7 +19,7 @@ ROUTE = Route("local", "small", 8_192, 8_192)
 DEFAULTS = {"temperature": 0.2, "top_p": 0.9}
 USER = msgspec.Raw(b'{"role": "user", "content": "What is the weather in Oslo?"}')
 WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
-TOOLS = {"tools": msgspec.Raw(msgspec.json.encode([WEATHER]))}
+TOOLS = {"tools": msgspec.Raw(msgspec.json.encode([WEATHER])), "tool_choice": msgspec.Raw(b'"required"')}
 
 
 @pytest.fixture(scope="module")

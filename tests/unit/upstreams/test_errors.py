@@ -144,12 +144,6 @@ def test_only_the_beginning_of_a_body_is_searched() -> None:
     assert fault.overflow is None
 
 
-@given(status=STATUSES, data=st.binary(max_size=300))
-def test_any_bytes_are_a_fault(status: int, data: bytes) -> None:
-    """Random bytes are a fault without their text."""
-    assert classify_error(status, None, data).kind in FaultKind
-
-
 @given(
     status=STATUSES,
     words=st.lists(

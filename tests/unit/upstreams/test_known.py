@@ -4,14 +4,12 @@ import socket
 
 from cadenza.upstreams.known import ModelPlace, find_servers
 from tests.loopback import Json, LoopbackUpstream, Status
-from tests.unit.upstreams.asks import on_asyncio
 
 
 def at(port: int, name: str = "llamacpp") -> ModelPlace:
     return ModelPlace(name, "llama.cpp", f"http://127.0.0.1:{port}/v1", dialect=name)
 
 
-@on_asyncio
 async def test_server_says_what_it_is(upstream: LoopbackUpstream) -> None:
     """A server is what its models say, wherever it listens; a closed port and a refusal are no servers."""
     model = {"id": "qwen", "owned_by": "vllm", "max_model_len": 32_768}
@@ -26,7 +24,6 @@ async def test_server_says_what_it_is(upstream: LoopbackUpstream) -> None:
     assert await find_servers([at(port)]) == []
 
 
-@on_asyncio
 async def test_ollama_gets_a_small_window(upstream: LoopbackUpstream) -> None:
     """Ollama drops what does not fit its window without an error, so its models get its default window."""
     port = int(upstream.base_url.rpartition(":")[2].partition("/")[0])

@@ -130,14 +130,6 @@ def test_content_beside_calls(dialect: str, given: dict[str, Any], sent: dict[st
     assert found == sent
 
 
-@pytest.mark.parametrize("dialect", [name for name in DIALECTS if name not in ("plain", "vllm", "openrouter")])
-def test_a_message_without_calls_keeps_its_text(dialect: str) -> None:
-    """`tool_calls: null` is no call, and the text stays."""
-    found = assistant(dialect, content="Hi", tool_calls=None)
-    assert found["content"] == "Hi"
-    assert found.get("tool_calls") is None
-
-
 @pytest.mark.parametrize("dialect", ["groq", "mistral", "gemini", "deepseek", "kimi", "tgi", "ollama", "llamacpp"])
 @pytest.mark.parametrize("content", [None, ""])
 def test_a_refusal_is_sent_as_text(dialect: str, content: Any) -> None:
@@ -172,13 +164,6 @@ def test_signatures_of_calls(dialect: str, is_kept: bool) -> None:
     """Gemini gets its signatures back; other strict upstreams never see them."""
     (call,) = assistant(dialect, content="Hi", tool_calls=[SIGNED])["tool_calls"]
     assert ("extra_content" in call) == is_kept
-
-
-@pytest.mark.parametrize("dialect", ["sglang", "llamacpp", "groq", "mistral"])
-def test_nulls_of_messages(dialect: str) -> None:
-    """Null fields are left out where they are refused."""
-    sent = rewrite(dialect, {"role": "user", "content": "Hi", "name": None, "tool_call_id": None})
-    assert sent == [{"role": "user", "content": "Hi"}]
 
 
 def test_ids_of_calls_are_shortened_alike() -> None:

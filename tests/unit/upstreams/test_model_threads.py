@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.upstreams.embedded.upstream import cpu_quotas, model_threads
+from cadenza.process import cpu_quotas
+from cadenza.upstreams.embedded.upstream import model_threads
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,13 @@ from cadenza.upstreams.base import Ask, Fault
 from cadenza.upstreams.openai import OpenAIUpstream
 from tests.loopback import Close, Good, LoopbackUpstream, Raw
 from tests.unit.http.peer import refusing_port
-from tests.unit.upstreams.asks import MESSAGE, RecordingSink, on_uvloop, route
+from tests.unit.upstreams.asks import MESSAGE, RecordingSink, route
 
 
 def asking(asked: list[Route | None]) -> Ask:
     return Ask([MESSAGE], {}, None, stream=False, on_asked=asked.append)
 
 
-@on_uvloop
 async def test_a_written_request_is_asked(upstream: LoopbackUpstream) -> None:
     """The route is told once."""
     asked: list[Route | None] = []
@@ -26,7 +25,6 @@ async def test_a_written_request_is_asked(upstream: LoopbackUpstream) -> None:
     assert asked == [to]
 
 
-@on_uvloop
 async def test_a_refused_connection_is_not_asked() -> None:
     """Nobody was given the request."""
     asked: list[Route | None] = []
@@ -35,7 +33,6 @@ async def test_a_refused_connection_is_not_asked() -> None:
     assert asked == []
 
 
-@on_uvloop
 async def test_a_kept_connection_that_is_closed_is_not_asked(upstream: LoopbackUpstream) -> None:
     """The request goes out on another connection, and only that one counts."""
     asked: list[Route | None] = []

@@ -9,11 +9,12 @@ import pytest
 
 from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route, Timeouts
-from cadenza.upstreams.base import Ask, Piece, ReplyBounds
+from cadenza.upstreams.base import Ask, ReplyBounds
 from cadenza.upstreams.openai import AFTER_FINISH_S, OpenAIUpstream
 from tests.loopback import Event, LoopbackUpstream, Pause, Sse, Step, chunk, http_head, said
 from tests.loopback import Raw as RawReply
-from tests.unit.http.peer import Peer, Visit, full_listener, until
+from tests.unit.http.peer import Peer, Visit, full_listener
+from tests.unit.http.raw_client import WAIT_S, until
 from tests.unit.upstreams.asks import (
     COUNTS,
     FINISH,
@@ -21,15 +22,12 @@ from tests.unit.upstreams.asks import (
     SSE_HEAD,
     STREAMING,
     TIMEOUTS,
-    WAIT_S,
     EndlessStream,
     RecordingSink,
     deliver,
     event_bytes,
     event_steps,
     make_ask,
-    on_asyncio,
-    on_uvloop,
     read_reply,
     route,
     running,
@@ -37,23 +35,6 @@ from tests.unit.upstreams.asks import (
 from tests.unit.upstreams.clock import Clock
 
 IDLE_S = TIMEOUTS.idle_s
-
-
-class FlickeringSink(RecordingSink):
-    """Is congested when asked right after a piece, and no longer when asked again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._flickers = False
-
-    @property
-    def is_congested(self) -> bool:
-        flickers, self._flickers = self._flickers, False
-        return flickers
-
-    def take(self, piece: Piece) -> None:
-        super().take(piece)
-        self._flickers = True
 
 
 class Delivery:
@@ -110,7 +91,6 @@ NOT_BEGUN = {
 }
 
 
-@on_asyncio
 @pytest.mark.parametrize("steps", NOT_BEGUN.values(), ids=NOT_BEGUN)
 async def test_a_stream_must_begin_within_first_token_s(
     upstream: LoopbackUpstream, clock: Clock, steps: list[Step]
@@ -121,7 +101,6 @@ async def test_a_stream_must_begin_within_first_token_s(
         await asyncio.to_thread(upstream.wait_for_disconnect)
 
 
-@on_asyncio
 @pytest.mark.parametrize(
     ("max_tokens", "max_output_tokens", "idle_times"),
     [
@@ -148,7 +127,6 @@ async def test_a_whole_reply_has_time_to_be_generated(
         assert await delivery.ends_after(clock, limit_s) is FaultKind.TIMED_OUT
 
 
-@on_asyncio
 async def test_little_credit_gives_a_silent_provider_no_more_time(upstream: LoopbackUpstream, clock: Clock) -> None:
     """A limit that is only what the account can pay for gives a reply no more time than no limit."""
     ask = msgspec.structs.replace(make_ask(131_072), is_fitted=True)
@@ -156,13 +134,9 @@ async def test_little_credit_gives_a_silent_provider_no_more_time(upstream: Loop
         assert await delivery.ends_after(clock, TIMEOUTS.first_token_s + IDLE_S) is FaultKind.TIMED_OUT
 
 
-@on_asyncio
-@pytest.mark.parametrize("sink_class", [RecordingSink, FlickeringSink])
-async def test_every_part_moves_the_deadline(
-    upstream: LoopbackUpstream, clock: Clock, sink_class: type[RecordingSink]
-) -> None:
+async def test_every_part_moves_the_deadline(upstream: LoopbackUpstream, clock: Clock) -> None:
     """A stream times out idle_s after its last part, not after an earlier one; its pieces were delivered."""
-    pauses, sink = [Pause() for _ in range(4)], sink_class()
+    pauses, sink = [Pause() for _ in range(4)], RecordingSink()
     upstream.always(Sse([step for pause in pauses for step in (said("word "), pause)]))
     async with running(upstream.base_url) as openai:
         delivery = Delivery(openai, sink=sink)
@@ -179,7 +153,6 @@ async def test_every_part_moves_the_deadline(
     pauses[-1].release()
 
 
-@on_asyncio
 async def test_congestion_is_not_silence(upstream: LoopbackUpstream, clock: Clock) -> None:
     """The time in which the sink is congested does not count; the upstream has idle_s again after it."""
     pause = Pause()
@@ -195,7 +168,6 @@ async def test_congestion_is_not_silence(upstream: LoopbackUpstream, clock: Cloc
     pause.release()
 
 
-@on_asyncio
 @pytest.mark.parametrize(("idle_s", "limit_s"), [(IDLE_S, AFTER_FINISH_S), (3.0, 3.0)], ids=["usual", "short idle_s"])
 async def test_a_finished_reply_waits_briefly_for_its_usage(
     upstream: LoopbackUpstream, clock: Clock, idle_s: float, limit_s: float
@@ -208,7 +180,6 @@ async def test_a_finished_reply_waits_briefly_for_its_usage(
         assert delivery.sink.pieces[-1].finish_reason == "stop"
 
 
-@on_asyncio
 async def test_comments_do_not_prolong_a_finished_reply(clock: Clock) -> None:
     """A finished reply is over after AFTER_FINISH_S even if the upstream keeps sending comments."""
     comments: asyncio.Queue[bytes] = asyncio.Queue()
@@ -230,7 +201,6 @@ async def test_comments_do_not_prolong_a_finished_reply(clock: Clock) -> None:
         assert await delivery.end() is None
 
 
-@on_asyncio
 async def test_the_time_to_connect_is_part_of_first_token_s(clock: Clock) -> None:
     """Connecting is given up after connect_s, or after a shorter first_token_s: both are TIMED_OUT."""
     with full_listener() as port:
@@ -241,7 +211,6 @@ async def test_the_time_to_connect_is_part_of_first_token_s(clock: Clock) -> Non
             assert await delivery.ends_after(clock, 200) is FaultKind.TIMED_OUT
 
 
-@on_asyncio
 @pytest.mark.parametrize(
     "last", [said("x"), chunk({"content": ""}), b": still here\n\n"], ids=["words", "empty words", "comments"]
 )
@@ -257,7 +226,6 @@ async def test_an_endless_stream_is_ended_after_total_s(upstream: LoopbackUpstre
     assert delivery.sink.text.startswith("one")
 
 
-@on_asyncio
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_reply_must_begin_within_total_s(upstream: LoopbackUpstream, clock: Clock, stream: bool) -> None:
     """A reply that has not begun after total_s times out, even if first_token_s is longer."""
@@ -266,7 +234,6 @@ async def test_a_reply_must_begin_within_total_s(upstream: LoopbackUpstream, clo
         assert await delivery.ends_after(clock, 100) is FaultKind.TIMED_OUT
 
 
-@on_asyncio
 async def test_total_s_counts_from_the_ask(upstream: LoopbackUpstream, clock: Clock) -> None:
     """A reply that is never silent for idle_s is OVERLONG total_s after the ask, and not earlier."""
     pauses = [Pause() for _ in range(6)]
@@ -285,7 +252,6 @@ async def test_total_s_counts_from_the_ask(upstream: LoopbackUpstream, clock: Cl
         pause.release()
 
 
-@on_uvloop
 @pytest.mark.parametrize(("max_tokens", "route_tokens"), [(10, 1000), (None, 10), (50, 10)])
 @pytest.mark.parametrize("text", ["x", '"'], ids=["recognised", "decoded"])
 async def test_a_stream_with_far_more_events_than_tokens_is_ended(

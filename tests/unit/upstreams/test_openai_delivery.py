@@ -28,22 +28,20 @@ from tests.loopback import (
     sse_event,
 )
 from tests.loopback import Raw as RawReply
-from tests.unit.http.peer import Peer, Visit, client_leaves, happens, until
+from tests.unit.http.peer import Peer, Visit, client_leaves, happens
+from tests.unit.http.raw_client import WAIT_S, until
 from tests.unit.upstreams.asks import (
     COUNTS,
     FINISH,
     ROLE,
     SSE_HEAD,
     STREAMING,
-    WAIT_S,
     EndlessStream,
     RecordingSink,
     deliver,
     event_bytes,
     event_steps,
     make_ask,
-    on_asyncio,
-    on_uvloop,
     opened,
     read_pieces,
     read_reply,
@@ -57,7 +55,6 @@ TEXT = "".join(WORDS)
 LAST_CHUNK = b"0\r\n\r\n"
 
 
-@on_uvloop
 async def test_a_streamed_reply(upstream: LoopbackUpstream) -> None:
     """A stream is delivered as its text in order, one finish reason and the usage."""
     sink, fault = await read_reply(upstream, Good())
@@ -66,7 +63,6 @@ async def test_a_streamed_reply(upstream: LoopbackUpstream) -> None:
     assert [piece.usage for piece in sink.pieces if piece.usage] == [Usage(11, 7, 3)]
 
 
-@on_uvloop
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_json_body_is_one_piece(upstream: LoopbackUpstream, stream: bool) -> None:
     """One JSON body is delivered as one piece, also if a stream was requested."""
@@ -75,24 +71,6 @@ async def test_a_json_body_is_one_piece(upstream: LoopbackUpstream, stream: bool
     assert sink.pieces == [Piece("Hello", "stop", Usage(11, 7, 3), has_begun=True)]
 
 
-@on_uvloop
-async def test_a_stream_that_was_not_requested(upstream: LoopbackUpstream) -> None:
-    """A response with the content type of an event stream, in any case of letters, is read as a stream."""
-    head = http_head(200, {"Content-Type": "Text/Event-Stream; charset=utf-8", "connection": "close"})
-    body = b'data: {"choices":[{"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
-    sink, fault = await read_reply(upstream, RawReply([head, body, Close()]), make_ask())
-    assert (fault, sink.pieces) == (None, [Piece("Hi", "stop", has_begun=True)])
-
-
-@on_uvloop
-@pytest.mark.parametrize("reply", [Good("word " * 5000), Good("x" * 1_000_000)], ids=["many words", "a long word"])
-async def test_a_long_answer_within_its_limit_is_complete(upstream: LoopbackUpstream, reply: Good) -> None:
-    """A long answer passes all bounds of a reply."""
-    sink, fault = await read_reply(upstream, reply, make_ask(6000, stream=True), route(131_072))
-    assert (fault, sink.text) == (None, reply.text)
-
-
-@on_uvloop
 async def test_an_open_stream_does_not_keep_the_headers_of_its_response(upstream: LoopbackUpstream) -> None:
     """Some upstreams send kilobytes of them, and a stream may stay open for long."""
     pause = Pause()
@@ -103,7 +81,6 @@ async def test_an_open_stream_does_not_keep_the_headers_of_its_response(upstream
     pause.release()
 
 
-@on_uvloop
 async def test_a_piece_is_delivered_before_the_next_one_is_sent(upstream: LoopbackUpstream) -> None:
     """The sink has each piece while the upstream still waits to send the next one."""
     pauses, sink = [Pause(), Pause()], RecordingSink()
@@ -128,7 +105,6 @@ class TaskSink(RecordingSink):
         self.tasks.append(asyncio.current_task())
 
 
-@on_uvloop
 async def test_an_arriving_piece_is_delivered_without_a_task_switch(upstream: LoopbackUpstream) -> None:
     """The first pieces come from the delivering task; later ones in the callback in which their bytes arrive."""
     pause, sink = Pause(), TaskSink()
@@ -152,7 +128,6 @@ CONGESTION: dict[str, Callable[[int], bool]] = {
 }
 
 
-@on_uvloop
 @pytest.mark.parametrize("piece_bytes", [None, 40, 150], ids=lambda size: f"parts of {size}")
 @pytest.mark.parametrize("congests", CONGESTION.values(), ids=CONGESTION)
 async def test_congestion_loses_and_reorders_nothing(
@@ -168,7 +143,6 @@ async def test_congestion_loses_and_reorders_nothing(
     assert sink.pieces[-1].usage == Usage(11, 7, 3)
 
 
-@on_uvloop
 async def test_a_congested_sink_stops_the_upstream(upstream: LoopbackUpstream) -> None:
     """While the sink is congested it gets no piece and the upstream cannot send more; then the rest arrives."""
     words = [f"{number}-" + "x" * 65_536 for number in range(400)]
@@ -186,7 +160,6 @@ async def test_a_congested_sink_stops_the_upstream(upstream: LoopbackUpstream) -
     assert [piece.content for piece in sink.pieces if piece.content] == words
 
 
-@on_uvloop
 @pytest.mark.parametrize(
     ("end", "kind"),
     [([FINISH], None), ([Close()], FaultKind.TRUNCATED), ([Reset()], FaultKind.TRUNCATED)],
@@ -224,7 +197,6 @@ class RaisingSink(RecordingSink):
             raise ZeroDivisionError
 
 
-@on_uvloop
 @pytest.mark.parametrize("text", ["first", "arriving", "last"])
 async def test_an_exception_of_the_sink_reaches_the_caller(upstream: LoopbackUpstream, text: str) -> None:
     """An exception that the sink raises, at any piece, comes out of `deliver`; closing then closes the connection."""
@@ -245,7 +217,6 @@ async def test_an_exception_of_the_sink_reaches_the_caller(upstream: LoopbackUps
     assert sink.pieces[-1].content == text
 
 
-@on_uvloop
 async def test_closing_an_open_reply_closes_the_connection(upstream: LoopbackUpstream) -> None:
     """A reply that is closed before it was delivered is closed at the upstream, which stops generating."""
     pause = Pause()
@@ -257,7 +228,6 @@ async def test_closing_an_open_reply_closes_the_connection(upstream: LoopbackUps
     pause.release()
 
 
-@on_uvloop
 @pytest.mark.parametrize(
     "steps",
     [[], [SSE_HEAD], [SSE_HEAD, b"e\r\n: still here\n\n\r\n"], [http_head(200, {"content-length": "9"}), b"{"]],
@@ -280,7 +250,6 @@ async def cancel_when_reached(task: asyncio.Task[object], pause: Pause) -> None:
         await task
 
 
-@on_uvloop
 @pytest.mark.parametrize("is_congested", [False, True], ids=["reading", "congested"])
 async def test_cancelling_a_delivery_closes_the_connection(upstream: LoopbackUpstream, is_congested: bool) -> None:
     """Cancelling a delivery closes the connection at once, also during congestion; the sink gets nothing more."""
@@ -297,7 +266,6 @@ async def test_cancelling_a_delivery_closes_the_connection(upstream: LoopbackUps
     assert len(sink.pieces) == pieces_then
 
 
-@on_asyncio
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_complete_reply_leaves_its_connection_to_the_next(clock: Clock, stream: bool) -> None:
     """Complete replies use one connection, also if the end of the body arrives after [DONE]."""
@@ -320,7 +288,6 @@ BROKEN_REPLIES: dict[str, list[Event]] = {
 }
 
 
-@on_asyncio
 @pytest.mark.parametrize("events", BROKEN_REPLIES.values(), ids=BROKEN_REPLIES)
 async def test_a_broken_reply_closes_its_connection(clock: Clock, events: list[Event]) -> None:
     """After a fault the connection is closed without any wait, and the next ask uses a new one."""
@@ -337,7 +304,6 @@ async def test_a_broken_reply_closes_its_connection(clock: Clock, events: list[E
         assert peer.requests_per_visit == [1, 1]
 
 
-@on_uvloop
 async def test_a_status_other_than_200_closes_its_connection() -> None:
     """The body of an error whose status says all is not read: its connection is closed at once."""
 
@@ -351,7 +317,6 @@ async def test_a_status_other_than_200_closes_its_connection() -> None:
         await client_leaves(peer)
 
 
-@on_asyncio
 async def test_a_body_that_does_not_end_after_done(clock: Clock) -> None:
     """Closing waits READ_TO_END_S for the end of the body after [DONE], then closes the connection."""
 

@@ -9,7 +9,8 @@ from cadenza.upstreams.base import Probe
 from cadenza.upstreams.openai import PROBE_BYTES_MAX, PROBE_S
 from tests.loopback import Close, Cut, LoopbackUpstream, Pause, Reply, Reset, Status, http_head
 from tests.loopback import Raw as RawReply
-from tests.unit.upstreams.asks import WAIT_S, on_asyncio, on_uvloop, running
+from tests.unit.http.raw_client import WAIT_S
+from tests.unit.upstreams.asks import running
 from tests.unit.upstreams.clock import Clock
 
 MIB = 1024 * 1024
@@ -65,7 +66,6 @@ NO_ANSWER: dict[str, tuple[str, Reply]] = {
 }
 
 
-@on_uvloop
 @pytest.mark.parametrize(("reply", "probe"), PROBES.values(), ids=PROBES)
 async def test_the_result_of_a_probe(upstream: LoopbackUpstream, reply: Reply, probe: Probe) -> None:
     """A probe is a GET of the models with the provider's key; it reports the status and the listed models."""
@@ -77,7 +77,6 @@ async def test_the_result_of_a_probe(upstream: LoopbackUpstream, reply: Reply, p
     assert request.headers["authorization"] == "Bearer sk-1"
 
 
-@on_uvloop
 @pytest.mark.parametrize("body", NOT_A_LIST_OF_MODELS.values(), ids=NOT_A_LIST_OF_MODELS)
 async def test_a_provider_that_lists_no_models(upstream: LoopbackUpstream, body: bytes) -> None:
     """A provider whose 200 is not a list of models is reachable."""
@@ -86,7 +85,6 @@ async def test_a_provider_that_lists_no_models(upstream: LoopbackUpstream, body:
         assert await openai.probe() == Probe(reachable=True, detail="answers, but names no models")
 
 
-@on_uvloop
 @pytest.mark.parametrize(("detail", "reply"), NO_ANSWER.values(), ids=NO_ANSWER)
 async def test_a_provider_that_does_not_answer(upstream: LoopbackUpstream, detail: str, reply: Reply) -> None:
     """A probe that breaks off is a result and not an exception, and says what happened."""
@@ -97,7 +95,6 @@ async def test_a_provider_that_does_not_answer(upstream: LoopbackUpstream, detai
     assert bool(probe.advice) is (detail != TOO_MUCH)
 
 
-@on_uvloop
 async def test_a_provider_that_does_not_exist() -> None:
     """A probe of a host name that does not resolve says so."""
     async with asyncio.timeout(WAIT_S), running("http://no-such-host.invalid/v1") as openai:
@@ -105,7 +102,6 @@ async def test_a_provider_that_does_not_exist() -> None:
         assert await openai.probe() == found
 
 
-@on_asyncio
 async def test_a_probe_of_a_silent_provider_ends(upstream: LoopbackUpstream, clock: Clock) -> None:
     """A probe without a response is given up after PROBE_S."""
     pause = Pause()

@@ -100,17 +100,6 @@ def test_a_chunk_without_an_answer_is_an_empty_piece(document: dict[str, Any]) -
     assert read_chunk(encode(document)) == Piece()
 
 
-def test_a_finish_reason_may_come_with_content() -> None:
-    """Content, finish reason and usage of one chunk are all read."""
-    choice = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "length"}
-    assert chunk(choice, usage=COUNTS) == Piece("Hi", finish_reason="length", usage=Usage(9, 3), has_begun=True)
-
-
-def test_a_finish_reason_is_passed_on_unchanged() -> None:
-    """A finish reason of the vendor's own is not translated here."""
-    assert chunk({"delta": {}, "finish_reason": "eos_token"}) == Piece(finish_reason="eos_token", has_begun=True)
-
-
 @pytest.mark.parametrize("index", [0, None, "absent"])
 def test_the_first_choice_counts(index: Any) -> None:
     """The choice with index 0, null or no index is read; other choices are ignored."""
@@ -200,6 +189,7 @@ def test_a_json_body_without_a_message_is_malformed(document: dict[str, Any]) ->
         b'{"choices":[{"delta":{"content":"Hi"}}]',
         b'{"choices":[{"delta":{"content":"\xff"}}]}',
         b'{"choices":[{"delta":{"content":"\\ud800"}}]}',
+        b'[{"error":{"code":503,"message":"The model is overloaded."}}]',
         b'{"choices":{}}',
         b'{"choices":[null]}',
         b'{"choices":[{"delta":"Hi"}]}',
@@ -233,6 +223,7 @@ def test_data_that_is_not_an_answer_is_malformed(data: bytes) -> None:
         ({"code": 401}, FaultKind.UNAUTHORIZED, 401),
         ({"code": 503}, FaultKind.FAILED, 503),
         ([{"code": 429}], FaultKind.FAILED, 500),
+        ({"object": "error", "message": "aborted", "type": "InternalServerError", "code": 500}, FaultKind.FAILED, 500),
     ],
     ids=str,
 )
@@ -243,6 +234,28 @@ def test_an_error_inside_a_200_is_classified_by_its_code(error: Any, kind: Fault
         with pytest.raises(Fault) as fault:
             read(data)
         assert (fault.value.kind, fault.value.status) == (kind, status)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"object": "error", "message": "Internal server error", "type": "internal", "code": "3700"},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "insufficient_system_resource"}]},
+        {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "native_finish_reason": "network_error"}]},
+    ],
+    ids=["an older vLLM's, and Mistral's", "DeepSeek's", "OpenRouter's", "OpenRouter's other one"],
+)
+def test_a_failure_without_an_error_object(document: dict[str, Any]) -> None:
+    """Some upstreams say in another way that a reply failed."""
+    with pytest.raises(Fault) as fault:
+        read_chunk(encode(document))
+    assert fault.value.kind is FaultKind.FAILED
+
+
+def test_a_reply_that_filled_the_window_was_cut() -> None:
+    """Mistral's `model_length` is `length`."""
+    assert whole({"message": {"content": "Hello"}, "finish_reason": "model_length"}).finish_reason == "length"
 
 
 def test_a_fault_has_no_text_of_the_upstream() -> None:
@@ -310,12 +323,6 @@ documents = st.fixed_dictionaries(
         "error": st.none() | errors | json_values,
     },
 )
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_are_a_piece_or_a_fault(data: bytes) -> None:
-    """Random bytes are a piece or a fault, never another exception."""
-    check_result(data)
 
 
 @given(st.integers(0, 120), st.integers(0, 9), st.binary(max_size=6))

@@ -110,15 +110,6 @@ def test_any_split_gives_the_same_pieces_and_the_same_end(parts: list[bytes], ev
     assert (pieces, ending_of(stream)) == decode_stream(b"".join(parts), events_max)
 
 
-@given(ordinary_streams())
-def test_single_bytes_give_the_same_pieces_and_the_same_end(events: list[bytes]) -> None:
-    """A stream that arrives byte by byte equals one that arrives in one read and one that arrives event by event."""
-    data = b"".join(events)
-    splits = [[data[place : place + 1] for place in range(len(data))], [data], events]
-    results = [(pieces, ending_of(stream)) for pieces, stream in (read_stream(*parts) for parts in splits)]
-    assert results == [decode_stream(data, MANY)] * 3
-
-
 UNUSUAL_READS: dict[str, list[bytes]] = {
     "two events in one read": [text_event("one ") + text_event("two ")],
     "one event and a half": [text_event("one ") + text_event("two ")[:40], text_event("two ")[40:]],
@@ -237,11 +228,13 @@ def test_the_bound_of_events_is_exact(text: str, together: bool) -> None:
         assert (stream.fault and stream.fault.kind) is (FaultKind.OVERLONG if extra else None)
 
 
-def test_comments_are_not_events() -> None:
-    """Comments between events do not count towards the bound of events."""
-    pieces, stream = read_stream(text_event("x"), *[b": still here\n\n"] * 100, FINISH, events_max=2)
-    assert len(pieces) == 2
-    assert stream.is_whole
+@pytest.mark.parametrize(("missing", "kind"), [(0, None), (1, FaultKind.OVERLONG)])
+def test_the_bound_of_bytes_is_exact(missing: int, kind: FaultKind | None) -> None:
+    """A stream may have as many bytes as its bound; one more is OVERLONG."""
+    data = text_event("x")
+    stream = ReplyStream(ReplyBounds(MANY, len(data) - missing), Collector())
+    stream.feed(data)
+    assert (stream.fault and stream.fault.kind) is kind
 
 
 def test_an_exception_of_the_sink_reaches_the_caller() -> None:

@@ -13,10 +13,10 @@ from cadenza.upstreams.trial.session import TrialFinding
 from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 from tests.loopback import ByMode, Json, LoopbackUpstream, Reply, Status, completion, said
 from tests.trial_upstream import Body, Provider, chats
-from tests.unit.upstreams.asks import TIMEOUTS, WAIT_S, on_uvloop, running
+from tests.unit.http.raw_client import WAIT_S
+from tests.unit.upstreams.asks import TIMEOUTS, running
 
 QUOTA = FaultKind.QUOTA
-pytestmark = on_uvloop
 
 ROUTE = Route("acme", "large", 100_000, 1000, timeouts=TIMEOUTS)
 
@@ -124,35 +124,21 @@ async def test_warning(upstream: LoopbackUpstream, provider: Provider, tried: st
 
 
 @pytest.mark.parametrize(
-    ("provider", "dialect"),
+    ("provider", "tried", "dialect"),
     [
-        (Provider(calls=lambda body: body.get("tool_choice") == "required"), "llamacpp"),
-        (Provider(refuses=lambda body: turn(body, content=None)), "deepseek"),
-        (Provider(refuses=lambda body: turn(body, content=None) or turn(body, content="")), "gemini"),
-        (Provider(refuses=lambda body: turn(body) and call_id_chars(body) != 9), "mistral"),
-        (Provider(refuses=lambda body: turn(body, content=None) or "reasoning_content" in str(body)), "mistral"),
+        (Provider(calls=lambda body: body.get("tool_choice") == "required"), "forced", "llamacpp"),
+        (Provider(refuses=lambda body: turn(body, content=None)), "tool turn", "deepseek"),
+        (Provider(refuses=lambda body: turn(body, content=None) or turn(body, content="")), "tool turn", "gemini"),
+        (Provider(refuses=lambda body: turn(body) and call_id_chars(body) != 9), "tool turn", "mistral"),
     ],
-    ids=["named choice", "null content", "empty content", "call ids", "null content and reasoning"],
+    ids=["named choice", "null content", "empty content", "call ids"],
 )
-async def test_dialect(upstream: LoopbackUpstream, provider: Provider, dialect: str) -> None:
-    """What no setting of a route mends leads to the dialect that fits; with it the trial finds nothing to warn of."""
-    finding = (await trial(upstream, provider))["dialect"]
+async def test_dialect(upstream: LoopbackUpstream, provider: Provider, tried: str, dialect: str) -> None:
+    """What no setting of a route mends leads to a dialect; with it the trial finds nothing to warn of."""
+    finding = (await trial(upstream, provider))[tried]
     assert (finding.state, finding.setting) == ("warning", f'dialect = "{dialect}"')
     again = await trial(upstream, provider, dialect)
     assert {name for name, finding in again.items() if finding.state != "ok"} <= {"tools", "usage"}
-
-
-async def test_no_dialect_fits(upstream: LoopbackUpstream) -> None:
-    """A dialect that meets only some of the needs is not named if the route's settings meet them all."""
-    finding = (await trial(upstream, Provider(refuses=lambda body: {"seed", "stop"} & body.keys())))["dialect"]
-    assert finding == TrialFinding("dialect", "ok", "plain fits, with the settings above")
-
-
-async def test_dialect_instead_of_settings(upstream: LoopbackUpstream) -> None:
-    """If a dialect does the same as several settings of the route, it is named, but nothing is wrong with these."""
-    provider = Provider(refuses=lambda body: {"seed", "stream_options"} & body.keys() or "reasoning_" in str(body))
-    finding = (await trial(upstream, provider))["dialect"]
-    assert (finding.state, finding.setting) == ("ok", 'dialect = "mistral"')
 
 
 @pytest.mark.parametrize(
@@ -196,7 +182,6 @@ async def test_refused_tools(upstream: LoopbackUpstream) -> None:
     findings = await trial(upstream, Provider(refuses=lambda body: "tools" in body))
     assert findings["tools"].state == "warning"
     assert findings["tool turn"].found == "not tried, as tools are refused"
-    assert findings["custom"].state == "ok"
     assert not any(turn(body) for body in chats(upstream.requests))
 
 
@@ -256,8 +241,8 @@ async def test_plain_request_fails(
 ) -> None:
     """If a plain request does not work, that is a fault, and hardly anything else is sent."""
     findings = await trial(upstream, reply)
-    assert findings["plain"] == TrialFinding("plain", "fault", found, advice=advice)
-    assert set(findings) == {"plain", "window", "requests"}
+    assert findings["plain"] == TrialFinding("fault", found, advice=advice, tried="plain")
+    assert set(findings) == {"plain", "requests"}
     assert len(upstream.requests) == requests
 
 
@@ -288,5 +273,5 @@ async def test_plain_reply_only(upstream: LoopbackUpstream) -> None:
     upstream.always(Provider())
     async with running(upstream.base_url) as openai:
         (finding,) = await try_plain_reply(openai, "llamacpp", ROUTE, WAIT_S)
-    assert finding == TrialFinding("plain", "ok", "answers")
+    assert finding == TrialFinding("ok", "answers", tried="plain")
     assert len(upstream.requests) == 1

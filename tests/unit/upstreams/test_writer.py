@@ -142,13 +142,6 @@ def test_a_route_omits_fields() -> None:
     assert body.keys() == {"model", "messages", "seed", "stream"}
 
 
-def test_a_route_adds_fields() -> None:
-    """`fields` are added to each request and win over the client's."""
-    route = routed(fields='{"thinking": {"type": "disabled"}, "reasoning_effort": "none"}')
-    body = write("plain", route, reasoning_effort="high")
-    assert (body["thinking"], body["reasoning_effort"]) == ({"type": "disabled"}, "none")
-
-
 @pytest.mark.parametrize("dialect", ["openai", "openrouter"])
 def test_no_setting_turns_zero_retention_off(dialect: str) -> None:
     """The fields that ask for zero retention win over every setting of a route."""

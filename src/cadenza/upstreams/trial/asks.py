@@ -41,7 +41,6 @@ TOOLS = [
         },
     }
 ]
-CUSTOM_TOOLS = [{"type": "custom", "custom": {"name": "run_query", "description": "Runs one line of SQL."}}]
 NAMED = {"type": "function", "function": {"name": FUNCTION}}
 SAMPLING: Mapping[str, object] = {
     "temperature": 0.5,
@@ -96,10 +95,6 @@ def reasoning_sent_back(field: str) -> Ask:
         _message("user", COUNT),
     ]
     return Ask(messages, {}, LIMIT_TOKENS, stream=False)
-
-
-def custom_tool() -> Ask:
-    return msgspec.structs.replace(counting(), tools=_raw_fields({"tools": CUSTOM_TOOLS}))
 
 
 def continuing() -> Ask:

@@ -13,8 +13,8 @@ import msgspec
 from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route, Timeouts
 from cadenza.upstreams.base import Ask, Collector, Fault, Upstream
-from cadenza.upstreams.dialects import DIALECTS, PLAIN, Dialect
-from cadenza.upstreams.trial.asks import CALL_ID, Content
+from cadenza.upstreams.dialects import DIALECTS, Dialect
+from cadenza.upstreams.trial.asks import CALL_ID
 
 GIVES_ANSWERS = (
     *(FaultKind.INVALID, FaultKind.UNAUTHORIZED, FaultKind.NOT_FOUND, FaultKind.FAILED),
@@ -61,10 +61,7 @@ class Trial:
 
     def __init__(self, upstream: Upstream, dialect: str, route: Route, limit_s: float) -> None:
         self._upstream = upstream
-        self.dialect_name = dialect
         self.dialect = DIALECTS[dialect]
-        self.limit_s = limit_s  # how long each request may take
-        self.needs = Needs()
         self.findings: list[TrialFinding] = []
         self.sent = 0
         self.refused_limit_field = ""
@@ -97,12 +94,12 @@ class Trial:
         self.reasoning_field = self.reasoning_field or answer.reasoning_field
         return answer
 
-    def add(self, tried: str, state: FindingState, found: str, setting: str = "", advice: str = "") -> None:
-        self.findings.append(TrialFinding(tried, state, found, setting, advice))
+    async def is_accepted(self, ask: Ask, **changes: object) -> bool:
+        """Whether the ask is accepted on the route with these changes."""
+        return (await self.send(ask, msgspec.structs.replace(self.route, **changes))).is_accepted
 
     def leave_out(self, *fields: str) -> str:
         """Stop sending these fields, which are refused. Return the setting that does the same."""
-        self.needs = msgspec.structs.replace(self.needs, refused_fields=self.needs.refused_fields.union(fields))
         self.route = msgspec.structs.replace(self.route, omit=(*self.route.omit, *fields))
         return omit_setting(self.route)
 
@@ -129,54 +126,13 @@ class TrialFinding(msgspec.Struct, frozen=True):
     `setting` is the line to add to the config: to the route, or to the provider if it is a dialect.
     """
 
-    tried: str
     state: FindingState
     found: str
     setting: str = ""
     advice: str = ""
-
-
-class Needs(msgspec.Struct, frozen=True):
-    """What the upstream wants to be sent differently, as far as it was seen."""
-
-    refused_fields: frozenset[str] = frozenset()  # of a request, `stream_options` included
-    refuses_reasoning: bool = False
-    null_content: Content = "null"  # the content that it accepts in place of null
-    ignores_named_choice: bool = False
-    refuses_call_id: bool = False  # one as clients send them; a shorter one is accepted
-
-    @property
-    def is_beyond_routes(self) -> bool:
-        """Whether it needs something that no setting of a route does."""
-        return self.null_content != "null" or self.ignores_named_choice or self.refuses_call_id
-
-
-def misfits(dialect: Dialect, needs: Needs) -> int:
-    """How many of the needs a dialect does not meet."""
-    handled = {*dialect.omits, *dialect.renames} | (set() if dialect.stream_options else {"stream_options"})
-    unmet = [
-        needs.refuses_reasoning and dialect.reasoning != "drop",
-        needs.null_content not in ("null", dialect.null_content),
-        needs.ignores_named_choice and dialect.named_choice,
-        needs.refuses_call_id and accepts_call_id(dialect),
-    ]
-    return len(needs.refused_fields - handled) + sum(unmet)
+    tried: str = ""  # the name of the step
 
 
 def accepts_call_id(dialect: Dialect) -> bool:
     """Whether the dialect sends a call id as clients send them."""
     return dialect.call_ids is None or re.fullmatch(dialect.call_ids, CALL_ID) is not None
-
-
-def better_dialect(current: str, needs: Needs) -> str | None:
-    """The dialect that meets more of the needs than the current one; of several, the one most like `plain`."""
-    own_host = ("adds", "key_header", "has_deployments")  # what only its own host knows
-    fitting = [name for name, one in DIALECTS.items() if all(getattr(one, it) == getattr(PLAIN, it) for it in own_host)]
-    best = min(fitting, key=lambda name: (misfits(DIALECTS[name], needs), _distance(DIALECTS[name])))
-    return best if misfits(DIALECTS[best], needs) < misfits(DIALECTS[current], needs) else None
-
-
-def _distance(dialect: Dialect) -> int:
-    """In how many fields a dialect differs from `plain`, apart from the hosts."""
-    names = [name for name in dialect.__struct_fields__ if name != "hosts"]
-    return sum(getattr(dialect, name) != getattr(PLAIN, name) for name in names)

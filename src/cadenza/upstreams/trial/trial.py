@@ -13,39 +13,37 @@ from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.core.tokens import is_prompt_believable
 from cadenza.upstreams.base import Fault, Upstream
-from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.trial import asks
 from cadenza.upstreams.trial.session import (
+    FindingState,
     Trial,
     TrialFinding,
     TrialReply,
     accepts_call_id,
-    better_dialect,
-    misfits,
     omit_setting,
     prompt_grows,
 )
 
 OTHER_FIELD = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+CONTENTS: tuple[tuple[asks.Content, str, str], ...] = (  # of a message with a call, and the dialect that has it
+    ("empty", "an empty string", "deepseek"),
+    ("omit", "no content", "gemini"),
+)
 OWN_COUNT = "Cadenza counts the tokens itself, and marks the charge as estimated."
 
-SHORT_ID_CHARS = len(asks.SHORT_CALL_ID)
-SEE_DIALECT = "No setting of a route changes this; see the line on the dialect."
 
-
-async def try_plain(trial: Trial) -> None:
+async def try_plain(trial: Trial) -> TrialFinding:
     answer = await trial.send(asks.counting())
     if answer.is_refused and (again := await _with_other_field(trial)).is_accepted:
         answer = again
     if answer.is_accepted:
         trial.plain = answer
-        trial.add("plain", "ok", "answers")
-    elif answer.is_refused and (await trial.send(asks.counting_without_system())).is_accepted:
+        return TrialFinding("ok", "answers")
+    if answer.is_refused and (await trial.send(asks.counting_without_system())).is_accepted:
         found = "a system message is refused, and every request has one"
-        trial.add("plain", "fault", found, advice="Choose a model that takes system messages.")
-    else:
-        assert answer.fault
-        trial.add("plain", "fault", answer.fault.words, advice=answer.fault.kind.advice)
+        return TrialFinding("fault", found, advice="Choose a model that takes system messages.")
+    assert answer.fault
+    return TrialFinding("fault", answer.fault.words, advice=answer.fault.kind.advice)
 
 
 async def _with_other_field(trial: Trial) -> TrialReply:
@@ -57,7 +55,7 @@ async def _with_other_field(trial: Trial) -> TrialReply:
     return answer
 
 
-async def try_limit(trial: Trial) -> None:
+async def try_limit(trial: Trial) -> TrialFinding:
     """Whether the token limit is obeyed. The plain reply tells: its limit is far below what was asked for."""
     assert trial.plain
     field, refused, other = trial.limit_field, trial.refused_limit_field, OTHER_FIELD[trial.limit_field]
@@ -65,19 +63,16 @@ async def try_limit(trial: Trial) -> None:
         is_cut = trial.plain.finish_reason == "length"
         found = f"{field} is obeyed" if is_cut else f"{field} is accepted; the reply was short"
         if refused:
-            trial.add("max_tokens", "warning", f"{refused} is refused, {found}", _field_setting(field))
-        else:
-            trial.add("max_tokens", "ok", found)
-        return
+            return TrialFinding("warning", f"{refused} is refused, {found}", _field_setting(field))
+        return TrialFinding("ok", found)
     variant = _with_field(trial.route, other)
     answer = None if refused else await trial.send(asks.counting(), variant)
     if answer and answer.is_accepted and answer.finish_reason == "length" and not _exceeds_limit(answer):
         trial.route = variant
-        trial.add("max_tokens", "warning", f"{field} is ignored, {other} is obeyed", _field_setting(other))
-    else:
-        found = f"{refused} is refused, {field} is ignored" if refused else f"{field} is ignored"
-        advice = "Replies may be longer than clients ask for. Ask the provider."
-        trial.add("max_tokens", "warning", found, _field_setting(field) if refused else "", advice)
+        return TrialFinding("warning", f"{field} is ignored, {other} is obeyed", _field_setting(other))
+    found = f"{refused} is refused, {field} is ignored" if refused else f"{field} is ignored"
+    advice = "Replies may be longer than clients ask for. Ask the provider."
+    return TrialFinding("warning", found, _field_setting(field) if refused else "", advice)
 
 
 def _exceeds_limit(answer: TrialReply) -> bool:
@@ -94,41 +89,37 @@ def _field_setting(field: str) -> str:
     return f'max_tokens_field = "{field}"'
 
 
-async def try_stream(trial: Trial) -> None:
+async def try_stream(trial: Trial) -> TrialFinding:
     ask, setting = asks.counting(stream=True), ""
     answer = await trial.send(ask)
     if answer.is_refused and trial.dialect.stream_options and not trial.is_left_out("stream_options"):
-        variant = msgspec.structs.replace(trial.route, omit=(*trial.route.omit, "stream_options"))
-        again = await trial.send(ask, variant)
+        again = await trial.send(ask, msgspec.structs.replace(trial.route, omit=(*trial.route.omit, "stream_options")))
         if again.is_accepted:
             answer, setting = again, trial.leave_out("stream_options")
     if not answer.is_accepted:
         assert answer.fault
-        trial.add("stream", "fault", answer.fault.words, advice=answer.fault.kind.advice)
-        return
+        return TrialFinding("fault", answer.fault.words, advice=answer.fault.kind.advice)
     trial.stream = answer
     count = sum(bool(piece.content or piece.extras or piece.calls) for piece in answer.pieces)
     if setting:
-        trial.add("stream", "warning", "stream_options is refused; streams work without it", setting)
-    elif count == 1:
-        trial.add("stream", "warning", "the whole reply comes at once", advice="Clients see nothing until its end.")
-    else:
-        trial.add("stream", "ok", f"arrives in {count} pieces and ends with a finish reason")
+        return TrialFinding("warning", "stream_options is refused; streams work without it", setting)
+    if count == 1:
+        return TrialFinding("warning", "the whole reply comes at once", advice="Clients see nothing until its end.")
+    return TrialFinding("ok", f"arrives in {count} pieces and ends with a finish reason")
 
 
-async def judge_usage(trial: Trial) -> None:
+async def judge_usage(trial: Trial) -> TrialFinding:
     """Whether the replies so far had token counts that can be true. It sends nothing."""
     assert trial.plain
     replies = [("plain replies", trial.plain)] + ([("streams", trial.stream)] if trial.stream else [])
     missing = [name for name, answer in replies if not _has_counts(answer)]
     doubtful = [name for name, answer in replies if _has_counts(answer) and not _is_believable(answer)]
     if missing:
-        trial.add("usage", "warning", f"no token counts in {' and '.join(missing)}", advice=OWN_COUNT)
-    elif doubtful:
+        return TrialFinding("warning", f"no token counts in {' and '.join(missing)}", advice=OWN_COUNT)
+    if doubtful:
         found = f"the token counts of {' and '.join(doubtful)} cannot be true"
-        trial.add("usage", "warning", found, advice="Ask the provider. Charges are kept within what is possible.")
-    else:
-        trial.add("usage", "ok", f"token counts in {' and '.join(name for name, _ in replies)}")
+        return TrialFinding("warning", found, advice="Ask the provider. Charges are kept within what is possible.")
+    return TrialFinding("ok", f"token counts in {' and '.join(name for name, _ in replies)}")
 
 
 def _has_counts(answer: TrialReply) -> bool:
@@ -143,27 +134,24 @@ def _is_believable(answer: TrialReply) -> bool:
     return is_prompt_believable(usage, asks.prompt_bytes(asks.counting()))
 
 
-async def try_sampling(trial: Trial) -> None:
+async def try_sampling(trial: Trial) -> TrialFinding:
     """All sampling fields at once; if that is refused, one at a time. Without a system message, to compare counts."""
     fields = {name: value for name, value in asks.SAMPLING.items() if not trial.is_left_out(name)}
     answer = await _sample(trial, fields)
     left_out = [name for name in asks.SAMPLING if name not in fields]
     if answer.is_accepted:
         beside = f"; left out by the config: {', '.join(left_out)}" if left_out else ""
-        trial.add("sampling", "ok", f"accepted: {', '.join(fields)}{beside}")
-        return
+        return TrialFinding("ok", f"accepted: {', '.join(fields)}{beside}")
     refused = [name for name in fields if not (await _sample(trial, {name: fields[name]})).is_accepted]
     if refused:
         verb = "is" if len(refused) == 1 else "are"
         setting = trial.leave_out(*refused)
-        trial.add("sampling", "warning", f"{', '.join(refused)} {verb} refused", setting)
-        return
+        return TrialFinding("warning", f"{', '.join(refused)} {verb} refused", setting)
     others = {name: value for name, value in fields.items() if name != "top_p"}
     if others != fields and (await _sample(trial, others)).is_accepted:
         found = "top_p is refused together with other sampling fields"
-        trial.add("sampling", "warning", found, trial.leave_out("top_p"))
-    else:
-        trial.add("sampling", "warning", "accepted one by one, but refused together")
+        return TrialFinding("warning", found, trial.leave_out("top_p"))
+    return TrialFinding("warning", "accepted one by one, but refused together")
 
 
 async def _sample(trial: Trial, fields: dict[str, object]) -> TrialReply:
@@ -173,7 +161,7 @@ async def _sample(trial: Trial, fields: dict[str, object]) -> TrialReply:
     return answer
 
 
-async def try_system(trial: Trial) -> None:
+async def try_system(trial: Trial) -> TrialFinding:
     """Whether the model sees a system message, and a second one: then the prompt has more tokens."""
     is_seen = prompt_grows(trial.bare, trial.plain)
     first = "a system message is accepted" if is_seen is None else "the model sees a system message"
@@ -181,35 +169,33 @@ async def try_system(trial: Trial) -> None:
     is_dropped = prompt_grows(trial.plain, answer) is False
     if is_seen is False:
         advice = "Characters and clients' instructions may have no effect. Check the model's chat template."
-        trial.add("system", "warning", "a system message does not make the prompt longer", advice=advice)
-    elif answer.is_accepted and not is_dropped:
+        return TrialFinding("warning", "a system message does not make the prompt longer", advice=advice)
+    if answer.is_accepted and not is_dropped:
         two = "two system messages are accepted" if is_seen is None else "the model sees two system messages"
-        trial.add("system", "ok", f'{two}: system = "each" works')
-    else:
-        second = "one of two is dropped" if is_dropped else "a second one is refused"
-        is_affected = trial.route.system == "each"
-        setting = 'system = "one"' if is_affected else ""
-        trial.add("system", "warning" if is_affected else "ok", f"{first}; {second}", setting)
+        return TrialFinding("ok", f'{two}: system = "each" works')
+    second = "one of two is dropped" if is_dropped else "a second one is refused"
+    is_affected = trial.route.system == "each"
+    setting = 'system = "one"' if is_affected else ""
+    return TrialFinding("warning" if is_affected else "ok", f"{first}; {second}", setting)
 
 
-async def try_tools(trial: Trial) -> None:
+async def try_tools(trial: Trial) -> TrialFinding:
     """A call that the model is free to make, streamed if streams work."""
     answer = await trial.send(asks.calling("auto", stream=trial.stream is not None))
     trial.takes_tools = answer.is_accepted
     if not answer.is_accepted:
         advice = "Turn tool calling on at the endpoint, or give these requests another route."
         assert answer.fault
-        trial.add("tools", "warning", f"a request with tools: {answer.fault.words}", advice=advice)
-    elif answer.called:
-        trial.add("tools", "ok", "the model calls a tool")
-    elif prompt_grows(trial.plain, answer) is False:
+        return TrialFinding("warning", f"a request with tools: {answer.fault.words}", advice=advice)
+    if answer.called:
+        return TrialFinding("ok", "the model calls a tool")
+    if prompt_grows(trial.plain, answer) is False:
         advice = "Tools have no effect. Choose a model whose chat template knows tools."
-        trial.add("tools", "warning", "accepted, but tools do not make the prompt longer", advice=advice)
-    else:
-        trial.add("tools", "ok", "accepted; the model answered in words")
+        return TrialFinding("warning", "accepted, but tools do not make the prompt longer", advice=advice)
+    return TrialFinding("ok", "accepted; the model answered in words")
 
 
-async def try_forced(trial: Trial) -> None:
+async def try_forced(trial: Trial) -> TrialFinding:
     """A function that is forced by name, without parallel calls."""
     is_left_out, setting = trial.is_left_out("parallel_tool_calls"), ""
     answer = await trial.send(asks.calling(asks.NAMED, parallel=False))
@@ -219,89 +205,59 @@ async def try_forced(trial: Trial) -> None:
     if asks.FUNCTION in answer.called:
         beside = "left out by the config" if is_left_out else "refused" if setting else "accepted"
         found = f"a function that is forced by name is called; parallel_tool_calls is {beside}"
-        trial.add("forced", "warning" if setting else "ok", found, setting)
-        return
+        return TrialFinding("warning" if setting else "ok", found, setting)
     reaction = "refused" if not answer.is_accepted else "not called"
     found = f"a function that is forced by name is {reaction}"
     if trial.dialect.named_choice and (await trial.send(asks.calling("required"))).called:
-        trial.needs = msgspec.structs.replace(trial.needs, ignores_named_choice=True)
-        trial.add("forced", "warning", f'{found}; "required" works', setting, SEE_DIALECT)
-    else:
-        trial.add("forced", "warning", found, setting)
+        found, setting = f'{found}; "required" works', 'dialect = "llamacpp"'
+    return TrialFinding("warning", found, setting)
 
 
-async def try_tool_turn(trial: Trial) -> None:
-    """The turn after a call, whose message has null as its content."""
+async def try_tool_turn(trial: Trial) -> TrialFinding:
+    """The turn after a call, whose message has null as its content. Other upstreams want other forms."""
     if not trial.takes_tools:
-        trial.add("tool turn", "ok", "not tried, as tools are refused")
-        return
+        return TrialFinding("ok", "not tried, as tools are refused")
     answer = await trial.send(asks.tool_turn())
     if answer.is_accepted:
-        trial.add("tool turn", "ok", "a call with null as its content and its result are accepted")
-    elif found := await _find_what_works(trial):
-        trial.add("tool turn", "warning", found, advice=SEE_DIALECT)
-    else:
-        assert answer.fault
-        trial.add("tool turn", "warning", f"a call and its result: {answer.fault.words}")
+        return TrialFinding("ok", "a call with null as its content and its result are accepted")
+    for content, words, dialect in CONTENTS if trial.dialect.null_content == "null" else ():
+        if await trial.is_accepted(asks.tool_turn(content)):
+            found = f"null as the content of a call is refused, {words} is accepted"
+            return TrialFinding("warning", found, f'dialect = "{dialect}"')
+    if accepts_call_id(trial.dialect) and await trial.is_accepted(asks.tool_turn(call_id=asks.SHORT_CALL_ID)):
+        found = f"only call ids of {len(asks.SHORT_CALL_ID)} letters and digits are accepted"
+        return TrialFinding("warning", found, 'dialect = "mistral"')
+    assert answer.fault
+    return TrialFinding("warning", f"a call and its result: {answer.fault.words}")
 
 
-async def _find_what_works(trial: Trial) -> str:
-    """Try the forms that other upstreams want. What was found, or nothing."""
-    if trial.dialect.null_content == "null":
-        contents: tuple[tuple[asks.Content, str], ...] = (("empty", "an empty string"), ("omit", "no content"))
-        for content, words in contents:
-            if (await trial.send(asks.tool_turn(content))).is_accepted:
-                trial.needs = msgspec.structs.replace(trial.needs, null_content=content)
-                return f"null as the content of a call is refused, {words} is accepted"
-    if accepts_call_id(trial.dialect):
-        answer = await trial.send(asks.tool_turn(call_id=asks.SHORT_CALL_ID))
-        if answer.is_accepted:
-            trial.needs = msgspec.structs.replace(trial.needs, refuses_call_id=True)
-            return f"only call ids of {SHORT_ID_CHARS} letters and digits are accepted"
-    return ""
-
-
-async def try_reasoning(trial: Trial) -> None:
+async def try_reasoning(trial: Trial) -> TrialFinding:
     """Whether replies had reasoning, and whether it may be sent back in the next turn."""
     seen = f"replies have {trial.reasoning_field}" if trial.reasoning_field else "no reasoning in replies"
     if "drop" in (trial.route.reasoning, trial.dialect.reasoning):
-        trial.add("reasoning", "ok", f"{seen}; the config does not send it back")
-        return
-    field = trial.reasoning_field if trial.reasoning_field == "reasoning" else "reasoning_content"
-    answer = await trial.send(asks.reasoning_sent_back(field))
-    without = msgspec.structs.replace(trial.route, reasoning="drop")
-    if answer.is_accepted:
-        trial.add("reasoning", "ok", f"{seen}; accepted in a next turn")
-    elif not (await trial.send(asks.reasoning_sent_back(field), without)).is_accepted:
-        trial.add("reasoning", "warning", f"{seen}; a next turn is refused even without it")
-    else:
-        trial.needs = msgspec.structs.replace(trial.needs, refuses_reasoning=True)
-        trial.add("reasoning", "warning", f"{seen}; refused in a next turn", 'reasoning = "drop"')
+        return TrialFinding("ok", f"{seen}; the config does not send it back")
+    ask = asks.reasoning_sent_back("reasoning" if trial.reasoning_field == "reasoning" else "reasoning_content")
+    if await trial.is_accepted(ask):
+        return TrialFinding("ok", f"{seen}; accepted in a next turn")
+    if await trial.is_accepted(ask, reasoning="drop"):
+        return TrialFinding("warning", f"{seen}; refused in a next turn", 'reasoning = "drop"')
+    return TrialFinding("warning", f"{seen}; a next turn is refused even without it")
 
 
-async def try_custom_tools(trial: Trial) -> None:
-    if not trial.route.custom_tools:
-        trial.add("custom", "ok", f"the dialect {trial.dialect_name} has no custom tools")
-        return
-    is_accepted = (await trial.send(asks.custom_tool())).is_accepted
-    trial.add("custom", "ok", f"custom tools are {'accepted' if is_accepted else 'refused'}")
-
-
-async def try_continuing(trial: Trial) -> None:
+async def try_continuing(trial: Trial) -> TrialFinding | None:
     """Only for a route that says it can continue an answer which another route began."""
     if not trial.route.continues:
-        return
+        return None
     answer = await trial.send(asks.continuing())
     if not answer.is_accepted:
-        trial.add("continue", "warning", "continuing an answer is refused", "continue = false")
-    elif answer.text.lstrip().startswith(asks.BEGUN[:4]):
-        trial.add("continue", "warning", "the answer begins again instead of going on", "continue = false")
-    else:
-        trial.add("continue", "ok", "an answer that was begun is accepted")
+        return TrialFinding("warning", "continuing an answer is refused", "continue = false")
+    if answer.text.lstrip().startswith(asks.BEGUN[:4]):
+        return TrialFinding("warning", "the answer begins again instead of going on", "continue = false")
+    return TrialFinding("ok", "an answer that was begun is accepted")
 
 
-REQUESTS_MAX = 25  # if every optional thing is refused; 9 or 10 if all is well
-Step = Callable[[Trial], Awaitable[None]]
+REQUESTS_MAX = 25  # if every optional thing is refused; 8 or 9 if all is well
+Step = Callable[[Trial], Awaitable[TrialFinding | None]]
 STEPS: tuple[tuple[str, Step], ...] = (
     ("plain", try_plain),
     ("max_tokens", try_limit),
@@ -313,7 +269,6 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("forced", try_forced),
     ("tool turn", try_tool_turn),
     ("reasoning", try_reasoning),
-    ("custom", try_custom_tools),
     ("continue", try_continuing),
 )
 NECESSARY = ("plain", "stream")
@@ -322,12 +277,9 @@ NECESSARY = ("plain", "stream")
 async def try_model(upstream: Upstream, dialect: str, route: Route, limit_s: float) -> list[TrialFinding]:
     """What the model does with every kind of request, and the settings that it needs."""
     trial = Trial(upstream, dialect, route, limit_s)
-    if await _run(trial, STEPS):
-        _judge_dialect(trial)
-    trial.add("window", "ok", f"not tried; the route says {route.context_tokens} tokens")
-    trial.add("requests", "ok", f"{trial.sent} sent")
+    await _run(trial, STEPS)
     assert trial.sent <= REQUESTS_MAX
-    return _with_one_omit(trial)
+    return [*_with_one_omit(trial), TrialFinding("ok", f"{trial.sent} sent", tried="requests")]
 
 
 async def try_plain_reply(upstream: Upstream, dialect: str, route: Route, limit_s: float) -> list[TrialFinding]:
@@ -345,38 +297,24 @@ async def try_one_token(upstream: Upstream, route: Route, limit_s: float) -> Tri
             await reply.close()
     except (Fault, TimeoutError) as error:
         fault = error if isinstance(error, Fault) else Fault(FaultKind.TIMED_OUT)
-        return TrialFinding("chat", "fault", fault.words, advice=fault.kind.advice)
-    return TrialFinding("chat", "ok", "answers")
+        return TrialFinding("fault", fault.words, advice=fault.kind.advice, tried="chat")
+    return TrialFinding("ok", "answers", tried="chat")
 
 
-async def _run(trial: Trial, steps: tuple[tuple[str, Step], ...]) -> bool:
-    """Take the steps. False if a plain request does not work, or if there was no answer."""
+async def _run(trial: Trial, steps: tuple[tuple[str, Step], ...]) -> None:
+    """Take the steps, until a plain request does not work or there is no answer."""
     for name, step in steps:
         try:
-            await step(trial)
+            seen = await step(trial)
         except Fault as fault:
+            state: FindingState = "fault" if name in NECESSARY else "warning"
             found = f"{fault.words}; the rest was not tried"
-            trial.add(name, "fault" if name in NECESSARY else "warning", found, advice=fault.kind.advice)
-            return False
+            trial.findings.append(TrialFinding(state, found, advice=fault.kind.advice, tried=name))
+            return
+        if seen:
+            trial.findings.append(msgspec.structs.replace(seen, tried=name))
         if not trial.plain:
-            return False
-    return True
-
-
-def _judge_dialect(trial: Trial) -> None:
-    current, needs = trial.dialect_name, trial.needs
-    unmet = misfits(trial.dialect, needs)
-    better = better_dialect(current, needs)
-    setting = f'dialect = "{better}"' if better else ""
-    if needs.is_beyond_routes and better:
-        advice = "Then try again: the route may need fewer settings."
-        trial.add("dialect", "warning", f"{better} fits better than {current}", setting, advice)
-    elif needs.is_beyond_routes and unmet:
-        trial.add("dialect", "warning", f"none of the dialects fits better than {current}")
-    elif unmet > 1 and better and not misfits(DIALECTS[better], needs):
-        trial.add("dialect", "ok", f"{better} would do instead of the route's settings above", setting)
-    else:
-        trial.add("dialect", "ok", f"{current} fits, with the settings above" if unmet else f"{current} fits")
+            return
 
 
 def _with_one_omit(trial: Trial) -> list[TrialFinding]:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.contract.tool_upstream import ANSWER, DEGREES, DIALECTS, QUESTION, TOOLS, TURNS, ToolUpstream
+from tests.contract.agent import ANSWER, DEGREES, QUESTION, TOOLS, TURNS, calls_made
+from tests.contract.dialects.stage import Stage
 from tests.debian import CannotInstall
 from tests.installed import INSTALL_S, PROGRAMS_S, give_up, node_environment
-from tests.loopback import LoopbackUpstream
 from tests.service import Service
 
 RUN_S = 120.0
-SCRIPT = Path(__file__).parent / "node" / "tools.mjs"
+SCRIPT = Path(__file__).parents[1] / "node" / "tools.mjs"
 
 pytestmark = [
     pytest.mark.timeout(PROGRAMS_S + INSTALL_S + RUN_S),
@@ -59,14 +59,10 @@ def run_agent(agent: Path, service: Service, form: str) -> Any:
 
 @pytest.mark.parametrize("form", ["whole", "stream", "helper"])
 @pytest.mark.parametrize("dialect", ["ollama", "mistral"])
-def test_agent_loop_on_node(agent: Path, service: Service, upstream: LoopbackUpstream, dialect: str, form: str) -> None:
+def test_agent_loop_on_node(agent: Path, stage: Stage, dialect: str, form: str) -> None:
     """Three turns with parallel calls reach their answer, and the upstream gets its own ids back in every turn."""
-    model = ToolUpstream(DIALECTS[dialect])
-    upstream.always(model)
-    messages = run_agent(agent, service, form)
-    assert model.problems == []
+    stage.switch(dialect)
+    with stage.conversation():
+        messages = run_agent(agent, stage.service, form)
     assert messages[-1]["content"] == ANSWER
-    rounds = [message["tool_calls"] for message in messages if message.get("tool_calls")]
-    assert [
-        [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls] for calls in rounds
-    ] == [list(turn) for turn in TURNS]
+    assert calls_made(messages) == [list(turn) for turn in TURNS]
