@@ -45,24 +45,25 @@ LENGTH = b"content-length: %d\r\n" % len(BODY)
 SOUND = ByMode(Sse(WHOLE_EVENTS), Json(completion(TEXT)))
 
 
-def ending(how: str, end: Reset | Close) -> Faults:
-    """The connection ends in this way at every phase."""
+def ending(end: Reset) -> Faults:
+    """The connection ends at every phase."""
     body = Status(200, BODY)
-    phases = {
-        "without a byte": Fault(Raw([end])),
-        "within the status line": Fault(Raw([b"HTTP/1.1 20", end])),
-        "within the headers": Fault(Raw([OK + b"content-ty", end])),
-        "after the headers": Fault(ByMode(Raw([SSE_HEAD, end]), Cut(body, 0, end))),
-        "within the first word": Fault(ByMode(unended(b'data: {"choices": [{"del', end), Cut(body, 40, end))),
-        "before the last byte of JSON": Fault(Cut(body, len(BODY) - 1, end)),
-        "after the role": Fault(unended(ROLE, end)),
-        "between two events": Fault(unended(*BEGUN, end), stream=BROKEN),
-        "within a later event": Fault(unended(*BEGUN, b'data: {"choices": [{"delta', end), stream=BROKEN),
-        "within an HTTP chunk": Fault(Raw([SSE_HEAD, framed(body_of(*BEGUN)), b"ff\r\ndata: {", end]), stream=BROKEN),
-        "after the finish reason": Fault(unended(ROLE, said(TEXT), STOP, end), WHOLE, WHOLE),
-        "after [DONE]": Fault(unended(*WHOLE_EVENTS, b"data: [DONE]\n\n", end), WHOLE, WHOLE),
+    return {
+        "reset without a byte": Fault(Raw([end])),
+        "reset within the status line": Fault(Raw([b"HTTP/1.1 20", end])),
+        "reset within the headers": Fault(Raw([OK + b"content-ty", end])),
+        "reset after the headers": Fault(ByMode(Raw([SSE_HEAD, end]), Cut(body, 0, end))),
+        "reset within the first word": Fault(ByMode(unended(b'data: {"choices": [{"del', end), Cut(body, 40, end))),
+        "reset before the last byte of JSON": Fault(Cut(body, len(BODY) - 1, end)),
+        "reset after the role": Fault(unended(ROLE, end)),
+        "reset between two events": Fault(unended(*BEGUN, end), stream=BROKEN),
+        "reset within a later event": Fault(unended(*BEGUN, b'data: {"choices": [{"delta', end), stream=BROKEN),
+        "reset within an HTTP chunk": Fault(
+            Raw([SSE_HEAD, framed(body_of(*BEGUN)), b"ff\r\ndata: {", end]), stream=BROKEN
+        ),
+        "reset after the finish reason": Fault(unended(ROLE, said(TEXT), STOP, end), WHOLE, WHOLE),
+        "reset after [DONE]": Fault(unended(*WHOLE_EVENTS, b"data: [DONE]\n\n", end), WHOLE, WHOLE),
     }
-    return {f"{how} {phase}": fault for phase, fault in phases.items()}
 
 
 def garbled(*steps: bytes) -> Fault:
@@ -154,4 +155,4 @@ MESSAGES: Faults = {
         )
     ),
 }
-HTTP: Faults = {**ending("reset", Reset()), **ending("closed", Close()), **LENGTHS, **MESSAGES}
+HTTP: Faults = {**ending(Reset()), **LENGTHS, **MESSAGES}

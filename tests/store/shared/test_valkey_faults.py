@@ -5,7 +5,6 @@ import io
 import json
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,8 @@ from cadenza.fleet.valkey.slots import SLOTS_KEY
 from cadenza.fleet.valkey.state import ValkeyState
 from cadenza.gateway.slots import Slots
 from cadenza.observe import Observer, make_log
+from tests.link import Link
 from tests.store.shared.conftest import PATIENT, MakeValkeyState
-from tests.store.shared.relay import running_relay
 from tests.valkey import Valkey
 
 pytestmark = pytest.mark.slow(reason="waits for the time limits of a Valkey that hangs")
@@ -50,6 +49,10 @@ class Observed:
     @property
     def gauge(self) -> float | None:
         return self.observer.metrics.registry.get_sample_value("cadenza_shared_state_up")
+
+
+def url_of(link: Link) -> str:
+    return f"redis://127.0.0.1:{link.port}/0"
 
 
 async def until(is_true: Callable[[], bool]) -> None:
@@ -153,20 +156,18 @@ async def test_no_request_waits_twice_for_a_frozen_valkey(
     assert (down["event"], down["reason"], back["event"]) == (DOWN, "no answer in time", BACK)
 
 
-async def test_a_slow_valkey_is_not_used(
-    own_valkey: Valkey, make_valkey_state: MakeValkeyState, tmp_path: Path
-) -> None:
+async def test_a_slow_valkey_is_not_used(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
     """While its answers take longer than a trip may take, the link stays down; then it comes back."""
-    async with running_relay(own_valkey.socket, tmp_path / "relay.sock") as relay:
+    with Link(own_valkey.socket).running() as link:
         observed = Observed()
-        state = await make_valkey_state(relay.url, QUICK, observed.observer)
+        state = await make_valkey_state(url_of(link), QUICK, observed.observer)
         await until(lambda: state.is_up)
         earlier = len(observed.events)
-        relay.delay_s = 2 * QUICK.trip_s
+        link.delay_s = 2 * QUICK.trip_s
         assert await asyncio.wait_for(granted(state), WAIT_S) == SLOW.burst
         await asyncio.sleep(3 * QUICK.trip_s)
         assert not state.is_up
-        relay.delay_s = 0.0
+        link.delay_s = 0.0
         await until(lambda: state.is_up)
         assert observed.events[earlier : earlier + 2] == [DOWN, BACK]
 
@@ -303,20 +304,20 @@ async def test_each_process_has_its_share_without_valkey(
 
 
 async def test_a_process_that_is_cut_off_keeps_to_its_share(
-    own_valkey: Valkey, make_valkey_state: MakeValkeyState, tmp_path: Path
+    own_valkey: Valkey, make_valkey_state: MakeValkeyState
 ) -> None:
     """The other half of the fleet has all slots after the lease lapsed; the one that is cut off has half of them."""
-    async with running_relay(own_valkey.socket, tmp_path / "relay.sock") as relay:
-        apart_state, apart = await with_slots(make_valkey_state, relay.url, 8, SHORT)
+    with Link(own_valkey.socket).running() as link:
+        apart_state, apart = await with_slots(make_valkey_state, url_of(link), 8, SHORT)
         state, slots = await with_slots(make_valkey_state, own_valkey.url, 8, SHORT)
         await until(lambda: apart_state.lender.processes == state.lender.processes == 2)
         await enter_all(apart, "key_a", 6)
         await until(lambda: apart_state.lender.processes == state.lender.processes == 2)
-        relay.block()
+        link.stall()
         assert await count_slots(slots, 8) <= 2 or state.lender.processes == 1  # the lease has lapsed
         await until_all_free(slots, 8)
         assert not await apart.enter("key_b")  # it has more than its share
-        relay.unblock()
+        link.resume()
         await until(lambda: apart_state.is_up)
         for _ in range(6):
             apart.leave("key_a")
