@@ -20,7 +20,7 @@ from tests.loopback import LoopbackUpstream
 from tests.raw_client import Reply
 
 REFUSED_S = 10.0  # about 1 s on an idle machine
-FAULT_S = 3.0
+FAULT_S = 1.5
 LOCKED = 5  # accounts
 NOTICED_S = 3.0  # more than a process relies on what the store confirmed
 HANGS_S = 20.0

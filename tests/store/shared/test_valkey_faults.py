@@ -172,40 +172,10 @@ async def test_a_slow_valkey_is_not_used(own_valkey: Valkey, make_valkey_state: 
         assert observed.events[earlier : earlier + 2] == [DOWN, BACK]
 
 
-async def test_a_flush_forgives_nothing(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
-    """A key that had used up its rate stays without tickets: every process tells what it knows of it."""
-    first, second = [await make_valkey_state(own_valkey.url, PERSISTENT) for _ in range(2)]
-    assert await granted(first) == SLOW.burst
-    own_valkey.command("FLUSHALL")
-    assert await granted(first) == 0
-    own_valkey.settle()
-    assert await granted(second) == 0
-
-
 async def settled(fleet: Sequence[tuple[ValkeyState, Slots]]) -> None:
     """Until Valkey knows all processes, and decides again."""
     await until(lambda: all(state.is_up and state.lender.processes == len(fleet) for state, _ in fleet))
     await asyncio.sleep(2 * RESTARTED.settle_s)
-
-
-async def test_five_restarts_give_a_key_one_burst_at_most(
-    own_valkey: Valkey, make_valkey_state: MakeValkeyState
-) -> None:
-    """Each process takes what it gets, with Valkey and without it: together no more than one burst is too many."""
-    fleet = [await with_slots(make_valkey_state, own_valkey.url, 9, RESTARTED) for _ in range(3)]
-    await settled(fleet)
-    taken = await granted(fleet[0][0])
-    assert taken == SLOW.burst
-    for number in range(5):
-        own_valkey.kill()
-        await until(lambda: not any(state.is_up for state, _ in fleet))
-        taken += sum([await granted(state) for state, _ in fleet])
-        own_valkey.start()
-        await until(lambda: all(state.is_up for state, _ in fleet))
-        if number % 2:
-            await settled(fleet)
-        taken += sum([await granted(state) for state, _ in fleet])
-    assert taken <= 2 * SLOW.burst
 
 
 async def test_restarts_under_load_stay_within_the_rate(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
@@ -232,18 +202,6 @@ async def test_restarts_under_load_stay_within_the_rate(own_valkey: Valkey, make
     lasted_s = time.monotonic() - began_s
     taken = sum(ticket.is_granted for ticket in tickets)
     assert rate.per_s * lasted_s / 2 < taken <= 2 * rate.burst + rate.per_s * lasted_s
-
-
-async def test_a_key_within_its_rate_notices_no_restart(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
-    """Each process has its part of the burst for a key that it does not know, before and after Valkey is back."""
-    fleet = [await with_slots(make_valkey_state, own_valkey.url, 9, RESTARTED) for _ in range(3)]
-    await settled(fleet)
-    own_valkey.kill()
-    await until(lambda: not any(state.is_up for state, _ in fleet))
-    assert [(await state.rates.take("key_a", SLOW)).is_granted for state, _ in fleet] == [True] * 3
-    own_valkey.start()
-    await until(lambda: all(state.is_up for state, _ in fleet))
-    assert [(await state.rates.take("key_a", SLOW)).is_granted for state, _ in fleet] == [True] * 3
 
 
 async def test_a_forgotten_script_is_sent_again(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
