@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 
 def next_release(folder: Path, *, breaks: bool = False) -> dict[str, str]:
     """Make it in a folder. Return the variables with which `cadenza` is that program."""
-    shutil.copytree(PACKAGE, folder / "cadenza", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, folder / "cadenza")  # with what is compiled, which stays valid
     migration = folder / "cadenza" / "store" / "migrations" / "versions" / f"{NEXT}_later.py"
     migration.write_text(MIGRATION.format(NEXT if breaks else ""))
     return {"PYTHONPATH": str(folder)}
