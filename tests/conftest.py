@@ -34,6 +34,7 @@ LONGEST = (  # of the slow ones, which begin first
     "tests/evaluation/test_equal_candidates.py",
     "tests/fleet/test_failover.py",
     "tests/fleet/test_postgres_faults.py",
+    "tests/fleet/test_upgrade.py",
 )
 
 # How long an example takes says nothing on a busy machine.

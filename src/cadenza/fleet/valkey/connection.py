@@ -239,7 +239,10 @@ async def probe(url: str) -> ValkeyServer:
     """Ask a server for its version. ValkeyUnreachable, with the reason, if it cannot be used."""
     async with connected(ValkeyAddress.parse(url), PROBE_S, CONNECT_S + PROBE_S) as connection:
         began_s = asyncio.get_running_loop().time()
-        facts = await connection.facts()
+        try:
+            facts = await connection.facts()
+        except ValkeyUnreachable:
+            raise ValkeyUnreachable("INFO is not answered") from None
         trip_s = asyncio.get_running_loop().time() - began_s
     server = "Valkey" if "valkey_version" in facts else "Redis"
     version = facts.get("valkey_version") or facts.get("redis_version", "0")
