@@ -28,12 +28,10 @@ def asked_models(upstream: LoopbackUpstream) -> dict[str, str]:
 
 
 def test_all_gateways_switch_together(fleet: Fleet, upstream: LoopbackUpstream) -> None:
-    """A request sent after a switch returned is served by the new version on every gateway; none fails or mixes.
-
-    Before it, three first starts on one store have left version 1 of each class.
-    """
+    """A request sent after a switch returned is served by the new version on every gateway; none fails or mixes."""
     clients, after = Clients(fleet), dict[str, int]()
-    assert fleet.ledger.query(FIRST_VERSIONS) == [("forte", 1), ("fortissimo", 1), ("mezzo", 1)]
+    first = fleet.ledger.query(FIRST_VERSIONS)
+    assert first == [("forte", 1), ("fortissimo", 1), ("mezzo", 1)], "three first starts record one version"
 
     async def run() -> None:
         store = open_store(fleet.ledger.url, STORE_WAIT_S)
