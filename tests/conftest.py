@@ -29,10 +29,12 @@ FOR_RELEASE = re.compile(r"pytest\.mark\.release|^from tests\.browser\.looks imp
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/clients/")
 LONGEST = (  # of the slow ones, which begin first
     "tests/browser/test_design.py",
+    "tests/cli/test_retention_audit.py",
     "tests/docs/test_blocks.py",
-    "tests/fault/test_memory.py",
+    "tests/evaluation/test_equal_candidates.py",
     "tests/fleet/test_failover.py",
     "tests/fleet/test_postgres_faults.py",
+    "tests/fleet/test_upgrade.py",
 )
 
 # How long an example takes says nothing on a busy machine.

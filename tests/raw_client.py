@@ -195,14 +195,18 @@ class ChatRequest(msgspec.Struct, frozen=True):
     def request_id(self) -> str:
         return f"fault-{self.number}"
 
+    @property
+    def is_once(self) -> bool:
+        """Whether it has an idempotency key."""
+        return self.number % 2 == 1
+
     def http(self, key: str) -> bytes:
         fields: dict[str, Any] = {"messages": [{"role": "user", "content": self.content}], "model": self.class_id}
         if self.stream:
             fields["stream"] = True
         if self.max_tokens is not None:
             fields["max_tokens"] = self.max_tokens
-        once = [f"idempotency-key: {self.request_id}"] if self.number % 2 else []
-        ids = (f"x-request-id: {self.request_id}", *once)
+        ids = (f"x-request-id: {self.request_id}", *([f"idempotency-key: {self.request_id}"] if self.is_once else []))
         return RawClient(0, key).chat_bytes(json.dumps(fields).encode(), *ids)
 
 

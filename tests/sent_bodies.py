@@ -14,23 +14,8 @@ from typing import Any
 
 from tests.tokens import count_tokens
 
-WORDS = [
-    "the",
-    "ship",
-    "harbour",
-    "Grüße",
-    "船在上午",
-    "🙂🙂",
-    "0x7f",
-    "12345",
-    "\n\n",
-    "\t",
-    '"',
-    "\\",
-    "a" * 9,
-    "{}",
-    "/",
-]
+WORDS = ["the", "ship", "harbour", "Grüße", "船在上午", "🙂🙂", "0x7f", "12345"]
+WORDS += ["\n\n", "\t", '"', "\\", "a" * 9, "{}", "/"]
 EXTRA_NAMES = ["reasoning_content", "name", "reasoning", "x", "cache_control", "vendor", "refusal", "\u00e9"]
 # What a chat template knows by itself, or what the gateway writes.
 KNOWN_NAMES = {"role", "content", "type", "text", "reasoning_content", "reasoning", "url", "detail", "data", "format"}

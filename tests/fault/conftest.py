@@ -1,9 +1,6 @@
-"""Deployments on the shared upstream, the rig for upstream faults, and the random seed, shown when a test fails."""
+"""Deployments on the shared upstream, and the rig for upstream faults."""
 
 import contextlib
-import os
-import secrets
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -34,11 +31,3 @@ def deploy(upstream: LoopbackUpstream) -> Iterator[Deploy]:
     """Makes a deployment whose account has so much credit; it ends with the test."""
     with contextlib.ExitStack() as running:
         yield lambda credit_nano: running.enter_context(Deployment(classes_spec(upstream.base_url), credit_nano))
-
-
-@pytest.fixture
-def seed() -> int:
-    """$CADENZA_FAULT_SEED replays a run; pytest shows this line when the test fails."""
-    chosen = int(os.environ.get("CADENZA_FAULT_SEED") or secrets.randbits(32))
-    sys.stdout.write(f"CADENZA_FAULT_SEED={chosen}\n")
-    return chosen

@@ -27,10 +27,10 @@ SERVED = "loopback-forte"
 REPLACES = '"the config replaces what serves a class"'
 
 
-def do_switch(deployment: Deployment, share: int = 0) -> int:
+def do_switch(deployment: Deployment) -> int:
     """The number of the new version."""
     url = f"sqlite:///{deployment.store}"
-    return run_aside(lambda: with_store(url, lambda store: switch(store, share=share))).number
+    return run_aside(lambda: with_store(url, switch)).number
 
 
 def go_back(deployment: Deployment, number: int = 1) -> None:
@@ -103,43 +103,23 @@ def test_log_and_metering_row_have_the_version(account: Account, upstream: Loopb
     assert [row["version"] for row in exported if row["kind"] == "charge"] == ["1"] * 3 + [str(number)] * 3
 
 
-def test_a_candidate_serves_its_share_of_the_accounts(account: Account, upstream: LoopbackUpstream) -> None:
-    """With 99 percent, most accounts are served by the candidate, always the same ones."""
-    do_switch(account.service, share=99)
-    models = []
-    for _ in range(5):
-        with open_account(account.service) as other:
-            upstream.reset()
-            assert {other.api.chat().status for _ in range(3)} == {200}
-            assert len(set(asked_models(upstream))) == 1
-            models += asked_models(upstream)
-    assert models.count(ROUTE.model) >= 9
-
-
-def test_a_config_with_mistakes_does_not_stop_a_switch(account: Account, upstream: LoopbackUpstream) -> None:
-    """The new version is served with the last good config, and the log names the mistakes."""
-    times = account.service.output.count(NOT_READ)
-    account.service.config.write_text("[server]\nprot = 1\n")
-    do_switch(account.service)
-    assert account.api.chat().status == 200
-    assert asked_models(upstream) == [ROUTE.model]
-    wait_until(lambda: account.service.output.count(NOT_READ) > times, "the mistakes in the log")
-
-
-def test_a_config_without_a_provider_in_use_is_refused(account: Account, upstream: LoopbackUpstream) -> None:
-    """A reload keeps the config from before and says what is missing; a switch is served meanwhile."""
+@pytest.mark.parametrize("has_mistakes", [True, False], ids=["mistakes", "without a provider in use"])
+def test_a_config_that_cannot_be_read_does_not_stop_a_switch(
+    account: Account, upstream: LoopbackUpstream, has_mistakes: bool
+) -> None:
+    """The last good config serves the new version, and the log says what is wrong; going back works, too."""
     service = account.service
-    do_switch(service)
-    account.api.chat()
-    service.config.write_text(service.spec.toml().replace("loopback]", "other]").replace('"loopback"', '"other"'))
+    renamed = service.spec.toml().replace("loopback]", "other]").replace('"loopback"', '"other"')
     times = service.output.count(NOT_READ)
+    service.config.write_text("[server]\nprot = 1\n" if has_mistakes else renamed)
+    do_switch(service)
+    assert account.api.chat().status == 200
     service.process.send_signal(signal.SIGHUP)
     wait_until(lambda: service.output.count(NOT_READ) > times, "the refusal")
-    assert "needs the provider 'loopback'" in service.output
-    assert account.api.chat().status == 200
+    assert has_mistakes or "needs the provider 'loopback'" in service.output
     go_back(service)
     assert account.api.chat().status == 200
-    assert asked_models(upstream) == [ROUTE.model, ROUTE.model, SERVED]
+    assert asked_models(upstream) == [ROUTE.model, SERVED]
 
 
 def test_a_restart_serves_what_was_promoted(deploy: Deploy, upstream: LoopbackUpstream) -> None:

@@ -104,12 +104,6 @@ def check_cut(request: ChatRequest, reply: Reply) -> None:
         assert int(reply.headers["retry-after"]) >= 1
 
 
-def check_all_cut(deployment: Deployment, replies: Sequence[Reply]) -> None:
-    for request, reply in zip(REQUESTS, replies, strict=True):
-        check_cut(request, reply)
-    check_charged_as_delivered(deployment, REQUESTS, replies)
-
-
 def test_drain_lets_running_requests_end_and_takes_no_new_ones(
     drained_in: DeployDraining, upstream: LoopbackUpstream
 ) -> None:
@@ -142,36 +136,29 @@ def test_drain_lets_running_requests_end_and_takes_no_new_ones(
     assert deployment.ledger.charges == MANY
 
 
-def test_drain_limit_cuts_running_requests(drained_in: DeployDraining, upstream: LoopbackUpstream) -> None:
-    """At the limit, after Ctrl-C as well, streams end with an error event and are charged for what was delivered."""
-    deployment = drained_in(SHORT_DRAIN_S)
+@pytest.mark.parametrize("drain_s", [SHORT_DRAIN_S, LONG_DRAIN_S], ids=["at the limit", "at the second signal"])
+def test_cut_requests_are_charged_as_delivered(
+    drained_in: DeployDraining, upstream: LoopbackUpstream, drain_s: float
+) -> None:
+    """At the limit, and at once after a second signal, streams end with an error event; what they got is charged."""
+    deployment = drained_in(drain_s)
     process = deployment.start()
     upstream.always(Whole(WORDS, USAGE, Pause()))
-    signalled_s = 0.0
+    began_s = 0.0
 
     async def drain(_replies: list[asyncio.Task[Reply]]) -> None:
-        nonlocal signalled_s
-        signalled_s = time.monotonic()
+        nonlocal began_s
+        began_s = time.monotonic()
+        if drain_s == LONG_DRAIN_S:
+            await start_draining(process)
         process.send_signal(signal.SIGINT)
 
     replies = run_during(deployment, upstream, REQUESTS, drain)
     assert process.wait_until_ended() == 0
-    assert time.monotonic() - signalled_s >= SHORT_DRAIN_S
-    check_all_cut(deployment, replies)
-
-
-def test_second_signal_ends_at_once_and_loses_nothing(drained_in: DeployDraining, upstream: LoopbackUpstream) -> None:
-    """The second signal ends all running requests at once; what was delivered is charged before the process ends."""
-    deployment = drained_in(LONG_DRAIN_S)
-    process = deployment.start()
-    upstream.always(Whole(WORDS, USAGE, Pause()))
-
-    async def signal_twice(_replies: list[asyncio.Task[Reply]]) -> None:
-        await start_draining(process)
-        process.send_signal(signal.SIGINT)
-        assert await asyncio.to_thread(process.wait_until_ended) == 0
-
-    check_all_cut(deployment, run_during(deployment, upstream, REQUESTS, signal_twice))
+    assert drain_s == LONG_DRAIN_S or time.monotonic() - began_s >= drain_s
+    for request, reply in zip(REQUESTS, replies, strict=True):
+        check_cut(request, reply)
+    check_charged_as_delivered(deployment, REQUESTS, replies)
 
 
 def test_idle_process_ends_at_once(drained_in: DeployDraining) -> None:

@@ -5,7 +5,6 @@ Every claim about time is a ratio within one run, or an order of events. The fig
 
 import asyncio
 import random
-import statistics
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
@@ -23,15 +22,6 @@ CEILING = 8
 REPLY_S = 0.3
 SERVED = 120
 TRIES = 14
-WIDE_CEILING = 64
-CAPACITY = 12
-QUICK_S = 0.2
-QUEUED_S = 0.05
-CAPACITY_SERVED = 100
-SERVED_MAX = 3000  # a busy machine may lower a limit for a while
-BEGINNINGS = 5  # of a service, at most
-SETTLED = 6  # readings of a route's limit in a row
-LIMIT = r'cadenza_route_limit\{model="upstream",provider="upstream"\}'
 HOPS = 5  # between processes, more than a ping has
 
 Show = Callable[[object], None]
@@ -180,93 +170,3 @@ def test_modest_key_is_served_beside_a_greedy_one(narrow: Overload, show: Show) 
     assert len(few_served) / len(tries) > 2 * len(many_served) / len(many)
     assert len(many_served) > len(few_served)
     narrow.deployment.ledger.check()
-
-
-@contextmanager
-def known_to_be_quick(behaviour: Behaviour) -> Iterator[tuple[Overload, Latency]]:
-    """A service that has learned how quick its upstream is, and that latency.
-
-    What is slow is judged by it, so it is learned again by another process if the machine stood still meanwhile.
-    """
-    for tries_left in reversed(range(BEGINNINGS)):
-        with overloaded(behaviour, WIDE_CEILING) as running:
-            alone = asyncio.run(ask_alone(running))
-            if alone.max_ms < 2 * behaviour.reply_s * 1000 or not tries_left:
-                yield running, alone
-                return
-
-
-async def ask_alone(running: Overload) -> Latency:
-    pool = ConnectionPool(running.process.port)
-    alone = await latency_alone(pool, chat_request(running.deployment.key))
-    pool.close()
-    return alone
-
-
-class Pressure(msgspec.Struct, frozen=True):
-    """The later half of the replies under pressure, and the route's limits and the lag meanwhile."""
-
-    late: list[TimedReply]
-    limits: list[int]
-    lag: Latency
-
-
-def under_pressure(running: Overload, show: Show, limit_min: float, limit_max: float) -> Pressure:
-    """As many clients as the whole ceiling, far beyond the upstream's capacity, until the limit stays within these.
-
-    If it never does, until the test must fail.
-    """
-    request, limits = chat_request(running.deployment.key), list[int]()
-
-    def has_settled(served: int) -> bool:
-        last = limits[-SETTLED:]
-        is_within = len(last) == SETTLED and limit_min < statistics.mean(last) and max(last) < limit_max
-        return served >= CAPACITY_SERVED and (is_within or served >= SERVED_MAX)
-
-    async def run() -> tuple[list[TimedReply], Latency]:
-        pool, enough = ConnectionPool(running.process.port), asyncio.Event()
-
-        async def watch_limit() -> None:
-            while not enough.is_set():
-                limits.append(await asyncio.to_thread(running.process.metric, LIMIT))
-                await asyncio.sleep(QUICK_S)
-
-        async with pinged(running.upstream.port, "/counts") as pings:
-            watching = asyncio.create_task(watch_limit())
-            replies = await pool.send_repeatedly(request, WIDE_CEILING, has_settled, refused_s=0.5)
-            enough.set()
-            await watching
-        pool.close()
-        return replies, Latency.of(pings)
-
-    replies, lag = asyncio.run(run())
-    show(
-        f"served {Latency.of(of_status(replies, 200))}\n"
-        f"  refused {Latency.of(of_status(replies, 429))}\n  limits {limits}; lag {lag}"
-    )
-    assert {reply.status for reply in replies} == {200, 429}
-    assert limit_min < statistics.mean(limits[-SETTLED:])
-    assert max(limits[-SETTLED:]) < limit_max
-    running.deployment.ledger.check()
-    return Pressure(replies[len(replies) // 2 :], limits, lag)
-
-
-@pytest.mark.slow(reason="an overload of many seconds")
-def test_limit_follows_an_upstream_that_refuses(show: Show) -> None:
-    """An upstream that refuses above its capacity is soon asked for no more, is kept busy, and the rest get 429."""
-    with known_to_be_quick(Behaviour(reply_s=QUICK_S, capacity=CAPACITY)) as (running, alone):
-        pressure = under_pressure(running, show, CAPACITY / 2, 2 * CAPACITY)
-        late, refused = (Latency.of(of_status(pressure.late, status)) for status in (200, 429))
-        assert running.upstream.counts().refused < len(of_status(pressure.late, 429))
-        assert late.p50_ms < 3 * alone.p50_ms + HOPS * pressure.lag.p50_ms
-        assert refused.p50_ms < late.p50_ms + HOPS * pressure.lag.p50_ms
-
-
-@pytest.mark.slow(reason="an overload of many seconds")
-def test_limit_follows_an_upstream_that_queues(show: Show) -> None:
-    """An upstream that only becomes slow above its capacity is asked for less, so that its queue does not grow."""
-    # A full queue takes 64 times as long as one request, and slow is 3 times: a busy machine cannot confuse them.
-    with overloaded(Behaviour(reply_s=QUEUED_S, capacity=1, beyond="queues"), WIDE_CEILING) as running:
-        asyncio.run(ask_alone(running))
-        pressure = under_pressure(running, show, 0, WIDE_CEILING / 2)
-        assert of_status(pressure.late, 429)

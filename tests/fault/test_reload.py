@@ -89,29 +89,24 @@ def reloads(running: Service, account: Account, upstream: LoopbackUpstream, else
     return Reloads(account)
 
 
-def test_new_class_is_served_at_once(reloads: Reloads, upstream: LoopbackUpstream) -> None:
-    """A class that is added is listed and served by the next request, and one that is removed is neither."""
+def test_the_next_request_has_every_change(reloads: Reloads, upstream: LoopbackUpstream) -> None:
+    """A class and its routes, the character and the rate are those of the last reload; a removed class is gone."""
     reloads.api.chat(model="mezzo").error(400)
-    reloads.change(routes={"mezzo": [RouteSpec("acme", "small")]})
-    assert [model["id"] for model in reloads.api.get("/v1/models").json["data"]] == ["auto", "mezzo"]
+    assert reloads.api.get("/v1/models").headers["x-ratelimit-limit-requests"] == "10000"
+    limits = {"concurrency": SLOTS, "burst": 77}
+    for model in ("two", "three"):
+        routes = {"mezzo": [RouteSpec("acme", "small", order=1), RouteSpec("acme", model)]}
+        spec = msgspec.structs.replace(reloads.service.spec, routes=routes, limits=limits)
+        reloads.write(spec.toml().replace(CHARACTER, "You are someone else."))
+        reloads.announce()
+    listed = reloads.api.get("/v1/models")
+    assert [model["id"] for model in listed.json["data"]] == ["auto", "mezzo"]
+    assert listed.headers["x-ratelimit-limit-requests"] == "77"
     assert reloads.api.chat(model="mezzo").json["model"] == "mezzo"
-    assert upstream.requests[-1].json["model"] == "small"
+    sent = upstream.requests[-1].json
+    assert sent["model"] == "three"
+    assert sent["messages"][0] == {"role": "system", "content": "You are someone else."}
     reloads.api.chat(model="forte").error(400)
-
-
-def test_new_route_is_used_at_once(reloads: Reloads, upstream: LoopbackUpstream) -> None:
-    """The next request uses the new route."""
-    reloads.change(routes={"forte": [RouteSpec("acme", "one", order=1), RouteSpec("acme", "better")]})
-    assert reloads.api.chat().status == 200
-    assert [request.json["model"] for request in upstream.requests] == ["better"]
-
-
-def test_new_character_is_used_at_once(reloads: Reloads, upstream: LoopbackUpstream) -> None:
-    """The next request has the new character layer."""
-    reloads.write(reloads.service.spec.toml().replace(CHARACTER, "You are someone else."))
-    reloads.announce()
-    reloads.api.chat()
-    assert upstream.requests[-1].json["messages"][0] == {"role": "system", "content": "You are someone else."}
 
 
 def test_new_price_applies_to_new_requests(reloads: Reloads, upstream: LoopbackUpstream) -> None:
@@ -125,13 +120,6 @@ def test_new_price_applies_to_new_requests(reloads: Reloads, upstream: LoopbackU
         pause.release()
         assert b"[DONE]" in read_all(connection)
     assert reloads.charges_nano == [11 * 1000 + 7 * 2000, FORTE_NANO]
-
-
-def test_new_rate_applies_at_once(reloads: Reloads) -> None:
-    """The next reply states the new rate."""
-    assert reloads.api.get("/v1/models").headers["x-ratelimit-limit-requests"] == "10000"
-    reloads.change(limits={"concurrency": SLOTS, "burst": 77})
-    assert reloads.api.get("/v1/models").headers["x-ratelimit-limit-requests"] == "77"
 
 
 @pytest.mark.parametrize("slots", [1, SLOTS * 2])
@@ -206,29 +194,22 @@ def test_request_that_waits_for_the_store_is_served(reloads: Reloads, elsewhere:
         assert waiting.result().status == 200
 
 
-def test_attachments_are_turned_off_at_once(reloads: Reloads) -> None:
-    """The next request with a file is refused, and the one after the switch is back is served."""
+def test_grounding_is_turned_off_at_once(reloads: Reloads, tmp_path: Path) -> None:
+    """The next request with a file is refused, and the next question is not answered from the index, until it is on."""
     data = f"data:text/plain;base64,{base64.b64encode(b'The pump is green.').decode()}"
-    messages = [{"role": "user", "content": [{"type": "file", "file": {"filename": "a.txt", "file_data": data}}]}]
-    assert reloads.api.chat(messages=messages).headers["x-cadenza-grounding"] == "attachments=1"
-    reloads.change(more_toml="[grounding]\nattachments = false\n")
-    assert "Attachments are turned off here." in reloads.api.chat(messages=messages).error(400)
-    reloads.change(more_toml="")
-    assert reloads.api.chat(messages=messages).status == 200
-
-
-def test_search_is_turned_off_at_once(reloads: Reloads, tmp_path: Path) -> None:
-    """With `search = false` an index is not searched, and without it the next request is answered from it again."""
+    attached = [{"role": "user", "content": [{"type": "file", "file": {"filename": "a.txt", "file_data": data}}]}]
+    question = [{"role": "user", "content": "Which colour has the pump of the Zurbaran plant?"}]
     documents = tmp_path / "documents"
     documents.mkdir()
     (documents / "pump.md").write_text("The pump of the Zurbaran plant is green.")
-    messages = [{"role": "user", "content": "Which colour has the pump of the Zurbaran plant?"}]
     run_command(reloads.service, "index", str(documents))
     try:
-        reloads.change(more_toml="[grounding]\nsearch = false\n")
-        assert "x-cadenza-grounding" not in reloads.api.chat(messages=messages).headers
+        reloads.change(more_toml="[grounding]\nattachments = false\nsearch = false\n")
+        assert "Attachments are turned off here." in reloads.api.chat(messages=attached).error(400)
+        assert "x-cadenza-grounding" not in reloads.api.chat(messages=question).headers
         reloads.change(more_toml="[grounding]\nsearch = true\n")
-        assert reloads.api.chat(messages=messages).headers["x-cadenza-grounding"] == "search=1"
+        assert reloads.api.chat(messages=attached).headers["x-cadenza-grounding"] == "attachments=1"
+        assert reloads.api.chat(messages=question).headers["x-cadenza-grounding"] == "search=1"
     finally:
         run_command(reloads.service, "index", str(documents), "--remove")
 
@@ -309,16 +290,6 @@ def test_signal_during_the_start_does_not_end_it(tmp_path: Path, upstream: Loopb
     with serving(tmp_path) as server:
         os.kill(server.pid, signal.SIGHUP)
         assert RawClient(server.port, None).get("/readyz").status == 200
-
-
-def test_reloading_twice(reloads: Reloads, upstream: LoopbackUpstream) -> None:
-    """Of two reloads the last file applies; a third without a change changes nothing."""
-    for model in ("two", "three"):
-        reloads.change(routes={"forte": [RouteSpec("acme", model)]})
-    reloads.announce()
-    for _ in range(2):
-        assert reloads.api.chat().status == 200
-    assert [request.json["model"] for request in upstream.requests] == ["three", "three"]
 
 
 def wait_for_another(asked: LoopbackUpstream, replies: list[Future[Reply]]) -> None:

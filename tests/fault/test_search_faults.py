@@ -1,4 +1,4 @@
-"""A search engine that fails: the part is left out and counted, the reply comes, and nothing else is charged."""
+"""A search engine that fails is left out and counted; a kill around a search leaves nothing behind."""
 
 import json
 import re
@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from cadenza.core.records import Cap
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient
 from tests.scripted_searxng import ScriptedSearxng, running_searxng
-from tests.service import Service, wait_until
+from tests.service import CREDIT_NANO, Deployment, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 
 FAILS = "the search engine fails"
@@ -20,11 +21,14 @@ FAULTS = {
     "a web page": (200, "text/html", b"<html>Sign in</html>"),
     "broken JSON": (200, "application/json", b'{"results": ['),
 }
+RESULTS = [{"url": "https://a.example/1", "title": "One", "content": "The first snippet."}]
+ANSWER = (200, "application/json", json.dumps({"query": "q", "results": RESULTS}).encode())
+BODY = {"messages": QUESTION}
 
 REASONS = re.compile(r'^cadenza_grounding_failures_total{part="search",reason="(\w+)"} (\S+)$', re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def engine() -> Iterator[ScriptedSearxng]:
     with running_searxng() as engine:
         yield engine
@@ -63,3 +67,33 @@ def test_a_failing_engine_is_left_out(service: Service, engine: ScriptedSearxng,
     assert {line["engine"] for line in warned} == {"searxng"}
     assert {line["event"] for line in warned} == {FAILS}
     assert "race" not in service.output
+
+
+@pytest.mark.slow(reason="restarts after kills")
+@pytest.mark.parametrize("step", ["the search", "quoted"])
+def test_a_kill_around_a_search_leaves_nothing_behind(
+    engine: ScriptedSearxng, upstream: LoopbackUpstream, step: str
+) -> None:
+    """While the engine works, and between the charge of a search and the hold of its chat, under a spend cap."""
+    engine.answer = ANSWER if step == "quoted" else None
+    toml = f'{engine.toml}timeout_s = 60\nprice = "0.005"\n'
+    spec = ServiceSpec({"loopback": upstream.base_url}, {"forte": [RouteSpec("loopback")]}, toml)
+    with Deployment(spec, CREDIT_NANO) as deployment:
+        email = deployment.create_account(CREDIT_NANO)
+        secret = deployment.create_key(email, cap=Cap(CREDIT_NANO // 2))
+        process = deployment.start("quoted" if step == "quoted" else "")
+        api = RawClient(process.port, secret)
+        with api.connect() as client:
+            client.sendall(api.chat_bytes(json.dumps(BODY).encode(), "idempotency-key: one"))
+            wait_until(lambda: bool(engine.queries), "the search")
+            if step == "quoted":
+                process.wait_until_killed()
+            else:
+                process.kill()
+        engine.answer = ANSWER
+        with_another = RawClient(deployment.start().port, secret)
+        reply = with_another.post(BODY, {"idempotency-key": "one"})
+        assert (reply.status, reply.headers["x-cadenza-grounding"]) == (200, "search=1")
+        used = {one["model"]: one["requests"] for one in with_another.get("/v1/usage?group_by=model").json["data"]}
+        assert used == {"search": 1, "forte": 1}
+        assert deployment.cli("ledger", "check").returncode == 0

@@ -56,30 +56,18 @@ def finished(reply: Reply) -> Fault:
     return Fault(reply, WHOLE, WHOLE, class_id=BOUNDED)
 
 
-SILENT: Faults = {
+TIMED: Faults = {
     "silent after the request": hurried(Raw([Wait()])),
-    "silent within the status line": hurried(Raw([b"HTTP/1.1 20", Wait()])),
     "silent after the headers": hurried(ByMode(Raw([opened(), Wait()]), Raw([OPEN_JSON, Wait()]))),
-    "silent after the role": hurried(Raw([opened(ROLE), Wait()])),
     "silent within JSON": hurried(Raw([OPEN_JSON, BODY[:40], Wait()])),
     "silent between two events": bounded(Raw([opened(*BEGUN), Wait()])),
     "silent after the finish reason": finished(Raw([opened(ROLE, said(TEXT), STOP), Wait()])),
-}
-SLOW: Faults = {
     "a byte now and then": hurried(Slowed(Raw([bytes([byte]) for byte in OK * 9]), SLOW_S)),
-    "headers without end, slowly": hurried(Endless([OK], [b"x-more: 1\r\n", Wait(SLOW_S)])),
     "interim answers without end, slowly": hurried(Endless([], [b"HTTP/1.1 102 Processing\r\n\r\n", Wait(SLOW_S)])),
     "comments without end, slowly": hurried(Endless([opened()], [COMMENT, Wait(SLOW_S)])),
-    "comments without end, slowly and later": bounded(Endless([opened(*BEGUN)], [COMMENT, Wait(SLOW_S)])),
     "slow drip": Fault(Slowed(SOUND, PIECE_S), WHOLE, WHOLE),
-}
-ENDLESS: Faults = {
-    "comments without end": hurried(Endless([opened()], [COMMENT])),
-    "comments without end later": bounded(Endless([opened(*BEGUN)], [COMMENT])),
     "empty events without end": hurried(Endless([opened()], [EMPTY])),
-    "empty events without end later": bounded(Endless([opened(*BEGUN)], [EMPTY])),
+    "comments without end later": bounded(Endless([opened(*BEGUN)], [COMMENT])),
     "more empty events than any answer has": Fault(Endless([opened()], [EMPTY]), max_tokens=1),
-    "comments without end behind the finish reason": finished(Endless([opened(ROLE, said(TEXT), STOP)], [COMMENT])),
     "events without end behind the finish reason": finished(Endless([opened(ROLE, said(TEXT), STOP)], [EMPTY])),
 }
-TIMED: Faults = {**SILENT, **SLOW, **ENDLESS}

@@ -3,13 +3,10 @@
 import contextlib
 import socket
 import socketserver
-import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-
-import trustme
 
 from tests.service import refusing_address
 from tests.unit.http.peer import full_listener
@@ -56,46 +53,14 @@ def stay_silent(connection: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def never_accepting() -> Iterator[str]:
-    """The system accepts the connection; the request is never read."""
-    with socket.socket() as listener:
-        listener.bind((LOCALHOST, 0))
-        listener.listen(64)
-        yield f"http://{LOCALHOST}:{listener.getsockname()[1]}/v1"
-
-
-@contextlib.contextmanager
 def without_room() -> Iterator[str]:
     with full_listener() as port:
         yield f"http://{LOCALHOST}:{port}/v1"
 
 
-@contextlib.contextmanager
-def self_signed() -> Iterator[str]:
-    """TLS with a certificate of an unknown authority. Sending a request to it is a failure of the test."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    trustme.CA().issue_cert(LOCALHOST).configure_cert(context)
-    read = list[bytes]()
-
-    def serve(connection: socket.socket) -> None:
-        with context.wrap_socket(connection, server_side=True) as secure:
-            read.append(secure.recv(65_536))
-
-    with served_by(serve, "https") as base_url:
-        yield base_url
-    assert not any(read), "a request was sent to an untrusted server"
-
-
-UNREACHABLE: dict[str, Address] = {
+UNREACHABLE: dict[str, Address] = {  # one of each kind: all are in tests/unit/upstreams/test_connection_faults.py
     "refused": refusing_address,
-    "reset when connected": lambda: served_by(reset),
-    "closed when connected": lambda: served_by(socket.socket.close),
-    "never accepted": never_accepting,
     "no room to connect": without_room,
-    "plain HTTP behind https": lambda: served_by(answer_plainly, "https"),
     "closed within the TLS handshake": lambda: served_by(socket.socket.close, "https"),
     "silent within the TLS handshake": lambda: served_by(stay_silent, "https"),
-    "a certificate of an unknown authority": self_signed,
-    "a name that does not exist": lambda: contextlib.nullcontext("http://nobody.internal/v1"),
-    "a name that cannot exist": lambda: contextlib.nullcontext(f"http://{'x' * 70}.internal/v1"),
 }

@@ -5,13 +5,12 @@ Every database is a copy of one that the real migrations made. A deadlock is fou
 """
 
 import contextlib
-import itertools
 import os
 import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
 
@@ -20,13 +19,12 @@ from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
 from tests.fleet.ports import free_port
 from tests.migrated import run_aside, with_store
-from tests.postgres import OWNER, find_programs, postgres_folder, run_as_owner
+from tests.postgres import OWNER, TEMPLATE, Postgres, find_programs, postgres_folder, run_as_owner
 from tests.processes import children
 from tests.service import EMAIL, PASSWORD, now_ms, wait_until
 
 CONNECT_S = 30.0
 STORE_WAIT_S = 60.0
-TEMPLATE = "migrated"
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "fsync": "off",
@@ -40,46 +38,27 @@ SETTINGS = {
     "wal_receiver_timeout": "5s",
 }
 
-T = TypeVar("T")
 
-
-class Cluster:
+class Cluster(Postgres):
     """One cluster: a folder with its data, and the server that runs on it."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
         self.port = free_port()
-        self._programs = programs
-        self._folder = folder
-        self._data = folder / "data"
-        self._numbers = itertools.count(1)
+        super().__init__(programs, folder, SETTINGS | {"port": str(self.port)})
 
     def url(self, database: str, port: int | None = None, replica_port: int | None = None) -> str:
         """The address of a database, over a link's port if there is one, and with a second host if there is one."""
         replica = f",127.0.0.1:{replica_port}" if replica_port else ""
         return f"postgresql://{OWNER}@127.0.0.1:{port or self.port}{replica}/{database}"
 
-    def make(self) -> None:
-        run_as_owner([self._programs / "initdb", "-D", self._data, "-U", OWNER, "-A", "trust", "-N", "-E", "UTF8"])
-
-    def start(self) -> None:
-        settings = " ".join(f"-c {name}={value}" for name, value in (SETTINGS | {"port": str(self.port)}).items())
-        self._control("-l", self._folder / "log", "-o", f"-k {self._folder} {settings}", "start")
-
-    def stop(self) -> None:
-        self._control("-m", "immediate", "stop")
-
     def kill(self) -> None:
         """kill -9 of the server. Its children notice and end by themselves."""
-        pid = int((self._data / "postmaster.pid").read_text().split()[0])
-        all_of_them = {pid, *children(pid)}
-        os.kill(pid, signal.SIGKILL)
+        all_of_them = {self._pid, *children(self._pid)}
+        os.kill(self._pid, signal.SIGKILL)
         wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in all_of_them), "the end of Postgres")
 
     def promote(self) -> None:
         self._control("promote")
-
-    def execute(self, sql: str, database: str = OWNER) -> None:
-        run_aside(lambda: _execute(self.url(database), sql))
 
     def fill_template(self) -> None:
         async def fill(store: Store) -> None:
@@ -101,14 +80,11 @@ class Cluster:
 
     def replica(self, folder: Path, port: int) -> "Cluster":
         """A replica that follows this cluster over this port; it runs."""
-        other = Cluster(self._programs, folder)
-        copy: list[str | Path] = [self._programs / "pg_basebackup", "-D", folder / "data", "-R", "-X", "stream"]
+        other = Cluster(self.programs, folder)
+        copy: list[str | Path] = [self.programs / "pg_basebackup", "-D", folder / "data", "-R", "-X", "stream"]
         run_as_owner([*copy, "-c", "fast", "-d", f"host=127.0.0.1 port={port} user={OWNER} application_name=replica"])
         other.start()
         return other
-
-    def _control(self, *words: str | Path) -> None:
-        run_as_owner([self._programs / "pg_ctl", "-D", self._data, "-w", *words])
 
 
 @contextlib.contextmanager
@@ -138,11 +114,3 @@ async def connect(url: str) -> Any:
     return await asyncpg.connect(
         url, timeout=CONNECT_S, server_settings={"application_name": f"test-{secrets.token_hex(4)}"}
     )
-
-
-async def _execute(url: str, sql: str) -> None:
-    connection = await connect(url)
-    try:
-        await connection.execute(sql)
-    finally:
-        await connection.close()

@@ -5,6 +5,7 @@ With links, each gateway reaches Postgres and the shared state over links of its
 
 import contextlib
 import itertools
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from tests.fleet.cluster import Cluster
 from tests.fleet.ledger import FleetLedger
 from tests.fleet.nginx import Nginx
 from tests.fleet.ports import free_port
-from tests.link import Link
+from tests.link import Link, Target
 from tests.service import ServiceProcess, wait_until
 from tests.service_config import classes_spec
 
@@ -28,7 +29,7 @@ NO_STATE = "memory://"
 
 
 class FleetSpec(msgspec.Struct, frozen=True):
-    """What a fleet is made of. `state_port` is that of Valkey or Redis; None means that each process has its own.
+    """What a fleet is made of. `state` is the socket of Valkey or Redis; None means that each process has its own.
 
     `clocks_s` are the seconds by which the gateways' clocks are wrong. A replica is the second host in the address of
     the store.
@@ -37,7 +38,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
     base_url: str
     limits: Mapping[str, float] = {}
     drain_s: float = 30.0
-    state_port: int | None = None
+    state: Path | None = None
     has_links: bool = False
     clocks_s: tuple[float, ...] = ()
     replica_port: int | None = None
@@ -150,18 +151,19 @@ class Fleet:
     def _make_gateway(self, number: int) -> Gateway:
         spec, clocks_s = self.spec, self.spec.clocks_s
         clock = faked_clock(self._faketime, clocks_s[number]) if clocks_s else {}
-        store_link = self._link(self.cluster.port) if spec.has_links else None
-        state_link = self._link(spec.state_port) if spec.has_links and spec.state_port else None
-        state_port = state_link.port if state_link else spec.state_port
-        state_url = f"redis://127.0.0.1:{state_port}/0" if state_port else NO_STATE
+        store_link = self._link((LOOPBACK, self.cluster.port)) if spec.has_links else None
+        state_link = self._link(spec.state) if spec.has_links and spec.state else None
+        state_url = f"unix://{spec.state}" if spec.state else NO_STATE
+        if state_link:
+            state_url = f"redis://{LOOPBACK}:{state_link.port}/0"
         config = self._write_config(f"gateway-{number}", state_url, store_link)
         gateway = Gateway(config.parent, free_port(), clock)
         gateway.store_link, gateway.state_link = store_link, state_link
         self._stack.callback(gateway.kill)
         return gateway
 
-    def _link(self, port: int) -> Link:
-        return self._stack.enter_context(Link((LOOPBACK, port)).running())
+    def _link(self, target: Target) -> Link:
+        return self._stack.enter_context(Link(target).running())
 
     def _write_config(self, name: str, state_url: str, link: Link | None) -> Path:
         url = self.cluster.url(self.database, link.port if link else None, self.spec.replica_port)
@@ -191,3 +193,33 @@ def running_fleet(cluster: Cluster, spec: FleetSpec, faketime: str = "") -> Iter
 def faked_clock(library: str, wrong_s: float) -> dict[str, str]:
     """The variables that set the wall clock of a process wrong, and leave its monotonic clock alone."""
     return {"LD_PRELOAD": library, "FAKETIME": f"{wrong_s:+.0f}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
+@contextlib.contextmanager
+def stopped(gateway: Gateway) -> Iterator[None]:
+    """The process of the gateway does nothing during the block."""
+    gateway.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        gateway.process.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def cut_off(gateway: Gateway) -> Iterator[None]:
+    """The gateway's connections to Postgres are closed, and new ones refused."""
+    gateway.store.cut()
+    try:
+        yield
+    finally:
+        gateway.store.restore()
+
+
+@contextlib.contextmanager
+def stalled(gateway: Gateway) -> Iterator[None]:
+    """Nothing passes between the gateway and Postgres, and nothing is closed."""
+    gateway.store.stall()
+    try:
+        yield
+    finally:
+        gateway.store.resume()

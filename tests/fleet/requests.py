@@ -6,17 +6,15 @@ Every request and its reply are kept, so that `check_charges` can compare each w
 import asyncio
 import contextlib
 import itertools
-import json
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
 
 import msgspec
 
 from tests.fleet.fleet import Fleet
 from tests.ledger_reader import usage_cost_nano
 from tests.loopback import usage_of
-from tests.raw_client import TIMEOUT_S, ChatRequest, Leave, RawClient, Reply, send
+from tests.raw_client import TIMEOUT_S, ChatRequest, Leave, Reply, send
 from tests.service import wait_until
 
 WORDS = ["Seven", " four", " five", " nine"]  # a token and five characters each: a mark by length is exact
@@ -31,13 +29,7 @@ LATE_STORE = (b"cannot reach its store", b"did not confirm the charge")
 class FleetRequest(ChatRequest, frozen=True):
     """A chat request without an idempotency key, so that its credit is held in memory alone."""
 
-    def http(self, key: str) -> bytes:
-        fields: dict[str, Any] = {"messages": [{"role": "user", "content": self.content}], "model": self.class_id}
-        if self.stream:
-            fields["stream"] = True
-        if self.max_tokens is not None:
-            fields["max_tokens"] = self.max_tokens
-        return RawClient(0, key).chat_bytes(json.dumps(fields).encode(), f"x-request-id: {self.request_id}")
+    is_once = False
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -127,10 +119,6 @@ class Clients:
         await asyncio.to_thread(
             wait_until, lambda: sum(sent.reply.is_done for sent in self.sent) > count, f"{count} replies"
         )
-
-    def since(self, moment_s: float) -> list[Sent]:
-        """What was sent after this moment."""
-        return [sent for sent in self.sent if sent.sent_s >= moment_s]
 
     def check_charges(self) -> None:
         check_charges([self])

@@ -2,29 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from cadenza.store.address import open_store
 from cadenza.store.tables import class_versions
 from tests.class_switch import ROUTE, serve_version, switch
-from tests.fleet.cluster import STORE_WAIT_S, Cluster
-from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
+from tests.fleet.cluster import STORE_WAIT_S
+from tests.fleet.fleet import Fleet
 from tests.fleet.requests import Clients, disturbed
 from tests.fleet.streams import RunningStreams
 from tests.loopback import LoopbackUpstream
 
 SWITCHES = 6
+FIRST_VERSIONS = "SELECT class_id, number FROM class_versions ORDER BY class_id"
 VERSIONS = "SELECT request_id, version FROM usage"
 pytestmark = pytest.mark.slow(reason="a fleet under load")
 MODELS = {1: "loopback-forte", 2: ROUTE.model}
-
-
-@pytest.fixture(scope="module")
-def fleet(cluster: Cluster, fleet_upstream: LoopbackUpstream) -> Iterator[Fleet]:
-    with running_fleet(cluster, FleetSpec(fleet_upstream.base_url)) as running:
-        yield running
 
 
 def asked_models(upstream: LoopbackUpstream) -> dict[str, str]:
@@ -33,15 +27,11 @@ def asked_models(upstream: LoopbackUpstream) -> dict[str, str]:
     return {body["messages"][-1]["content"]: body["model"] for body in bodies}
 
 
-def test_gateways_that_start_together_record_one_version(fleet: Fleet) -> None:
-    """Three first starts on one store leave version 1 of each class."""
-    rows = fleet.ledger.query("SELECT class_id, number FROM class_versions ORDER BY class_id")
-    assert rows == [("forte", 1), ("fortissimo", 1), ("mezzo", 1)]
-
-
 def test_all_gateways_switch_together(fleet: Fleet, upstream: LoopbackUpstream) -> None:
     """A request sent after a switch returned is served by the new version on every gateway; none fails or mixes."""
     clients, after = Clients(fleet), dict[str, int]()
+    first = fleet.ledger.query(FIRST_VERSIONS)
+    assert first == [("forte", 1), ("fortissimo", 1), ("mezzo", 1)], "three first starts record one version"
 
     async def run() -> None:
         store = open_store(fleet.ledger.url, STORE_WAIT_S)

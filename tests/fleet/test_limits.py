@@ -1,7 +1,4 @@
-"""One rate for each key and one ceiling of slots over all gateways, kept by the shared state.
-
-A rate is measured on the client's side: what is accepted is at most the burst and the rate times the time.
-"""
+"""One ceiling of slots over all gateways, kept by the shared state."""
 
 import asyncio
 import itertools
@@ -12,80 +9,25 @@ import pytest
 
 from tests.fleet.cluster import Cluster
 from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
-from tests.fleet.requests import LATE_STORE, REFUSED_PAUSE_S, USAGE, WORDS, Clients
-from tests.fleet.state import StateServer
+from tests.fleet.requests import REFUSED_PAUSE_S, USAGE, WORDS, Clients
 from tests.loopback import LoopbackUpstream, Pause, Whole
-from tests.service import ServiceProcess, wait_until
-from tests.valkey import run_while_up
+from tests.service import wait_until
+from tests.valkey import Valkey
 
-RATE, BURST = 10, 60  # clients that get no core for some seconds lose none of it
-RATE_S = 2.0
-REFUSALS = 20
 SLOTS = 12
-SMALL_BURST = 20
 LEASE_S = 60.0
 pytestmark = pytest.mark.slow(reason="a fleet, and leases that lapse")
 
 
 @pytest.fixture(scope="module")
-def fleet(cluster: Cluster, state: StateServer, fleet_upstream: LoopbackUpstream) -> Iterator[Fleet]:
-    spec = FleetSpec(fleet_upstream.base_url, limits={"concurrency": SLOTS}, state_port=state.port)
+def fleet(cluster: Cluster, state: Valkey, fleet_upstream: LoopbackUpstream) -> Iterator[Fleet]:
+    spec = FleetSpec(fleet_upstream.base_url, limits={"concurrency": SLOTS}, state=state.socket)
     with running_fleet(cluster, spec) as running:
         yield running
 
 
-def processes(fleet: Fleet) -> list[ServiceProcess]:
-    return [gateway.process for gateway in fleet.gateways]
-
-
 def count_refusals(clients: Clients) -> int:
     return sum(sent.reply.status == 429 for sent in clients.sent)
-
-
-def check_rate(clients: Clients) -> None:
-    """As many were accepted as the rate allows in the time between the first and the last, and no more."""
-    accepted = [sent for sent in clients.sent if sent.reply.status == 200]
-    first_s, last_s = min(sent.sent_s for sent in clients.sent), max(sent.answered_s for sent in accepted)
-    allowed = BURST + RATE * (last_s - first_s)
-    assert len(accepted) <= allowed + 1
-    assert len(accepted) >= allowed * 0.85, "the limit is stricter than it says"
-    assert {sent.reply.status for sent in clients.sent} == {200, 429}
-
-
-def test_rate_of_a_key_is_one_over_the_fleet(fleet: Fleet, upstream: LoopbackUpstream) -> None:
-    """A key that asks all gateways for far more than its rate is served its burst and its rate, to the request."""
-
-    async def run() -> Clients:
-        clients = Clients(fleet, requests_per_second=RATE, burst=BURST)
-        async with clients.load(6, fleet.ports):
-            await asyncio.sleep(RATE_S)
-            await asyncio.to_thread(wait_until, lambda: count_refusals(clients) >= REFUSALS, "refusals")
-        return clients
-
-    check_rate(run_while_up(processes(fleet), lambda: asyncio.run(run())))
-    fleet.check()
-
-
-def test_rate_is_no_share_of_each_gateway(fleet: Fleet, upstream: LoopbackUpstream) -> None:
-    """A key that asks only one gateway has its whole burst there, and the others have then nothing left for it."""
-
-    async def run() -> tuple[list[bool], list[bool]]:
-        clients = Clients(fleet, requests_per_second=0.001, burst=SMALL_BURST)
-        there = [await is_served(clients, fleet.ports[0]) for _ in range(SMALL_BURST)]
-        return there, [await is_served(clients, port) for port in fleet.ports]
-
-    served = run_while_up(processes(fleet), lambda: asyncio.run(run()))
-    assert served == ([True] * SMALL_BURST, [False] * len(fleet.ports))
-    fleet.check()
-
-
-async def is_served(clients: Clients, port: int) -> bool:
-    """Whether the key has something left. A request that a busy Postgres did not answer in time is sent again."""
-    reply = await clients.send(clients.new_request(), port)
-    while LATE_STORE[0] in reply.raw:
-        reply = await clients.send(clients.new_request(), port)
-    assert reply.is_done or reply.status == 429
-    return reply.is_done
 
 
 def test_slots_are_one_ceiling_over_the_fleet(fleet: Fleet, upstream: LoopbackUpstream) -> None:

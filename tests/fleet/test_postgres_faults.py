@@ -7,37 +7,32 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from tests.fleet.cluster import Cluster
-from tests.fleet.fleet import Fleet, FleetSpec, Gateway, running_fleet
+from tests.fleet.fleet import Fleet, stalled
 from tests.fleet.requests import Clients, check_charges, disturbed
 from tests.fleet.streams import RunningStreams
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import Reply
 
 REFUSED_S = 10.0  # about 1 s on an idle machine
-FAULT_S = 3.0
+FAULT_S = 1.5
 LOCKED = 5  # accounts
 NOTICED_S = 3.0  # more than a process relies on what the store confirmed
 HANGS_S = 20.0
 RECOVERED_S = 60.0
 SERVED_SHARE = 0.8  # on a busy machine, Postgres may not answer in time now and then
-LOAD_S = 1.0
 DELAY_S = 0.05
 READ_ONLY = "ALTER SYSTEM SET default_transaction_read_only = {}"
 RELOAD = "SELECT pg_reload_conf()"
 DROP = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cadenza'"
 pytestmark = pytest.mark.slow(reason="faults of Postgres under load")
 
-
-@pytest.fixture(scope="module")
-def fleet(cluster: Cluster, fleet_upstream: LoopbackUpstream) -> Iterator[Fleet]:
-    with running_fleet(cluster, FleetSpec(fleet_upstream.base_url, has_links=True)) as running:
-        yield running
+Fault = Callable[[Fleet, Cluster], contextlib.AbstractAsyncContextManager[None]]
 
 
 async def check_refusals(clients: Clients, waiting: asyncio.TaskGroup) -> None:
@@ -82,18 +77,67 @@ def check_money(clients: Clients) -> None:
     clients.check_charges()
 
 
-def test_killed_postgres_loses_no_charge(fleet: Fleet, cluster: Cluster, upstream: LoopbackUpstream) -> None:
-    """Killed under load and started again: requests are refused meanwhile, and served again without a restart."""
+@contextlib.asynccontextmanager
+async def killed(_fleet: Fleet, cluster: Cluster) -> AsyncIterator[None]:
+    await asyncio.to_thread(cluster.kill)
+    yield
+    await asyncio.to_thread(cluster.start)
+
+
+@contextlib.asynccontextmanager
+async def stalled_for_all(fleet: Fleet, _cluster: Cluster) -> AsyncIterator[None]:
+    with contextlib.ExitStack() as all_stalled:
+        for gateway in fleet.gateways:
+            all_stalled.enter_context(stalled(gateway))
+        yield
+
+
+@contextlib.asynccontextmanager
+async def read_only(_fleet: Fleet, cluster: Cluster) -> AsyncIterator[None]:
+    """The database accepts no write."""
+    set_read_only(cluster, "on")
+    try:
+        yield
+    finally:
+        set_read_only(cluster, "off")
+
+
+@contextlib.asynccontextmanager
+async def without_connections(fleet: Fleet, _cluster: Cluster) -> AsyncIterator[None]:
+    """All connections of Postgres are taken by others."""
+    async with contextlib.AsyncExitStack() as taken:
+        first = await taken.enter_async_context(fleet.ledger.session())
+        is_full = False
+        while await first.fetch(DROP) or not is_full:  # until all connections are ours
+            try:
+                await taken.enter_async_context(fleet.ledger.session())
+                is_full = False
+            except asyncpg.TooManyConnectionsError:
+                is_full = True
+        yield
+
+
+def set_read_only(cluster: Cluster, value: str) -> None:
+    cluster.execute(READ_ONLY.format(value))
+    cluster.execute(RELOAD)
+
+
+@pytest.mark.parametrize("fault", [killed, stalled_for_all, read_only, without_connections])
+def test_a_lost_postgres_is_refused_soon(
+    fleet: Fleet, cluster: Cluster, upstream: LoopbackUpstream, fault: Fault
+) -> None:
+    """Lost in any way under load: new requests are refused soon, running streams end right, and all is served again."""
     clients = Clients(fleet)
 
     async def run() -> None:
-        async with clients.load(), asyncio.TaskGroup() as waiting:
-            await asyncio.sleep(LOAD_S)
-            await asyncio.to_thread(cluster.kill)
-            await check_refusals(clients, waiting)
-            await asyncio.to_thread(cluster.start)
+        streams = RunningStreams(clients, upstream)
+        await streams.begin(6, fleet.ports)
+        async with clients.load(4), asyncio.TaskGroup() as waiting:
+            async with fault(fleet, cluster):
+                streams.release()
+                await check_refusals(clients, waiting)
             await check_recovery(clients)
-            await asyncio.sleep(LOAD_S)
+        await streams.end()
 
     asyncio.run(run())
     check_money(clients)
@@ -120,80 +164,6 @@ def test_slow_postgres_slows_and_breaks_nothing(fleet: Fleet, upstream: Loopback
     check_money(clients)
 
 
-def test_stalled_postgres_is_refused_soon(fleet: Fleet, upstream: LoopbackUpstream) -> None:
-    """Postgres stalls without closing a connection: new requests are refused soon, and running streams end right."""
-    clients = Clients(fleet)
-
-    async def run() -> None:
-        streams = RunningStreams(clients, upstream)
-        await streams.begin(6, fleet.ports)
-        for gateway in fleet.gateways:
-            gateway.store.stall()
-        streams.release()
-        async with asyncio.TaskGroup() as waiting:
-            await check_refusals(clients, waiting)
-            for gateway in fleet.gateways:
-                gateway.store.resume()
-            await check_recovery(clients)
-        await streams.end()
-
-    try:
-        asyncio.run(run())
-    finally:
-        fleet.each(lambda gateway: gateway.store.resume())
-    check_money(clients)
-
-
-def test_read_only_postgres_is_refused_soon(fleet: Fleet, cluster: Cluster, upstream: LoopbackUpstream) -> None:
-    """A database that accepts no write makes the service refuse; once it accepts them again, so does the service."""
-    clients = Clients(fleet)
-
-    async def run() -> None:
-        streams = RunningStreams(clients, upstream)
-        await streams.begin(6, fleet.ports)
-        set_read_only(cluster, "on")
-        streams.release()
-        async with asyncio.TaskGroup() as waiting:
-            await check_refusals(clients, waiting)
-            set_read_only(cluster, "off")
-            await check_recovery(clients)
-        await streams.end()
-
-    try:
-        asyncio.run(run())
-    finally:
-        set_read_only(cluster, "off")
-    check_money(clients)
-
-
-def set_read_only(cluster: Cluster, value: str) -> None:
-    cluster.execute(READ_ONLY.format(value))
-    cluster.execute(RELOAD)
-
-
-def test_postgres_without_free_connections_is_refused_soon(
-    fleet: Fleet, cluster: Cluster, upstream: LoopbackUpstream
-) -> None:
-    """All connections of Postgres are taken by others: requests are refused, and served again once some are free."""
-    clients = Clients(fleet)
-
-    async def run() -> None:
-        async with asyncio.TaskGroup() as waiting, contextlib.AsyncExitStack() as taken:
-            first = await taken.enter_async_context(fleet.ledger.session())
-            is_full = False
-            while await first.fetch(DROP) or not is_full:  # until all connections are ours
-                try:
-                    await taken.enter_async_context(fleet.ledger.session())
-                    is_full = False
-                except asyncpg.TooManyConnectionsError:
-                    is_full = True
-            await check_refusals(clients, waiting)
-        await check_recovery(clients)
-
-    asyncio.run(run())
-    check_money(clients)
-
-
 def test_locked_accounts_do_not_keep_others_from_being_served(fleet: Fleet, upstream: LoopbackUpstream) -> None:
     """While a session locks some accounts, the requests of another account are served, and soon; theirs are refused."""
     locked, others = [Clients(fleet) for _ in range(LOCKED)], Clients(fleet)
@@ -216,22 +186,3 @@ def test_locked_accounts_do_not_keep_others_from_being_served(fleet: Fleet, upst
     assert max(sent.took_s for sent in others.sent) < REFUSED_S
     fleet.check()
     check_charges([*locked, others])
-
-
-def test_gateways_recover_from_a_lost_postgres_one_by_one(fleet: Fleet, upstream: LoopbackUpstream) -> None:
-    """Each gateway in turn is cut off and mended under load: the others serve all the while."""
-    clients = Clients(fleet)
-
-    async def run(gateway: Gateway) -> None:
-        others = [other.port for other in fleet.gateways if other is not gateway]
-        gateway.store.cut()
-        async with clients.load(4, others):
-            await asyncio.sleep(LOAD_S)
-        gateway.store.restore()
-        await check_recovery(clients)
-
-    for gateway in fleet.gateways:
-        asyncio.run(run(gateway))
-    refused = [sent for sent in clients.sent if sent.reply.status not in {200, 429}]
-    assert refused == []
-    check_money(clients)

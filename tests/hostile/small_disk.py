@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -60,15 +59,6 @@ def full_disk(folder: Path) -> Iterator[None]:
         is_over.set()
         keeper.join()
         free(folder)
-
-
-@contextlib.contextmanager
-def no_file_grows(pid: int) -> Iterator[None]:
-    """The process can write no file."""
-    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, most))
-    yield
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
 
 
 @contextlib.contextmanager

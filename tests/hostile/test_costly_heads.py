@@ -37,6 +37,7 @@ SURFACES = (
 PAYMENTS = '[payments.stripe]\nsecret_key_env = "TEST_STRIPE"\nwebhook_secret_env = "TEST_STRIPE"\n'
 LENGTH = re.compile(rb"content-length: (\d+)\r\n")
 ANSWERED = (200, 204, 303, 400, 401, 403, 404, 405, 414, 421, 501)
+OF_PROGRAMS = ("/v1/usage", "/v1/nothing", "/platform/api/keys", "/platform/api/nothing", "/metrics")
 TOO_LONG = "a=" + "x" * 4095
 TOO_MANY = "a=1&" * 50 + "a=1"
 
@@ -136,29 +137,17 @@ def test_the_form_of_a_stranger_is_small(quiet: Service, path: str) -> None:
     assert (seen.status, "without a session it has at most 16 KiB" in seen.words) == (400, True)
 
 
-@pytest.mark.parametrize("query", [TOO_LONG, TOO_MANY], ids=["4 KiB", "50 fields"])
 @pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/usage",
-        "/v1/nothing",
-        "/platform/api/keys",
-        "/platform/api/chat",
-        "/platform/api/nothing",
-        "/healthz",
-        "/metrics",
-    ],
+    "path", ["/v1/usage", "/v1/nothing", "/platform/api/keys", "/platform/api/nothing", "/metrics"]
 )
-def test_a_query_that_is_too_large_is_refused(quiet: Service, path: str, query: str) -> None:
+def test_a_query_that_is_too_large_is_refused(quiet: Service, path: str) -> None:
     """Every path of a program answers 400 in the error shape, before it looks for a key or for the path itself."""
-    message = RawClient(quiet.port, None).get(f"{path}?{query}").error(400)
-    assert message.startswith("The query of the address, behind its '?', has ")
-    assert message.endswith(("4,097 bytes. Send at most 4,096.", "51 fields. Send at most 50."))
+    for query, end in ((TOO_LONG, "4,097 bytes. Send at most 4,096."), (TOO_MANY, "51 fields. Send at most 50.")):
+        message = RawClient(quiet.port, None).get(f"{path}?{query}").error(400)
+        assert message == f"The query of the address, behind its '?', has {end}"
 
 
-@pytest.mark.parametrize(
-    "path", ["/sign-in", "/keys", "/", "/nothing", "/openapi.json", "/static/a/b", "/operator/audit-log"]
-)
+@pytest.mark.parametrize("path", ["/sign-in", "/", "/nothing", "/openapi.json", "/static/a/b"])
 def test_a_page_says_that_its_query_is_too_large(quiet: Service, path: str) -> None:
     """A browser gets a page with the sentence, also where there is nothing, and no redirect carries the query on."""
     for query in (TOO_LONG, TOO_MANY):

@@ -1,8 +1,9 @@
-"""13. The model's process has neither the listening socket nor the keys of providers. A hung one holds up nothing."""
+"""13. The processes of a service with the embedded model: what each may have of the others, and a model that hangs."""
 
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import model_process
-from tests.hostile.started import Started, started
+from tests.hostile.started import Started, core_limits, started
 from tests.processes import is_alive
 from tests.service import END_S, Deployment, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
@@ -27,79 +28,93 @@ retention = "zero"
 provider = "local"
 order = 1
 """
+# What a process of the same user could do: read the environment, and open the memory.
+WITHOUT_RIGHTS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")  # root, but as powerless as any user
+LOOK = """
+import sys
+for name in ("environ", "mem"):
+    try:
+        with open(f"/proc/{sys.argv[1]}/{name}", "rb") as file:
+            print(name, file.read() if name == "environ" else "opened")
+    except OSError as error:
+        print(name, "refused")
+"""
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
-    pytest.mark.slow(reason="a hung model is waited for"),
+    pytest.mark.slow(reason="the real model is loaded, and a hung one is waited for"),
 ]
 
 
-class Model:
-    """A service and the process of its model."""
+class Family:
+    """A service, and the processes of its workers and their models."""
 
-    def __init__(self, running: Started, parent: int) -> None:
+    def __init__(self, running: Started, workers: int) -> None:
         self.running = running
-        found = model_process(parent)
-        assert found
-        self.pid = found
-
-    @property
-    def environment(self) -> dict[str, str]:
-        pairs = Path(f"/proc/{self.pid}/environ").read_text().split("\0")
-        return dict(pair.split("=", 1) for pair in pairs if pair)
-
-    @property
-    def files(self) -> set[str]:
-        """What its file descriptors are."""
-        return {str(link.readlink()) for link in Path(f"/proc/{self.pid}/fd").iterdir()}
+        parents = [pid for pid in (running.pid, *running.children) if model_process(pid)]
+        self.models = [*filter(None, map(model_process, parents))]
+        self.pids = {running.pid, *parents, *self.models}
+        assert len(self.models) == workers
 
 
 @contextlib.contextmanager
-def running_model(workers: int) -> Iterator[Model]:
-    spec = ServiceSpec(
-        {"acme": "http://127.0.0.1:9/v1"}, {"forte": [RouteSpec("acme")]}, EMBEDDED.format(workers=workers)
-    )
-    with Deployment(spec) as deployment, started(deployment, VARIABLES) as running:
-        wait_until(lambda: running.output.count("the embedded model is ready") == workers, "the model")
-        parent = next(pid for pid in (running.pid, *running.children) if model_process(pid))
-        yield Model(running, parent)
+def family_of(workers: int, prefix: tuple[str, ...] = ()) -> Iterator[Family]:
+    toml = EMBEDDED.format(workers=workers)
+    spec = ServiceSpec({"acme": "http://127.0.0.1:9/v1"}, {"forte": [RouteSpec("acme")]}, toml)
+    with Deployment(spec) as deployment, started(deployment, VARIABLES, prefix) as running:
+        wait_until(lambda: running.output.count("the embedded model is ready") == workers, "each model")
+        yield Family(running, workers)
 
 
-@pytest.fixture(params=[1, 2], ids=["one process", "workers"])
-def model(request: pytest.FixtureRequest) -> Iterator[Model]:
-    with running_model(request.param) as found:
+def unprivileged() -> tuple[str, ...]:
+    """What to put before a command so that it runs without the rights of root."""
+    return WITHOUT_RIGHTS if os.geteuid() == 0 else ()
+
+
+@pytest.fixture(scope="module")
+def family() -> Iterator[Family]:
+    """A parent, two workers and their models."""
+    with family_of(2, unprivileged()) as found:
         yield found
 
 
+def test_no_process_may_write_a_core_file(family: Family) -> None:
+    """The limit of a core file, which would hold prompts and keys, is 0 for every process, and cannot be raised."""
+    assert {core_limits(pid) for pid in family.pids} == {("0", "0")}
+
+
+def test_another_process_of_the_user_sees_neither_memory_nor_keys(family: Family) -> None:
+    """A process of the same user can open neither the memory nor the environment of any of them."""
+    for pid in family.pids:
+        command = [*unprivileged(), sys.executable, "-c", LOOK, str(pid)]
+        looked = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert looked.stdout.split("\n") == ["environ refused", "mem refused", ""], pid
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into the model's process")
-def test_the_model_gets_neither_keys_nor_sockets(model: Model) -> None:
+def test_the_model_gets_neither_keys_nor_sockets(family: Family) -> None:
     """No secret is in its environment, and of the sockets on this machine it has only those that it opened itself."""
-    assert SECRET not in model.environment.values()
-    assert not VARIABLES.keys() & model.environment.keys()
-    assert {"PATH", "HOME"} <= model.environment.keys()
-    assert f"socket:[{listener_inode(model.running.port)}]" not in model.files
-    assert not [name for name in model.files if "cadenza.db" in name]
+    for pid in family.models:
+        pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        environment = dict(pair.split("=", 1) for pair in pairs if pair)
+        files = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+        assert SECRET not in environment.values()
+        assert not VARIABLES.keys() & environment.keys()
+        assert {"PATH", "HOME"} <= environment.keys()
+        assert f"socket:[{listener_inode(family.running.port)}]" not in files
+        assert not [name for name in files if "cadenza.db" in name]
 
 
-def test_a_hung_model_neither_keeps_the_port_nor_delays_the_end(model: Model) -> None:
-    """The service ends, with exit code 0, and nothing listens on its port any more."""
-    inode = listener_inode(model.running.port)
-    os.kill(model.pid, signal.SIGSTOP)
-    model.running.process.send_signal(signal.SIGTERM)
-    assert model.running.process.wait(END_S) == 0  # the model, which is stopped, would never end
-    assert inode not in listeners().values()
-    wait_until(lambda: not is_alive(model.pid), "the end of the model's process")
-
-
-def test_a_hung_model_of_a_killed_service_ends_with_it() -> None:
-    """Where the service is killed, its hung model is killed with it, and the port is free."""
-    with running_model(workers=1) as model:
-        inode = listener_inode(model.running.port)
-        os.kill(model.pid, signal.SIGSTOP)
-        model.running.process.kill()
-        model.running.process.wait(END_S)
+@pytest.mark.parametrize(("workers", "number"), [(2, signal.SIGTERM), (1, signal.SIGTERM), (1, signal.SIGKILL)])
+def test_a_hung_model_neither_keeps_the_port_nor_delays_the_end(workers: int, number: signal.Signals) -> None:
+    """The service ends, with exit code 0 unless it is killed, its model with it, and nothing listens on its port."""
+    with family_of(workers) as family:
+        process, inode = family.running.process, listener_inode(family.running.port)
+        os.kill(family.models[0], signal.SIGSTOP)
+        process.send_signal(number)
+        assert process.wait(END_S) == (0 if number is signal.SIGTERM else -number)  # the stopped model would never end
         assert inode not in listeners().values()
-        wait_until(lambda: not is_alive(model.pid), "the end of the model's process")
+        wait_until(lambda: not is_alive(family.models[0]), "the end of the model's process")
 
 
 def listener_inode(port: int) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
@@ -29,7 +29,11 @@ AT_ONCE = 4
 HEAVY_TEXT = "漢" * (MIB // 8)  # a good part of a second of CPU time, as all of these
 HEAVY_BODY = json.dumps({"messages": [{"role": "user", "content": "\n" * 2 * MIB}]}).encode()
 HEAVY_MARKDOWN = RenderTask("![" * 3_000)
+LIGHT_MARKDOWN = RenderTask("*a*")
 LIGHT_BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
+
+Work = Callable[[str, bool], Awaitable[object]]  # of an account, heavy or light
+Working = Callable[[TurnLimits], AbstractAsyncContextManager[Work]]
 
 pytestmark = [
     pytest.mark.skipif(this_machine() is None, reason="only Linux tells the CPU time of a child"),
@@ -88,105 +92,74 @@ async def most_done_before(hog: Hog, light: Callable[[], Awaitable[object]]) -> 
 
 
 @asynccontextmanager
-async def reading(turns: TurnLimits) -> AsyncIterator[DocumentReader]:
-    limits = ReaderLimits(LIMITS, task_s=WAIT_S, turns=turns, turn_s=0)
-    reader = DocumentReader(Observer(make_log(io.StringIO())), limits)
+async def reading(turns: TurnLimits) -> AsyncIterator[Work]:
+    reader = DocumentReader(
+        Observer(make_log(io.StringIO())), ReaderLimits(LIMITS, task_s=WAIT_S, turns=turns, turn_s=0)
+    )
     try:
-        yield reader
+        yield lambda account, is_heavy: reader.read_files(
+            account, [sent("a.txt", HEAVY_TEXT if is_heavy else "text")], AskedOfFiles("漢"), 1000
+        )
     finally:
         await reader.stop()
 
 
 @asynccontextmanager
-async def parsing(turns: TurnLimits) -> AsyncIterator[LargeBodies]:
+async def parsing(turns: TurnLimits) -> AsyncIterator[Work]:
     bodies = LargeBodies(Observer(make_log(io.StringIO())), LargeLimits(LIMITS, LIMITS, WAIT_S, turns))
     try:
-        yield bodies
+        yield lambda account, is_heavy: bodies.parse(account, HEAVY_BODY if is_heavy else LIGHT_BODY)
     finally:
         await bodies.stop()
 
 
 @asynccontextmanager
-async def rendering(turns: TurnLimits) -> AsyncIterator[MarkdownRenderer]:
-    renderer = MarkdownRenderer(make_log(io.StringIO()), RenderLimits(LIMITS, WAIT_S, turns))
+async def renderer_with(limits: RenderLimits) -> AsyncIterator[MarkdownRenderer]:
+    renderer = MarkdownRenderer(make_log(io.StringIO()), limits)
     try:
         yield renderer
     finally:
         await renderer.stop()
 
 
-async def test_a_small_file_waits_for_one_file_of_another_account() -> None:
-    """However many heavy files another account sends, at most the one that is being read comes before."""
-    async with (
-        reading(AMPLE) as reader,
-        at_full_speed(lambda: reader.read_files("hog", [sent("a.txt", HEAVY_TEXT)], AskedOfFiles("漢"), 1000)) as hog,
-    ):
-        most = await most_done_before(
-            hog, lambda: reader.read_files("light", [sent("a.txt", "text")], AskedOfFiles(""), 1000)
-        )
-    assert most <= 1
+@asynccontextmanager
+async def rendering(turns: TurnLimits) -> AsyncIterator[Work]:
+    async with renderer_with(RenderLimits(LIMITS, WAIT_S, turns)) as renderer:
+        yield lambda account, is_heavy: renderer.render(account, HEAVY_MARKDOWN if is_heavy else LIGHT_MARKDOWN)
 
 
-async def test_files_beyond_the_budget_are_refused_while_others_are_read() -> None:
-    """The account that used up its CPU time is told when to try again; files of another account are read."""
-    async with (
-        reading(SCARCE) as reader,
-        at_full_speed(lambda: reader.read_files("hog", [sent("a.txt", HEAVY_TEXT)], AskedOfFiles("漢"), 1000)) as hog,
-    ):
+@pytest.mark.parametrize("working", [reading, parsing, rendering])
+async def test_a_light_task_waits_for_one_task_of_another_account(working: Working) -> None:
+    """However many heavy files, bodies or replies another account has, at most the one at work comes before."""
+    async with working(AMPLE) as do, at_full_speed(lambda: do("hog", True)) as hog:
+        assert await most_done_before(hog, lambda: do("light", False)) <= 1
+
+
+@pytest.mark.parametrize("working", [reading, parsing])
+async def test_tasks_beyond_the_budget_are_refused_while_others_are_done(working: Working) -> None:
+    """The account that used up its CPU time is told when to try again; the task of another account is done."""
+    async with working(SCARCE) as do, at_full_speed(lambda: do("hog", True)) as hog:
         await hog.until(lambda: hog.done >= 2)  # alone, it may use all of it
         assert hog.refused == []
-        [file] = await reader.read_files("light", [sent("a.txt", "text")], AskedOfFiles(""), 1000)
-        assert file.text == "text"
+        assert await do("light", False)
         await hog.until(lambda: hog.refused)
         assert min(hog.refused) >= 1
-
-
-async def test_a_large_body_waits_for_one_body_of_another_account() -> None:
-    """However many heavy bodies another account sends, at most the one that is being parsed comes before."""
-    async with (
-        parsing(AMPLE) as bodies,
-        at_full_speed(lambda: bodies.parse("hog", HEAVY_BODY)) as hog,
-    ):
-        assert await most_done_before(hog, lambda: bodies.parse("light", LIGHT_BODY)) <= 1
-
-
-async def test_bodies_beyond_the_budget_are_refused_while_others_are_parsed() -> None:
-    """The account that used up its CPU time gets a 429 with the time to wait; that of another account is parsed."""
-    async with parsing(SCARCE) as bodies, at_full_speed(lambda: bodies.parse("hog", HEAVY_BODY)) as hog:
-        await hog.until(lambda: hog.done >= 2)
-        assert hog.refused == []
-        assert (await bodies.parse("light", LIGHT_BODY)).messages
-        await hog.until(lambda: hog.refused)
-        assert min(hog.refused) >= 1
-
-
-async def test_a_reply_is_rendered_after_one_task_of_another_account() -> None:
-    """However many heavy blocks another account has, at most the task that runs comes before."""
-    async with (
-        rendering(AMPLE) as renderer,
-        at_full_speed(lambda: renderer.render("hog", HEAVY_MARKDOWN)) as hog,
-    ):
-        assert await most_done_before(hog, lambda: renderer.render("light", RenderTask("*a*"))) <= 1
 
 
 async def test_replies_beyond_the_budget_are_plain_text_and_say_so() -> None:
     """The account that used up its CPU time reads plain text with a note; the reply of another account is rendered."""
-    async with rendering(SCARCE) as renderer:
+    async with renderer_with(RenderLimits(LIMITS, WAIT_S, SCARCE)) as renderer:
         await renderer.render("hog", HEAVY_MARKDOWN)
-        assert (await renderer.render("light", RenderTask("*a*"))).html == "<p><em>a</em></p>\n"
-        dear = await renderer.render("hog", RenderTask("*a*"))
+        assert (await renderer.render("light", LIGHT_MARKDOWN)).html == "<p><em>a</em></p>\n"
+        dear = await renderer.render("hog", LIGHT_MARKDOWN)
         assert dear.is_plain
         assert dear.html.startswith(messages.BUSY)
 
 
 async def test_the_blocks_of_a_reply_share_their_cpu_time() -> None:
     """Many blocks that each take less than the limit cannot hold up others: together they are one task."""
-    limits = RenderLimits(ChildLimits(cpu_s=0, memory_bytes=512 * MIB), WAIT_S, AMPLE)
-    renderer = MarkdownRenderer(make_log(io.StringIO()), limits)
-    try:
+    async with renderer_with(RenderLimits(ChildLimits(cpu_s=0, memory_bytes=512 * MIB), WAIT_S, AMPLE)) as renderer:
         block = "![" * 1_000  # a tenth of a second
         assert not (await renderer.render("account", RenderTask(block))).is_plain
         bomb = await renderer.render("account", RenderTask("\n\n".join([block] * 40)))
         assert bomb.html.startswith(messages.HEAVY)
-    finally:
-        await renderer.stop()

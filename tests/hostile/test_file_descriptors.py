@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hostile.limited_service import LimitedProcess
+from tests.hostile.started import Started, started
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import ChatRequest, RawClient, Reply, read_all, send
 from tests.service import Deployment, wait_until
@@ -28,6 +28,12 @@ def deployment(upstream: LoopbackUpstream) -> Iterator[Deployment]:
         yield made
 
 
+@pytest.fixture
+def process(deployment: Deployment) -> Iterator[Started]:
+    with started(deployment, prefix=("prlimit", f"--nofile={FILES_MAX}")) as running:
+        yield running
+
+
 def outcome(reply: Reply) -> str:
     if reply.status == 200:
         return "served" if reply.is_done else "broken off"
@@ -39,9 +45,8 @@ async def all_at_once(port: int, key: str, numbers: range) -> list[Reply]:
     return await asyncio.gather(*(send(port, key, request) for request in requests))
 
 
-def test_more_streams_than_descriptors(deployment: Deployment) -> None:
+def test_more_streams_than_descriptors(deployment: Deployment, process: Started) -> None:
     """With 64 descriptors each of 120 streams is served whole or refused with 429; none breaks off, none is a 502."""
-    process = LimitedProcess(deployment, FILES_MAX)
     for first in (0, STREAMS):
         replies = asyncio.run(all_at_once(process.port, deployment.key, range(first, first + STREAMS)))
         outcomes = collections.Counter(outcome(reply) for reply in replies)
@@ -52,12 +57,10 @@ def test_more_streams_than_descriptors(deployment: Deployment) -> None:
             if reply.status == 429:
                 assert int(reply.headers["retry-after"]) >= 1
                 reply.error(429, "rate_limit_error")
-    process.stop()
 
 
-def test_idle_connections_up_to_the_limit(deployment: Deployment) -> None:
+def test_idle_connections_up_to_the_limit(deployment: Deployment, process: Started) -> None:
     """Idle connections beyond the limit are closed, the idlest first, and chats are served as if there were none."""
-    process = LimitedProcess(deployment, FILES_MAX)
     api = RawClient(process.port, deployment.key)
     with contextlib.ExitStack() as opened:
         idle = [opened.enter_context(socket.create_connection(("127.0.0.1", process.port))) for _ in range(IDLE)]
@@ -66,4 +69,3 @@ def test_idle_connections_up_to_the_limit(deployment: Deployment) -> None:
         wait_until(lambda: process.get("/readyz")[0] == 200, "the service being ready")
         idle[0].settimeout(TIMEOUT_S)
         assert read_all(idle[0]) == b""
-    process.stop()

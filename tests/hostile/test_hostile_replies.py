@@ -33,7 +33,6 @@ def calling(count: int) -> Any:
 HOSTILE: dict[str, Reply] = {
     "events of 4 MiB": Endless([SSE_HEAD], [framed(sse_event(LARGE))]),
     "a body of 16 MiB": Json(completion("x" * (16 * MIB))),
-    "calls in one event": Sse([chunk({"tool_calls": [CALL] * CALLS})]),
     "calls in one body": Json(calling(CALLS)),
     "calls in many events": Endless([SSE_HEAD], [framed(sse_event(chunk({"tool_calls": [CALL]})))]),
     "an event without an end": Endless([SSE_HEAD], [framed(b"data: "), framed(bytes(MIB).replace(b"\0", b"x"))]),

@@ -50,15 +50,13 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 BATCHES = [
-    Batch("POST", CHAT, VALID, 30),
-    Batch("POST", CHAT, VALID, 20, has_tools=True),
-    Batch("POST", CHAT, INVALID, 40),
-    Batch("GET", "/v1/models", VALID, 10),
-    Batch("GET", "/v1/models", INVALID, 10),
-    Batch("GET", "/v1/models/{model}", VALID, 10),
-    Batch("GET", "/v1/models/{model}", INVALID, 15),
-    Batch("GET", "/v1/usage", VALID, 20),
-    Batch("GET", "/v1/usage", INVALID, 20),
+    Batch("POST", CHAT, VALID, 15),
+    Batch("POST", CHAT, VALID, 10, has_tools=True),
+    Batch("POST", CHAT, INVALID, 25),
+    Batch("GET", "/v1/models/{model}", VALID, 6),
+    Batch("GET", "/v1/models/{model}", INVALID, 10),
+    Batch("GET", "/v1/usage", VALID, 12),
+    Batch("GET", "/v1/usage", INVALID, 12),
 ]
 
 

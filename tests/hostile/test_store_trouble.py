@@ -17,7 +17,8 @@ import pytest
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import StoreUnavailable, check_write
 from tests.cli.program import Done, run, run_here
-from tests.hostile.small_disk import fill, full_disk, no_file_grows, read_only, small_disk
+from tests.fault.test_stalled_store import RETRIES, no_space
+from tests.hostile.small_disk import fill, full_disk, read_only, small_disk
 from tests.loopback import LoopbackUpstream
 from tests.migrated import PRIVATE, checkpointed_bytes
 from tests.next_release import HEAD, NEXT, next_release
@@ -33,7 +34,7 @@ PAGE_BYTES = 4096
 PROBES = 300
 PAGES_PER_S = 30  # those of the service's other work included
 UNANSWERED_S = 2.0
-RETRIES = 8
+TRIES = 8
 LOG_BYTES = 256 * 1024
 READING = [
     ("account", "list"),
@@ -119,7 +120,7 @@ def test_a_full_disk_is_logged_once_a_minute(deployment: Deployment) -> None:
         process = deployment.start(has_piped_log=True)
         assert RawClient(process.port, deployment.key).chat().status == 200
         with full_disk(folder):
-            wait_until(lambda: retries(process) >= RETRIES, "the ledger trying again")
+            wait_until(lambda: process.metric(RETRIES) >= TRIES, "the ledger trying again")
         events = [json.loads(line)["event"] for line in process.output.splitlines() if line.startswith("{")]
         counts = {event: events.count(event) for event in events if event not in ("request", "internal error")}
         assert counts.pop("the store did not take a batch of the ledger") == 1
@@ -154,16 +155,10 @@ def test_a_checkpoint_gives_back_space(tmp_path: Path) -> None:
         asyncio.run(check())
 
 
-def retries(process: ServiceProcess) -> float:
-    """How often the store did not take a batch."""
-    found = re.search(r"^cadenza_ledger_retries_total ([0-9.]+)", process.get("/metrics")[1], re.MULTILINE)
-    return float(found[1]) if found else 0.0
-
-
 def test_files_that_cannot_grow_make_the_service_not_ready(deployment: Deployment) -> None:
     """The same with a limit on files in place of a full disk."""
     process = deployment.start(has_piped_log=True)
-    check_trouble(deployment, process, no_file_grows(process.pid))
+    check_trouble(deployment, process, no_space(process))
 
 
 def test_probes_cost_one_write_a_second(deployment: Deployment) -> None:
@@ -237,7 +232,7 @@ def test_reading_creates_no_store(tmp_path: Path, command: tuple[str, ...]) -> N
         assert "cadenza migrate" in done.stderr
 
 
-@pytest.mark.parametrize("command", [*READING, ("doctor",)], ids=" ".join)
+@pytest.mark.parametrize("command", [READING[0], ("ledger", "check"), ("doctor",)], ids=" ".join)
 def test_reading_migrates_no_store(old_store: Path, command: tuple[str, ...], following: dict[str, str]) -> None:
     """A command that only reads leaves an older schema as it is, and says what to do."""
     done = run(old_store.parents[1], *command, **following)

@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 from typing import Any
 
-from cadenza.fleet.valkey.connection import ValkeyAddress, ValkeyConnection, ask, open_connection
+from cadenza.fleet.valkey.connection import ValkeyAddress, ValkeyConnection, connected
 from cadenza.fleet.valkey.link import Script
 from tests.simulation.valkey import START_S, ValkeyData
 from tests.valkey import running_valkey
@@ -29,7 +29,7 @@ class RealScripts:
         for written, instead in AS_WRITTEN.items():
             assert text.count(written) == 1 or name == "slots"
             text = text.replace(written, instead)
-        answer = await ask(self._connection.send, "EVAL", text, len(keys), *keys, *arguments, now_s, rest_us)
+        answer = await self._connection.ask("EVAL", text, len(keys), *keys, *arguments, now_s, rest_us)
         assert isinstance(answer, list), answer
         return [one.decode() if isinstance(one, bytes) else one for one in answer]
 
@@ -37,11 +37,8 @@ class RealScripts:
 async def on_a_real_server(compare: Any, seed: int) -> None:
     with running_valkey("--maxmemory-policy", "noeviction") as server:
         server.command("FLUSHALL")
-        connection = await open_connection(
-            ValkeyAddress.parse(server.url), lambda: ValkeyConnection(30.0, lambda _: None, lambda _: None)
-        )
-        await compare(RealScripts(connection), Random(seed))
-        connection.end("done")
+        async with connected(ValkeyAddress.parse(server.url), 30.0, 30.0) as connection:
+            await compare(RealScripts(connection), Random(seed))
 
 
 async def test_the_script_of_rates() -> None:

@@ -20,6 +20,7 @@ import msgspec
 from sqlalchemy import bindparam, delete, insert, or_, select, update
 
 from cadenza import clock
+from cadenza.fleet.background import running
 from cadenza.store import migrate, schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, Transaction
@@ -113,7 +114,7 @@ class Presence:
             stack.callback(self._unlock)
             await self.rejoin()
             stack.push_async_callback(self._remove)
-            stack.push_async_callback(_end, asyncio.create_task(self._keep_alive()))
+            await stack.enter_async_context(running(self._keep_alive()))
             self._started = stack.pop_all()
 
     async def stop(self) -> None:
@@ -287,8 +288,3 @@ def register(tx: Transaction, name: str) -> None:
 def remove(tx: Transaction, name: str) -> None:
     """Delete the row of a process. StoreRefused while reserves or marks refer to it."""
     tx.change(REMOVE, {"of": name})
-
-
-async def _end(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.wait([task])

@@ -3,11 +3,14 @@
 import gzip
 from pathlib import Path
 
-from cadenza.fleet.valkey.contents import KEYS, MEMORY, all_contents
+from cadenza.fleet.valkey.connection import PREFIX, ValkeyAddress, connected
+from cadenza.fleet.valkey.contents import KEYS, MEMORY, all_contents, empty_database
 from cadenza.retention.canaries import CanarySet
 from cadenza.retention.places import search_server
 from cadenza.retention.search import PlaceSearch
 from tests.valkey import Valkey, running_valkey
+
+WAIT_S = 30.0
 
 
 async def search_valkey(canaries: CanarySet, url: str) -> list[PlaceSearch]:
@@ -49,6 +52,15 @@ async def test_leaks_in_valkey_are_found(valkey: Valkey) -> None:
     assert ("key name", KEYS, "a name") in found
     assert ("slow log", MEMORY, "the slow log") in found
     assert ("other", KEYS, "database 7, key g") in found
+
+
+async def test_the_database_of_an_audit_is_emptied(valkey: Valkey) -> None:
+    """Our keys in it are deleted at the end, and other keys and databases are left alone."""
+    valkey.command("SET", "a", "1")
+    async with empty_database(valkey.url) as url, connected(ValkeyAddress.parse(url), WAIT_S, WAIT_S) as connection:
+        await connection.ask("MSET", f"{PREFIX}key", 1, "another", 1)
+    assert b"\r\ndb15:keys=1," in valkey.command("INFO", "keyspace")
+    assert valkey.command("GET", "a") == b"$1\r\n1\r\n"
 
 
 async def test_files_of_valkey_are_searched(tmp_path: Path) -> None:

@@ -126,6 +126,16 @@ async def test_a_key_takes_no_memory_once_its_burst_is_full(valkey: Valkey, make
             await asyncio.sleep(0.01)
 
 
+async def test_a_flush_forgives_nothing(valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
+    """A key that had used up its rate stays without tickets: every process tells what it knows of it."""
+    first, second = [await make_valkey_state(valkey.url) for _ in range(2)]
+    assert [(await first.rates.take("key_a", SLOW)).is_granted for _ in range(3)] == [True, True, False]
+    valkey.command("FLUSHALL")
+    assert not (await first.rates.take("key_a", SLOW)).is_granted
+    valkey.settle()
+    assert not (await second.rates.take("key_a", SLOW)).is_granted
+
+
 @pytest.mark.parametrize(("per_s", "burst"), [(0.001, 100), (50.0, 500)])
 async def test_one_rate_over_three_processes_is_exact(valkey: Valkey, per_s: float, burst: int) -> None:
     """Three processes that take tickets as fast as they can get together what one may have, and all of it."""

@@ -7,28 +7,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cadenza.core.shares import SlotLease
 from cadenza.fleet.valkey.link import ValkeyTiming
 from cadenza.gateway.slots import Slots
 from tests.store.forked import Fork, forked
 from tests.store.shared import client
-from tests.store.shared.conftest import PATIENT, MakeValkeyState
+from tests.store.shared.conftest import WAIT_S, MakeValkeyState, OpenSlots, enter_all, until, with_slots
 from tests.valkey import Valkey
 
-WAIT_S = 30.0
 LEASE = ValkeyTiming(trip_s=30.0, connect_s=30.0, lease_s=4.0)  # a process that gets no core for three seconds keeps it
 
-MakeFleet = Callable[..., Awaitable[list["OpenSlots"]]]
-
-
-class OpenSlots(Slots):
-    """Slots that show how many of them may be taken here."""
-
-    allowed = 0
-
-    def allow(self, allowance: SlotLease) -> None:
-        self.allowed = allowance.limit
-        super().allow(allowance)
+MakeFleet = Callable[..., Awaitable[list[OpenSlots]]]
 
 
 @pytest.fixture(params=["memory", "valkey"])
@@ -39,17 +27,9 @@ def make_fleet(request: pytest.FixtureRequest, make_valkey_state: MakeValkeyStat
         if request.param == "memory":
             return [OpenSlots(limit, wait_s, wait_s)] * 3
         url = request.getfixturevalue("valkey").url
-        return [await fleet_slots(make_valkey_state, url, limit, wait_s) for _ in range(3)]
+        return [(await with_slots(make_valkey_state, url, limit, wait_s=wait_s))[1] for _ in range(3)]
 
     return make
-
-
-async def fleet_slots(
-    make: MakeValkeyState, url: str, limit: int, wait_s: float = WAIT_S, timing: ValkeyTiming = PATIENT
-) -> OpenSlots:
-    made = list[OpenSlots]()
-    await make(url, timing, prepare=lambda state: made.append(OpenSlots(limit, wait_s, wait_s, state.lender)))
-    return made[0]
 
 
 @asynccontextmanager
@@ -58,22 +38,6 @@ async def holding(url: str, limit: int, count: int, lease_s: float) -> AsyncIter
     async with forked(client.hold, url, str(limit), str(count), str(lease_s)) as process:
         await process.hear_word(str(count))
         yield process
-
-
-async def enter_all(slots: Slots, key: str, count: int) -> None:
-    """Take so many slots at once. Valkey may answer late: a refused request tries again."""
-
-    async def enter() -> None:
-        while not await slots.enter(key):  # noqa: ASYNC110 nobody tells
-            await asyncio.sleep(0.01)
-
-    await asyncio.wait_for(asyncio.gather(*(enter() for _ in range(count))), WAIT_S)
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not is_true():  # noqa: ASYNC110 a lender tells nobody but its slots
-            await asyncio.sleep(0.01)
 
 
 async def test_one_process_may_have_every_slot(make_fleet: MakeFleet) -> None:
@@ -177,8 +141,8 @@ async def test_a_higher_limit_lets_waiters_in(make_fleet: MakeFleet) -> None:
 
 async def test_shares_go_by_keys(valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
     """If all slots are wanted, a process with three keys gets three times as many as one with one key."""
-    first = await fleet_slots(make_valkey_state, valkey.url, 40, 0.2)
-    second = await fleet_slots(make_valkey_state, valkey.url, 40, 0.2)
+    _, first = await with_slots(make_valkey_state, valkey.url, 40, wait_s=0.2)
+    _, second = await with_slots(make_valkey_state, valkey.url, 40, wait_s=0.2)
     enough = asyncio.Event()
 
     async def visit(slots: Slots, key: str) -> None:
@@ -209,12 +173,9 @@ async def test_shares_go_by_keys(valkey: Valkey, make_valkey_state: MakeValkeySt
 
 async def test_a_process_that_stops_gives_back_its_slots(valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
     """At once, and not when its lease lapses."""
-    slots = await fleet_slots(make_valkey_state, valkey.url, 10)
-    others = list[Slots]()
-    state = await make_valkey_state(
-        valkey.url, prepare=lambda state: others.append(Slots(10, WAIT_S, WAIT_S, state.lender))
-    )
-    await enter_all(others[0], "key_a", 6)
+    _, slots = await with_slots(make_valkey_state, valkey.url, 10)
+    state, others = await with_slots(make_valkey_state, valkey.url, 10)
+    await enter_all(others, "key_a", 6)
     await state.stop()
     await enter_all(slots, "key_b", 10)
 
@@ -223,7 +184,7 @@ async def test_a_process_that_stops_gives_back_its_slots(valkey: Valkey, make_va
 async def test_a_lease_lapses_after_a_kill(valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
     """The slots of a killed process are free for others after the time of a lease, and not before it was killed."""
     async with holding(valkey.url, 10, 7, LEASE.lease_s) as process:
-        slots = await fleet_slots(make_valkey_state, valkey.url, 10, timing=LEASE)
+        _, slots = await with_slots(make_valkey_state, valkey.url, 10, LEASE)
         await enter_all(slots, "key_a", 3)
         fourth = asyncio.create_task(slots.enter("key_a"))
         await asyncio.sleep(1.25 * LEASE.lease_s)

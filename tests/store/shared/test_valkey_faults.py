@@ -4,8 +4,7 @@ import asyncio
 import io
 import json
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,14 +15,14 @@ from cadenza.fleet.valkey.slots import SLOTS_KEY
 from cadenza.fleet.valkey.state import ValkeyState
 from cadenza.gateway.slots import Slots
 from cadenza.observe import Observer, make_log
-from tests.store.shared.conftest import PATIENT, MakeValkeyState
-from tests.store.shared.relay import running_relay
+from tests.link import Link
+from tests.store.shared.conftest import PATIENT, WAIT_S, MakeValkeyState, enter_all, until, with_slots
 from tests.valkey import Valkey
 
 pytestmark = pytest.mark.slow(reason="waits for the time limits of a Valkey that hangs")
 
-WAIT_S = 60.0
 SLOW = Rate(per_s=0.001, burst=12)
+SOON_S = 0.3
 PERSISTENT = ValkeyTiming(trip_s=30.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2, lease_s=60.0)  # never late
 QUICK = ValkeyTiming(trip_s=1.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2)  # sometimes late on a busy machine
 SHORT = ValkeyTiming(trip_s=1.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2, lease_s=2.5)
@@ -52,30 +51,14 @@ class Observed:
         return self.observer.metrics.registry.get_sample_value("cadenza_shared_state_up")
 
 
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not is_true():  # noqa: ASYNC110 the link tells only its log
-            await asyncio.sleep(0.01)
+def url_of(link: Link) -> str:
+    return f"redis://127.0.0.1:{link.port}/0"
 
 
 async def granted(state: ValkeyState, name: str = "key_a", rate: Rate = SLOW) -> int:
     """How many tickets are left."""
     tickets = await asyncio.gather(*(state.rates.take(name, rate) for _ in range(2 * rate.burst)))
     return sum(ticket.is_granted for ticket in tickets)
-
-
-async def with_slots(make: MakeValkeyState, url: str, limit: int, timing: ValkeyTiming) -> tuple[ValkeyState, Slots]:
-    made = list[Slots]()
-    state = await make(url, timing, prepare=lambda state: made.append(Slots(limit, 0.3, 0.3, state.lender)))
-    return state, made[0]
-
-
-async def enter_all(slots: Slots, key: str, count: int) -> None:
-    """Take so many slots. Valkey may answer late: a refused request tries again."""
-    async with asyncio.timeout(WAIT_S):
-        for _ in range(count):
-            while not await slots.enter(key):  # noqa: ASYNC110 nobody tells
-                await asyncio.sleep(0.01)
 
 
 async def count_slots(slots: Slots, limit: int) -> int:
@@ -120,7 +103,7 @@ async def test_a_valkey_that_is_missing_at_the_start_is_used_later(
 ) -> None:
     """The start does not wait for it, and the process has all limits until it knows of others."""
     own_valkey.kill()
-    state, slots = await with_slots(make_valkey_state, own_valkey.url, 5, PERSISTENT)
+    state, slots = await with_slots(make_valkey_state, own_valkey.url, 5, PERSISTENT, SOON_S)
     assert not state.is_up
     assert await granted(state) == SLOW.burst
     assert await count_slots(slots, 5) == 5
@@ -153,32 +136,20 @@ async def test_no_request_waits_twice_for_a_frozen_valkey(
     assert (down["event"], down["reason"], back["event"]) == (DOWN, "no answer in time", BACK)
 
 
-async def test_a_slow_valkey_is_not_used(
-    own_valkey: Valkey, make_valkey_state: MakeValkeyState, tmp_path: Path
-) -> None:
+async def test_a_slow_valkey_is_not_used(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
     """While its answers take longer than a trip may take, the link stays down; then it comes back."""
-    async with running_relay(own_valkey.socket, tmp_path / "relay.sock") as relay:
+    with Link(own_valkey.socket).running() as link:
         observed = Observed()
-        state = await make_valkey_state(relay.url, QUICK, observed.observer)
+        state = await make_valkey_state(url_of(link), QUICK, observed.observer)
         await until(lambda: state.is_up)
         earlier = len(observed.events)
-        relay.delay_s = 2 * QUICK.trip_s
+        link.delay_s = 2 * QUICK.trip_s
         assert await asyncio.wait_for(granted(state), WAIT_S) == SLOW.burst
         await asyncio.sleep(3 * QUICK.trip_s)
         assert not state.is_up
-        relay.delay_s = 0.0
+        link.delay_s = 0.0
         await until(lambda: state.is_up)
         assert observed.events[earlier : earlier + 2] == [DOWN, BACK]
-
-
-async def test_a_flush_forgives_nothing(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
-    """A key that had used up its rate stays without tickets: every process tells what it knows of it."""
-    first, second = [await make_valkey_state(own_valkey.url, PERSISTENT) for _ in range(2)]
-    assert await granted(first) == SLOW.burst
-    own_valkey.command("FLUSHALL")
-    assert await granted(first) == 0
-    own_valkey.settle()
-    assert await granted(second) == 0
 
 
 async def settled(fleet: Sequence[tuple[ValkeyState, Slots]]) -> None:
@@ -187,29 +158,9 @@ async def settled(fleet: Sequence[tuple[ValkeyState, Slots]]) -> None:
     await asyncio.sleep(2 * RESTARTED.settle_s)
 
 
-async def test_five_restarts_give_a_key_one_burst_at_most(
-    own_valkey: Valkey, make_valkey_state: MakeValkeyState
-) -> None:
-    """Each process takes what it gets, with Valkey and without it: together no more than one burst is too many."""
-    fleet = [await with_slots(make_valkey_state, own_valkey.url, 9, RESTARTED) for _ in range(3)]
-    await settled(fleet)
-    taken = await granted(fleet[0][0])
-    assert taken == SLOW.burst
-    for number in range(5):
-        own_valkey.kill()
-        await until(lambda: not any(state.is_up for state, _ in fleet))
-        taken += sum([await granted(state) for state, _ in fleet])
-        own_valkey.start()
-        await until(lambda: all(state.is_up for state, _ in fleet))
-        if number % 2:
-            await settled(fleet)
-        taken += sum([await granted(state) for state, _ in fleet])
-    assert taken <= 2 * SLOW.burst
-
-
 async def test_restarts_under_load_stay_within_the_rate(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
     """A key that asks for more than its rate everywhere gets one burst too many at most, and its rate at least."""
-    fleet = [await with_slots(make_valkey_state, own_valkey.url, 9, RESTARTED) for _ in range(3)]
+    fleet = [await with_slots(make_valkey_state, own_valkey.url, 9, RESTARTED, SOON_S) for _ in range(3)]
     await settled(fleet)
     rate, is_over, tickets = Rate(per_s=30.0, burst=30), asyncio.Event(), list[Ticket]()
 
@@ -233,18 +184,6 @@ async def test_restarts_under_load_stay_within_the_rate(own_valkey: Valkey, make
     assert rate.per_s * lasted_s / 2 < taken <= 2 * rate.burst + rate.per_s * lasted_s
 
 
-async def test_a_key_within_its_rate_notices_no_restart(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
-    """Each process has its part of the burst for a key that it does not know, before and after Valkey is back."""
-    fleet = [await with_slots(make_valkey_state, own_valkey.url, 9, RESTARTED) for _ in range(3)]
-    await settled(fleet)
-    own_valkey.kill()
-    await until(lambda: not any(state.is_up for state, _ in fleet))
-    assert [(await state.rates.take("key_a", SLOW)).is_granted for state, _ in fleet] == [True] * 3
-    own_valkey.start()
-    await until(lambda: all(state.is_up for state, _ in fleet))
-    assert [(await state.rates.take("key_a", SLOW)).is_granted for state, _ in fleet] == [True] * 3
-
-
 async def test_a_forgotten_script_is_sent_again(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
     """An empty script cache costs one more trip, and the link stays up."""
     observed = Observed()
@@ -259,8 +198,8 @@ async def test_leases_that_a_flush_lost_are_not_given_again(
     own_valkey: Valkey, make_valkey_state: MakeValkeyState
 ) -> None:
     """Right after a flush, a process that asks for more gets none of the slots that others have."""
-    _, first = await with_slots(make_valkey_state, own_valkey.url, 10, PATIENT)
-    _, second = await with_slots(make_valkey_state, own_valkey.url, 10, PATIENT)
+    _, first = await with_slots(make_valkey_state, own_valkey.url, 10, PATIENT, SOON_S)
+    _, second = await with_slots(make_valkey_state, own_valkey.url, 10, PATIENT, SOON_S)
     await enter_all(first, "key_a", 7)
     await enter_all(second, "key_b", 2)
     own_valkey.command("FLUSHALL")
@@ -274,11 +213,11 @@ async def test_a_process_that_joins_after_a_flush_costs_no_slot(
     own_valkey: Valkey, make_valkey_state: MakeValkeyState
 ) -> None:
     """Idle processes offer their slots to a process that joins, and have them again although leases do not grow."""
-    fleet = [await with_slots(make_valkey_state, own_valkey.url, 30, PATIENT) for _ in range(2)]
+    fleet = [await with_slots(make_valkey_state, own_valkey.url, 30, PATIENT, SOON_S) for _ in range(2)]
     await until(lambda: all(state.lender.processes == 2 for state, _ in fleet))
     own_valkey.command("FLUSHALL")
     await until(lambda: own_valkey.command("HLEN", SLOTS_KEY) == b":3\r\n")  # both, and when leases were lost
-    fleet.append(await with_slots(make_valkey_state, own_valkey.url, 30, PATIENT))
+    fleet.append(await with_slots(make_valkey_state, own_valkey.url, 30, PATIENT, SOON_S))
     await until(lambda: all(state.lender.processes == 3 for state, _ in fleet))
     for _, slots in fleet:
         await enter_all(slots, "key_a", 3)
@@ -288,7 +227,7 @@ async def test_each_process_has_its_share_without_valkey(
     own_valkey: Valkey, make_valkey_state: MakeValkeyState
 ) -> None:
     """Once its lease has lapsed, each of three processes has a third of the rate and of the slots."""
-    fleet = [await with_slots(make_valkey_state, own_valkey.url, 9, SHORT) for _ in range(3)]
+    fleet = [await with_slots(make_valkey_state, own_valkey.url, 9, SHORT, SOON_S) for _ in range(3)]
     await until(lambda: all(state.lender.processes == 3 for state, _ in fleet))
     own_valkey.kill()
     await until(lambda: not any(state.is_up for state, _ in fleet))
@@ -303,20 +242,20 @@ async def test_each_process_has_its_share_without_valkey(
 
 
 async def test_a_process_that_is_cut_off_keeps_to_its_share(
-    own_valkey: Valkey, make_valkey_state: MakeValkeyState, tmp_path: Path
+    own_valkey: Valkey, make_valkey_state: MakeValkeyState
 ) -> None:
     """The other half of the fleet has all slots after the lease lapsed; the one that is cut off has half of them."""
-    async with running_relay(own_valkey.socket, tmp_path / "relay.sock") as relay:
-        apart_state, apart = await with_slots(make_valkey_state, relay.url, 8, SHORT)
-        state, slots = await with_slots(make_valkey_state, own_valkey.url, 8, SHORT)
+    with Link(own_valkey.socket).running() as link:
+        apart_state, apart = await with_slots(make_valkey_state, url_of(link), 8, SHORT, SOON_S)
+        state, slots = await with_slots(make_valkey_state, own_valkey.url, 8, SHORT, SOON_S)
         await until(lambda: apart_state.lender.processes == state.lender.processes == 2)
         await enter_all(apart, "key_a", 6)
         await until(lambda: apart_state.lender.processes == state.lender.processes == 2)
-        relay.block()
+        link.stall()
         assert await count_slots(slots, 8) <= 2 or state.lender.processes == 1  # the lease has lapsed
         await until_all_free(slots, 8)
         assert not await apart.enter("key_b")  # it has more than its share
-        relay.unblock()
+        link.resume()
         await until(lambda: apart_state.is_up)
         for _ in range(6):
             apart.leave("key_a")

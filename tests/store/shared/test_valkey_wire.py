@@ -48,8 +48,8 @@ async def answering(to_scripts: bytes, path: Path) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize(
     "answer",
-    [b":1\r\n", b"*1\r\n:1\r\n", b"+OK\r\n", b"_\r\n", b"%0\r\n", b"-ERR no\r\n", b"*0\r\n"],
-    ids=["a number", "a short list", "a word", "null", "a map", "an error", "an empty list"],
+    [b":1\r\n", b"*1\r\n:1\r\n", b"+OK\r\n", b"_\r\n", b"%0\r\n", b"-ERR no\r\n", b"*0\r\n", b":1\r\n:1\r\n"],
+    ids=["a number", "a short list", "a word", "null", "a map", "an error", "an empty list", "two"],
 )
 async def test_an_answer_of_another_form_is_no_answer(answer: bytes, tmp_path: Path) -> None:
     """The request gets its ticket from its own process at once; nothing waits for ever and nothing is raised."""

@@ -10,8 +10,8 @@ import re
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
-from functools import partial
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -75,8 +75,8 @@ class ValkeyConnection(asyncio.Protocol):
     def __init__(
         self,
         trip_s: float,
-        pushed: Callable[[list[bytes]], None],
-        ended: Callable[[str], None],
+        pushed: Callable[[list[bytes]], None] = lambda _: None,
+        ended: Callable[[str], None] = lambda _: None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trip_s = trip_s
@@ -91,6 +91,34 @@ class ValkeyConnection(asyncio.Protocol):
         self._late: Answered | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reason: str | None = None
+
+    async def open(self, address: ValkeyAddress, connect_s: float, channel: str | None = None) -> None:
+        """Connect, sign in, make a test write, and subscribe to the channel. ValkeyUnreachable if any of it fails."""
+        try:
+            async with asyncio.timeout(connect_s):
+                await self._connect(address)
+        except TimeoutError:
+            raise ValkeyUnreachable("no connection in time") from None
+        except OSError as error:
+            raise ValkeyUnreachable(error.strerror or type(error).__name__) from None
+        except UnicodeError:
+            raise ValkeyUnreachable("the name of the host cannot be looked up") from None
+        if channel:
+            self._write(("SUBSCRIBE", channel))  # the answer is a push message (RESP3)
+
+    async def ask(self, *parts: Part) -> Answer:
+        """The answer to one command. ValkeyUnreachable if none came in time, or if it is an error."""
+        answer = await ask(self.send, *parts)
+        if answer is None:
+            raise ValkeyUnreachable("no answer in time")
+        if isinstance(answer, hiredis.ReplyError):
+            raise ValkeyUnreachable(error_code(answer))
+        return answer
+
+    async def facts(self, *sections: str) -> dict[str, str]:
+        """What the server says about itself."""
+        info = bytes(await self.ask("INFO", *sections)).decode(errors="replace")
+        return dict(re.findall(r"^(\w+):(.*?)\r?$", info, re.MULTILINE))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -119,10 +147,6 @@ class ValkeyConnection(asyncio.Protocol):
         if self._timer is None:
             self._timer = self._loop.call_later(self._trip_s, self._check)
 
-    def subscribe(self, channel: str) -> None:
-        """The answer is a push message (RESP3)."""
-        self._write(("SUBSCRIBE", channel))
-
     def end(self, reason: str) -> None:
         if self._reason is not None:
             return
@@ -135,6 +159,22 @@ class ValkeyConnection(asyncio.Protocol):
         while self._waiting:
             answered, _ = self._waiting.popleft()
             answered(None)
+
+    async def _connect(self, address: ValkeyAddress) -> None:
+        credentials = ("AUTH", *address.credentials) if address.credentials else ()
+        try:
+            if address.path:
+                await self._loop.create_unix_connection(lambda: self, address.path)
+            else:
+                await self._loop.create_connection(lambda: self, address.host, address.port, ssl=address.tls)
+            await asyncio.gather(
+                self.ask("HELLO", 3, *credentials, "SETNAME", "cadenza"),
+                self.ask("SELECT", address.database),
+                self.ask("SET", f"{PREFIX}probe", 1, "PX", PROBE_KEY_MS),
+            )
+        except BaseException:
+            self.end("not connected")
+            raise
 
     def _write(self, parts: tuple[Part, ...]) -> None:
         if not self._outgoing:
@@ -163,42 +203,15 @@ class ValkeyConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(left_s, self._check)
 
 
-async def open_connection(
-    address: ValkeyAddress, make: Callable[[], ValkeyConnection], channel: str | None = None
-) -> ValkeyConnection:
-    """Connect, sign in and make a test write. ValkeyUnreachable if any of it fails."""
-    loop = asyncio.get_running_loop()
+@asynccontextmanager
+async def connected(address: ValkeyAddress, trip_s: float, connect_s: float) -> AsyncIterator[ValkeyConnection]:
+    """A connection for the block, whose commands may take `trip_s` each. ValkeyUnreachable."""
+    connection = ValkeyConnection(trip_s)
+    await connection.open(address, connect_s)
     try:
-        if address.path:
-            transport, connection = await loop.create_unix_connection(make, address.path)
-        else:
-            transport, connection = await loop.create_connection(make, address.host, address.port, ssl=address.tls)
-    except OSError as error:
-        raise ValkeyUnreachable(error.strerror or type(error).__name__) from None
-    except UnicodeError:
-        raise ValkeyUnreachable("the name of the host cannot be looked up") from None
-    try:
-        await _sign_in(connection, address, channel)
-    except BaseException:
-        transport.abort()
-        raise
-    return connection
-
-
-async def _sign_in(connection: ValkeyConnection, address: ValkeyAddress, channel: str | None) -> None:
-    credentials = ("AUTH", *address.credentials) if address.credentials else ()
-    answers = [
-        ask(connection.send, "HELLO", 3, *credentials, "SETNAME", "cadenza"),
-        ask(connection.send, "SELECT", address.database),
-        ask(connection.send, "SET", f"{PREFIX}probe", 1, "PX", PROBE_KEY_MS),
-    ]
-    if channel:
-        connection.subscribe(channel)
-    for answer in await asyncio.gather(*answers):
-        if answer is None:
-            raise ValkeyUnreachable("no answer in time")
-        if isinstance(answer, hiredis.ReplyError):
-            raise ValkeyUnreachable(error_code(answer))
+        yield connection
+    finally:
+        connection.end("done")
 
 
 def ask(send: Callable[..., None], *parts: Part) -> asyncio.Future[Answer]:
@@ -224,19 +237,13 @@ class ValkeyServer(msgspec.Struct, frozen=True):
 
 async def probe(url: str) -> ValkeyServer:
     """Ask a server for its version. ValkeyUnreachable, with the reason, if it cannot be used."""
-    make = partial(ValkeyConnection, PROBE_S, lambda _: None, lambda _: None)
-    try:
-        async with asyncio.timeout(CONNECT_S + PROBE_S):
-            connection = await open_connection(ValkeyAddress.parse(url), make)
-            began_s = asyncio.get_running_loop().time()
-            info = await ask(connection.send, "INFO")
-            trip_s = asyncio.get_running_loop().time() - began_s
-    except TimeoutError:
-        raise ValkeyUnreachable("no connection in time") from None
-    connection.end("done")
-    if info is None or isinstance(info, hiredis.ReplyError):
-        raise ValkeyUnreachable("INFO is not answered")
-    facts = dict(re.findall(r"^(\w+):(.*?)\r?$", info.decode(), re.MULTILINE))
+    async with connected(ValkeyAddress.parse(url), PROBE_S, CONNECT_S + PROBE_S) as connection:
+        began_s = asyncio.get_running_loop().time()
+        try:
+            facts = await connection.facts()
+        except ValkeyUnreachable:
+            raise ValkeyUnreachable("INFO is not answered") from None
+        trip_s = asyncio.get_running_loop().time() - began_s
     server = "Valkey" if "valkey_version" in facts else "Redis"
     version = facts.get("valkey_version") or facts.get("redis_version", "0")
     return ValkeyServer(

@@ -8,7 +8,6 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import hiredis
@@ -25,7 +24,6 @@ from cadenza.fleet.valkey.connection import (
     ValkeyConnection,
     ValkeyUnreachable,
     error_code,
-    open_connection,
 )
 from cadenza.observe import Observer
 
@@ -86,7 +84,7 @@ class ValkeyLink:
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._reason = ""
-        self._is_said_down = False
+        self._is_down_logged = False
 
     @property
     def is_up(self) -> bool:
@@ -140,31 +138,25 @@ class ValkeyLink:
         wait_s = self._timing.retry_s
         while True:
             began_s = self.now_s()
+            self._lost.clear()
+            connection = ValkeyConnection(self._timing.trip_s, self._push, self._end, self.now_s)
             try:
-                await self._connect()
+                await connection.open(self._address, self._timing.connect_s, self.channel)
             except ValkeyUnreachable as reason:
-                self._say_down(str(reason))
+                self._log_down(str(reason))
             else:
-                self._say_up()
+                self._connection = connection
+                self._log_up()
                 self.came_up()
                 self._tried.set()
                 await self._lost.wait()
                 self._connection = None
-                self._say_down(self._reason)
+                self._log_down(self._reason)
             self._tried.set()
             if self.now_s() - began_s > self._timing.stable_s:
                 wait_s = self._timing.retry_s
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, self._timing.retry_s_max)
-
-    async def _connect(self) -> None:
-        self._lost.clear()
-        try:
-            async with asyncio.timeout(self._timing.connect_s):
-                make = partial(ValkeyConnection, self._timing.trip_s, self._push, self._end, self.now_s)
-                self._connection = await open_connection(self._address, make, self.channel)
-        except TimeoutError:
-            raise ValkeyUnreachable("no connection in time") from None
 
     def _push(self, message: list[bytes]) -> None:
         if message[0] == b"message":
@@ -174,15 +166,15 @@ class ValkeyLink:
         self._connection, self._reason = None, reason
         self._lost.set()
 
-    def _say_up(self) -> None:
+    def _log_up(self) -> None:
         self._gauge.set(1)
-        if self._is_said_down:
+        if self._is_down_logged:
             self._log.info("the shared state is back")
-        self._is_said_down = False
+        self._is_down_logged = False
 
-    def _say_down(self, reason: str) -> None:
+    def _log_down(self, reason: str) -> None:
         """Log it once for each time that it goes down."""
         self._gauge.set(0)
-        if not self._is_said_down:
+        if not self._is_down_logged:
             self._log.warning("the shared state does not answer: this process keeps to its share", reason=reason)
-        self._is_said_down = True
+        self._is_down_logged = True
