@@ -97,16 +97,16 @@ async def list_page(visit: Visit) -> Response:
     return visit.page("keys.html", page=page, shows_all=shows_all, before=before, keys_max=ACTIVE_KEYS_MAX)
 
 
-async def new_page(visit: Visit, error: str = "", typed: NewKeyForm | None = None) -> Response:
-    values = {"form": typed or NewKeyForm(), "error": error, "scopes": SCOPE_GRANTS, "expiries": EXPIRIES}
-    return visit.page("key_new.html", **values, **_bounds(visit))
+async def new_page(visit: Visit) -> Response:
+    form = NewKeyForm(**visit.typed)
+    return visit.page("key_new.html", form=form, scopes=SCOPE_GRANTS, expiries=EXPIRIES, **_bounds(visit))
 
 
-async def key_page(visit: Visit, error: str = "", typed: LimitFields | None = None) -> Response:
+async def key_page(visit: Visit) -> Response:
     key = await get_key(visit)
     usage, chart = await key_usage(visit, key.id)
-    fields = typed or _fields_of(key)
-    return visit.page("key.html", key=key, usage=usage, chart=chart, form=fields, error=error, **_bounds(visit))
+    fields = visit.typed or _fields_of(key)
+    return visit.page("key.html", key=key, usage=usage, chart=chart, form=fields, **_bounds(visit))
 
 
 async def create_by_form(visit: Visit, typed: NewKeyForm) -> Response:

@@ -35,7 +35,7 @@ class NoteList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[Note]
 
 
-async def memory_page(visit: Visit, error: str = "", typed: NoteText | None = None) -> Response:
+async def memory_page(visit: Visit) -> Response:
     """After a mistake, what was typed stays in its form."""
     return visit.page(
         "memory.html",
@@ -43,8 +43,7 @@ async def memory_page(visit: Visit, error: str = "", typed: NoteText | None = No
         notes_max=NOTES_MAX,
         chars_max=NOTE_CHARS_MAX,
         has_memory=offer_of(visit.context.gateway).memory,
-        error=error,
-        typed=typed.text if typed else "",
+        typed=visit.typed.get("text", ""),
         edited_id=visit.request.path_params.get("note_id", ""),
     )
 

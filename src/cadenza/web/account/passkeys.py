@@ -10,11 +10,17 @@ from cadenza.control.sign_in.passkeys import NewPasskey
 from cadenza.control.sign_in.sign_in import SUSPENDED
 from cadenza.core.errors import ControlError
 from cadenza.store.tables.accounts import Account
-from cadenza.web.account.second_factor import Codes, with_codes
 from cadenza.web.account.sessions import SECURITY_PAGE, SignInStatus, relying_party, renew_session, start_session
 from cadenza.web.errors import Missing
 from cadenza.web.routes import JSON, Access, Routes, endpoint, form
 from cadenza.web.visit import Visit
+
+
+class Codes(msgspec.Struct, frozen=True):
+    """Recovery codes, shown this once. None if the account has some already."""
+
+    recovery_codes: list[str]
+    csrf: str
 
 
 class UsePasskey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,14 +68,14 @@ async def add(visit: Visit, given: AddPasskey) -> Codes:
     new = NewPasskey(given.name, msgspec.json.encode(given.credential).decode())
     codes = await visit.context.passkeys.add(relying_party(visit), visit.account, visit.cookie, new, visit.now_ms)
     visit.context.send_notice(visit.account.email, PASSKEY_ADDED)
-    return await with_codes(visit, codes)
+    return Codes(codes, (await renew_session(visit)).csrf)
 
 
-async def remove(visit: Visit) -> Codes:
+async def remove(visit: Visit) -> None:
     if not await visit.context.passkeys.remove(visit.account, visit.path_param("passkey_id"), visit.now_ms):
         raise Missing("There is no such passkey.")
     visit.context.send_notice(visit.account.email, PASSKEY_REMOVED)
-    return await with_codes(visit, [])
+    await renew_session(visit)
 
 
 async def _check(visit: Visit, given: UsePasskey, account_id: str | None) -> Account:

@@ -55,9 +55,9 @@ class AccountRecord(msgspec.Struct, frozen=True):
     preferences: PreferencesRecord
 
 
-async def settings_page(visit: Visit, error: str = "", typed: PreferencesForm | None = None) -> Response:
-    chosen, offer = typed or preferences_of(visit.account), offer_of(visit.context.gateway)
-    return visit.page("settings.html", chosen=chosen, classes=_usable_classes(visit), offer=offer, error=error)
+async def settings_page(visit: Visit) -> Response:
+    chosen, offer = visit.typed or preferences_of(visit.account), offer_of(visit.context.gateway)
+    return visit.page("settings.html", chosen=chosen, classes=_usable_classes(visit), offer=offer)
 
 
 async def save(visit: Visit, typed: PreferencesForm) -> None:

@@ -78,10 +78,9 @@ class RedeemedView(msgspec.Struct, frozen=True):
     object: str = "voucher"
 
 
-async def credit_page(visit: Visit, error: str = "", typed: msgspec.Struct | None = None) -> Response:
+async def credit_page(visit: Visit) -> Response:
     """After a mistake, the message and what was typed are shown in the form at fault."""
     store, account, stripe = visit.store, visit.account, visit.context.settings.stripe
-    fields = {name: value[:SHOWN_CHARS_MAX] for name, value in msgspec.structs.asdict(typed).items()} if typed else {}
     return visit.page(
         "credit.html",
         pace=await pace(store, account.id, visit.now_ms),
@@ -92,9 +91,8 @@ async def credit_page(visit: Visit, error: str = "", typed: msgspec.Struct | Non
         has_invoices=bool(stripe and stripe.invoices),
         least_nano=LEAST_NANO,
         most_nano=MOST_NANO,
-        error=error,
         form=visit.path.rpartition("/")[2],  # voucher, notice or payment
-        typed=fields,
+        typed={name: value[:SHOWN_CHARS_MAX] for name, value in visit.typed.items()},
     )
 
 

@@ -46,15 +46,6 @@ class Rollback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class RollbackForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The same from a form, where an empty field has no value."""
-
-    version: Number
-    candidate: str = ""
-    to: str = ""
-    reason: str = ""
-
-
 class VersionFacts(msgspec.Struct, frozen=True):
     """A version of a class."""
 
@@ -126,7 +117,7 @@ class OperatorClass(msgspec.Struct, frozen=True, kw_only=True):
     history: list[HistoryFacts]
 
 
-async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Response:
+async def class_page(visit: Visit) -> Response:
     found, asked = await _situation(visit), visit.query(VersionPair)
     class_id = found.state.version.class_id
     versions = await control.list_versions(visit.store, class_id)
@@ -135,7 +126,7 @@ async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Re
         pair = await control.get_pair(visit.store, class_id, asked.before, asked.after)
         diff = compare_versions(*pair) if len(versions) > 1 else None
     except ControlError as problem:
-        error = error or problem.message
+        visit.error = visit.error or problem.message
     return visit.page(
         "operator/class.html",
         found=found,
@@ -144,7 +135,6 @@ async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Re
         diff=diff,
         verdicts=await _verdicts(visit, class_id),
         history=await control.list_history(visit.store, class_id),
-        error=error,
     )
 
 
@@ -181,9 +171,12 @@ async def roll_back(visit: Visit, given: Rollback) -> OperatorClass:
     return await get_class(visit)
 
 
-async def roll_back_by_form(visit: Visit, typed: RollbackForm) -> OperatorClass:
-    given = {name: value for name, value in msgspec.structs.asdict(typed).items() if value != ""}
-    return await roll_back(visit, msgspec.convert(given, Rollback, strict=False))
+async def roll_back_by_form(
+    visit: Visit, version: Number, candidate: str = "", to: str = "", reason: str = ""
+) -> OperatorClass:
+    """An empty field of a form has no value."""
+    given = {"version": version, "candidate": candidate or None, "to": to or None, "reason": reason}
+    return await roll_back(visit, visit.convert(given, Rollback))
 
 
 async def _situation(visit: Visit) -> ClassSituation:

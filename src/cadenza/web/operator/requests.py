@@ -86,8 +86,8 @@ async def list_requests(visit: Visit) -> NewestRequests:
     return NewestRequests([to_record(NewestRequest, one) for one in reversed(found)])
 
 
-async def request_page(visit: Visit, error: str = "", typed: RequestRefund | None = None) -> Response:
-    return visit.page("operator/request.html", found=await get_request(visit), error=error, typed=typed)
+async def request_page(visit: Visit) -> Response:
+    return visit.page("operator/request.html", found=await get_request(visit), typed=visit.typed)
 
 
 async def get_request(visit: Visit) -> OperatorRequest:
