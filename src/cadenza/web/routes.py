@@ -11,13 +11,12 @@ also be used with an access token that has it; without one, only by our pages.
 import inspect
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import msgspec
 from starlette.responses import Response
 
 from cadenza.core.errors import ControlError
-from cadenza.core.formats import read_field
 from cadenza.web.errors import Missing, NotConfirmed, NotSignedIn, PageError, to_page_error
 from cadenza.web.render import redirect
 from cadenza.web.visit import Visit
@@ -25,7 +24,6 @@ from cadenza.web.visit import Visit
 JSON = "application/json"
 NOT_IN_FORMS = (Missing, NotConfirmed, NotSignedIn)  # errors with a page of their own
 
-T = TypeVar("T", bound=msgspec.Struct)
 ServePage = Callable[[Visit], Awaitable[Response]]
 Serve = Callable[..., Awaitable[Any]]
 
@@ -151,29 +149,20 @@ def endpoint(  # noqa: PLR0913 a declaration, whose parts are named
     path: str,
     summary: str,
     serve: Serve,
-    access: Access | None = None,
+    scope: str | None = None,
     *,
-    returns: type[msgspec.Struct] | None = None,
+    access: Access | None = None,
+    returns: str | None = None,
     media_type: str = JSON,
     needs_proof: bool = False,
-    scope: str | None = None,
 ) -> ApiEndpoint:
-    """An endpoint. `returns` is needed only where the function does not return the record itself."""
+    """An endpoint. `returns` names a schema of openapi.json, where the function does not return a record."""
     found = inspect.signature(serve).return_annotation
     returned = returns or (None if found is Response else found)
     takes = Action.of(serve).takes
     return ApiEndpoint(
         method, path, summary, serve, access or _usual_access(path), takes, returned, media_type, needs_proof, scope
     )
-
-
-def to_record(kind: type[T], source: object, **given: object) -> T:
-    """Make the record that an endpoint returns: fields by name from `source`, unless they are given.
-
-    A field that the source does not have keeps its default.
-    """
-    found = {name: read_field(source, name) for name in kind.__struct_fields__ if name not in given}
-    return kind(**{name: value for name, value in found.items() if value is not msgspec.UNSET}, **given)
 
 
 def _usual_access(path: str) -> Access:

@@ -174,11 +174,9 @@ ROUTES: Routes = (
     get("/keys/{key_id}", key_page),
     form("/keys/{key_id}", change_by_form, "/keys/{key_id}", "key-saved", on_error=key_page),
     form("/keys/{key_id}/revoke", revoke, "/keys", "key-revoked"),
-    endpoint("GET", "/keys", "The keys of the account, newest first", list_keys, scope="keys:read"),
-    endpoint(
-        "POST", "/keys", "Create a key; its secret is shown once", create_key, needs_proof=True, scope="keys:write"
-    ),
-    endpoint("GET", "/keys/{key_id}", "One key", get_key, scope="keys:read"),
-    endpoint("PATCH", "/keys/{key_id}", "Rename a key, or change its limits", patch_key, scope="keys:write"),
-    endpoint("DELETE", "/keys/{key_id}", "Revoke a key, from its next request on", revoke, scope="keys:write"),
+    endpoint("GET", "/keys", "The keys of the account, newest first", list_keys, "keys:read"),
+    endpoint("POST", "/keys", "Create a key; its secret is shown once", create_key, "keys:write", needs_proof=True),
+    endpoint("GET", "/keys/{key_id}", "One key", get_key, "keys:read"),
+    endpoint("PATCH", "/keys/{key_id}", "Rename a key, or change its limits", patch_key, "keys:write"),
+    endpoint("DELETE", "/keys/{key_id}", "Revoke a key, from its next request on", revoke, "keys:write"),
 )

@@ -10,7 +10,7 @@ from cadenza.control.account.accounts import PasswordSet
 from cadenza.control.email.messages import EMAIL_CHANGED, PASSWORD_CHANGED
 from cadenza.control.sign_in import throttle
 from cadenza.control.sign_in.credentials import (
-    DEAD_LINK,
+    DeadLink,
     finish_email_change,
     require_link,
     reset_password,
@@ -21,7 +21,6 @@ from cadenza.core.rates import Rate
 from cadenza.fleet.limits import network_limits
 from cadenza.store.tables.links import Link, LinkKind
 from cadenza.web.account.sessions import SECURITY_PAGE
-from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Routes, form, get
 from cadenza.web.visit import Visit
@@ -47,7 +46,7 @@ async def verify_page(visit: Visit) -> Response:
 async def new_address_page(visit: Visit) -> Response:
     link = await _require_link(visit, "change_email")
     if link.account_id != visit.account.id:
-        raise Missing(DEAD_LINK)
+        raise DeadLink
     return visit.page("verify.html", email=link.email, path=visit.path, question="Use this address?")
 
 
@@ -73,18 +72,12 @@ def tell_password_set(visit: Visit, done: PasswordSet) -> Response | None:
 
 async def use_new_address(visit: Visit, secret: str) -> None:
     old = visit.account
-    try:
-        await finish_email_change(visit.store, old, secret, visit.now_ms)
-    except ControlError as error:
-        raise Missing(error.message) from None
+    await finish_email_change(visit.store, old, secret, visit.now_ms)
     visit.context.send_notice(old.email, EMAIL_CHANGED)
 
 
 async def verify_by_form(visit: Visit, secret: str) -> Response:
-    try:
-        await verify_email(visit.store, secret, visit.now_ms)
-    except ControlError as error:
-        raise Missing(error.message) from None
+    await verify_email(visit.store, secret, visit.now_ms)
     return redirect(SECURITY_PAGE if visit.is_signed_in else "/sign-in", "verified")
 
 
@@ -95,10 +88,7 @@ async def limit_mail(visit: Visit) -> None:
 
 
 async def _require_link(visit: Visit, kind: LinkKind) -> Link:
-    try:
-        return await require_link(visit.store, visit.path_param("secret"), kind, visit.now_ms)
-    except ControlError as error:
-        raise Missing(error.message) from None
+    return await require_link(visit.store, visit.path_param("secret"), kind, visit.now_ms)
 
 
 RESET, VERIFY, NEW_ADDRESS = "/reset/{secret}", "/verify/{secret}", "/new-address/{secret}"

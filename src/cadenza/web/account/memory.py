@@ -78,8 +78,8 @@ ROUTES: Routes = (
     form(PAGE, add, PAGE, "note-added", on_error=memory_page),
     form(PAGE + "/{note_id}", change, PAGE, "note-changed", on_error=memory_page),
     form(PAGE + "/{note_id}/remove", remove, PAGE, "note-removed"),
-    endpoint("GET", "/memory", "The notes of the account, oldest first", list_all, scope="memory:read"),
-    endpoint("POST", "/memory", "Add a note", add, scope="memory:write"),
-    endpoint("PATCH", "/memory/{note_id}", "Replace the text of a note", change, scope="memory:write"),
-    endpoint("DELETE", "/memory/{note_id}", "Delete a note permanently", remove, scope="memory:write"),
+    endpoint("GET", "/memory", "The notes of the account, oldest first", list_all, "memory:read"),
+    endpoint("POST", "/memory", "Add a note", add, "memory:write"),
+    endpoint("PATCH", "/memory/{note_id}", "Replace the text of a note", change, "memory:write"),
+    endpoint("DELETE", "/memory/{note_id}", "Delete a note permanently", remove, "memory:write"),
 )

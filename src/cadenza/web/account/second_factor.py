@@ -14,7 +14,6 @@ from cadenza.control.sign_in.second_factor import (
 )
 from cadenza.core.errors import ControlError
 from cadenza.web.account.sessions import SECURITY_PAGE, renew_session
-from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
 from cadenza.web.routes import Routes, form, get
 from cadenza.web.visit import Visit
@@ -42,8 +41,7 @@ async def confirm(visit: Visit, code: str) -> Response:
 
 
 async def remove(visit: Visit) -> None:
-    if not await remove_totp(visit.store, visit.account, visit.now_ms):
-        raise Missing("There is no authenticator app.")
+    await remove_totp(visit.store, visit.account, visit.now_ms)
     visit.context.send_notice(visit.account.email, APP_REMOVED)
     await renew_session(visit)
 

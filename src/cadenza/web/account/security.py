@@ -8,13 +8,12 @@ from starlette.responses import Response
 from cadenza.control.account.erasure import begin_erasure
 from cadenza.control.sign_in.credentials import begin_email_change, change_email_at_once, change_password
 from cadenza.control.sign_in.passwords import HashLane
-from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_other_sessions, end_session_by_id, list_sessions
 from cadenza.core.errors import ControlError
+from cadenza.store.tables.second_factors import get_factors
 from cadenza.web.account.links import NO_MAIL, limit_mail, tell_password_set
 from cadenza.web.account.sessions import SECURITY_PAGE, renew_session, use_secret
 from cadenza.web.cookies import SESSION_COOKIE
-from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
 from cadenza.web.routes import Routes, form, get
 from cadenza.web.visit import Visit
@@ -69,8 +68,7 @@ async def send_verification(visit: Visit) -> None:
 
 
 async def end_session(visit: Visit) -> None:
-    if not await end_session_by_id(visit.store, visit.account, visit.path_param("session_id"), visit.now_ms):
-        raise Missing("This browser is signed out already.")
+    await end_session_by_id(visit.store, visit.account, visit.path_param("session_id"), visit.now_ms)
 
 
 async def end_others(visit: Visit) -> None:

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_session
 from cadenza.control.sign_in.sign_in import SignInAttempt
+from cadenza.store.tables.second_factors import get_factors
 from cadenza.web.account.sessions import (
     FIRST_PAGE,
     SECURITY_PAGE,

@@ -39,10 +39,7 @@ async def sign_up_page(visit: Visit) -> Response:
 
 
 async def join_page(visit: Visit) -> Response:
-    try:
-        invitation = await _invitation(visit, visit.path_param("secret"))
-    except ControlError as dead:
-        raise Missing(dead.message) from None
+    invitation = await _invitation(visit, visit.path_param("secret"))
     email, path = visit.typed.get("email", ""), visit.path
     return visit.page("join.html", invitation=invitation, email=email, path=path)
 

@@ -4,13 +4,14 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.core.content import Content
+from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
 from cadenza.ledger.statement import find_reply_cost
 from cadenza.web.chat.offer import chat_switch, class_terms, input_prices, offer_of
 from cadenza.web.chat.relay import ChatCost
 from cadenza.web.chat.stream import FileMeasured
 from cadenza.web.errors import BadForm, CreditNeeded, Missing
-from cadenza.web.routes import Routes, endpoint, get, to_record
+from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 RENDER_RATE = Rate(2.0, 40)  # for each account

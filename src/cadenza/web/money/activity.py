@@ -134,5 +134,5 @@ ROUTES: Routes = (
     get("/usage/activity", activity_page),
     get("/usage/activity.csv", export),
     get("/usage/activity.json", export),
-    endpoint("GET", "/activity", "Each request of the account, newest first", get_activity, scope="usage:read"),
+    endpoint("GET", "/activity", "Each request of the account, newest first", get_activity, "usage:read"),
 )

@@ -19,10 +19,11 @@ from cadenza.control.money.payments import (
     list_payments,
     start_payment,
 )
+from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
 from cadenza.web.errors import Missing, PageError
 from cadenza.web.money.credit import credit_page, read_dollars
-from cadenza.web.routes import Access, Routes, endpoint, form, get, post, to_record
+from cadenza.web.routes import Access, Routes, endpoint, form, get, post
 from cadenza.web.visit import Visit
 
 STARTS = Rate(1 / 60, 5)  # for each account
@@ -158,7 +159,7 @@ ROUTES: Routes = (
     form("/credit/payment", start_by_form, "/credit", on_error=credit_page),
     get("/credit/payments/{id}/invoice", invoice_page),
     post("/platform/webhooks/stripe", stripe_event, Access.ANYONE),
-    endpoint("GET", "/payments", "The newest payments by card", get_payments, scope="credit:read"),
-    endpoint("GET", "/payments/{id}/invoice", "The invoice of a payment", get_invoice, scope="credit:read"),
-    endpoint("POST", "/payments", "Begin a payment by card", start_by_api, scope="credit:write"),
+    endpoint("GET", "/payments", "The newest payments by card", get_payments, "credit:read"),
+    endpoint("GET", "/payments/{id}/invoice", "The invoice of a payment", get_invoice, "credit:read"),
+    endpoint("POST", "/payments", "Begin a payment by card", start_by_api, "credit:write"),
 )

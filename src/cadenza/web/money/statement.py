@@ -7,12 +7,13 @@ from starlette.responses import Response
 
 from cadenza.control.money.statement import describe_entry, export_statement, read_statement, sum_entries
 from cadenza.core.formats import dollars_or_none
+from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
 from cadenza.core.spans import ALWAYS
 from cadenza.ledger.statement import Entry
 from cadenza.web.dates import RANGE_NAMES, read_span
 from cadenza.web.files import stream_rows
-from cadenza.web.routes import Routes, endpoint, get, to_record
+from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 EXPORTS = Rate(1 / 30, 6)  # for each account
@@ -133,5 +134,5 @@ ROUTES: Routes = (
     get("/credit/statement", statement_page),
     get("/credit/statement.csv", export),
     get("/credit/statement.json", export),
-    endpoint("GET", "/statement", "Every entry of the account, newest first", get_statement, scope="credit:read"),
+    endpoint("GET", "/statement", "Every entry of the account, newest first", get_statement, "credit:read"),
 )

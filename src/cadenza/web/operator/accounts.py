@@ -13,6 +13,7 @@ from cadenza.control.money.idempotency import make_reference
 from cadenza.control.operator import AccountDetails, AccountsPage, get_account_by_id, get_details, search_accounts
 from cadenza.control.sign_in.links import print_link
 from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.public import to_record
 from cadenza.store.tables.accounts import Account
 from cadenza.web.errors import BadForm, Missing
 from cadenza.web.operator.views import (
@@ -23,7 +24,7 @@ from cadenza.web.operator.views import (
     OperatorAccounts,
     view_account,
 )
-from cadenza.web.routes import Routes, endpoint, form, get, to_record
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 SEARCH_CHARS_MAX = 254
@@ -180,18 +181,12 @@ ROUTES: Routes = (
     form(f"{ONE}/grants", grant, ONE, "credit-added", on_error=account_page, needs_proof=True),
     form(f"{ONE}/corrections", correct, ONE, "credit-taken-back", on_error=account_page, needs_proof=True),
     form(f"{ONE}/reset-link", make_link, ONE, needs_proof=True),
+    endpoint("GET", "/operator/accounts", "Search accounts by their address", list_accounts, "operator.accounts:read"),
+    endpoint("GET", ONE, "Show one account", get_account, "operator.accounts:read"),
+    endpoint("POST", f"{ONE}/suspend", "Suspend an account", suspend, "operator.accounts:write", needs_proof=True),
     endpoint(
-        "GET", "/operator/accounts", "Search accounts by their address", list_accounts, scope="operator.accounts:read"
+        "POST", f"{ONE}/resume", "Resume a suspended account", resume, "operator.accounts:write", needs_proof=True
     ),
-    endpoint("GET", ONE, "Show one account", get_account, scope="operator.accounts:read"),
-    endpoint(
-        "POST", f"{ONE}/suspend", "Suspend an account", suspend, needs_proof=True, scope="operator.accounts:write"
-    ),
-    endpoint(
-        "POST", f"{ONE}/resume", "Resume a suspended account", resume, needs_proof=True, scope="operator.accounts:write"
-    ),
-    endpoint("POST", f"{ONE}/grants", "Add credit", grant, needs_proof=True, scope="operator.credit:write"),
-    endpoint(
-        "POST", f"{ONE}/corrections", "Take credit back", correct, needs_proof=True, scope="operator.credit:write"
-    ),
+    endpoint("POST", f"{ONE}/grants", "Add credit", grant, "operator.credit:write", needs_proof=True),
+    endpoint("POST", f"{ONE}/corrections", "Take credit back", correct, "operator.credit:write", needs_proof=True),
 )

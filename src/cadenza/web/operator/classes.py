@@ -15,12 +15,13 @@ from cadenza.control.classes import ClassRules, ClassSituation, RollbackOrder, S
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339_or_none
+from cadenza.core.public import to_record
 from cadenza.core.records import CLASSES
 from cadenza.evaluation.verdict import read_verdict
 from cadenza.store.tables.verdicts import EvaluationRecord
 from cadenza.web.errors import Missing
 from cadenza.web.operator.load import RouteFacts
-from cadenza.web.routes import Routes, endpoint, form, get, to_record
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 NUMBER_MAX = 2**31 - 1
@@ -222,15 +223,15 @@ ROUTES: Routes = (
         ONE,
         "Show what serves a class: version, canary, verdicts and history",
         get_class,
-        scope="operator.classes:read",
+        "operator.classes:read",
     ),
-    endpoint("GET", f"{ONE}/diff", "Compare two versions of a class", get_difference, scope="operator.classes:read"),
+    endpoint("GET", f"{ONE}/diff", "Compare two versions of a class", get_difference, "operator.classes:read"),
     endpoint(
         "POST",
         f"{ONE}/rollback",
         "End a canary, or serve an earlier version again",
         roll_back,
+        "operator.classes:write",
         needs_proof=True,
-        scope="operator.classes:write",
     ),
 )

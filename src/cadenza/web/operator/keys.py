@@ -60,7 +60,7 @@ ROUTES: Routes = (
         "/operator/keys/find",
         "Find keys of any account by id, prefix or the key itself",
         find,
-        scope="operator.keys:read",
+        "operator.keys:read",
     ),
-    endpoint("POST", REVOKE, "Revoke a key of any account", revoke, scope="operator.keys:write"),
+    endpoint("POST", REVOKE, "Revoke a key of any account", revoke, "operator.keys:write"),
 )

@@ -13,13 +13,14 @@ from starlette.responses import Response
 
 from cadenza.control.operator import Takings, get_money, get_overview
 from cadenza.core.formats import rfc3339
+from cadenza.core.public import to_record
 from cadenza.core.spans import DAY_MS
 from cadenza.store.tables.operators import FIRST_TOKEN_MS, UseStep
 from cadenza.web.charts import Bars, Series, axis_dollars, compact, stacked_bars, swatch
 from cadenza.web.operator.load import get_load
 from cadenza.web.operator.views import OperatorOverview, TodayCounters
 from cadenza.web.render import day
-from cadenza.web.routes import Routes, endpoint, get, to_record
+from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 MINUTE_MS = 60_000
@@ -185,6 +186,6 @@ ROUTES: Routes = (
         "/operator/overview",
         "Show whether all is well, all accounts together, and the usage of today",
         get_totals,
-        scope="operator.service:read",
+        "operator.service:read",
     ),
 )

@@ -5,10 +5,10 @@ from typing import Literal
 import msgspec
 
 from cadenza.core.money import format_dollars
+from cadenza.core.public import to_record
 from cadenza.observe.health import Problem
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.keys import OwnedKey
-from cadenza.web.routes import to_record
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):
