@@ -169,29 +169,6 @@ def test_guesses_are_limited_for_a_network(service: Service) -> None:
     assert 429 in statuses
 
 
-def test_changes_need_the_token_of_the_session(service: Service, visitor: Visitor, stranger: Visitor) -> None:
-    """Without a session, or with the token of another one, nothing is redeemed or changed."""
-    code = make_voucher(service)
-    stranger.get("/sign-in")
-    for path, fields in (("/credit/voucher", {"code": code}), ("/credit/notice", {"amount": "3"})):
-        assert stranger.post(path, fields).status == 401
-        assert visitor.post(path, {**fields, "csrf": stranger.csrf}).status == 403
-        visitor.get("/credit")
-        assert visitor.post(path, fields, {"origin": "https://evil.example"}).status == 403
-        visitor.get("/credit")
-    assert visitor.api("POST", "/vouchers/redeem", {"code": code}, {"x-cadenza-csrf": ""}).status == 403
-    assert visitor.api("POST", "/vouchers/redeem", {"code": code}).status == 200
-
-
-def test_unknown_fields_are_refused(service: Service, visitor: Visitor) -> None:
-    """Nobody names another account, or an amount, in a form."""
-    fields = {"code": make_voucher(service), "account_id": "acct_x"}
-    assert visitor.post("/credit/voucher", fields).status == 400
-    visitor.get("/credit")
-    assert visitor.api("POST", "/vouchers/redeem", fields).status == 400
-    assert visitor.api("PUT", "/credit/notice", {"amount": "1", "balance": "100"}).status == 400
-
-
 def test_every_page_of_the_statement_follows_the_last(service: Service, visitor: Visitor, email: str) -> None:
     """By pages, newest first, every entry comes once and the balances fit."""
     add_grants(service, email, [f"number {number}" for number in range(120)])
@@ -296,14 +273,6 @@ def test_without_a_payment_provider_the_page_says_so(visitor: Visitor) -> None:
     assert "Pay by card" not in words
     assert visitor.api("POST", "/payments", {"amount": "5"}).status == 404
     assert visitor.send("POST", "/platform/webhooks/stripe", b"{}", {}).status == 404
-
-
-def test_credit_needs_a_session(stranger: Visitor) -> None:
-    """A stranger is led to the sign-in, and gets 401 from the endpoints."""
-    for path in ("/credit", "/credit/statement", "/credit/statement.csv"):
-        assert stranger.get(path).location == f"/sign-in?next={path}"
-    for method, path in (("GET", "/credit"), ("GET", "/statement"), ("GET", "/payments")):
-        assert stranger.api(method, path).status == 401
 
 
 def test_a_correction_is_seen_by_the_owner(service: Service, visitor: Visitor, email: str) -> None:

@@ -150,12 +150,3 @@ def test_unknown_requests_are_not_found(operator: Visitor) -> None:
         assert operator.api("GET", f"/operator/requests/{name}").status == 404
         assert operator.post(f"/operator/requests/{name}/refund", {"reason": "why"}).status == 404
         assert operator.api("POST", f"/operator/requests/{name}/refund", {"reason": "why"}).status == 404
-
-
-def test_owners_cannot_refund_themselves(service: Service, account: Account) -> None:
-    """Neither page nor endpoint is for them."""
-    owner, page = Visitor(service.port), page_of(account)
-    owner.sign_in(account.email)
-    assert (owner.get(page).status, owner.api("GET", page).status) == (403, 403)
-    assert owner.post(f"{page}/refund", {"reason": "mine"}).status == 403
-    assert owner.api("POST", f"{page}/refund", {"reason": "mine"}).status == 403

@@ -189,7 +189,7 @@ def _errors(one: ApiEndpoint, *, is_safe: bool) -> dict[str, Any]:
     never = {
         *(["NotSignedIn"] if one.access is Access.ANYONE else []),
         *(["NotAllowed"] if one.access is Access.ANYONE and is_safe else []),
-        *(["Missing"] if "{" not in one.path else []),
+        *(["Missing"] if "{" not in one.path and is_safe else []),
     }
     return {status: {"$ref": f"#/components/responses/{name}"} for status, name, *_ in ERRORS if name not in never}
 
