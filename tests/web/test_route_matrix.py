@@ -127,7 +127,8 @@ def text_fields(kind: type[msgspec.Struct]) -> list[str]:
 def test_a_stranger_is_refused(stranger: Visitor, document: Document, one: Route) -> None:
     """A page leads to the sign-in and back, and everything else is a 401."""
     path = re.sub(r"\{[^}]*\}", "unknown", one.path)
-    body, headers = ({} if isinstance(one, Page) or one.takes else None), from_elsewhere()
+    headers = from_elsewhere()
+    body: dict[str, Any] | None = {} if isinstance(one, Page) or one.takes else None
     stranger.get("/sign-in", headers)
     seen = ask(stranger, one, body=body, headers=headers)
     assert seen.status == (303 if kind_of(one) == "page" else 401)

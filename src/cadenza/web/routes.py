@@ -60,6 +60,7 @@ class ApiEndpoint(msgspec.Struct, frozen=True):
     access: Access
     takes: type[msgspec.Struct] | None = None  # the body; for a GET, the query parameters
     returns: Any = None
+    body: str | None = None  # the schema of openapi.json for what the gateway reads in place of the site
     media_type: str = JSON  # of the reply; another one is described without a schema
     needs_proof: bool = False  # of a browser; a token was made after such a proof
     scope: str | None = None  # of control/tokens.py; None: not for access tokens
@@ -153,16 +154,16 @@ def endpoint(  # noqa: PLR0913 a declaration, whose parts are named
     *,
     access: Access | None = None,
     returns: str | None = None,
+    body: str | None = None,
     media_type: str = JSON,
     needs_proof: bool = False,
 ) -> ApiEndpoint:
-    """An endpoint. `returns` names a schema of openapi.json, where the function does not return a record."""
+    """An endpoint. `returns` and `body` name a schema of openapi.json, where the function has no record for it."""
     found = inspect.signature(serve).return_annotation
     returned = returns or (None if found is Response else found)
+    who = access or _usual_access(path)
     takes = Action.of(serve).takes
-    return ApiEndpoint(
-        method, path, summary, serve, access or _usual_access(path), takes, returned, media_type, needs_proof, scope
-    )
+    return ApiEndpoint(method, path, summary, serve, who, takes, returned, body, media_type, needs_proof, scope)
 
 
 def _usual_access(path: str) -> Access:

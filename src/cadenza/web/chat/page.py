@@ -23,43 +23,6 @@ SUGGESTIONS = (
 )
 
 
-class ChatFile(Content, msgspec.Struct, frozen=True):
-    """A file, with its content as a data URL or as base64."""
-
-    file_data: str
-    filename: str | None = None
-
-
-class ChatImage(Content, msgspec.Struct, frozen=True):
-    """An image, as a data URL."""
-
-    url: str
-
-
-class ChatPart(Content, msgspec.Struct, frozen=True):
-    """A part of a message: `text`, `file` or `image_url`, and the field of that name."""
-
-    type: str
-    text: str | None = None
-    file: ChatFile | None = None
-    image_url: ChatImage | None = None
-
-
-class ChatMessage(Content, msgspec.Struct, frozen=True):
-    """A message of the conversation, as POST /v1/chat/completions takes it."""
-
-    role: str
-    content: str | list[ChatPart]
-
-
-class ChatOrder(Content, msgspec.Struct, frozen=True):
-    """The fields of POST /v1/chat/completions, of which the page sends these."""
-
-    messages: list[ChatMessage]
-    model: str = "auto"
-    stream: bool = True
-
-
 class RenderOrder(Content, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Markdown texts, at most 64 KiB together."""
 
@@ -90,7 +53,7 @@ async def chat_page(visit: Visit) -> Response:
     )
 
 
-async def serve_chat(_visit: Visit, _order: ChatOrder) -> None:
+async def serve_chat(_visit: Visit) -> None:
     """Listed for its description: the gateway serves this path itself (chat/stream.py)."""
     raise Missing
 
@@ -131,6 +94,7 @@ ROUTES: Routes = (
         "/chat",
         "Ask for a reply. The answer is a stream of events: start, text, block, sources, finish, usage, then [DONE]",
         serve_chat,
+        body="ChatRequest",
         media_type="text/event-stream",
     ),
     endpoint("POST", "/chat/file", "Measure a file before it is sent. The body is its bytes, `name` its name", measure),

@@ -151,8 +151,9 @@ def _operation(one: ApiEndpoint, by_type: dict[Any, Any], schemas: dict[str, Any
         operation["description"] = text
     if parameters:
         operation["parameters"] = parameters
-    if one.takes and not is_safe:
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": by_type[one.takes]}}}
+    body = {"$ref": SCHEMAS + one.body} if one.body else by_type.get(one.takes)
+    if body and not is_safe:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
     return operation
 
 
