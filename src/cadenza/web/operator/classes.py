@@ -11,7 +11,15 @@ from starlette.responses import Response
 
 from cadenza.control import classes as control
 from cadenza.control.class_diff import VersionDiff, compare_versions
-from cadenza.control.classes import ClassRules, ClassSituation, RollbackOrder, Seen, ShareAccounts, UnknownClass
+from cadenza.control.classes import (
+    ClassRules,
+    ClassSituation,
+    HistoryEntry,
+    RollbackOrder,
+    Seen,
+    ShareAccounts,
+    UnknownClass,
+)
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339_or_none
@@ -84,15 +92,6 @@ class VerdictFacts(msgspec.Struct, frozen=True, kw_only=True):
     p95_ratio: float | None = None
 
 
-class HistoryFacts(msgspec.Struct, frozen=True):
-    """A change of a class, or an observation about it."""
-
-    at: str
-    actor: str
-    event: str
-    detail: str
-
-
 class CanaryFact(msgspec.Struct, frozen=True):
     """Something that a canary has counted or compared."""
 
@@ -115,7 +114,7 @@ class OperatorClass(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str
     versions: list[int]
     verdicts: list[VerdictFacts]
-    history: list[HistoryFacts]
+    history: list[HistoryEntry]
 
 
 async def class_page(visit: Visit) -> Response:
@@ -156,7 +155,7 @@ async def get_class(visit: Visit) -> OperatorClass:
         next_step=found.next_step,
         versions=[one.number for one in await control.list_versions(visit.store, class_id)],
         verdicts=await _verdicts(visit, class_id),
-        history=[to_record(HistoryFacts, one) for one in await control.list_history(visit.store, class_id)],
+        history=await control.list_history(visit.store, class_id),
     )
 
 

@@ -18,7 +18,7 @@ from cadenza.core.spans import DAY_MS
 from cadenza.store.tables.operators import FIRST_TOKEN_MS, UseStep
 from cadenza.web.charts import Bars, Series, axis_dollars, compact, stacked_bars, swatch
 from cadenza.web.operator.load import get_load
-from cadenza.web.operator.views import OperatorOverview, TodayCounters
+from cadenza.web.operator.views import OperatorOverview
 from cadenza.web.render import day
 from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
@@ -86,13 +86,12 @@ async def overview_page(visit: Visit) -> Response:
 
 async def get_totals(visit: Visit) -> OperatorOverview:
     found = await get_overview(visit.store, visit.now_ms)
-    today = [to_record(TodayCounters, one) for one in found.today]
     return to_record(
         OperatorOverview,
         found.totals,
         problems=await visit.context.health.problems(),
         today_start=rfc3339(found.today_start_ms),
-        today=today,
+        today=found.today,
     )
 
 
