@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.service import CREDIT_NANO, Service, wait_until
-from tests.visitor import Visitor
+from tests.visitor import Visitor, signed_in
 
 DAY_S = 24 * 60 * 60
 TEST_S = 60.0
@@ -32,6 +32,4 @@ def email(service: Service) -> str:
 @pytest.fixture
 def visitor(service: Service, email: str) -> Visitor:
     """Signed in to the account of this test."""
-    signed_in = Visitor(service.port)
-    signed_in.sign_in(email)
-    return signed_in
+    return signed_in(service, email)

@@ -17,7 +17,7 @@ import pytest
 from tests.account import Account, run_command
 from tests.migrated import STORE_WAIT_S
 from tests.service import CREDIT_NANO, Service
-from tests.visitor import TIMEOUT_S, Seen, Visitor
+from tests.visitor import TIMEOUT_S, Seen, Visitor, signed_in
 
 ENTRY = """
     INSERT INTO entries (account_id, kind, amount_nano, note, created_at, granted_nano, origin)
@@ -49,9 +49,7 @@ def account(service: Service) -> Account:
 @pytest.fixture
 def owner(service: Service, account: Account) -> Visitor:
     """Signed in to the account."""
-    signed_in = Visitor(service.port)
-    signed_in.sign_in(account.email)
-    return signed_in
+    return signed_in(service, account.email)
 
 
 @pytest.fixture(autouse=True)
@@ -108,8 +106,7 @@ def test_a_voucher_is_redeemed_by_the_form(service: Service, visitor: Visitor) -
 def test_a_voucher_pays_the_next_request(service: Service) -> None:
     """An account without credit gets 402, redeems a voucher, and gets an answer."""
     account = Account(service, 0)
-    browser = Visitor(service.port)
-    browser.sign_in(account.email)
+    browser = signed_in(service, account.email)
     assert account.api.chat().status == 402
     seen = browser.api("POST", "/vouchers/redeem", {"code": make_voucher(service)})
     assert seen.json == {"object": "voucher", "amount": "5.00", "balance": "5.00", "currency": "USD"}
@@ -198,9 +195,7 @@ def test_the_statement_of_others_is_not_shown(service: Service, visitor: Visitor
     """The cursor of another account shows the visitor's own entries only."""
     other = service.create_account(CREDIT_NANO)
     add_grants(service, other, ["a secret note"] * 60)
-    signed_in = Visitor(service.port)
-    signed_in.sign_in(other)
-    cursor = signed_in.api("GET", "/statement").json["next"]
+    cursor = signed_in(service, other).api("GET", "/statement").json["next"]
     assert "a secret note" not in visitor.get(f"/credit/statement?cursor={cursor}").text
     assert "a secret note" not in visitor.api("GET", f"/statement?cursor={cursor}").text
 
@@ -234,8 +229,7 @@ def test_a_connection_can_be_used_after_an_export(visitor: Visitor) -> None:
 
 def test_an_account_without_entries_has_an_empty_export(service: Service) -> None:
     """Without entries there is a heading, an empty list, and a page that says so."""
-    browser = Visitor(service.port)
-    browser.sign_in(service.create_account(0))
+    browser = signed_in(service, service.create_account(0))
     assert browser.get("/credit/statement.csv").text.startswith("id,created_at,kind,")
     assert browser.get("/credit/statement.json").json == {"object": "list", "data": []}
     assert "No entries yet" in browser.get("/credit").words

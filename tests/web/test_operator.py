@@ -12,7 +12,7 @@ from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient
 from tests.service import CREDIT_NANO, EMAIL, Service, wait_until
 from tests.service_config import ordinary_spec
-from tests.visitor import Visitor
+from tests.visitor import Visitor, signed_in
 from tests.web.operators import account_id_of, audit_events_of, make_operator
 
 OF_MONEY = ("/ledger", "/months/2026-10")
@@ -24,7 +24,6 @@ READS = ("/overview", "/requests", "/classes/forte", "/load", "/accounts", *OF_M
 def operator(service: Service, visitor: Visitor, email: str) -> Visitor:
     """Signed in to an account that is an operator."""
     make_operator(service, email)
-    visitor.get("/operator")
     return visitor
 
 
@@ -138,8 +137,7 @@ def test_a_suspended_account_is_signed_out(
     service: Service, operator: Visitor, email: str, other: str, other_page: str
 ) -> None:
     """Suspending ends the sessions of an account; resuming lets its owner sign in again."""
-    owner = Visitor(service.port)
-    owner.sign_in(other)
+    owner = signed_in(service, other)
     assert operator.post(f"{other_page}/suspend").status == 303
     assert owner.get("/settings").status == 303
     assert "suspended" in operator.get(other_page).words
@@ -165,8 +163,7 @@ def test_an_operator_is_made_and_unmade(
 ) -> None:
     """The role opens the pages to an account, protects it from being suspended, and can be taken away."""
     assert operator.post(f"{other_page}/role", {"is_operator": "true"}).status == 303
-    second = Visitor(service.port)
-    second.sign_in(other)
+    second = signed_in(service, other)
     assert second.get("/operator").status == 200
     assert "Take the role away first" in operator.post(f"{other_page}/suspend").words
     operator.get(other_page)
@@ -282,8 +279,7 @@ def test_the_load_is_that_of_all_workers(start_service: StartService, upstream: 
     spec = msgspec.structs.replace(ordinary_spec(upstream.base_url), more_toml="[server]\nworkers = 2\n")
     service = start_service(spec)
     make_operator(service, EMAIL)
-    operator = Visitor(service.port)
-    operator.sign_in()
+    operator = signed_in(service)
     wait_until(lambda: load_of(operator)["workers"] == 2, "both workers being shown")
     load = load_of(operator)
     assert load["slots_limit"] == 10_000

@@ -8,7 +8,7 @@ import pytest
 from tests.account import Account
 from tests.raw_client import MESSAGES
 from tests.service import CREDIT_NANO, Service, wait_until
-from tests.visitor import Visitor
+from tests.visitor import Visitor, signed_in
 from tests.web.operators import account_id_of, audit_events_of, make_operator
 
 UNKNOWN = ("chatcmpl-unknown", "%00", "%F0%9F%8E%B5")
@@ -17,7 +17,6 @@ UNKNOWN = ("chatcmpl-unknown", "%00", "%F0%9F%8E%B5")
 @pytest.fixture
 def operator(service: Service, visitor: Visitor, email: str) -> Visitor:
     make_operator(service, email)
-    visitor.get("/operator")
     return visitor
 
 
@@ -119,8 +118,7 @@ def test_a_request_is_refunded(operator: Visitor, email: str, account: Account, 
     [(actor, event, detail)] = audit_events_of(service, account.email)
     assert (actor, event) == (email, "credit.refund")
     assert detail.startswith("0.00000001 of ")
-    owner = Visitor(service.port)
-    owner.sign_in(account.email)
+    owner = signed_in(service, account.email)
     words = owner.get("/credit/statement").words
     assert "Refund of a request: a bad answer +0.00000001" in words
     assert ", 0.00000001 refunded" in words

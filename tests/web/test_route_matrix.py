@@ -14,10 +14,9 @@ from cadenza.web.routes import Access, ApiEndpoint, Page
 from cadenza.web.site_map import ROUTES
 from tests.openapi import Document, read_document
 from tests.service import CREDIT_NANO, Service
-from tests.visitor import API, Seen, Visitor
+from tests.visitor import API, Seen, Visitor, from_elsewhere, signed_in
 from tests.web.operators import make_operator
 from tests.web.test_security import make_old
-from tests.web.test_sign_in import from_elsewhere
 
 Route = Page | ApiEndpoint
 
@@ -68,9 +67,7 @@ def operator(service: Service, email: str, visitor: Visitor) -> Visitor:
 @pytest.fixture
 def neighbour(service: Service) -> Visitor:
     """Signed in to another account."""
-    signed_in = Visitor(service.port)
-    signed_in.sign_in(service.create_account(CREDIT_NANO))
-    return signed_in
+    return signed_in(service, service.create_account(CREDIT_NANO))
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,10 @@ from tests.mail_server import Mailbox, running_mailbox
 from tests.migrated import STORE_WAIT_S
 from tests.service import EMAIL, PASSWORD, Service
 from tests.service_config import ServiceSpec
-from tests.visitor import Visitor
+from tests.visitor import Visitor, from_elsewhere
 from tests.web.open_site import BASE_URL, OPENING_NANO, site_spec
 from tests.web.operators import account_id_of, make_operator
 from tests.web.test_security import add_app
-from tests.web.test_sign_in import from_elsewhere
 
 NEW = "new@example.org"
 NEW_PASSWORD = "another horse battery staple"
@@ -75,7 +74,6 @@ def test_sign_up_is_closed_by_default(stranger: Visitor) -> None:
 def test_an_open_sign_up_makes_an_account(open_site: Service) -> None:
     """The new account is signed in, is no operator, has the opening credit, and is not verified."""
     visitor = Visitor(open_site.port, from_elsewhere())
-    visitor.get("/sign-up")
     assert visitor.post("/sign-up", {"email": " New@Example.org ", "password": NEW_PASSWORD}).location == "/"
     account = visitor.api("GET", "/account").json
     assert (account["email"], account["is_operator"], account["verified_at"]) == (NEW, False, None)
@@ -98,7 +96,6 @@ def test_an_open_sign_up_makes_an_account(open_site: Service) -> None:
 def test_a_sign_up_that_cannot_be(open_site: Service, fields: dict[str, str], reason: str) -> None:
     """A taken or malformed address, a short password, and fields that nobody may set are refused."""
     visitor = Visitor(open_site.port, from_elsewhere())
-    visitor.get("/sign-up")
     seen = visitor.post("/sign-up", {"email": "other@example.org", "password": NEW_PASSWORD, **fields})
     assert (seen.status, reason in seen.words) == (400, True)
     assert open_site.ledger.query("SELECT * FROM accounts WHERE email = ?", "other@example.org") == []
@@ -111,7 +108,6 @@ def test_sign_ups_of_one_network_are_limited(open_site: Service) -> None:
     statuses = []
     for email in (*(f"many-{number}@example.org" for number in range(5)), *[EMAIL] * 6, "one-more@example.org"):
         visitor.cookies.clear()
-        visitor.get("/sign-up")
         statuses.append(visitor.post("/sign-up", {"email": email, "password": NEW_PASSWORD}).status)
     assert statuses == [303] * 5 + [400] * 5 + [429] * 2
 
@@ -126,7 +122,6 @@ def test_opening_credit_is_limited_by_the_hour(
     statuses = []
     for email in ("a@example.org", EMAIL, "b@example.org", "c@example.org"):
         visitor = Visitor(service.port, from_elsewhere())
-        visitor.get("/sign-up")
         statuses.append(visitor.post("/sign-up", {"email": email, "password": NEW_PASSWORD}).status)
     assert statuses == [303, 400, 303, 429]
     [found] = service.ledger.query("SELECT COUNT(*) AS accounts FROM accounts WHERE email LIKE '_@example.org'")
@@ -165,7 +160,6 @@ def test_an_open_invitation_is_for_anybody(invite_site: Service) -> None:
 def test_with_mail_the_link_makes_the_account(site: Site) -> None:
     """Signing up sends a link; opening it changes nothing, its button makes a verified account, and it works once."""
     visitor = site.visitor()
-    visitor.get("/sign-up")
     assert visitor.post("/sign-up", {"email": NEW}).location == "/sign-up?note=mail-sent"
     path = site.mailbox.wait_for(NEW, "Your account").path
     assert NEW in visitor.get(path).words
@@ -181,7 +175,6 @@ def test_with_mail_a_taken_address_looks_like_a_free_one(site: Site) -> None:
     replies = []
     for email in (EMAIL, "free@example.org"):
         visitor = site.visitor()
-        visitor.get("/sign-up")
         seen = visitor.post("/sign-up", {"email": email})
         replies.append((seen.status, seen.location, seen.text))
     assert replies[0] == replies[1]
@@ -197,7 +190,6 @@ def test_a_reset_by_link(site: Site) -> None:
     signed_in = site.visitor()
     signed_in.sign_in(email)
     visitor = site.visitor()
-    visitor.get("/reset")
     assert visitor.post("/reset", {"email": email.upper()}).location == "/reset?note=reset-sent"
     path = site.mailbox.wait_for(email, "Reset").path
     visitor.get(path)
@@ -205,7 +197,6 @@ def test_a_reset_by_link(site: Site) -> None:
     assert signed_in.get("/settings").status == 200
     assert "1 API key still works." in visitor.post(path, {"password": NEW_PASSWORD}).words
     assert signed_in.get("/settings").status == 303
-    visitor.get("/sign-in")
     assert visitor.post(path, {"password": "a third password"}).status == 404
     site.visitor().sign_in(email, NEW_PASSWORD)
     told = site.mailbox.wait_for(email, "was changed").text
@@ -217,7 +208,6 @@ def test_a_link_begins_with_the_address_of_the_config(site: Site) -> None:
     """Whatever host a request names, the link in the e-mail leads to our own site."""
     email = site.service.create_account(0)
     visitor = site.visitor()
-    visitor.get("/reset")
     host = {"host": "evil.example", "origin": "http://evil.example"}
     assert visitor.post("/reset", {"email": email}, host).status == 303
     text = site.mailbox.wait_for(email, "Reset").text
@@ -230,13 +220,11 @@ def test_a_reset_of_an_unknown_address_looks_the_same(site: Site) -> None:
     replies = []
     for email in (site.service.create_account(0), "unknown@example.org", "no address"):
         visitor = site.visitor()
-        visitor.get("/reset")
         seen = visitor.post("/reset", {"email": email})
         replies.append((seen.status, seen.location, seen.text))
     assert replies[0] == replies[1] == replies[2]
     last = site.service.create_account(0)
     visitor = site.visitor()
-    visitor.get("/reset")
     visitor.post("/reset", {"email": last})
     site.mailbox.wait_for(last, "Reset")
     assert not [one for one in site.mailbox.emails if one.to == "unknown@example.org"]
@@ -247,9 +235,7 @@ def test_an_address_gets_few_emails(site: Site) -> None:
     email, last = site.service.create_account(0), site.service.create_account(0)
     for _ in range(6):
         visitor = site.visitor()
-        visitor.get("/reset")
         assert visitor.post("/reset", {"email": email}).status == 303
-    visitor.get("/reset")
     visitor.post("/reset", {"email": last})
     site.mailbox.wait_for(last, "Reset")  # the queue keeps the order
     assert len([one for one in site.mailbox.emails if one.to == email]) == 4
@@ -258,7 +244,6 @@ def test_an_address_gets_few_emails(site: Site) -> None:
 def test_a_network_asks_for_few_emails(site: Site) -> None:
     """Nobody can make the service send e-mails by the hundred."""
     visitor = site.visitor()
-    visitor.get("/reset")
     statuses = [visitor.post("/reset", {"email": f"{number}@example.org"}).status for number in range(11)]
     assert statuses == [303] * 10 + [429]
 
@@ -304,11 +289,9 @@ def test_a_link_of_another_account_is_unknown(site: Site) -> None:
     path = site.mailbox.wait_for(f"new-{email}", "new e-mail address").path
     secret = path.rpartition("/")[2]
     assert other.get(path).status == 404
-    other.get("/settings")
     assert other.post(path).status == 404
     for wrong in (f"/reset/{secret}", f"/verify/{secret}", f"/join/{secret}"):
         assert site.visitor().get(wrong).status == 404
-    visitor.get("/settings")
     assert visitor.post(path).location == "/settings/security?note=address-changed"
 
 
@@ -319,7 +302,6 @@ def test_a_password_change_stops_a_change_of_address(site: Site) -> None:
     visitor.sign_in(email)
     visitor.post("/settings/security/email", {"email": f"thief-{email}"})
     path = site.mailbox.wait_for(f"thief-{email}", "new e-mail address").path
-    visitor.get("/settings/security")
     visitor.post("/settings/security/password", {"old_password": PASSWORD, "new_password": NEW_PASSWORD})
     assert visitor.get(path).status == 404
 
@@ -345,7 +327,6 @@ def test_the_owner_is_told_what_changed(site: Site) -> None:
     site.mailbox.wait_for(email, "app was added")
     assert visitor.post("/settings/security/recovery-codes").status == 200
     site.mailbox.wait_for(email, "codes were replaced")
-    visitor.get("/settings/security")
     assert visitor.post("/settings/security/app/remove").status == 303
     site.mailbox.wait_for(email, "app was removed")
 
@@ -354,7 +335,6 @@ def test_an_expired_link_is_dead(site: Site) -> None:
     """A link that is too old does nothing."""
     email = site.service.create_account(0)
     visitor = site.visitor()
-    visitor.get("/reset")
     visitor.post("/reset", {"email": email})
     path = site.mailbox.wait_for(email, "Reset").path
     visitor.get(path)
@@ -378,7 +358,6 @@ def test_logs_hold_no_addresses_and_links(site: Site) -> None:
     """The log of the service has no address of an e-mail and no link."""
     email = site.service.create_account(0)
     visitor = site.visitor()
-    visitor.get("/reset")
     visitor.post("/reset", {"email": email})
     path = site.mailbox.wait_for(email, "Reset").path
     visitor.get(path)

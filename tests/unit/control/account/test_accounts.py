@@ -153,6 +153,18 @@ async def test_what_is_done_to_an_account_is_in_the_audit_trail(store: Store) ->
     ]
 
 
+async def test_the_last_operator_keeps_the_role_on_the_pages(store: Store) -> None:
+    """Only the command line takes it from the last operator; with another one, an operator may."""
+    await add(store)
+    await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=True)
+    with pytest.raises(ControlError, match="is the last operator"):
+        await set_operator(store, EMAIL, EMAIL, NOW_MS, is_operator=False)
+    second = NewAccount("second@example.org", "hash", is_operator=True)
+    await store.transact(lambda tx: add_account(tx, second, COMMAND_LINE, NOW_MS))
+    assert not (await set_operator(store, EMAIL, second.email, NOW_MS, is_operator=False)).is_operator
+    assert not (await set_operator(store, second.email, COMMAND_LINE, NOW_MS, is_operator=False)).is_operator
+
+
 async def test_credit_is_given(store: Store) -> None:
     """Credit adds to the balance and makes an entry with its note."""
     await add(store, FIVE_NANO)
