@@ -18,6 +18,7 @@ from tests.service_config import RouteSpec, ServiceSpec
 from tests.tokens import count_tokens
 from tests.visitor import Visitor, signed_in
 from tests.web.chat_client import PATH, ChatClient, event_of, html_of, text_of
+from tests.web.operators import balance_nano
 
 COST_NANO = USAGE["prompt_tokens"] * FORTE_INPUT_NANO + USAGE["completion_tokens"] * FORTE_OUTPUT_NANO  # type: ignore[operator]
 KEYS = """
@@ -33,10 +34,6 @@ HALF = "UPDATE sessions SET stage = 'second_factor' WHERE account_id = (SELECT i
 @pytest.fixture
 def chat(visitor: Visitor) -> ChatClient:
     return ChatClient(visitor)
-
-
-def balance_nano(service: Service, email: str) -> int:
-    return int(service.ledger.query("SELECT balance_nano FROM accounts WHERE email = ?", email)[0]["balance_nano"])
 
 
 def test_a_reply_arrives_as_text_and_as_html(

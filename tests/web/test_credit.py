@@ -7,7 +7,6 @@ import itertools
 import json
 import secrets
 import sqlite3
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from tests.migrated import STORE_WAIT_S
 from tests.service import CREDIT_NANO, Service
 from tests.visitor import TIMEOUT_S, Seen, Visitor, signed_in
 
+pytestmark = pytest.mark.usefixtures("sound_ledger")
 ENTRY = """
     INSERT INTO entries (account_id, kind, amount_nano, note, created_at, granted_nano, origin)
     SELECT id, 'grant', ?, ?, 1800000000000, 0, 'payment' FROM accounts WHERE email = ?"""
@@ -50,13 +50,6 @@ def account(service: Service) -> Account:
 def owner(service: Service, account: Account) -> Visitor:
     """Signed in to the account."""
     return signed_in(service, account.email)
-
-
-@pytest.fixture(autouse=True)
-def sound_ledger(service: Service) -> Iterator[None]:
-    """After every test the ledger is sound."""
-    yield
-    service.ledger.check_rules()
 
 
 def test_credit_is_shown(visitor: Visitor) -> None:

@@ -13,33 +13,15 @@ from tests.raw_client import RawClient
 from tests.service import CREDIT_NANO, EMAIL, Service, wait_until
 from tests.service_config import ordinary_spec
 from tests.visitor import Visitor, signed_in
-from tests.web.operators import account_id_of, audit_events_of, make_operator
+from tests.web.operators import account_id_of, audit_events_of, balance_nano, make_operator
 
 OF_MONEY = ("/ledger", "/months/2026-10")
 PAGES = ("", "/requests", "/search", "/accounts", "/keys", "/classes", "/classes/forte", *OF_MONEY, "/audit-log")
-READS = ("/overview", "/requests", "/classes/forte", "/load", "/accounts", *OF_MONEY, "/audit-log")
-
-
-@pytest.fixture
-def operator(service: Service, visitor: Visitor, email: str) -> Visitor:
-    """Signed in to an account that is an operator."""
-    make_operator(service, email)
-    return visitor
-
-
-@pytest.fixture
-def other(service: Service) -> str:
-    """The address of an account of somebody else."""
-    return service.create_account(CREDIT_NANO)
 
 
 @pytest.fixture
 def other_page(service: Service, other: str) -> str:
     return f"/operator/accounts/{account_id_of(service, other)}"
-
-
-def balance_nano(service: Service, email: str) -> int:
-    return int(service.ledger.query("SELECT balance_nano FROM accounts WHERE email = ?", email)[0]["balance_nano"])
 
 
 def load_of(operator: Visitor) -> dict[str, Any]:

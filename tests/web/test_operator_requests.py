@@ -1,6 +1,5 @@
 """The operator's page of one request: how its charge comes about, and its refund."""
 
-from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
@@ -9,15 +8,10 @@ from tests.account import Account
 from tests.raw_client import MESSAGES
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.visitor import Visitor, signed_in
-from tests.web.operators import account_id_of, audit_events_of, make_operator
+from tests.web.operators import account_id_of, audit_events_of
 
+pytestmark = pytest.mark.usefixtures("sound_ledger")
 UNKNOWN = ("chatcmpl-unknown", "%00", "%F0%9F%8E%B5")
-
-
-@pytest.fixture
-def operator(service: Service, visitor: Visitor, email: str) -> Visitor:
-    make_operator(service, email)
-    return visitor
 
 
 @pytest.fixture
@@ -26,13 +20,6 @@ def account(service: Service) -> Account:
     account = Account(service, CREDIT_NANO)
     assert account.api.chat().status == 200
     return account
-
-
-@pytest.fixture(autouse=True)
-def sound_ledger(service: Service) -> Iterator[None]:
-    """After every test the ledger is sound."""
-    yield
-    service.ledger.check_rules()
 
 
 def page_of(account: Account) -> str:

@@ -15,7 +15,6 @@ from cadenza.web.site_map import ROUTES
 from tests.openapi import Document, read_document
 from tests.service import CREDIT_NANO, Service
 from tests.visitor import API, Seen, Visitor, from_elsewhere, signed_in
-from tests.web.operators import make_operator
 from tests.web.test_security import make_old
 
 Route = Page | ApiEndpoint
@@ -55,13 +54,6 @@ OWNED = [(name, one) for name in THINGS for one in CLOSED if f"{{{name}}}" in on
 
 def title(one: Any) -> str:
     return f"{one.method} {type(one).__name__} {one.path}" if isinstance(one, Page | ApiEndpoint) else str(one)
-
-
-@pytest.fixture
-def operator(service: Service, email: str, visitor: Visitor) -> Visitor:
-    """Signed in to an operator's account of this test alone."""
-    make_operator(service, email)
-    return visitor
 
 
 @pytest.fixture
