@@ -39,9 +39,3 @@ def test_an_address_without_a_page_has_the_menu(visitor: Visitor, stranger: Visi
     assert seen.status == 404
     assert ('href="/keys"' in seen.text, "Sign out" in seen.words) == (True, True)
     assert visitor.post("/sign-out").status == 303
-
-
-def test_a_refused_form_gets_an_error_page(visitor: Visitor) -> None:
-    """A form from another site gets a page that says what to do."""
-    seen = visitor.post("/sign-out", headers={"origin": "https://elsewhere.example"})
-    assert (seen.status, "Error 403 Send the form again" in seen.words) == (403, True)

@@ -151,13 +151,6 @@ def test_a_suspended_account_cannot_be_used(service: Service, guest: Visitor, em
     assert sign_in(guest, email) == 303
 
 
-@pytest.mark.parametrize("fields", [{"is_operator": "true"}, {"account_id": "acct_x"}, {"stage": "complete"}])
-def test_a_form_with_unknown_fields_is_refused(guest: Visitor, email: str, fields: dict[str, str]) -> None:
-    """Nobody sets what the form does not ask for."""
-    assert sign_in(guest, email, **fields) == 400
-    assert guest.get("/settings").status == 303
-
-
 def test_a_huge_password_is_not_hashed(guest: Visitor, email: str) -> None:
     """A password beyond the bound is wrong, and a form beyond 64 KiB is refused."""
     assert sign_in(guest, email, "x" * 60_000) == 400
