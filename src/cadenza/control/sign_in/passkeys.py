@@ -146,15 +146,6 @@ def _check_sign_in(site: RelyingParty, challenge: bytes, credential: str, passke
     return found.new_sign_count
 
 
-class PasskeyView(msgspec.Struct, frozen=True):
-    """A passkey as its owner sees it."""
-
-    id: str
-    name: str
-    created_at: int
-    last_used_at: int | None
-
-
 class Passkeys:
     """The passkeys of a site, for one process."""
 
@@ -183,7 +174,7 @@ class Passkeys:
 
         def add(tx: Transaction) -> list[str]:
             second_factors.add_passkey(tx, passkey)
-            audit_events.add(tx, AuditEvent(now_ms, account.email, "passkey.add", account.id, written_id(passkey.id)))
+            audit_events.add(tx, AuditEvent(now_ms, account.email, "passkey.add", account.id, passkey.id.hex()))
             return first_codes(tx, account.id)
 
         try:
@@ -214,10 +205,6 @@ class Passkeys:
             raise PasskeyRefused
         return account
 
-    async def list(self, account_id: str) -> list[PasskeyView]:
-        found = await second_factors.list_passkeys(self._store, account_id)
-        return [PasskeyView(written_id(one.id), one.name, one.created_at, one.last_used_at) for one in found]
-
     async def remove(self, account: Account, passkey_id: str, now_ms: int) -> None:
         def remove(tx: Transaction) -> None:
             if not second_factors.remove_passkey(tx, account.id, read_id(passkey_id)):
@@ -242,10 +229,6 @@ class Passkeys:
         if not is_ours or not -SKEW_MS <= now_ms - asked_at < CHALLENGE_MS:
             raise PasskeyRefused
         return challenge, asked_at
-
-
-def written_id(passkey_id: bytes) -> str:
-    return passkey_id.hex()
 
 
 def read_id(text: str) -> bytes:

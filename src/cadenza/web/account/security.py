@@ -10,7 +10,7 @@ from cadenza.control.sign_in.credentials import begin_email_change, change_email
 from cadenza.control.sign_in.passwords import HashLane
 from cadenza.control.sign_in.sessions import end_other_sessions, end_session_by_id, list_sessions
 from cadenza.core.errors import ControlError
-from cadenza.store.tables.second_factors import get_factors
+from cadenza.store.tables.second_factors import get_factors, list_passkeys
 from cadenza.web.account.links import NO_MAIL, limit_mail, tell_password_set
 from cadenza.web.account.sessions import SECURITY_PAGE, renew_session, use_secret
 from cadenza.web.cookies import SESSION_COOKIE
@@ -26,7 +26,7 @@ async def security_page(visit: Visit) -> Response:
     return visit.page(
         "security.html",
         factors=await get_factors(visit.store, account.id),
-        passkeys=await context.passkeys.list(account.id),
+        passkeys=await list_passkeys(visit.store, account.id),
         sessions=await list_sessions(visit.store, visit.require_session().session, visit.now_ms, retention),
         sends_mail=context.mailer is not None,
         form=visit.path.rpartition("/")[2],  # password, email or delete
