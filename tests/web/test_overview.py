@@ -51,6 +51,7 @@ def test_one_search_finds_everything(small: Service, upstream: LoopbackUpstream)
 
     def found(text: str) -> str:
         seen = operator.post("/operator/search", {"text": text})
+        assert small.key not in seen.text
         return seen.location or seen.words
 
     account = f"/operator/accounts/{account_id_of(small, EMAIL)}"
