@@ -12,7 +12,8 @@ from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.service import EMAIL, PASSWORD
+from cadenza.web.cookies import SESSION_COOKIE
+from tests.service import EMAIL, PASSWORD, Service
 
 TIMEOUT_S = 200.0
 CSRF = re.compile(r'data-csrf="([0-9a-f]*)"')
@@ -55,7 +56,7 @@ class Visitor:
     def __init__(self, port: int, headers: Mapping[str, str] | None = None) -> None:
         self.port = port
         self.cookies: dict[str, str] = {}
-        self.csrf = ""  # of the last page that was seen
+        self.csrf = ""  # of the last page of this session that was seen
         address = ".".join(["10", *(str(secrets.randbelow(254) + 1) for _ in range(3))])
         self._headers = {"accept": "text/html", "x-forwarded-for": address, **(headers or {})}
 
@@ -63,7 +64,9 @@ class Visitor:
         return self.send("GET", path, b"", headers or {})
 
     def post(self, path: str, fields: Fields | None = None, headers: Mapping[str, str] | None = None) -> Seen:
-        """Send a form, with the token of the last page unless the fields have one."""
+        """Send a form, with the token of a page of this session unless the fields have one."""
+        if not self.csrf and "csrf" not in (fields or {}):
+            self.get("/reset", headers)
         body = urlencode({"csrf": self.csrf, **(fields or {})}, doseq=True).encode()
         form = {"content-type": "application/x-www-form-urlencoded", "origin": f"http://127.0.0.1:{self.port}"}
         return self.send("POST", path, body, {**form, **(headers or {})})
@@ -102,10 +105,25 @@ class Visitor:
 
     def _keep(self, line: str) -> None:
         for name, morsel in SimpleCookie(line).items():
+            if self.cookies.get(name) != morsel.value and name == SESSION_COOKIE:
+                self.csrf = ""
             if morsel["max-age"] == "0":
                 self.cookies.pop(name, None)
             else:
                 self.cookies[name] = morsel.value
+
+
+def signed_in(service: Service, email: str = EMAIL, headers: Mapping[str, str] | None = None) -> Visitor:
+    """A browser that is signed in to this account."""
+    visitor = Visitor(service.port, headers)
+    visitor.sign_in(email)
+    return visitor
+
+
+def from_elsewhere() -> dict[str, str]:
+    """The header of a trusted proxy, for a visitor from a network of its own."""
+    a, b, c = secrets.token_bytes(3)
+    return {"x-forwarded-for": f"10.{a}.{b}.{c}"}
 
 
 def until_refused(ask: Callable[[], Seen]) -> list[Seen]:

@@ -1,11 +1,13 @@
 """A visitor of the ordinary service, signed in or not, and a day that does not end during a test."""
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from tests.service import CREDIT_NANO, Service, wait_until
-from tests.visitor import Visitor
+from tests.visitor import Visitor, signed_in
+from tests.web.operators import make_operator
 
 DAY_S = 24 * 60 * 60
 TEST_S = 60.0
@@ -32,6 +34,24 @@ def email(service: Service) -> str:
 @pytest.fixture
 def visitor(service: Service, email: str) -> Visitor:
     """Signed in to the account of this test."""
-    signed_in = Visitor(service.port)
-    signed_in.sign_in(email)
-    return signed_in
+    return signed_in(service, email)
+
+
+@pytest.fixture
+def operator(service: Service, email: str, visitor: Visitor) -> Visitor:
+    """The same, once the account of this test is an operator's."""
+    make_operator(service, email)
+    return visitor
+
+
+@pytest.fixture
+def other(service: Service) -> str:
+    """The address of an account of somebody else."""
+    return service.create_account(CREDIT_NANO)
+
+
+@pytest.fixture
+def sound_ledger(service: Service) -> Iterator[None]:
+    """After the test the ledger is sound."""
+    yield
+    service.ledger.check_rules()

@@ -17,6 +17,10 @@ def account_id_of(service: Service, email: str) -> str:
     return str(service.ledger.query("SELECT id FROM accounts WHERE email = ?", email)[0]["id"])
 
 
+def balance_nano(service: Service, email: str) -> int:
+    return int(service.ledger.query("SELECT balance_nano FROM accounts WHERE email = ?", email)[0]["balance_nano"])
+
+
 def audit_events_of(service: Service, email: str) -> list[tuple[str, str, str]]:
     """Actor, name and detail of each audit event of the site that concerns an account, oldest first."""
     rows = service.ledger.query(

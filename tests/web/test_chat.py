@@ -16,8 +16,9 @@ from tests.raw_client import Reply, read_all, read_until
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.tokens import count_tokens
-from tests.visitor import Visitor
+from tests.visitor import Visitor, signed_in
 from tests.web.chat_client import PATH, ChatClient, event_of, html_of, text_of
+from tests.web.operators import balance_nano
 
 COST_NANO = USAGE["prompt_tokens"] * FORTE_INPUT_NANO + USAGE["completion_tokens"] * FORTE_OUTPUT_NANO  # type: ignore[operator]
 KEYS = """
@@ -27,15 +28,12 @@ KEYS = """
 COUNT_KEYS = """
     SELECT COUNT(*) AS keys FROM keys JOIN accounts ON accounts.id = account_id WHERE email = ? AND origin = 'web'"""
 SUSPEND = "UPDATE accounts SET suspended_at = 1 WHERE email = ?"
+HALF = "UPDATE sessions SET stage = 'second_factor' WHERE account_id = (SELECT id FROM accounts WHERE email = ?)"
 
 
 @pytest.fixture
 def chat(visitor: Visitor) -> ChatClient:
     return ChatClient(visitor)
-
-
-def balance_nano(service: Service, email: str) -> int:
-    return int(service.ledger.query("SELECT balance_nano FROM accounts WHERE email = ?", email)[0]["balance_nano"])
 
 
 def test_a_reply_arrives_as_text_and_as_html(
@@ -169,8 +167,7 @@ def test_a_stopped_reply_is_charged_for_what_was_delivered(
     cost_nano = PROMPT_TOKENS * FORTE_INPUT_NANO + count_tokens("first words") * FORTE_OUTPUT_NANO
     assert cost["cost"] == f"{cost_nano / 10**9:.9f}".rstrip("0")
     assert balance_nano(service, email) == CREDIT_NANO - cost_nano
-    other = Visitor(service.port)
-    other.sign_in(service.create_account(0))
+    other = signed_in(service, service.create_account(0))
     assert other.api("GET", path).status == 404
 
 
@@ -213,8 +210,7 @@ def test_another_site_cannot_spend(chat: ChatClient, upstream: LoopbackUpstream,
 
 def test_the_token_of_another_session_is_refused(chat: ChatClient, service: Service) -> None:
     """The token belongs to one session, even among those of one account."""
-    other = Visitor(service.port)
-    other.sign_in(service.create_account(0))
+    other = signed_in(service, service.create_account(0))
     chat.send({"x-cadenza-csrf": other.csrf}).error(403, "permission_error")
 
 
@@ -243,13 +239,14 @@ def test_a_session_that_signs_out_is_refused(chat: ChatClient, upstream: Loopbac
     assert len(upstream.requests) == 1
 
 
-def test_a_suspended_account_is_refused(
-    chat: ChatClient, upstream: LoopbackUpstream, service: Service, email: str
+@pytest.mark.parametrize("change", [SUSPEND, HALF], ids=["suspended", "half a sign-in"])
+def test_a_session_that_may_not_chat_is_refused(
+    chat: ChatClient, upstream: LoopbackUpstream, service: Service, email: str, change: str
 ) -> None:
-    """The next request of a suspended account gets 401."""
+    """The next request gets 401: of a suspended account, and of a session whose second factor is not given yet."""
     assert chat.send().is_done
     with contextlib.closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
-        store.execute(SUSPEND, (email,))
+        store.execute(change, (email,))
     chat.send().error(401, "authentication_error")
     assert len(upstream.requests) == 1
 
@@ -257,8 +254,7 @@ def test_a_suspended_account_is_refused(
 def test_an_account_without_credit_gets_402(service: Service, upstream: LoopbackUpstream) -> None:
     """It is refused before an upstream is asked, also with a large conversation, and the first credit helps at once."""
     email = service.create_account(0)
-    visitor = Visitor(service.port)
-    visitor.sign_in(email)
+    visitor = signed_in(service, email)
     client = ChatClient(visitor)
     client.send().error(402, "insufficient_quota")
     client.send(messages=[{"role": "user", "content": "x" * 200_000}]).error(402, "insufficient_quota")
@@ -272,8 +268,7 @@ def test_a_chat_counts_against_the_rate(start_service: StartService, upstream: L
     routes = {"forte": [RouteSpec("loopback")]}
     limits = {"requests_per_second": 0.01, "burst": 2}
     service = start_service(ServiceSpec({"loopback": upstream.base_url}, routes, limits=limits))
-    visitor = Visitor(service.port)
-    visitor.sign_in()
+    visitor = signed_in(service)
     client = ChatClient(visitor)
     assert [client.send().status for _ in range(2)] == [200, 200]
     refused = client.send()

@@ -10,7 +10,7 @@ from tests.processes import own_cpu_s, stopped
 from tests.raw_client import RawClient, Reply, read_all, read_until
 from tests.service import Service
 from tests.service_config import ordinary_spec
-from tests.visitor import Visitor
+from tests.visitor import Visitor, signed_in
 from tests.web.chat_client import ChatClient, html_of, text_of
 
 RENDERER = "cadenza.web.chat.markdown.child"
@@ -49,8 +49,7 @@ def test_a_hostile_reply_does_not_hold_up_the_api(
 
 def test_an_account_without_credit_costs_the_renderer_nothing(service: Service, visitor: Visitor) -> None:
     """Its texts are 402, and all of them together take the child less CPU time than one of an account that can pay."""
-    poor = Visitor(service.port)
-    poor.sign_in(service.create_account(0))
+    poor = signed_in(service, service.create_account(0))
     order = {"texts": [REPLIES["many blocks"]]}
     assert visitor.api("POST", "/render", {"texts": ["a"]}).status == 200
     [renderer] = service.process.children(RENDERER)
@@ -67,8 +66,7 @@ def test_an_account_without_credit_costs_the_renderer_nothing(service: Service, 
 def test_a_service_that_ends_lets_a_reply_finish(start_service: StartService, upstream: LoopbackUpstream) -> None:
     """A running chat is completed and charged before the service ends."""
     service = start_service(ordinary_spec(upstream.base_url))
-    visitor = Visitor(service.port)
-    visitor.sign_in()
+    visitor = signed_in(service)
     chat, pause = ChatClient(visitor), Pause()
     upstream.script(Sse([ROLE, said("first\n\n"), pause, said("last"), STOP, usage_chunk()]))
     with chat.open() as connection:

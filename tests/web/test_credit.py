@@ -7,7 +7,6 @@ import itertools
 import json
 import secrets
 import sqlite3
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
@@ -17,8 +16,9 @@ import pytest
 from tests.account import Account, run_command
 from tests.migrated import STORE_WAIT_S
 from tests.service import CREDIT_NANO, Service
-from tests.visitor import TIMEOUT_S, Seen, Visitor
+from tests.visitor import TIMEOUT_S, Seen, Visitor, signed_in
 
+pytestmark = pytest.mark.usefixtures("sound_ledger")
 ENTRY = """
     INSERT INTO entries (account_id, kind, amount_nano, note, created_at, granted_nano, origin)
     SELECT id, 'grant', ?, ?, 1800000000000, 0, 'payment' FROM accounts WHERE email = ?"""
@@ -49,16 +49,7 @@ def account(service: Service) -> Account:
 @pytest.fixture
 def owner(service: Service, account: Account) -> Visitor:
     """Signed in to the account."""
-    signed_in = Visitor(service.port)
-    signed_in.sign_in(account.email)
-    return signed_in
-
-
-@pytest.fixture(autouse=True)
-def sound_ledger(service: Service) -> Iterator[None]:
-    """After every test the ledger is sound."""
-    yield
-    service.ledger.check_rules()
+    return signed_in(service, account.email)
 
 
 def test_credit_is_shown(visitor: Visitor) -> None:
@@ -108,8 +99,7 @@ def test_a_voucher_is_redeemed_by_the_form(service: Service, visitor: Visitor) -
 def test_a_voucher_pays_the_next_request(service: Service) -> None:
     """An account without credit gets 402, redeems a voucher, and gets an answer."""
     account = Account(service, 0)
-    browser = Visitor(service.port)
-    browser.sign_in(account.email)
+    browser = signed_in(service, account.email)
     assert account.api.chat().status == 402
     seen = browser.api("POST", "/vouchers/redeem", {"code": make_voucher(service)})
     assert seen.json == {"object": "voucher", "amount": "5.00", "balance": "5.00", "currency": "USD"}
@@ -169,29 +159,6 @@ def test_guesses_are_limited_for_a_network(service: Service) -> None:
     assert 429 in statuses
 
 
-def test_changes_need_the_token_of_the_session(service: Service, visitor: Visitor, stranger: Visitor) -> None:
-    """Without a session, or with the token of another one, nothing is redeemed or changed."""
-    code = make_voucher(service)
-    stranger.get("/sign-in")
-    for path, fields in (("/credit/voucher", {"code": code}), ("/credit/notice", {"amount": "3"})):
-        assert stranger.post(path, fields).status == 401
-        assert visitor.post(path, {**fields, "csrf": stranger.csrf}).status == 403
-        visitor.get("/credit")
-        assert visitor.post(path, fields, {"origin": "https://evil.example"}).status == 403
-        visitor.get("/credit")
-    assert visitor.api("POST", "/vouchers/redeem", {"code": code}, {"x-cadenza-csrf": ""}).status == 403
-    assert visitor.api("POST", "/vouchers/redeem", {"code": code}).status == 200
-
-
-def test_unknown_fields_are_refused(service: Service, visitor: Visitor) -> None:
-    """Nobody names another account, or an amount, in a form."""
-    fields = {"code": make_voucher(service), "account_id": "acct_x"}
-    assert visitor.post("/credit/voucher", fields).status == 400
-    visitor.get("/credit")
-    assert visitor.api("POST", "/vouchers/redeem", fields).status == 400
-    assert visitor.api("PUT", "/credit/notice", {"amount": "1", "balance": "100"}).status == 400
-
-
 def test_every_page_of_the_statement_follows_the_last(service: Service, visitor: Visitor, email: str) -> None:
     """By pages, newest first, every entry comes once and the balances fit."""
     add_grants(service, email, [f"number {number}" for number in range(120)])
@@ -221,9 +188,7 @@ def test_the_statement_of_others_is_not_shown(service: Service, visitor: Visitor
     """The cursor of another account shows the visitor's own entries only."""
     other = service.create_account(CREDIT_NANO)
     add_grants(service, other, ["a secret note"] * 60)
-    signed_in = Visitor(service.port)
-    signed_in.sign_in(other)
-    cursor = signed_in.api("GET", "/statement").json["next"]
+    cursor = signed_in(service, other).api("GET", "/statement").json["next"]
     assert "a secret note" not in visitor.get(f"/credit/statement?cursor={cursor}").text
     assert "a secret note" not in visitor.api("GET", f"/statement?cursor={cursor}").text
 
@@ -257,8 +222,7 @@ def test_a_connection_can_be_used_after_an_export(visitor: Visitor) -> None:
 
 def test_an_account_without_entries_has_an_empty_export(service: Service) -> None:
     """Without entries there is a heading, an empty list, and a page that says so."""
-    browser = Visitor(service.port)
-    browser.sign_in(service.create_account(0))
+    browser = signed_in(service, service.create_account(0))
     assert browser.get("/credit/statement.csv").text.startswith("id,created_at,kind,")
     assert browser.get("/credit/statement.json").json == {"object": "list", "data": []}
     assert "No entries yet" in browser.get("/credit").words
@@ -296,14 +260,6 @@ def test_without_a_payment_provider_the_page_says_so(visitor: Visitor) -> None:
     assert "Pay by card" not in words
     assert visitor.api("POST", "/payments", {"amount": "5"}).status == 404
     assert visitor.send("POST", "/platform/webhooks/stripe", b"{}", {}).status == 404
-
-
-def test_credit_needs_a_session(stranger: Visitor) -> None:
-    """A stranger is led to the sign-in, and gets 401 from the endpoints."""
-    for path in ("/credit", "/credit/statement", "/credit/statement.csv"):
-        assert stranger.get(path).location == f"/sign-in?next={path}"
-    for method, path in (("GET", "/credit"), ("GET", "/statement"), ("GET", "/payments")):
-        assert stranger.api(method, path).status == 401
 
 
 def test_a_correction_is_seen_by_the_owner(service: Service, visitor: Visitor, email: str) -> None:

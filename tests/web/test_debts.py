@@ -29,7 +29,6 @@ def test_a_debt_is_shown_until_it_is_paid(
     upstream.script(Sse([ROLE, said("first words"), pause, STOP]))
     with account.api.open_chat(stream=True, max_tokens=1_000) as connection:
         read_until(connection, b"first words")
-        visitor.get("/operator")
         taken = visitor.api("POST", f"{page}/corrections", {"amount": "5.00", "reason": "granted twice"})
         assert taken.status == 200
         wait_until(lambda: not service.ledger.query(SPARE, account.email), "the spare reserve")

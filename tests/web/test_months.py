@@ -151,7 +151,6 @@ def operators(service: Service) -> list[Visitor]:
         email, visitor = service.create_account(0), Visitor(service.port)
         make_operator(service, email)
         visitor.sign_in(email)
-        visitor.get("/operator")
         found.append(visitor)
     return found
 

@@ -7,7 +7,7 @@ import pytest
 from tests.loopback import LoopbackUpstream
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
-from tests.visitor import Visitor
+from tests.visitor import Visitor, signed_in
 
 OFF = "[grounding]\nattachments = false\nmemory = false\n"
 
@@ -22,8 +22,7 @@ def bare(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
 
 def test_a_service_without_the_parts_says_so(bare: Service) -> None:
     """Nothing is offered that would fail, and saving the settings keeps what was chosen before."""
-    visitor = Visitor(bare.port)
-    visitor.sign_in(bare.create_account(CREDIT_NANO))
+    visitor = signed_in(bare, bare.create_account(CREDIT_NANO))
     memory = visitor.get("/settings/memory").words
     assert "Memory is turned off on this service Replies do not use your notes." in memory
     assert "Memory is on" not in memory
@@ -41,8 +40,7 @@ def test_a_service_without_the_parts_says_so(bare: Service) -> None:
 
 def test_an_index_appears(bare: Service) -> None:
     """Soon the settings offer a search of documents, and the chat a switch for it; the account can end both."""
-    visitor = Visitor(bare.port)
-    visitor.sign_in(bare.create_account(CREDIT_NANO))
+    visitor = signed_in(bare, bare.create_account(CREDIT_NANO))
     index = bare.folder / "data" / "index.db"
     index.touch()
     try:
@@ -60,8 +58,7 @@ def test_an_index_appears(bare: Service) -> None:
 
 def test_search_that_the_config_turns_off_is_not_offered(bare: Service) -> None:
     """The settings say so, and the chat has no switch, although there is an index."""
-    visitor = Visitor(bare.port)
-    visitor.sign_in(bare.create_account(CREDIT_NANO))
+    visitor = signed_in(bare, bare.create_account(CREDIT_NANO))
     index, toml = bare.folder / "data" / "index.db", bare.config.read_text()
     index.touch()
     bare.config.write_text(toml.replace(OFF, OFF + "search = false\n"))
@@ -84,8 +81,7 @@ def test_the_price_of_a_search_is_shown(bare: Service) -> None:
     bare.config.write_text(f"{config}\n[grounding.search]\n{search}")
     try:
         bare.reload()
-        visitor = Visitor(bare.port)
-        visitor.sign_in(bare.create_account(CREDIT_NANO))
+        visitor = signed_in(bare, bare.create_account(CREDIT_NANO))
         assert "A search costs $0.005." in visitor.get("/settings").words
         assert "Web search $0.005 for each search, at most 20 a day for each account" in visitor.get("/docs").words
     finally:

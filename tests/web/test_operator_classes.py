@@ -11,7 +11,7 @@ from cadenza.cli import app
 from tests.loopback import LoopbackUpstream
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
-from tests.visitor import Visitor
+from tests.visitor import Visitor, signed_in
 from tests.web.operators import make_operator
 
 PAGE = "/operator/classes/forte"
@@ -31,8 +31,7 @@ def running(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
 def operator(running: Service) -> Visitor:
     email = running.create_account(CREDIT_NANO)
     make_operator(running, email)
-    visitor = Visitor(running.port)
-    visitor.sign_in(email)
+    visitor = signed_in(running, email)
     visitor.get(PAGE)
     return visitor
 

@@ -1,6 +1,5 @@
 """The operator's page of one request: how its charge comes about, and its refund."""
 
-from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
@@ -8,17 +7,11 @@ import pytest
 from tests.account import Account
 from tests.raw_client import MESSAGES
 from tests.service import CREDIT_NANO, Service, wait_until
-from tests.visitor import Visitor
-from tests.web.operators import account_id_of, audit_events_of, make_operator
+from tests.visitor import Visitor, signed_in
+from tests.web.operators import account_id_of, audit_events_of
 
+pytestmark = pytest.mark.usefixtures("sound_ledger")
 UNKNOWN = ("chatcmpl-unknown", "%00", "%F0%9F%8E%B5")
-
-
-@pytest.fixture
-def operator(service: Service, visitor: Visitor, email: str) -> Visitor:
-    make_operator(service, email)
-    visitor.get("/operator")
-    return visitor
 
 
 @pytest.fixture
@@ -27,13 +20,6 @@ def account(service: Service) -> Account:
     account = Account(service, CREDIT_NANO)
     assert account.api.chat().status == 200
     return account
-
-
-@pytest.fixture(autouse=True)
-def sound_ledger(service: Service) -> Iterator[None]:
-    """After every test the ledger is sound."""
-    yield
-    service.ledger.check_rules()
 
 
 def page_of(account: Account) -> str:
@@ -119,8 +105,7 @@ def test_a_request_is_refunded(operator: Visitor, email: str, account: Account, 
     [(actor, event, detail)] = audit_events_of(service, account.email)
     assert (actor, event) == (email, "credit.refund")
     assert detail.startswith("0.00000001 of ")
-    owner = Visitor(service.port)
-    owner.sign_in(account.email)
+    owner = signed_in(service, account.email)
     words = owner.get("/credit/statement").words
     assert "Refund of a request: a bad answer +0.00000001" in words
     assert ", 0.00000001 refunded" in words
@@ -150,12 +135,3 @@ def test_unknown_requests_are_not_found(operator: Visitor) -> None:
         assert operator.api("GET", f"/operator/requests/{name}").status == 404
         assert operator.post(f"/operator/requests/{name}/refund", {"reason": "why"}).status == 404
         assert operator.api("POST", f"/operator/requests/{name}/refund", {"reason": "why"}).status == 404
-
-
-def test_owners_cannot_refund_themselves(service: Service, account: Account) -> None:
-    """Neither page nor endpoint is for them."""
-    owner, page = Visitor(service.port), page_of(account)
-    owner.sign_in(account.email)
-    assert (owner.get(page).status, owner.api("GET", page).status) == (403, 403)
-    assert owner.post(f"{page}/refund", {"reason": "mine"}).status == 403
-    assert owner.api("POST", f"{page}/refund", {"reason": "mine"}).status == 403

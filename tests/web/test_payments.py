@@ -282,14 +282,6 @@ def test_payments_are_limited(payer: Payer) -> None:
     assert (statuses[:5], 429 in statuses) == ([200] * 5, True)
 
 
-def test_payments_need_a_session_and_a_token(paid_service: Service, payer: Payer) -> None:
-    """A stranger, and a request without the token of the session, begin no payment."""
-    stranger = Visitor(paid_service.port)
-    assert stranger.api("POST", "/payments", {"amount": "5"}).status == 401
-    assert payer.browser.api("POST", "/payments", {"amount": "5"}, {"x-cadenza-csrf": "0"}).status == 403
-    assert payer.browser.api("POST", "/payments", {"amount": "5", "account_id": "acct_x"}).status == 400
-
-
 def test_payments_of_others_are_not_shown(payer: Payer, paid_service: Service) -> None:
     """An account sees its own payments only."""
     payer.start()

@@ -1,20 +1,22 @@
-"""Every route of the site against what may be sent to it: the cases are derived from the table of routes.
+"""Every route of the site against who may ask and what may be sent: the cases are derived from the table of routes.
 
-test_attacks_access.py has strangers and ordinary accounts, test_tokens.py has access tokens with and without the scope.
+Each reply of an endpoint is held to the OpenAPI document. test_tokens.py has access tokens with and without the scope.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 import pytest
 
 from cadenza.web.routes import Access, ApiEndpoint, Page
 from cadenza.web.site_map import ROUTES
+from tests.openapi import Document, read_document
 from tests.service import CREDIT_NANO, Service
-from tests.visitor import Seen, Visitor
-from tests.web.operators import make_operator
+from tests.stripe.local_stripe import WEBHOOK
+from tests.visitor import API, Seen, Visitor, from_elsewhere, signed_in
+from tests.web.test_security import make_old
 
 Route = Page | ApiEndpoint
 
@@ -24,10 +26,29 @@ UNKNOWN = ("unknown", "%00", "%ff", "key_%C3%A9", "x" * 1_000)
 WRONG: dict[type, Any] = {str: 5, int: "many", float: "fast", bool: "perhaps"}  # what a field of this type is not
 CLOSED = [one for one in ROUTES if one.access is not Access.ANYONE]
 CHANGES = [one for one in CLOSED if one.method != "GET"]
+FORMS = [one for one in ROUTES if isinstance(one, Page) and one.method == "POST" and one.path != WEBHOOK]
 WITH_BODY = [one for one in CHANGES if isinstance(one, ApiEndpoint) and one.takes]
+FOR_OPERATORS = [one for one in CLOSED if one.access is Access.OPERATOR]
 THINGS = {  # what an account owns: where it is made and listed, and the parameter of its routes
     "key_id": ("/keys", {"name": "mine"}),
     "note_id": ("/memory", {"text": "mine"}),
+}
+PROVED = {  # the routes that need the password or a passkey of the last minutes
+    "form": {
+        *("/keys", "/settings/tokens", "/operator/classes/{class_id}/rollback"),
+        "/operator/requests/{completion_id}/refund",
+        *(f"/settings/security/{name}" for name in ("email", "sessions/end-others", "delete", "export")),
+        *(f"/settings/security/{name}" for name in ("app", "app/confirm", "app/remove", "recovery-codes")),
+        "/settings/security/passkeys/{passkey_id}/remove",
+        *(f"/operator/accounts/{{account_id}}/{name}" for name in ("suspend", "resume", "role", "reset-link")),
+        *(f"/operator/accounts/{{account_id}}/{name}" for name in ("grants", "corrections")),
+    },
+    "page": {"/keys/new", "/settings/tokens/new", "/settings/security/app"},
+    "endpoint": {
+        *("/keys", "/passkeys/ask-to-add", "/passkeys", "/operator/classes/{class_id}/rollback"),
+        "/operator/requests/{completion_id}/refund",
+        *(f"/operator/accounts/{{account_id}}/{name}" for name in ("suspend", "resume", "grants", "corrections")),
+    },
 }
 OWNED = [(name, one) for name in THINGS for one in CLOSED if f"{{{name}}}" in one.path and one.access is Access.ACCOUNT]
 
@@ -37,18 +58,14 @@ def title(one: Any) -> str:
 
 
 @pytest.fixture
-def operator(service: Service, email: str, visitor: Visitor) -> Visitor:
-    """Signed in to an operator's account of this test alone."""
-    make_operator(service, email)
-    return visitor
-
-
-@pytest.fixture
 def neighbour(service: Service) -> Visitor:
     """Signed in to another account."""
-    signed_in = Visitor(service.port)
-    signed_in.sign_in(service.create_account(CREDIT_NANO))
-    return signed_in
+    return signed_in(service, service.create_account(CREDIT_NANO))
+
+
+@pytest.fixture(scope="module")
+def document(service: Service) -> Document:
+    return read_document(service.port)
 
 
 def ask(
@@ -61,10 +78,24 @@ def ask(
     return visitor.get(path, headers) if one.method == "GET" else visitor.post(path, body, headers)
 
 
+def check_described(document: Document, one: Route, *replies: Seen) -> None:
+    """The document has the status of each reply of an endpoint, and its schema."""
+    for seen in replies if isinstance(one, ApiEndpoint) else ():
+        document.check_reply((one.method, API + one.path), seen.status, seen.headers, seen.body)
+
+
+def kind_of(one: Route) -> str:
+    return "endpoint" if isinstance(one, ApiEndpoint) else "page" if one.method == "GET" else "form"
+
+
 def valid(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """A body with the required fields: amounts, words and numbers that are accepted in most places."""
-    usual: dict[Any, Any] = {str: "1.00", bool: True, int: 1, float: 1.0}
-    return {one.name: usual.get(one.type, "1.00") for one in msgspec.structs.fields(kind) if one.required}
+    usual: dict[Any, Any] = {str: "1.00", bool: True, int: 1, float: 1.0, dict: {}}
+    required = {one.name: one.type for one in msgspec.structs.fields(kind) if one.required}
+    bare = {
+        name: get_args(of)[0] if get_origin(of) is Annotated else get_origin(of) or of for name, of in required.items()
+    }
+    return {name: usual.get(of, "1.00") for name, of in bare.items()}
 
 
 def wrong(kind: type[msgspec.Struct]) -> Iterator[Any]:
@@ -82,33 +113,86 @@ def text_fields(kind: type[msgspec.Struct]) -> list[str]:
     return [one.name for one in msgspec.structs.fields(kind) if str in (one.type, *get_args(one.type))]
 
 
+@pytest.mark.parametrize("one", CLOSED, ids=title)
+def test_a_stranger_is_refused(stranger: Visitor, document: Document, one: Route) -> None:
+    """A page leads to the sign-in and back, and everything else is a 401."""
+    path = re.sub(r"\{[^}]*\}", "unknown", one.path)
+    headers = from_elsewhere()
+    body: dict[str, Any] | None = {} if isinstance(one, Page) or one.takes else None
+    stranger.get("/sign-in", headers)
+    seen = ask(stranger, one, body=body, headers=headers)
+    assert seen.status == (303 if kind_of(one) == "page" else 401)
+    assert seen.location == (f"/sign-in?next={path}" if kind_of(one) == "page" else "")
+    check_described(document, one, seen)
+
+
+def test_an_ordinary_account_is_no_operator(visitor: Visitor) -> None:
+    """Every path below /operator is for operators, and refuses all others before it looks at what was sent."""
+    assert {one.path for one in ROUTES if one.path.startswith("/operator")} == {one.path for one in FOR_OPERATORS}
+    assert [ask(visitor, one).status for one in FOR_OPERATORS] == [403] * len(FOR_OPERATORS)
+
+
+def test_an_old_session_must_prove_itself(service: Service, operator: Visitor, email: str) -> None:
+    """A form leads to /confirm and back to its page, an endpoint answers 403 and says how to prove it."""
+    csrf, asked = operator.csrf, {kind: set[str]() for kind in PROVED}
+    make_old(service, email)
+    for one in CLOSED:
+        body: dict[str, Any] | None = (
+            {"csrf": csrf} if isinstance(one, Page) else valid(one.takes) if one in WITH_BODY and one.takes else None
+        )
+        seen = ask(operator, one, body=body, headers={"x-cadenza-csrf": csrf, **from_elsewhere()})
+        if seen.location.startswith("/confirm?next=") or (seen.status == 403 and "/confirm" in seen.text):
+            asked[kind_of(one)].add(one.path)
+    assert asked == PROVED
+
+
+@pytest.mark.parametrize("one", FORMS, ids=title)
+def test_a_form_with_another_field_is_refused(operator: Visitor, one: Page) -> None:
+    """Nobody sets what a form does not ask for; nothing is made."""
+    assert ask(operator, one, body={"account_id_": "acct_other"}).status == 400
+    assert [operator.api("GET", place).json["data"] for place, _ in THINGS.values()] == [[], []]
+
+
+@pytest.mark.parametrize("one", [one for one in CLOSED if kind_of(one) != "form" and one.method == "GET"], ids=title)
+def test_unknown_ids_are_not_found(operator: Visitor, document: Document, one: Route) -> None:
+    """A path with an id that nothing has is 404, also one that no store could hold; another path is served."""
+    for name in ("unknown", "%00", "%F0%9F%8E%B5") if "{" in one.path else ("",):
+        seen = ask(operator, one, name)
+        assert seen.status == 404 if name else seen.status in {200, 303}, (name, seen.status)
+        check_described(document, one, seen)
+
+
 @pytest.mark.parametrize("one", CHANGES, ids=title)
-def test_only_our_own_pages_may_change_anything(operator: Visitor, one: Route) -> None:
+def test_only_our_own_pages_may_change_anything(operator: Visitor, document: Document, one: Route) -> None:
     """Without the token of the page, or from another site, every change is a 403, before the body is judged."""
     body = valid(one.takes) if isinstance(one, ApiEndpoint) and one.takes else None
     forms = ({"csrf": "x"}, {}, {}) if isinstance(one, Page) else (body,) * len(FOREIGN)
     seen = [ask(operator, one, body=sent, headers=headers) for sent, headers in zip(forms, FOREIGN, strict=True)]
     assert {answer.status for answer in seen} == {403}
+    check_described(document, one, *seen)
 
 
 @pytest.mark.parametrize("one", WITH_BODY, ids=title)
-def test_a_wrong_body_is_refused(operator: Visitor, one: ApiEndpoint) -> None:
+def test_a_wrong_body_is_refused(operator: Visitor, document: Document, one: ApiEndpoint) -> None:
     """400 with the error object for a wrong type, a missing field and an unknown one; nothing is made."""
     assert one.takes
     for body in wrong(one.takes):
         seen = ask(operator, one, body=body)
         assert (seen.status, list(seen.json)) == (400, ["error"]), body
         assert seen.json["error"]["type"] == "invalid_request_error"
+        check_described(document, one, seen)
     assert [operator.api("GET", place).json["data"] for place, _ in THINGS.values()] == [[], []]
 
 
 @pytest.mark.parametrize("one", WITH_BODY, ids=title)
-def test_hostile_words_are_only_text(operator: Visitor, one: ApiEndpoint) -> None:
+def test_hostile_words_are_only_text(operator: Visitor, document: Document, one: ApiEndpoint) -> None:
     """Whatever a text field has, the endpoint takes it or refuses it; nothing breaks."""
     assert one.takes
     for name in text_fields(one.takes):
         for text in HOSTILE:
-            assert ask(operator, one, body={**valid(one.takes), name: text}).status in {200, 400, 404}, (name, text)
+            seen = ask(operator, one, body={**valid(one.takes), name: text})
+            assert seen.status in {200, 204, 400, 404}, (name, text)
+            check_described(document, one, seen)
 
 
 @pytest.mark.parametrize(("name", "one"), OWNED, ids=title)

@@ -57,8 +57,3 @@ def test_an_unknown_address_is_told_so(stranger: Visitor) -> None:
     assert "nothing at this address" in stranger.get("/no-such-page").words
     reply = stranger.get("/no-such-page", {"accept": "*/*"})
     assert (reply.status, reply.json["error"]["type"]) == (404, "invalid_request_error")
-
-
-def test_a_page_that_needs_an_account_leads_to_the_sign_in(stranger: Visitor) -> None:
-    """A visitor who has not signed in is sent to the sign-in and back to the page afterwards."""
-    assert stranger.get("/settings").location == "/sign-in?next=/settings"

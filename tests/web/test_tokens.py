@@ -15,9 +15,8 @@ from cadenza.web.site_map import ROUTES
 from tests.cli.program import run_here
 from tests.raw_client import RawClient
 from tests.service import PASSWORD, Service
-from tests.visitor import API, Seen, Visitor, until_refused
+from tests.visitor import API, Seen, Visitor, from_elsewhere, signed_in, until_refused
 from tests.web.operators import account_id_of, audit_events_of, make_operator
-from tests.web.test_sign_in import from_elsewhere
 
 ENDPOINTS = [one for one in ROUTES if isinstance(one, ApiEndpoint)]
 CLOSED = [one for one in ENDPOINTS if one.access is not Access.ANYONE]
@@ -205,9 +204,7 @@ def test_guesses_are_limited(service: Service) -> None:
 
 def test_a_token_is_made_and_revoked_on_its_page(service: Service, visitor: Visitor, email: str) -> None:
     """It is shown once, listed with its last use, and fails from its next request on once it is revoked."""
-    visitor.get("/settings/tokens/new")
     assert visitor.post("/settings/tokens", {"scopes": "operator.accounts:read"}).status == 400
-    visitor.get("/settings/tokens/new")
     made = visitor.post("/settings/tokens", {"name": "rotation", "scopes": ["keys:read", "usage:read"], "days": "30"})
     found = SECRET.search(made.text)
     assert found
@@ -216,8 +213,7 @@ def test_a_token_is_made_and_revoked_on_its_page(service: Service, visitor: Visi
     page = visitor.get("/settings/tokens")
     assert (token in page.text, token[:12] in page.text, page.text.count("<time")) == (False, True, 2)
     [path] = re.findall(r'action="(/settings/tokens/[^"]+/revoke)"', page.text)
-    stranger = Visitor(service.port)
-    stranger.sign_in(service.create_account(0))
+    stranger = signed_in(service, service.create_account(0))
     assert stranger.post(path).status == 404
     assert visitor.post(path).location == "/settings/tokens?note=token-revoked"
     assert ask(service, token, "GET", "/keys").status == 401

@@ -14,6 +14,7 @@ from cadenza.control.class_versions import unenforced
 from cadenza.core.classes import WHOLE, ClassState, ClassVersion, GateLimits, is_in_share
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
+from cadenza.core.public import Public
 from cadenza.core.records import CLASSES, RetentionBy, Route
 from cadenza.core.spans import DAY_MS
 from cadenza.evaluation import canary
@@ -90,7 +91,7 @@ class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.pin or self.state.is_adopted or self.state.was_promoted)
 
 
-class HistoryEntry(msgspec.Struct, frozen=True):
+class HistoryEntry(Public, msgspec.Struct, frozen=True):
     """A change of a class, or an observation about it."""
 
     at: int

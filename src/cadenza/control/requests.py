@@ -79,6 +79,10 @@ BEFORE_HOLD = ("slot", "grounded")  # steps that a request reaches before its cr
 PASSED_OVER = {"full": "it has as many requests as it takes", "circuit_open": "its circuit is open"}
 
 
+class UnknownRequest(ControlError):
+    """No request with this id is known, or it has not ended."""
+
+
 class ExplainedStep(msgspec.Struct, frozen=True):
     """What happened, this many milliseconds after the request began."""
 
@@ -151,13 +155,13 @@ class FoundParts(msgspec.Struct, frozen=True):
 
 
 async def explain(store: Store, text: str, now_ms: int) -> list[OperatorRequest]:
-    """The request with this completion id, or the newest with this request id. ControlError if none is known."""
+    """The request with this completion id, or the newest with this request id. UnknownRequest if none is known."""
     text = text.strip()
     is_plain = bool(text) and len(text) <= TEXT_MAX and text.isascii() and text.isprintable()
     found = await _find(store, text, now_ms) if is_plain else []
     if not found:
         running = await request_details.find_running(store, text) if is_plain else None
-        raise ControlError(_say_running(running, now_ms) if running else _say_unknown(text))
+        raise UnknownRequest(_say_running(running, now_ms) if running else _say_unknown(text))
     return [await _explain(store, parts) for parts in found]
 
 
@@ -165,7 +169,7 @@ async def explain_one(store: Store, text: str, now_ms: int) -> OperatorRequest |
     """The newest of them, if there is one."""
     try:
         return (await explain(store, text, now_ms))[0]
-    except ControlError:
+    except UnknownRequest:
         return None
 
 

@@ -7,15 +7,17 @@ The type for them is derived from that of the record: `created_at` becomes text,
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from cadenza.core.content import Content
-from cadenza.core.formats import rfc3339
+from cadenza.core.formats import read_field, rfc3339
 from cadenza.core.money import format_dollars
 
 NANO = "_nano"
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Public:
@@ -71,6 +73,15 @@ def to_public(kind: Any, value: Any) -> Any:  # noqa: ANN401 an annotation, and 
         for name, (part, one) in found.items()
     }
     return public_type(struct)(**values)
+
+
+def to_record(kind: type[T], source: object, **given: object) -> T:
+    """Make a record for other programs: fields by name from `source`, unless they are given.
+
+    A field that the source does not have keeps its default.
+    """
+    found = {name: read_field(source, name) for name in kind.__struct_fields__ if name not in given}
+    return kind(**{name: value for name, value in found.items() if value is not msgspec.UNSET}, **given)
 
 
 def _text(name: str, value: int | None) -> str | None:

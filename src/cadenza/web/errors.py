@@ -3,6 +3,8 @@
 from starlette.exceptions import HTTPException
 
 from cadenza.control.money.idempotency import Unconfirmed
+from cadenza.control.requests import UnknownRequest
+from cadenza.control.sign_in.credentials import DeadLink
 from cadenza.control.sign_in.throttle import Throttled
 from cadenza.core.errors import ControlError, Unknown
 from cadenza.store.store import ReportsBusy, StoreUnavailable, StoreUncertain
@@ -127,6 +129,8 @@ def to_page_error(error: Exception) -> PageError:
             found = NotConfirmed()
         case Unknown():
             found = Missing(f"There is no such {error.noun}.")
+        case DeadLink() | UnknownRequest():
+            found = Missing(error.message)
         case ControlError():
             found = PageError(error.message)
         case ReportsBusy():

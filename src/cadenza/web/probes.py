@@ -14,7 +14,15 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, Forbidden, MethodNotAllowed, NotFound, error_headers, render_error
+from cadenza.core.errors import (
+    CadenzaError,
+    Forbidden,
+    Headers,
+    MethodNotAllowed,
+    NotFound,
+    error_headers,
+    render_error,
+)
 from cadenza.core.query import read_query
 from cadenza.http.exchange import Exchange, Request
 from cadenza.http.headers import encode_headers, is_local, parse_address
@@ -22,6 +30,8 @@ from cadenza.observe import Observer, places
 from cadenza.observe.health import RULES, blocking
 from cadenza.web.service_health import ServiceHealth
 
+WRONG_HOST = "This path is served under an address, the name of this machine, or the host of base_url in [platform]."
+NEEDS_TOKEN = "The metrics need their token: send it as 'Authorization: Bearer …'."  # noqa: S105 a sentence
 RenderMetrics = Callable[[], Awaitable[bytes]]
 
 PATHS = ("/healthz", "/health", "/readyz", "/metrics")
@@ -38,30 +48,15 @@ COMMON_HEADERS = (
 )
 
 
-class WrongHost(CadenzaError):
-    """The request names a host that is not known to be ours."""
+class Refused(CadenzaError):
+    """A request that is not for this service or this client, with 401 or 421."""
 
-    status = 421
-    type = "invalid_request_error"
     retry_helps = False
 
-    def __init__(self) -> None:
-        super().__init__(
-            "This path is served under an address, the name of this machine, or the host of base_url in [platform]."
-        )
-
-
-class TokenMissing(CadenzaError):
-    """The metrics need a token, and the request has another one or none."""
-
-    status = 401
-    type = "authentication_error"
-    retry_helps = False
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The metrics need their token: send it as 'Authorization: Bearer …'.", [(b"www-authenticate", b"Bearer")]
-        )
+    def __init__(self, status: int, type_: str, message: str, headers: Headers | None = None) -> None:
+        super().__init__(message, headers)
+        self.status = status
+        self.type = type_
 
 
 class HostNames:
@@ -160,14 +155,14 @@ class Probes:
         request = exchange.request
         is_guarded = exchange.is_forwarded or (request.path == "/metrics" and self._metrics_token)
         if not (is_guarded or self._host_names.allow(request.headers.get(b"host"))):
-            raise WrongHost
+            raise Refused(421, "invalid_request_error", WRONG_HOST)
 
     def _check_metrics_access(self, exchange: Exchange) -> None:
         """401 without the token. If there is none, 403 for all but a program on this machine."""
         if self._may_read_metrics(exchange):
             return
         if self._metrics_token:
-            raise TokenMissing
+            raise Refused(401, "authentication_error", NEEDS_TOKEN, [(b"www-authenticate", b"Bearer")])
         raise Forbidden("The metrics are open to programs on this machine only. To open them, set a metrics token.")
 
     def _may_read_metrics(self, exchange: Exchange) -> bool:

@@ -3,20 +3,20 @@
 A page is a function of the visit that returns a response. An endpoint is a function of the visit, and of the decoded
 body if it takes one, that returns a record; the record becomes JSON. A form calls the same function as its endpoint and
 then redirects to a page, or calls one of its own that returns a response. Bodies and replies are described by the
-annotations of the function, and the OpenAPI document is made from the table. Everything below /operator is for
-operators. An endpoint with a scope can also be used with an access token that has it; without one, only by our pages.
+annotations of the function, and the OpenAPI document is made from the table. What only a form takes needs no record:
+its fields are the parameters of the function. Everything below /operator is for operators. An endpoint with a scope can
+also be used with an access token that has it; without one, only by our pages.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import msgspec
 from starlette.responses import Response
 
 from cadenza.core.errors import ControlError
-from cadenza.core.formats import read_field
 from cadenza.web.errors import Missing, NotConfirmed, NotSignedIn, PageError, to_page_error
 from cadenza.web.render import redirect
 from cadenza.web.visit import Visit
@@ -24,7 +24,6 @@ from cadenza.web.visit import Visit
 JSON = "application/json"
 NOT_IN_FORMS = (Missing, NotConfirmed, NotSignedIn)  # errors with a page of their own
 
-T = TypeVar("T", bound=msgspec.Struct)
 ServePage = Callable[[Visit], Awaitable[Response]]
 Serve = Callable[..., Awaitable[Any]]
 
@@ -61,6 +60,7 @@ class ApiEndpoint(msgspec.Struct, frozen=True):
     access: Access
     takes: type[msgspec.Struct] | None = None  # the body; for a GET, the query parameters
     returns: Any = None
+    body: str | None = None  # the schema of openapi.json for what the gateway reads in place of the site
     media_type: str = JSON  # of the reply; another one is described without a schema
     needs_proof: bool = False  # of a browser; a token was made after such a proof
     scope: str | None = None  # of control/tokens.py; None: not for access tokens
@@ -68,6 +68,34 @@ class ApiEndpoint(msgspec.Struct, frozen=True):
 
 class Button(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A form with a button only."""
+
+
+class Action(msgspec.Struct, frozen=True):
+    """A function of the visit, and what it takes besides: nothing, one record, or the fields of one as parameters."""
+
+    serve: Serve
+    takes: type[msgspec.Struct] | None
+    has_fields: bool = False
+
+    @classmethod
+    def of(cls, serve: Serve) -> Self:
+        _, *others = inspect.signature(serve).parameters.values()
+        if not others:
+            return cls(serve, None)
+        kind = others[0].annotation
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            return cls(serve, kind)
+        fields = [
+            (one.name, one.annotation, msgspec.NODEFAULT if one.default is one.empty else one.default) for one in others
+        ]
+        return cls(serve, msgspec.defstruct(serve.__name__, fields, forbid_unknown_fields=True), has_fields=True)
+
+    async def run(self, visit: Visit, given: msgspec.Struct | None) -> Any:  # noqa: ANN401 what the function returns
+        if given is None or self.takes is None:
+            return await self.serve(visit)
+        return await (
+            self.serve(visit, **msgspec.structs.asdict(given)) if self.has_fields else self.serve(visit, given)
+        )
 
 
 Routes = tuple[Page | ApiEndpoint, ...]
@@ -87,25 +115,27 @@ def form(  # noqa: PLR0913 a declaration, whose parts are named
     page: str,
     note: str = "",
     *,
-    on_error: Callable[[Visit, str, Any], Awaitable[Response]] | None = None,
+    on_error: ServePage | None = None,
     access: Access | None = None,
     needs_proof: bool = False,
 ) -> Page:
     """A form of `page`. It calls `action`, then leads back to the page with a note, unless that returns a response.
 
-    `on_error` shows the page again with a message and what was typed; without it, errors have a page of their own.
+    `on_error` shows the page again, with the message and what was typed, which are in the visit; without it, errors
+    have a page of their own.
     """
-    kind = _body_type(action)
+    call = Action.of(action)
 
     async def serve(visit: Visit) -> Response:
-        given = await visit.form(kind or Button)
+        given = await visit.form(call.takes or Button)
         try:
-            result = await (action(visit, given) if kind else action(visit))
+            result = await call.run(visit, given)
         except (ControlError, PageError) as error:
             found = to_page_error(error)
             if on_error is None or isinstance(found, NOT_IN_FORMS):
                 raise
-            response = await on_error(visit, found.message, given)
+            visit.error, visit.typed = found.message, msgspec.structs.asdict(given)
+            response = await on_error(visit)
             response.status_code = found.status
             response.headers.update(found.headers)
             return response
@@ -120,36 +150,21 @@ def endpoint(  # noqa: PLR0913 a declaration, whose parts are named
     path: str,
     summary: str,
     serve: Serve,
-    access: Access | None = None,
+    scope: str | None = None,
     *,
-    returns: type[msgspec.Struct] | None = None,
+    access: Access | None = None,
+    returns: str | None = None,
+    body: str | None = None,
     media_type: str = JSON,
     needs_proof: bool = False,
-    scope: str | None = None,
 ) -> ApiEndpoint:
-    """An endpoint. `returns` is needed only where the function does not return the record itself."""
+    """An endpoint. `returns` and `body` name a schema of openapi.json, where the function has no record for it."""
     found = inspect.signature(serve).return_annotation
     returned = returns or (None if found is Response else found)
-    takes = _body_type(serve)
-    return ApiEndpoint(
-        method, path, summary, serve, access or _usual_access(path), takes, returned, media_type, needs_proof, scope
-    )
-
-
-def to_record(kind: type[T], source: object, **given: object) -> T:
-    """Make the record that an endpoint returns: fields by name from `source`, unless they are given.
-
-    A field that the source does not have keeps its default.
-    """
-    found = {name: read_field(source, name) for name in kind.__struct_fields__ if name not in given}
-    return kind(**{name: value for name, value in found.items() if value is not msgspec.UNSET}, **given)
+    who = access or _usual_access(path)
+    takes = Action.of(serve).takes
+    return ApiEndpoint(method, path, summary, serve, who, takes, returned, body, media_type, needs_proof, scope)
 
 
 def _usual_access(path: str) -> Access:
     return Access.OPERATOR if path.startswith("/operator") else Access.ACCOUNT
-
-
-def _body_type(serve: Serve) -> type[msgspec.Struct] | None:
-    """The annotation of the second parameter."""
-    _, *others = inspect.signature(serve).parameters.values()
-    return others[0].annotation if others else None

@@ -4,6 +4,7 @@ The session secret is in a cookie that scripts cannot read. Before sign-in there
 binds the CSRF token of a form to the browser that got the form. A script sends an access token instead of a cookie.
 """
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -87,6 +88,8 @@ class Visit:
         self.token_user: TokenUser | None = None  # instead of a session
         self.now_ms = clock.now_ms()
         self.query_fields: dict[str, str] = request.state.query
+        self.error = ""  # what was wrong with a form, whose page is shown again
+        self.typed: Mapping[str, Any] = {}  # into that form
         self._new_cookies: dict[str, tuple[str, int]] = {}
 
     @property
@@ -170,10 +173,11 @@ class Visit:
             raise WrongOrigin
 
     def page(self, template: str, **values: object) -> HTMLResponse:
-        """Render a template. It also gets the visit, its account and the note of a redirect."""
+        """Render a template. It also gets the visit, its account, the note of a redirect and the error of a form."""
         account = self.account if self.is_signed_in else None
         note = NOTES.get(self.query_fields.get("note", ""))
-        return self.context.renderer.page(template, {"visit": self, "account": account, "note": note, **values})
+        usual = {"visit": self, "account": account, "note": note, "error": self.error}
+        return self.context.renderer.page(template, {**usual, **values})
 
     async def form(self, kind: type[T]) -> T:
         """The fields of a form, checked. Unknown fields are refused; a field of type list takes every value.

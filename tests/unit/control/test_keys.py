@@ -1,6 +1,10 @@
-"""Keys: shown once, listed without secrets, revoked by id, prefix or the key itself."""
+"""Keys: shown once, listed without secrets, changed and revoked by id, prefix or the key itself."""
 
+import itertools
+import math
 import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -8,34 +12,75 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from cadenza.control.keys import KeyOrder, create_key, list_keys, revoke_key
+from cadenza.control.keys import (
+    RATE_MAX,
+    CapOrder,
+    KeyChange,
+    KeyOrder,
+    change_key,
+    create_key,
+    create_own_key,
+    list_keys,
+    list_own_keys,
+    revoke_key,
+)
 from cadenza.core.codes import digest_key, is_well_formed, make_key
-from cadenza.core.errors import ControlError
+from cadenza.core.errors import ControlError, Unknown
+from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.core.public import to_public
+from cadenza.core.rates import Rate, take_ticket
+from cadenza.core.records import Cap, Principal
 from cadenza.core.spans import DAY_MS
-from cadenza.store.schema import keys
+from cadenza.store.schema import caps, keys
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
-from cadenza.store.tables import accounts
+from cadenza.store.tables import accounts, audit_events
+from cadenza.store.tables import keys as rows
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.keys import Key, OwnedKey
+from cadenza.store.tables.keys import Key, KeyCap, OwnedKey
 
 NOW_MS = 1_800_000_000_000
-EMAIL = "owner@example.org"
-OTHER = "other@example.org"
+OWNERS = {"acct_a": "owner@example.org", "acct_b": "other@example.org"}
+EMAIL, OTHER = OWNERS.values()
+Action = Callable[[Store, str, str | None], Awaitable[object]]
+ACTIONS: dict[str, Action] = {
+    "rename": lambda store, key, owner: change_key(store, key, KeyChange(name="new"), NOW_MS, owner),
+    "limit": lambda store, key, owner: change_key(store, key, KeyChange(requests_per_second=1.0), NOW_MS, owner),
+    "cap": lambda store, key, owner: change_key(store, key, KeyChange(cap=CapOrder("5")), NOW_MS, owner),
+    "revoke": lambda store, key, owner: revoke_key(store, key, NOW_MS, owner),
+}
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
+    ({"name": "two\nlines"}, "one line"),
+    ({"name": "x" * 101}, "100 characters"),
+    *(
+        ({"requests_per_second": rate}, "rate is above 0 and at most 1,000,000")
+        for rate in (0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, RATE_MAX + 0.5, 1e300)
+    ),
+    *(({"burst": burst}, "burst is from 1 to 1,000,000") for burst in (0, -1, RATE_MAX + 1, 2**63, -(2**63))),
+    *(({"cap": CapOrder(limit)}, "cap") for limit in ("-1", "1000000001", "five", "0.0000000001")),
+]
 
 
 @pytest.fixture(autouse=True)
 async def owners(store: Store) -> None:
-    for account_id, email in (("acct_a", EMAIL), ("acct_b", OTHER)):
+    for account_id, email in OWNERS.items():
         account = Account(account_id, email, "forte", 0, 0, NOW_MS)
         await store.transact(partial(accounts.add, account=account, password_hash="hash"))
 
 
-async def create(store: Store, now_ms: int = NOW_MS, **options: Any) -> tuple[str, OwnedKey]:
-    chosen = {"email": EMAIL, "name": "laptop", "scopes": (), "expires": "never", **options}
-    email = chosen.pop("email")
-    return await create_key(store, email, KeyOrder(**chosen), now_ms=now_ms)
+async def create(store: Store, now_ms: int = NOW_MS, email: str = EMAIL, **options: Any) -> tuple[str, OwnedKey]:
+    return await create_key(store, email, KeyOrder(**{"name": "laptop", **options}), now_ms=now_ms)
+
+
+async def states(store: Store, now_ms: int = NOW_MS, email: str = EMAIL) -> list[str]:
+    return [key.state for key in await list_keys(store, email, now_ms)]
+
+
+async def found_by(store: Store, secret: str) -> Principal:
+    """What the next request with this key finds in the store."""
+    found = await rows.look_up(store, digest_key(secret.encode()))
+    assert found
+    return found.principal
 
 
 async def give_prefix(store: Store, key_id: str, prefix: str) -> None:
@@ -44,7 +89,7 @@ async def give_prefix(store: Store, key_id: str, prefix: str) -> None:
 
 
 async def test_a_key_is_created_with_its_secret(store: Store) -> None:
-    """The secret is a well-formed key, and its record has what was asked for."""
+    """The secret is a well-formed key, its record has what was asked for, and its row the digest and the prefix."""
     secret, key = await create(store, scopes=["usage", "inference", "usage"], expires="30")
     assert is_well_formed(secret.encode())
     assert re.fullmatch(r"key_[A-Za-z0-9_-]{24}", key.id)
@@ -65,32 +110,22 @@ async def test_a_key_is_created_with_its_secret(store: Store) -> None:
         email=EMAIL,
         is_web=False,
     )
-
-
-async def test_only_the_digest_is_stored(store: Store) -> None:
-    """The row has the SHA-256 of the key and its first 12 characters, and nowhere the key."""
-    secret, _ = await create(store)
     [row] = await store.rows(Statement(select(keys)), {})
     assert dict(zip(keys.c.keys(), row, strict=True))["digest"] == digest_key(secret.encode())
     assert secret[12:] not in str(row)
-
-
-async def test_a_key_without_scopes_names_them_all(store: Store) -> None:
-    """A key without scopes has full access, and its view names every scope."""
-    _, key = await create(store)
-    assert key.scopes == ("inference", "models", "usage")
+    assert (await create(store))[1].scopes == ("inference", "models", "usage")
 
 
 @pytest.mark.parametrize(("expires", "days"), [("30", 30), ("90", 90), ("365", 365), ("never", None)])
 async def test_a_key_expires_after_its_days(store: Store, expires: str, days: int | None) -> None:
-    """A key is active until the last millisecond of its days and expired from then on."""
+    """A key is active until the last millisecond of its days and expired from then on; it can be revoked then too."""
     _, key = await create(store, expires=expires)
     if days is None:
         assert key.expires_at is None
         return
     assert key.expires_at == NOW_MS + days * DAY_MS
-    assert [view.state for view in await list_keys(store, EMAIL, key.expires_at - 1)] == ["active"]
-    assert [view.state for view in await list_keys(store, EMAIL, key.expires_at)] == ["expired"]
+    assert (await states(store, key.expires_at - 1), await states(store, key.expires_at)) == (["active"], ["expired"])
+    assert (await revoke_key(store, key.id, key.expires_at)).key.state == "revoked"
 
 
 @pytest.mark.parametrize(
@@ -99,15 +134,23 @@ async def test_a_key_expires_after_its_days(store: Store, expires: str, days: in
         ({"scopes": ["admin"]}, "inference, models, usage"),
         ({"expires": "31"}, "30, 90, 365, never"),
         ({"email": "nobody@example.org"}, "no account"),
-        ({"name": "two\nlines"}, "one line"),
-        ({"name": "x" * 101}, "100 characters"),
+        *IMPOSSIBLE,
     ],
 )
 async def test_an_impossible_key_is_refused(store: Store, options: dict[str, Any], reason: str) -> None:
     """The refusal names what is possible, and no key is created."""
     with pytest.raises(ControlError, match=reason):
         await create(store, **options)
-    assert await list_keys(store, EMAIL, NOW_MS) == []
+    assert await states(store) == []
+
+
+@pytest.mark.parametrize(("options", "reason"), IMPOSSIBLE)
+async def test_an_impossible_change_is_refused(store: Store, options: dict[str, Any], reason: str) -> None:
+    """The key stays as it was."""
+    _, key = await create(store, requests_per_second=2.5, burst=7)
+    with pytest.raises(ControlError, match=reason):
+        await change_key(store, key.id, KeyChange(**options), NOW_MS)
+    assert await list_keys(store, EMAIL, NOW_MS) == [key]
 
 
 async def test_keys_are_listed_oldest_first_for_their_owner_only(store: Store) -> None:
@@ -117,64 +160,109 @@ async def test_keys_are_listed_oldest_first_for_their_owner_only(store: Store) -
     await create(store, email=OTHER)
     revoked = (await revoke_key(store, older.id, NOW_MS)).key
     listed = await list_keys(store, EMAIL, NOW_MS)
-    assert listed == [revoked, newer]
+    assert listed == [revoked, newer] == await list_own_keys(store, "acct_a", NOW_MS)
     shown = ["id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at"]
     limits = ["requests_per_second", "burst", "cap", "created_by_token"]
     assert list(msgspec.to_builtins(to_public(Key, listed[0]))) == ["object", *shown, *limits]
 
 
 @pytest.mark.parametrize("by", ["id", "prefix", "key"])
-async def test_a_key_is_revoked_by_id_prefix_or_key(store: Store, by: str) -> None:
-    """Its id, its prefix and the key itself all find it, and a second revocation says that it was revoked before."""
+async def test_a_key_is_changed_and_revoked_by_id_prefix_or_key(store: Store, by: str) -> None:
+    """Each finds it and no other key. A part of a change leaves the rest; a second revocation says so."""
     secret, key = await create(store)
     await create(store, email=OTHER)
     name = {"id": key.id, "prefix": key.prefix, "key": secret}[by]
+    changes: list[dict[str, Any]] = [
+        {"name": "server"},
+        {"requests_per_second": 2.5, "burst": 7},
+        {"cap": CapOrder("0.000000009", "month")},
+        {"burst": None},
+        {"requests_per_second": None, "cap": None},
+    ]
+    for change in changes:
+        cap = {"cap": change["cap"] and KeyCap(9, "month", 0)} if "cap" in change else {}
+        key = msgspec.structs.replace(key, **{**change, **cap})
+        for _ in range(2):  # the second changes nothing
+            assert await change_key(store, name, KeyChange(**change), NOW_MS) == key
+        found = await found_by(store, secret)
+        assert (found.requests_per_second, found.burst) == (key.requests_per_second, key.burst)
+        assert found.is_capped == (key.cap is not None)
     first, second = await revoke_key(store, name, NOW_MS), await revoke_key(store, name, NOW_MS + 1)
     assert (first.was_revoked, second.was_revoked) == (False, True)
     assert first.key == msgspec.structs.replace(key, state="revoked")
-    assert await list_keys(store, EMAIL, NOW_MS) == [first.key]
-    assert [view.state for view in await list_keys(store, OTHER, NOW_MS)] == ["active"]
+    assert (await change_key(store, name, KeyChange(burst=1), NOW_MS)).state == "revoked"
+    assert (await states(store), await states(store, email=OTHER)) == (["revoked"], ["active"])
+    events = [one.event.removeprefix("key.") for one in await audit_events.list_newest(store, "acct_a")]
+    assert events[::-1] == ["create", "rename", "limit", "cap", "limit", "limit", "cap", "revoke", "limit"]
 
 
-async def test_an_expired_key_can_be_revoked(store: Store) -> None:
-    """A key that has expired is revoked like any other."""
-    _, key = await create(store, expires="30")
-    assert (await revoke_key(store, key.id, NOW_MS + 31 * DAY_MS)).key.state == "revoked"
+async def test_a_name_that_matches_nothing_is_refused(store: Store) -> None:
+    """Nothing is changed for an unknown name, and the message has only the prefix of what looks like a key."""
+    _, key = await create(store)
+    names = ("", "key_nobody", "sk-cdz-", "\udc80", "a\x00b", make_key(), make_key() + "x")
+    for text, action in itertools.product(names, ACTIONS.values()):
+        with pytest.raises(ControlError, match="No key matches") as caught:
+            await action(store, text, None)
+        assert len(text) <= 12 or text[:13] not in caught.value.message
+    assert await list_keys(store, EMAIL, NOW_MS) == [key]
 
 
-@pytest.mark.parametrize("text", ["", "key_nobody", "sk-cdz-", "\udc80", "a\x00b"])
-async def test_a_name_that_matches_nothing_is_refused(store: Store, text: str) -> None:
-    """Nothing is revoked for an unknown name."""
-    await create(store)
-    with pytest.raises(ControlError, match="No key matches"):
-        await revoke_key(store, text, NOW_MS)
-    assert [view.state for view in await list_keys(store, EMAIL, NOW_MS)] == ["active"]
-
-
-@pytest.mark.parametrize("mistyped", [False, True])
-async def test_a_refusal_does_not_repeat_a_whole_key(store: Store, *, mistyped: bool) -> None:
-    """A message shows only the prefix of something that looks like a key."""
-    secret = make_key() + "x" * mistyped
-    with pytest.raises(ControlError, match=secret[:12]) as caught:
-        await revoke_key(store, secret, NOW_MS)
-    assert secret[:13] not in caught.value.message
-
-
-async def test_a_prefix_of_several_active_keys_is_refused(store: Store) -> None:
-    """The refusal names the ids of the matching keys, and none is revoked."""
+async def test_a_prefix_of_several_keys(store: Store) -> None:
+    """While several are active it is refused with their ids; it means the only active one after that."""
     _, first = await create(store)
     _, second = await create(store, now_ms=NOW_MS + 1)
     await give_prefix(store, second.id, first.prefix)
     with pytest.raises(ControlError, match=f"{first.id}, {second.id}"):
         await revoke_key(store, first.prefix, NOW_MS)
-    assert [view.state for view in await list_keys(store, EMAIL, NOW_MS)] == ["active", "active"]
-
-
-async def test_a_prefix_selects_the_one_active_key(store: Store) -> None:
-    """A revoked key with the same prefix is ignored."""
-    _, first = await create(store)
-    _, second = await create(store, now_ms=NOW_MS + 1)
+    assert await states(store) == ["active", "active"]
     await revoke_key(store, first.id, NOW_MS)
-    await give_prefix(store, second.id, first.prefix)
     revocation = await revoke_key(store, first.prefix, NOW_MS)
     assert (revocation.key.id, revocation.was_revoked) == (second.id, False)
+
+
+async def test_an_accepted_rate_can_be_used(store: Store) -> None:
+    """A very low rate is either refused or works."""
+    for per_s in (1e-9, 1e-30, 1e-299, 1e-320, 5e-324):
+        with suppress(ControlError):
+            kept = await found_by(store, (await create(store, requests_per_second=per_s, burst=1))[0])
+            assert kept.requests_per_second is not None
+            rate = Rate(kept.requests_per_second, 1)
+            whole_at_ns, first = take_ticket(0, 1, rate)
+            _, second = take_ticket(whole_at_ns, 1, rate)
+            assert (first.is_granted, second.is_granted, second.wait_s > 0) == (True, False, True)
+
+
+@pytest.mark.parametrize("cap", [Cap(0), Cap(5_000_000_000), Cap(7, "month"), Cap(AMOUNT_NANO_MAX)])
+async def test_a_key_is_created_with_its_cap(store: Store, cap: Cap) -> None:
+    """Its view shows the cap and that nothing is spent, and its first request finds it."""
+    secret, key = await create(store, cap=CapOrder(format_dollars(cap.limit_nano), cap.period))
+    assert key.cap == KeyCap(cap.limit_nano, cap.period, 0)
+    assert await list_keys(store, EMAIL, NOW_MS) == [key]
+    assert (await found_by(store, secret)).is_capped
+
+
+async def test_what_was_spent_last_month_is_not_shown(store: Store) -> None:
+    """A monthly cap shows what is spent in the month of now, also before the first request of the month."""
+    _, key = await create(store, cap=CapOrder("0.000000009", "month"))
+    await store.transact(lambda tx: tx.change(Statement(caps.update().values(spent_nano=4)), {}))
+    listed = [(await list_keys(store, EMAIL, now_ms))[0].cap for now_ms in (NOW_MS, NOW_MS + 31 * DAY_MS)]
+    assert [cap and cap.spent_nano for cap in (key.cap, *listed)] == [0, 4, 0]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+async def test_an_owner_acts_on_own_keys_only(store: Store, action: str) -> None:
+    """A key of another account, and that of the web chat, are as unknown as one that does not exist."""
+    secret, key = await create_own_key(store, "acct_a", KeyOrder("phone"), NOW_MS, by=EMAIL)
+    await store.transact(lambda tx: rows.web_key(tx, "acct_a", NOW_MS))
+    [web] = [one for one in await rows.list_newest(store, "account_id", "acct_a", NOW_MS, 9) if one.is_web]
+    assert (web.name, web.prefix) == ("Web chat", "web-chat----")
+    for name, owner in (
+        *((name, "acct_b") for name in (key.id, key.prefix, secret, "key_nobody")),
+        *((name, "acct_a") for name in (web.id, web.prefix)),
+    ):
+        with pytest.raises(Unknown, match="No key matches"):
+            await ACTIONS[action](store, name, owner)
+    assert await list_own_keys(store, "acct_a", NOW_MS) == [key]
+    assert await list_own_keys(store, "acct_b", NOW_MS) == []
+    await ACTIONS[action](store, key.id, "acct_a")
+    assert await list_own_keys(store, "acct_a", NOW_MS) != [key]

@@ -1,5 +1,6 @@
 """Charts: valid SVG, true proportions, and text that cannot become markup."""
 
+import itertools
 import re
 from xml.etree import ElementTree as ET
 
@@ -74,6 +75,18 @@ def test_the_scale_has_few_round_lines(largest: int) -> None:
     assert top % step == 0
     assert top >= max(1, largest)
     assert top // step <= STEPS_MAX
+
+
+@pytest.mark.parametrize("days", [1, 4, 5, 6, 30, 92])
+def test_few_days_have_a_label(days: int) -> None:
+    """At most five, evenly spaced, and the last day always."""
+    chart = stacked_bars(
+        Bars("A chart", [f"d{day}" for day in range(days)], ["x"] * days, [Series("a", 1, [0] * days)], str)
+    )
+    shown = [int(found) for found in re.findall(r">d(\d+)<", str(chart))]
+    assert shown[0] == days - 1
+    assert len(shown) == min(days, -(-days // -(-days // 5)))
+    assert len({one - other for one, other in itertools.pairwise(shown)}) <= 1
 
 
 def test_names_are_text() -> None:

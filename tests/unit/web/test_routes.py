@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from starlette.responses import Response
 
-from cadenza.web.routes import Access, endpoint, form, get, to_record
+from cadenza.core.public import to_record
+from cadenza.web.routes import Access, endpoint, form, get
 from cadenza.web.visit import Visit
 
 

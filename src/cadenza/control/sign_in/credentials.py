@@ -21,8 +21,14 @@ from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.links import Link, LinkKind
 
-DEAD_LINK = "This link was used before, has expired, or is not complete. Ask for a new one."
 TAKEN = "Another account has this e-mail address."
+
+
+class DeadLink(ControlError):
+    """The link works no longer, or not for this account."""
+
+    def __init__(self) -> None:
+        super().__init__("This link was used before, has expired, or is not complete. Ask for a new one.")
 
 
 async def change_password(
@@ -62,7 +68,7 @@ async def verify_email(store: Store, secret: str, now_ms: int) -> Account:
     def verify(tx: Transaction) -> Account:
         link, account = _use(tx, secret, "verify", now_ms)
         if link.email != account.email:
-            raise ControlError(DEAD_LINK)
+            raise DeadLink
         accounts.change(tx, account.id, verified_at=now_ms)
         audit_events.add(tx, AuditEvent(now_ms, account.email, "account.verify", account.id))
         return account
@@ -87,7 +93,7 @@ async def finish_email_change(store: Store, account: Account, secret: str, now_m
     def finish(tx: Transaction) -> Account:
         link, owner = _use(tx, secret, "change_email", now_ms)
         if owner.id != account.id:
-            raise ControlError(DEAD_LINK)
+            raise DeadLink
         return _set_email(tx, owner, link.email, now_ms, now_ms)
 
     return await _change_email(store, finish)
@@ -102,7 +108,7 @@ async def change_email_at_once(store: Store, account: Account, email: str, now_m
 async def require_link(store: Store, secret: str, kind: LinkKind, now_ms: int) -> Link:
     link = await find_link(store, secret, kind, now_ms)
     if link is None:
-        raise ControlError(DEAD_LINK)
+        raise DeadLink
     return link
 
 
@@ -124,5 +130,5 @@ def _use(tx: Transaction, secret: str, kind: LinkKind, now_ms: int) -> tuple[Lin
     link = take_link(tx, secret, kind, now_ms)
     account = accounts.find(tx, link.account_id) if link and link.account_id else None
     if link is None or account is None or account.suspended_at is not None:
-        raise ControlError(DEAD_LINK)
+        raise DeadLink
     return link, account

@@ -7,6 +7,8 @@ minutes. It is valid once, because a passkey accepts only challenges that are ne
 
 import asyncio
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
@@ -33,7 +35,7 @@ from webauthn.helpers.structs import (
 
 from cadenza.control.sign_in.devices import Signer
 from cadenza.control.sign_in.second_factor import first_codes, forget_unused_codes
-from cadenza.core.errors import ControlError
+from cadenza.core.errors import ControlError, Unknown
 from cadenza.store.store import Store, StoreRefused, Transaction
 from cadenza.store.tables import accounts, audit_events, second_factors
 from cadenza.store.tables.accounts import Account
@@ -52,7 +54,6 @@ CHALLENGE_MS = 5 * 60 * 1000
 SKEW_MS = 5000  # the clocks of two machines may differ by this much
 PASSKEYS_MAX = 20
 NAME_CHARS_MAX = 60
-REFUSED = "The passkey was not accepted. Try again."
 
 
 class RelyingParty(msgspec.Struct, frozen=True):
@@ -62,8 +63,19 @@ class RelyingParty(msgspec.Struct, frozen=True):
     origin: str
 
 
-class PasskeyRefused(Exception):
+class PasskeyRefused(ControlError):
     """The browser's answer is malformed, or proves nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("The passkey was not accepted. Try again.")
+
+
+@contextmanager
+def _refused_if_malformed() -> Iterator[None]:
+    try:
+        yield
+    except (*MALFORMED, msgspec.DecodeError):
+        raise PasskeyRefused from None
 
 
 def _registration_options(site: RelyingParty, account: Account, challenge: bytes, known: list[bytes]) -> str:
@@ -96,7 +108,7 @@ def _sign_in_options(site: RelyingParty, challenge: bytes, known: list[bytes]) -
 
 def _check_registration(site: RelyingParty, challenge: bytes, credential: str) -> tuple[bytes, bytes, int]:
     """The id, the public key and the signature counter of a new passkey."""
-    try:
+    with _refused_if_malformed():
         found = verify_registration_response(
             credential=parse_registration_credential_json(credential),
             expected_challenge=challenge,
@@ -104,30 +116,24 @@ def _check_registration(site: RelyingParty, challenge: bytes, credential: str) -
             expected_origin=site.origin,
             require_user_verification=True,
         )
-    except MALFORMED:
-        raise PasskeyRefused from None
     return found.credential_id, found.credential_public_key, found.sign_count
 
 
 def _credential_id(credential: str) -> bytes:
-    try:
+    with _refused_if_malformed():
         return parse_authentication_credential_json(credential).raw_id
-    except MALFORMED:
-        raise PasskeyRefused from None
 
 
 def _challenge_of(credential: str) -> bytes:
     """The challenge that the browser claims to answer."""
-    try:
+    with _refused_if_malformed():
         data = msgspec.json.decode(credential)["response"]["clientDataJSON"]
         return parse_client_data_json(base64url_to_bytes(data)).challenge
-    except (*MALFORMED, msgspec.DecodeError):
-        raise PasskeyRefused from None
 
 
 def _check_sign_in(site: RelyingParty, challenge: bytes, credential: str, passkey: Passkey) -> int:
     """The new signature counter of the passkey, if it signed the challenge."""
-    try:
+    with _refused_if_malformed():
         found = verify_authentication_response(
             credential=parse_authentication_credential_json(credential),
             expected_challenge=challenge,
@@ -137,25 +143,7 @@ def _check_sign_in(site: RelyingParty, challenge: bytes, credential: str, passke
             credential_current_sign_count=passkey.sign_count,
             require_user_verification=True,
         )
-    except MALFORMED:
-        raise PasskeyRefused from None
     return found.new_sign_count
-
-
-class PasskeyView(msgspec.Struct, frozen=True):
-    """A passkey as its owner sees it."""
-
-    id: str
-    name: str
-    created_at: int
-    last_used_at: int | None
-
-
-class NewPasskey(msgspec.Struct, frozen=True):
-    """A name that the owner chose, and what the browser made: a credential, as JSON."""
-
-    name: str
-    credential: str
 
 
 class Passkeys:
@@ -173,27 +161,26 @@ class Passkeys:
         challenge = await self._challenge("add", cookie, now_ms)
         return _registration_options(site, account, challenge, [one.id for one in known])
 
-    async def add(self, site: RelyingParty, account: Account, cookie: str, new: NewPasskey, now_ms: int) -> list[str]:
-        """Store a passkey. Returns recovery codes if the account had none."""
-        name = new.name.strip() or "Passkey"
+    async def add(
+        self, site: RelyingParty, account: Account, cookie: str, name: str, credential: str, now_ms: int
+    ) -> list[str]:
+        """Store a passkey under a name that its owner chose. Returns recovery codes if the account had none."""
+        name = name.strip() or "Passkey"
         if len(name) > NAME_CHARS_MAX or not name.isprintable():
             raise ControlError(f"The name of a passkey is one line of at most {NAME_CHARS_MAX} characters.")
-        try:
-            challenge, _ = await self._answered("add", cookie, new.credential, now_ms)
-            made = await asyncio.to_thread(_check_registration, site, challenge, new.credential)
-        except PasskeyRefused:
-            raise ControlError(REFUSED) from None
+        challenge, _ = await self._answered("add", cookie, credential, now_ms)
+        made = await asyncio.to_thread(_check_registration, site, challenge, credential)
         passkey = Passkey(made[0], account.id, name, made[1], made[2], now_ms)
 
         def add(tx: Transaction) -> list[str]:
             second_factors.add_passkey(tx, passkey)
-            audit_events.add(tx, AuditEvent(now_ms, account.email, "passkey.add", account.id, written_id(passkey.id)))
+            audit_events.add(tx, AuditEvent(now_ms, account.email, "passkey.add", account.id, passkey.id.hex()))
             return first_codes(tx, account.id)
 
         try:
             return await self._store.transact(add)
         except StoreRefused:
-            raise ControlError(REFUSED) from None
+            raise PasskeyRefused from None
 
     async def ask_to_sign_in(self, site: RelyingParty, cookie: str, account_id: str | None, now_ms: int) -> str:
         """The options for the browser to use a passkey of this account, or any that it has for this site, as JSON."""
@@ -203,40 +190,29 @@ class Passkeys:
     async def check(
         self, site: RelyingParty, cookie: str, credential: str, account_id: str | None, now_ms: int
     ) -> Account:
-        """The account whose passkey signed the challenge. ControlError if there is none, or it is another account."""
-        try:
-            challenge, asked_at = await self._answered("sign_in", cookie, credential, now_ms)
-            passkey = await second_factors.get_passkey(self._store, _credential_id(credential))
-            if passkey is None or (account_id is not None and passkey.account_id != account_id):
-                raise PasskeyRefused
-            count = await asyncio.to_thread(_check_sign_in, site, challenge, credential, passkey)
-        except PasskeyRefused:
-            raise ControlError(REFUSED) from None
+        """The account whose passkey signed the challenge. PasskeyRefused if there is none, or it is another account."""
+        challenge, asked_at = await self._answered("sign_in", cookie, credential, now_ms)
+        passkey = await second_factors.get_passkey(self._store, _credential_id(credential))
+        if passkey is None or (account_id is not None and passkey.account_id != account_id):
+            raise PasskeyRefused
+        count = await asyncio.to_thread(_check_sign_in, site, challenge, credential, passkey)
         used_at = max(now_ms, asked_at)
         is_first = await self._store.transact(
             lambda tx: second_factors.use_passkey(tx, passkey, asked_at, count, used_at)
         )
         account = await accounts.get(self._store, passkey.account_id)
         if not is_first or account is None:
-            raise ControlError(REFUSED)
+            raise PasskeyRefused
         return account
 
-    async def list(self, account_id: str) -> list[PasskeyView]:
-        found = await second_factors.list_passkeys(self._store, account_id)
-        return [PasskeyView(written_id(one.id), one.name, one.created_at, one.last_used_at) for one in found]
-
-    async def remove(self, account: Account, passkey_id: str, now_ms: int) -> bool:
-        """False if this account has no such passkey."""
-        wanted = read_id(passkey_id)
-
-        def remove(tx: Transaction) -> bool:
-            if not second_factors.remove_passkey(tx, account.id, wanted):
-                return False
+    async def remove(self, account: Account, passkey_id: str, now_ms: int) -> None:
+        def remove(tx: Transaction) -> None:
+            if not second_factors.remove_passkey(tx, account.id, read_id(passkey_id)):
+                raise Unknown("passkey")
             audit_events.add(tx, AuditEvent(now_ms, account.email, "passkey.remove", account.id, passkey_id))
             forget_unused_codes(tx, account.id)
-            return True
 
-        return await self._store.transact(remove)
+        await self._store.transact(remove)
 
     async def _challenge(self, purpose: Purpose, cookie: str, now_ms: int) -> bytes:
         head = now_ms.to_bytes(TIME_BYTES) + secrets.token_bytes(NONCE_BYTES)
@@ -253,10 +229,6 @@ class Passkeys:
         if not is_ours or not -SKEW_MS <= now_ms - asked_at < CHALLENGE_MS:
             raise PasskeyRefused
         return challenge, asked_at
-
-
-def written_id(passkey_id: bytes) -> str:
-    return passkey_id.hex()
 
 
 def read_id(text: str) -> bytes:

@@ -24,12 +24,12 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from cadenza.control.account.accounts import find_account
-from cadenza.core.errors import ControlError
+from cadenza.core.errors import ControlError, Unknown
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, second_factors
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
-from cadenza.store.tables.second_factors import Factors, Totp
+from cadenza.store.tables.second_factors import Totp
 
 DIGITS = 6
 STEP_S = 30
@@ -195,14 +195,14 @@ async def confirm_totp(store: Store, sealer: Sealer, account: Account, code: str
     return await store.transact(confirm)
 
 
-async def remove_totp(store: Store, account: Account, now_ms: int) -> bool:
-    def remove(tx: Transaction) -> bool:
-        is_removed = second_factors.remove_totp(tx, account.id)
+async def remove_totp(store: Store, account: Account, now_ms: int) -> None:
+    def remove(tx: Transaction) -> None:
+        if not second_factors.remove_totp(tx, account.id):
+            raise Unknown("authenticator app")
         audit_events.add(tx, AuditEvent(now_ms, account.email, "totp.remove", account.id))
         forget_unused_codes(tx, account.id)
-        return is_removed
 
-    return await store.transact(remove)
+    await store.transact(remove)
 
 
 async def renew_codes(store: Store, account: Account, now_ms: int) -> list[str]:
@@ -232,10 +232,6 @@ async def use_second_factor(store: Store, sealer: Sealer, account: Account, give
         _use_totp(tx, sealer, found, given, now_ms)
 
     await store.transact(use)
-
-
-async def get_factors(store: Store, account_id: str) -> Factors:
-    return await second_factors.get_factors(store, account_id)
 
 
 async def remove_second_factors(store: Store, email: str, by: str, now_ms: int) -> Account:

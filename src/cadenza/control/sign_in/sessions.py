@@ -10,6 +10,7 @@ import secrets
 
 import msgspec
 
+from cadenza.core.errors import Unknown
 from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, sessions
@@ -125,16 +126,16 @@ async def end_session(store: Store, digest: bytes) -> None:
     await store.transact(lambda tx: sessions.remove(tx, digest))
 
 
-async def end_session_by_id(store: Store, account: Account, session_id: str, now_ms: int) -> bool:
-    """End a session of this account. False if it has none with this id."""
+async def end_session_by_id(store: Store, account: Account, session_id: str, now_ms: int) -> None:
     found = await sessions.list_for_account(store, account.id)
-    digest = next((one.digest for one in found if _id_of(one) == session_id), None)
+    digest = next((one.digest for one in found if _id_of(one) == session_id), b"")
 
-    def end(tx: Transaction) -> bool:
+    def end(tx: Transaction) -> None:
+        if not sessions.remove(tx, digest):
+            raise Unknown("session")
         audit_events.add(tx, AuditEvent(now_ms, account.email, "session.end", account.id, session_id))
-        return sessions.remove(tx, digest or b"")
 
-    return digest is not None and await store.transact(end)
+    await store.transact(end)
 
 
 async def end_other_sessions(store: Store, account: Account, digest: bytes, now_ms: int) -> int:

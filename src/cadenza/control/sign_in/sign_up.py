@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from cadenza.control.account.accounts import NewAccount, add_account, require_email
-from cadenza.control.sign_in.credentials import DEAD_LINK, require_link
+from cadenza.control.sign_in.credentials import DeadLink, require_link
 from cadenza.control.sign_in.links import is_operator_link, make_link, take_link, take_operator_link
 from cadenza.control.sign_in.passwords import PasswordWork
 from cadenza.core.errors import ControlError
@@ -71,7 +71,7 @@ async def join(
         else:
             is_taken = take_link(tx, invitation.secret, "invite", now_ms) is not None
         if not is_taken:
-            raise ControlError(DEAD_LINK)
+            raise DeadLink
         return add_account(tx, new, email, now_ms)
 
     return await _add(store, add)

@@ -7,6 +7,7 @@ from operator import itemgetter
 import msgspec
 from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, text
 
+from cadenza.core.public import Public
 from cadenza.core.spans import DAY_MS
 from cadenza.store.schema import accounts, payments, processes, sessions, usage, vouchers
 from cadenza.store.statements import Statement, total
@@ -30,8 +31,8 @@ class Totals(msgspec.Struct, frozen=True):
     held_nano: int
 
 
-class ClassUse(msgspec.Struct, frozen=True):
-    """What was used of one class in a span of time."""
+class ClassUse(Public, msgspec.Struct, frozen=True):
+    """What was used of one class. `failed` requests ended because of the service or an upstream."""
 
     class_id: str
     requests: int

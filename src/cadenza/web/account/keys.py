@@ -97,16 +97,16 @@ async def list_page(visit: Visit) -> Response:
     return visit.page("keys.html", page=page, shows_all=shows_all, before=before, keys_max=ACTIVE_KEYS_MAX)
 
 
-async def new_page(visit: Visit, error: str = "", typed: NewKeyForm | None = None) -> Response:
-    values = {"form": typed or NewKeyForm(), "error": error, "scopes": SCOPE_GRANTS, "expiries": EXPIRIES}
-    return visit.page("key_new.html", **values, **_bounds(visit))
+async def new_page(visit: Visit) -> Response:
+    form = NewKeyForm(**visit.typed)
+    return visit.page("key_new.html", form=form, scopes=SCOPE_GRANTS, expiries=EXPIRIES, **_bounds(visit))
 
 
-async def key_page(visit: Visit, error: str = "", typed: LimitFields | None = None) -> Response:
+async def key_page(visit: Visit) -> Response:
     key = await get_key(visit)
     usage, chart = await key_usage(visit, key.id)
-    fields = typed or _fields_of(key)
-    return visit.page("key.html", key=key, usage=usage, chart=chart, form=fields, error=error, **_bounds(visit))
+    fields = visit.typed or _fields_of(key)
+    return visit.page("key.html", key=key, usage=usage, chart=chart, form=fields, **_bounds(visit))
 
 
 async def create_by_form(visit: Visit, typed: NewKeyForm) -> Response:
@@ -174,11 +174,9 @@ ROUTES: Routes = (
     get("/keys/{key_id}", key_page),
     form("/keys/{key_id}", change_by_form, "/keys/{key_id}", "key-saved", on_error=key_page),
     form("/keys/{key_id}/revoke", revoke, "/keys", "key-revoked"),
-    endpoint("GET", "/keys", "The keys of the account, newest first", list_keys, scope="keys:read"),
-    endpoint(
-        "POST", "/keys", "Create a key; its secret is shown once", create_key, needs_proof=True, scope="keys:write"
-    ),
-    endpoint("GET", "/keys/{key_id}", "One key", get_key, scope="keys:read"),
-    endpoint("PATCH", "/keys/{key_id}", "Rename a key, or change its limits", patch_key, scope="keys:write"),
-    endpoint("DELETE", "/keys/{key_id}", "Revoke a key, from its next request on", revoke, scope="keys:write"),
+    endpoint("GET", "/keys", "The keys of the account, newest first", list_keys, "keys:read"),
+    endpoint("POST", "/keys", "Create a key; its secret is shown once", create_key, "keys:write", needs_proof=True),
+    endpoint("GET", "/keys/{key_id}", "One key", get_key, "keys:read"),
+    endpoint("PATCH", "/keys/{key_id}", "Rename a key, or change its limits", patch_key, "keys:write"),
+    endpoint("DELETE", "/keys/{key_id}", "Revoke a key, from its next request on", revoke, "keys:write"),
 )

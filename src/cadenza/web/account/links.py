@@ -4,14 +4,13 @@ Opening a link changes nothing; pressing the button on its page does. A reset re
 every address, so that it does not tell which addresses have an account.
 """
 
-import msgspec
 from starlette.responses import Response
 
 from cadenza.control.account.accounts import PasswordSet
 from cadenza.control.email.messages import EMAIL_CHANGED, PASSWORD_CHANGED
 from cadenza.control.sign_in import throttle
 from cadenza.control.sign_in.credentials import (
-    DEAD_LINK,
+    DeadLink,
     finish_email_change,
     require_link,
     reset_password,
@@ -22,7 +21,6 @@ from cadenza.core.rates import Rate
 from cadenza.fleet.limits import network_limits
 from cadenza.store.tables.links import Link, LinkKind
 from cadenza.web.account.sessions import SECURITY_PAGE
-from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Routes, form, get
 from cadenza.web.visit import Visit
@@ -31,32 +29,13 @@ MAIL_RATE = Rate(1 / 60, 10)  # e-mails that one network asks for
 NO_MAIL = "This service sends no e-mail. Ask its operator for a link."
 
 
-class EmailAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An e-mail address."""
-
-    email: str
+async def reset_page(visit: Visit) -> Response:
+    return visit.page("reset.html", sends_mail=visit.context.mailer is not None)
 
 
-class LinkSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The secret of a link: the last part of its address."""
-
-    secret: str
-
-
-class ResetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The secret of a link, and a new password."""
-
-    secret: str
-    password: str
-
-
-async def reset_page(visit: Visit, error: str = "", _typed: EmailAddress | None = None) -> Response:
-    return visit.page("reset.html", sends_mail=visit.context.mailer is not None, error=error)
-
-
-async def new_password_page(visit: Visit, error: str = "", _typed: ResetRequest | None = None) -> Response:
+async def new_password_page(visit: Visit) -> Response:
     await _require_link(visit, "reset")
-    return visit.page("new_password.html", path=visit.path, error=error)
+    return visit.page("new_password.html", path=visit.path)
 
 
 async def verify_page(visit: Visit) -> Response:
@@ -67,23 +46,21 @@ async def verify_page(visit: Visit) -> Response:
 async def new_address_page(visit: Visit) -> Response:
     link = await _require_link(visit, "change_email")
     if link.account_id != visit.account.id:
-        raise Missing(DEAD_LINK)
+        raise DeadLink
     return visit.page("verify.html", email=link.email, path=visit.path, question="Use this address?")
 
 
-async def ask_reset(visit: Visit, given: EmailAddress) -> None:
+async def ask_reset(visit: Visit, email: str) -> None:
     mailer = visit.context.mailer
     if mailer is None:
         raise ControlError(NO_MAIL)
     await limit_mail(visit)
-    mailer.reset(given.email, visit.base_url, visit.now_ms)
+    mailer.reset(email, visit.base_url, visit.now_ms)
 
 
-async def reset(visit: Visit, given: ResetRequest) -> Response | None:
+async def reset(visit: Visit, secret: str, password: str) -> Response | None:
     passwords = visit.context.sign_ins.passwords
-    return tell_password_set(
-        visit, await reset_password(visit.store, passwords, given.secret, given.password, visit.now_ms)
-    )
+    return tell_password_set(visit, await reset_password(visit.store, passwords, secret, password, visit.now_ms))
 
 
 def tell_password_set(visit: Visit, done: PasswordSet) -> Response | None:
@@ -93,20 +70,14 @@ def tell_password_set(visit: Visit, done: PasswordSet) -> Response | None:
     return visit.page("password_set.html", done=done) if done.consequences else None
 
 
-async def use_new_address(visit: Visit, given: LinkSecret) -> None:
+async def use_new_address(visit: Visit, secret: str) -> None:
     old = visit.account
-    try:
-        await finish_email_change(visit.store, old, given.secret, visit.now_ms)
-    except ControlError as error:
-        raise Missing(error.message) from None
+    await finish_email_change(visit.store, old, secret, visit.now_ms)
     visit.context.send_notice(old.email, EMAIL_CHANGED)
 
 
-async def verify_by_form(visit: Visit, typed: LinkSecret) -> Response:
-    try:
-        await verify_email(visit.store, typed.secret, visit.now_ms)
-    except ControlError as error:
-        raise Missing(error.message) from None
+async def verify_by_form(visit: Visit, secret: str) -> Response:
+    await verify_email(visit.store, secret, visit.now_ms)
     return redirect(SECURITY_PAGE if visit.is_signed_in else "/sign-in", "verified")
 
 
@@ -117,10 +88,7 @@ async def limit_mail(visit: Visit) -> None:
 
 
 async def _require_link(visit: Visit, kind: LinkKind) -> Link:
-    try:
-        return await require_link(visit.store, visit.path_param("secret"), kind, visit.now_ms)
-    except ControlError as error:
-        raise Missing(error.message) from None
+    return await require_link(visit.store, visit.path_param("secret"), kind, visit.now_ms)
 
 
 RESET, VERIFY, NEW_ADDRESS = "/reset/{secret}", "/verify/{secret}", "/new-address/{secret}"

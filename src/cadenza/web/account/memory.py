@@ -35,7 +35,7 @@ class NoteList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[Note]
 
 
-async def memory_page(visit: Visit, error: str = "", typed: NoteText | None = None) -> Response:
+async def memory_page(visit: Visit) -> Response:
     """After a mistake, what was typed stays in its form."""
     return visit.page(
         "memory.html",
@@ -43,8 +43,7 @@ async def memory_page(visit: Visit, error: str = "", typed: NoteText | None = No
         notes_max=NOTES_MAX,
         chars_max=NOTE_CHARS_MAX,
         has_memory=offer_of(visit.context.gateway).memory,
-        error=error,
-        typed=typed.text if typed else "",
+        typed=visit.typed.get("text", ""),
         edited_id=visit.request.path_params.get("note_id", ""),
     )
 
@@ -79,8 +78,8 @@ ROUTES: Routes = (
     form(PAGE, add, PAGE, "note-added", on_error=memory_page),
     form(PAGE + "/{note_id}", change, PAGE, "note-changed", on_error=memory_page),
     form(PAGE + "/{note_id}/remove", remove, PAGE, "note-removed"),
-    endpoint("GET", "/memory", "The notes of the account, oldest first", list_all, scope="memory:read"),
-    endpoint("POST", "/memory", "Add a note", add, scope="memory:write"),
-    endpoint("PATCH", "/memory/{note_id}", "Replace the text of a note", change, scope="memory:write"),
-    endpoint("DELETE", "/memory/{note_id}", "Delete a note permanently", remove, scope="memory:write"),
+    endpoint("GET", "/memory", "The notes of the account, oldest first", list_all, "memory:read"),
+    endpoint("POST", "/memory", "Add a note", add, "memory:write"),
+    endpoint("PATCH", "/memory/{note_id}", "Replace the text of a note", change, "memory:write"),
+    endpoint("DELETE", "/memory/{note_id}", "Delete a note permanently", remove, "memory:write"),
 )

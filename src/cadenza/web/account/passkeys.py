@@ -6,15 +6,19 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.control.email.messages import PASSKEY_ADDED, PASSKEY_REMOVED
-from cadenza.control.sign_in.passkeys import NewPasskey
 from cadenza.control.sign_in.sign_in import SUSPENDED
 from cadenza.core.errors import ControlError
 from cadenza.store.tables.accounts import Account
-from cadenza.web.account.second_factor import Codes, with_codes
 from cadenza.web.account.sessions import SECURITY_PAGE, SignInStatus, relying_party, renew_session, start_session
-from cadenza.web.errors import Missing
 from cadenza.web.routes import JSON, Access, Routes, endpoint, form
 from cadenza.web.visit import Visit
+
+
+class Codes(msgspec.Struct, frozen=True):
+    """Recovery codes, shown this once. None if the account has some already."""
+
+    recovery_codes: list[str]
+    csrf: str
 
 
 class UsePasskey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,17 +63,16 @@ async def start_adding(visit: Visit) -> Response:
 
 
 async def add(visit: Visit, given: AddPasskey) -> Codes:
-    new = NewPasskey(given.name, msgspec.json.encode(given.credential).decode())
-    codes = await visit.context.passkeys.add(relying_party(visit), visit.account, visit.cookie, new, visit.now_ms)
+    site, credential = relying_party(visit), msgspec.json.encode(given.credential).decode()
+    codes = await visit.context.passkeys.add(site, visit.account, visit.cookie, given.name, credential, visit.now_ms)
     visit.context.send_notice(visit.account.email, PASSKEY_ADDED)
-    return await with_codes(visit, codes)
+    return Codes(codes, (await renew_session(visit)).csrf)
 
 
-async def remove(visit: Visit) -> Codes:
-    if not await visit.context.passkeys.remove(visit.account, visit.path_param("passkey_id"), visit.now_ms):
-        raise Missing("There is no such passkey.")
+async def remove(visit: Visit) -> None:
+    await visit.context.passkeys.remove(visit.account, visit.path_param("passkey_id"), visit.now_ms)
     visit.context.send_notice(visit.account.email, PASSKEY_REMOVED)
-    return await with_codes(visit, [])
+    await renew_session(visit)
 
 
 async def _check(visit: Visit, given: UsePasskey, account_id: str | None) -> Account:
@@ -79,8 +82,10 @@ async def _check(visit: Visit, given: UsePasskey, account_id: str | None) -> Acc
 
 ROUTES: Routes = (
     form(SECURITY_PAGE + "/passkeys/{passkey_id}/remove", remove, SECURITY_PAGE, "passkey-removed", needs_proof=True),
-    endpoint("POST", "/passkeys/ask", "Ask for a challenge, to sign in with a passkey.", start_sign_in, Access.ANYONE),
-    endpoint("POST", "/sign-in/passkey", "Sign in with a passkey.", sign_in, Access.ANYONE),
+    endpoint(
+        "POST", "/passkeys/ask", "Ask for a challenge, to sign in with a passkey.", start_sign_in, access=Access.ANYONE
+    ),
+    endpoint("POST", "/sign-in/passkey", "Sign in with a passkey.", sign_in, access=Access.ANYONE),
     endpoint("POST", "/proof/passkey", "Use a passkey, for changes that need a recent proof.", prove),
     endpoint("POST", "/passkeys/ask-to-add", "Ask for a challenge, to add a passkey.", start_adding, needs_proof=True),
     endpoint("POST", "/passkeys", "Add a passkey.", add, needs_proof=True),

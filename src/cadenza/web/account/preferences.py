@@ -5,10 +5,11 @@ from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from cadenza.control.account.accounts import choose, preferences_of
+from cadenza.core.public import to_record
 from cadenza.core.records import CLASSES
 from cadenza.store.tables.accounts import Preferences, Theme
 from cadenza.web.chat.offer import offer_of
-from cadenza.web.routes import Routes, endpoint, form, get, to_record
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 RENAMED = {"preferred_class": "class", "uses_search": "web_search", "uses_memory": "memory", "shows_cost": "usage_cost"}
@@ -55,9 +56,9 @@ class AccountRecord(msgspec.Struct, frozen=True):
     preferences: PreferencesRecord
 
 
-async def settings_page(visit: Visit, error: str = "", typed: PreferencesForm | None = None) -> Response:
-    chosen, offer = typed or preferences_of(visit.account), offer_of(visit.context.gateway)
-    return visit.page("settings.html", chosen=chosen, classes=_usable_classes(visit), offer=offer, error=error)
+async def settings_page(visit: Visit) -> Response:
+    chosen, offer = visit.typed or preferences_of(visit.account), offer_of(visit.context.gateway)
+    return visit.page("settings.html", chosen=chosen, classes=_usable_classes(visit), offer=offer)
 
 
 async def save(visit: Visit, typed: PreferencesForm) -> None:
@@ -87,8 +88,6 @@ def _usable_classes(visit: Visit) -> list[str]:
 ROUTES: Routes = (
     get("/settings", settings_page),
     form("/settings", save, "/settings", "saved", on_error=settings_page),
-    endpoint(
-        "GET", "/account", "The account that is signed in, and its preferences.", get_account, scope="account:read"
-    ),
-    endpoint("PATCH", "/preferences", "Change preferences.", change_preferences, scope="account:write"),
+    endpoint("GET", "/account", "The account that is signed in, and its preferences.", get_account, "account:read"),
+    endpoint("PATCH", "/preferences", "Change preferences.", change_preferences, "account:write"),
 )

@@ -1,11 +1,10 @@
 """Setting up the second factor: the authenticator app and the recovery codes. Everything here needs a recent proof."""
 
-import msgspec
 import segno
 from markupsafe import Markup
 from starlette.responses import Response
 
-from cadenza.control.email.messages import APP_ADDED, APP_REMOVED, CODES_RENEWED
+from cadenza.control.email.messages import APP_ADDED, APP_REMOVED, CODES_RENEWED, EmailText
 from cadenza.control.sign_in.second_factor import (
     begin_totp,
     confirm_totp,
@@ -15,8 +14,6 @@ from cadenza.control.sign_in.second_factor import (
 )
 from cadenza.core.errors import ControlError
 from cadenza.web.account.sessions import SECURITY_PAGE, renew_session
-from cadenza.web.account.sign_in import GivenCode
-from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
 from cadenza.web.routes import Routes, form, get
 from cadenza.web.visit import Visit
@@ -24,69 +21,46 @@ from cadenza.web.visit import Visit
 APP_PAGE = "/settings/security/app"
 
 
-class Codes(msgspec.Struct, frozen=True):
-    """Recovery codes, shown this once. None if the account has some already."""
-
-    recovery_codes: list[str]
-    csrf: str
-
-
-async def app_page(visit: Visit, error: str = "", _typed: GivenCode | None = None) -> Response:
+async def app_page(visit: Visit) -> Response:
     try:
         enrolment = await enrolment_of(visit.store, visit.context.sign_ins.sealer, visit.account)
     except ControlError:
         return redirect(SECURITY_PAGE)
     picture = Markup(segno.make(enrolment.uri, error="m").svg_inline(scale=5, border=3, light="#fff"))  # noqa: S704 made here
-    return visit.page("authenticator.html", picture=picture, text=enrolment.text, error=error)
+    return visit.page("authenticator.html", picture=picture, text=enrolment.text)
 
 
-async def confirm(visit: Visit, given: GivenCode) -> Codes:
-    codes = await confirm_totp(visit.store, visit.context.sign_ins.sealer, visit.account, given.code, visit.now_ms)
-    visit.context.send_notice(visit.account.email, APP_ADDED)
-    return await with_codes(visit, codes)
-
-
-async def remove(visit: Visit) -> Codes:
-    if not await remove_totp(visit.store, visit.account, visit.now_ms):
-        raise Missing("There is no authenticator app.")
-    visit.context.send_notice(visit.account.email, APP_REMOVED)
-    return await with_codes(visit, [])
-
-
-async def renew(visit: Visit) -> Codes:
-    codes = await renew_codes(visit.store, visit.account, visit.now_ms)
-    visit.context.send_notice(visit.account.email, CODES_RENEWED)
-    return await with_codes(visit, codes)
-
-
-async def with_codes(visit: Visit, codes: list[str]) -> Codes:
-    """Recovery codes, after a change that gives the session a new secret."""
-    return Codes(codes, (await renew_session(visit)).csrf)
-
-
-async def begin_by_form(visit: Visit) -> Response:
+async def begin(visit: Visit) -> Response:
     await begin_totp(visit.store, visit.context.sign_ins.sealer, visit.account)
     return redirect(APP_PAGE)
 
 
-async def confirm_by_form(visit: Visit, typed: GivenCode) -> Response:
-    return _show_codes(visit, await confirm(visit, typed))
+async def confirm(visit: Visit, code: str) -> Response:
+    codes = await confirm_totp(visit.store, visit.context.sign_ins.sealer, visit.account, code, visit.now_ms)
+    return await _show_codes(visit, APP_ADDED, codes)
 
 
-async def renew_by_form(visit: Visit) -> Response:
-    return _show_codes(visit, await renew(visit))
+async def remove(visit: Visit) -> None:
+    await remove_totp(visit.store, visit.account, visit.now_ms)
+    visit.context.send_notice(visit.account.email, APP_REMOVED)
+    await renew_session(visit)
 
 
-def _show_codes(visit: Visit, made: Codes) -> Response:
-    if made.recovery_codes:
-        return visit.page("recovery_codes.html", codes=made.recovery_codes)
-    return redirect(SECURITY_PAGE, "app-added")
+async def renew(visit: Visit) -> Response:
+    return await _show_codes(visit, CODES_RENEWED, await renew_codes(visit.store, visit.account, visit.now_ms))
+
+
+async def _show_codes(visit: Visit, notice: EmailText, codes: list[str]) -> Response:
+    """After a change of the second factor: the session gets a new secret, and new codes are shown this once."""
+    visit.context.send_notice(visit.account.email, notice)
+    await renew_session(visit)
+    return visit.page("recovery_codes.html", codes=codes) if codes else redirect(SECURITY_PAGE, "app-added")
 
 
 ROUTES: Routes = (
     get(APP_PAGE, app_page, needs_proof=True),
-    form(APP_PAGE, begin_by_form, SECURITY_PAGE, needs_proof=True),
-    form(f"{APP_PAGE}/confirm", confirm_by_form, SECURITY_PAGE, on_error=app_page, needs_proof=True),
+    form(APP_PAGE, begin, SECURITY_PAGE, needs_proof=True),
+    form(f"{APP_PAGE}/confirm", confirm, SECURITY_PAGE, on_error=app_page, needs_proof=True),
     form(f"{APP_PAGE}/remove", remove, SECURITY_PAGE, "app-removed", needs_proof=True),
-    form("/settings/security/recovery-codes", renew_by_form, SECURITY_PAGE, needs_proof=True),
+    form("/settings/security/recovery-codes", renew, SECURITY_PAGE, needs_proof=True),
 )

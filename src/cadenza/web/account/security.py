@@ -3,90 +3,61 @@
 Second factors are shown here too.
 """
 
-import msgspec
 from starlette.responses import Response
 
 from cadenza.control.account.erasure import begin_erasure
 from cadenza.control.sign_in.credentials import begin_email_change, change_email_at_once, change_password
 from cadenza.control.sign_in.passwords import HashLane
-from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_other_sessions, end_session_by_id, list_sessions
 from cadenza.core.errors import ControlError
-from cadenza.web.account.links import NO_MAIL, EmailAddress, limit_mail, tell_password_set
-from cadenza.web.account.sessions import SECURITY_PAGE, SignInStatus, renew_session, use_secret
+from cadenza.store.tables.second_factors import get_factors, list_passkeys
+from cadenza.web.account.links import NO_MAIL, limit_mail, tell_password_set
+from cadenza.web.account.sessions import SECURITY_PAGE, renew_session, use_secret
 from cadenza.web.cookies import SESSION_COOKIE
-from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
 from cadenza.web.routes import Routes, form, get
 from cadenza.web.visit import Visit
 
 
-class PasswordChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The current password, the new one, and whether the access tokens of the account are revoked."""
-
-    old_password: str
-    new_password: str
-    revoke_tokens: bool = False
-
-
-class Deletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The e-mail address of the account, typed once more: deleting it cannot be undone."""
-
-    confirmed_email: str
-
-
-class AddressStep(msgspec.Struct, frozen=True):
-    """Whether the address has changed, or a link was sent to it first."""
-
-    is_changed: bool
-
-
-async def security_page(
-    visit: Visit, error: str = "", typed: PasswordChange | EmailAddress | Deletion | None = None
-) -> Response:
+async def security_page(visit: Visit) -> Response:
     """With an error, the form at fault is open."""
     context, account = visit.context, visit.account
     retention = context.settings.retention
     return visit.page(
         "security.html",
         factors=await get_factors(visit.store, account.id),
-        passkeys=await context.passkeys.list(account.id),
+        passkeys=await list_passkeys(visit.store, account.id),
         sessions=await list_sessions(visit.store, visit.require_session().session, visit.now_ms, retention),
         sends_mail=context.mailer is not None,
-        password_error=error if isinstance(typed, PasswordChange) else "",
-        email_error=error if isinstance(typed, EmailAddress) else "",
-        deletion_error=error if isinstance(typed, Deletion) else "",
-        email=typed.email if isinstance(typed, EmailAddress) else "",
+        form=visit.path.rpartition("/")[2],  # password, email or delete
+        email=visit.typed.get("email", ""),
     )
 
 
-async def set_password(visit: Visit, given: PasswordChange) -> Response | None:
+async def set_password(
+    visit: Visit, old_password: str, new_password: str, *, revoke_tokens: bool = False
+) -> Response | None:
     """The old password is its own proof. All other browsers are signed out."""
     context, signed_in = visit.context, visit.require_session()
-    await context.sign_ins.check_again(visit.account, signed_in.session, given.old_password)
-    password_hash = await context.sign_ins.passwords.hash(given.new_password, visit.account.email, HashLane.KNOWN)
+    await context.sign_ins.check_again(visit.account, signed_in.session, old_password)
+    password_hash = await context.sign_ins.passwords.hash(new_password, visit.account.email, HashLane.KNOWN)
     secret, done = await change_password(
-        visit.store, signed_in, password_hash, visit.actor, visit.now_ms, revokes_tokens=given.revoke_tokens
+        visit.store, signed_in, password_hash, visit.actor, visit.now_ms, revokes_tokens=revoke_tokens
     )
     use_secret(visit, secret)
     return tell_password_set(visit, done)
 
 
-async def change_email(visit: Visit, given: EmailAddress) -> AddressStep:
-    context, account = visit.context, visit.account
+async def change_email(visit: Visit, email: str) -> Response:
+    mailer, account = visit.context.mailer, visit.account
     await limit_mail(visit)
-    if context.mailer is None:
-        await change_email_at_once(visit.store, account, given.email, visit.now_ms)
-        return AddressStep(is_changed=True)
-    path = await begin_email_change(visit.store, account, given.email, visit.now_ms)
-    context.mailer.change_email(account, given.email.strip().lower(), visit.base_url + path)
-    return AddressStep(is_changed=False)
-
-
-async def change_email_by_form(visit: Visit, given: EmailAddress) -> Response:
-    step = await change_email(visit, given)
+    if mailer is None:
+        await change_email_at_once(visit.store, account, email, visit.now_ms)
+    else:
+        path = await begin_email_change(visit.store, account, email, visit.now_ms)
+        mailer.change_email(account, email.strip().lower(), visit.base_url + path)
     await renew_session(visit)
-    return redirect(SECURITY_PAGE, "address-changed" if step.is_changed else "link-sent")
+    return redirect(SECURITY_PAGE, "link-sent" if mailer else "address-changed")
 
 
 async def send_verification(visit: Visit) -> None:
@@ -97,19 +68,18 @@ async def send_verification(visit: Visit) -> None:
 
 
 async def end_session(visit: Visit) -> None:
-    if not await end_session_by_id(visit.store, visit.account, visit.path_param("session_id"), visit.now_ms):
-        raise Missing("This browser is signed out already.")
+    await end_session_by_id(visit.store, visit.account, visit.path_param("session_id"), visit.now_ms)
 
 
-async def end_others(visit: Visit) -> SignInStatus:
+async def end_others(visit: Visit) -> None:
     await end_other_sessions(visit.store, visit.account, visit.require_session().session.digest, visit.now_ms)
-    return await renew_session(visit)
+    await renew_session(visit)
 
 
-async def delete_account(visit: Visit, given: Deletion) -> Response:
+async def delete_account(visit: Visit, confirmed_email: str) -> Response:
     """The keys stop at once, every browser is signed out, and credit that is left is forfeited."""
     account = visit.account
-    if given.confirmed_email.strip().lower() != account.email:
+    if confirmed_email.strip().lower() != account.email:
         raise ControlError("That is not the address of this account. Nothing was deleted.")
     await begin_erasure(visit.store, account.email, account.id, visit.now_ms)
     visit.context.erasures.finish_soon()
@@ -120,7 +90,7 @@ async def delete_account(visit: Visit, given: Deletion) -> Response:
 ROUTES: Routes = (
     get(SECURITY_PAGE, security_page),
     form(f"{SECURITY_PAGE}/password", set_password, SECURITY_PAGE, "password-changed", on_error=security_page),
-    form(f"{SECURITY_PAGE}/email", change_email_by_form, SECURITY_PAGE, on_error=security_page, needs_proof=True),
+    form(f"{SECURITY_PAGE}/email", change_email, SECURITY_PAGE, on_error=security_page, needs_proof=True),
     form(f"{SECURITY_PAGE}/verification", send_verification, SECURITY_PAGE, "link-sent"),
     form(SECURITY_PAGE + "/sessions/{session_id}/end", end_session, SECURITY_PAGE, "session-ended"),
     form(f"{SECURITY_PAGE}/sessions/end-others", end_others, SECURITY_PAGE, "sessions-ended", needs_proof=True),

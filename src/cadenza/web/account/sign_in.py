@@ -7,16 +7,14 @@ to /confirm and back; an endpoint answers 403 and says what to do.
 
 from urllib.parse import quote
 
-import msgspec
 from starlette.responses import Response
 
-from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_session
 from cadenza.control.sign_in.sign_in import SignInAttempt
+from cadenza.store.tables.second_factors import get_factors
 from cadenza.web.account.sessions import (
     FIRST_PAGE,
     SECURITY_PAGE,
-    SignInStatus,
     renew_session,
     safe_next_path,
     start_session,
@@ -30,81 +28,48 @@ from cadenza.web.visit import Visit
 SECOND_FACTOR = "/sign-in/second-factor"
 
 
-class Credentials(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An account and its password."""
-
-    email: str
-    password: str
-
-
-class SignInForm(Credentials, frozen=True, forbid_unknown_fields=True):
-    """An account and its password, and the page to go to."""
-
-    next: str = FIRST_PAGE
-
-
-class GivenCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A code of the authenticator app, or a recovery code."""
-
-    code: str
-
-
-class CodeForm(GivenCode, frozen=True, forbid_unknown_fields=True):
-    """A code of the second factor, and the page to go to."""
-
-    next: str = FIRST_PAGE
-
-
-class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The password of the account that is signed in."""
-
-    password: str
-
-
-class ProofForm(Proof, frozen=True, forbid_unknown_fields=True):
-    """The password, and the page to go back to."""
-
-    next: str = FIRST_PAGE
-
-
-async def sign_in_page(visit: Visit, error: str = "", typed: SignInForm | None = None) -> Response:
-    next_page = _next_page(visit, typed)
-    if visit.signed_in and not error:
+async def sign_in_page(visit: Visit) -> Response:
+    next_page = _next_page(visit)
+    if visit.signed_in and not visit.error:
         return redirect(next_page) if visit.is_signed_in else _to_second_factor(next_page)
-    email, sign_up = typed.email if typed else "", visit.context.settings.sign_up
-    return visit.page("sign_in.html", next=next_page, email=email, error=error, sign_up=sign_up)
+    email, sign_up = visit.typed.get("email", ""), visit.context.settings.sign_up
+    return visit.page("sign_in.html", next=next_page, email=email, sign_up=sign_up)
 
 
-async def second_factor_page(visit: Visit, error: str = "", typed: CodeForm | None = None) -> Response:
-    if visit.signed_in is None or (visit.is_signed_in and not error):
+async def second_factor_page(visit: Visit) -> Response:
+    if visit.signed_in is None or (visit.is_signed_in and not visit.error):
         return redirect("/sign-in")
     factors = await get_factors(visit.store, visit.signed_in.account.id)
-    return visit.page("second_factor.html", next=_next_page(visit, typed), error=error, factors=factors)
+    return visit.page("second_factor.html", next=_next_page(visit), factors=factors)
 
 
-async def confirm_page(visit: Visit, error: str = "", typed: ProofForm | None = None) -> Response:
+async def confirm_page(visit: Visit) -> Response:
     factors = await get_factors(visit.store, visit.account.id)
-    return visit.page("confirm.html", next=_next_page(visit, typed, SECURITY_PAGE), error=error, factors=factors)
+    return visit.page("confirm.html", next=_next_page(visit, SECURITY_PAGE), factors=factors)
 
 
-async def sign_in(visit: Visit, given: Credentials) -> SignInStatus:
-    attempt = SignInAttempt(given.email, given.password, visit.address, visit.get_cookie(DEVICE_COOKIE))
+async def sign_in(visit: Visit, email: str, password: str, next: str = FIRST_PAGE) -> Response:  # noqa: A002 a field
+    attempt = SignInAttempt(email, password, visit.address, visit.get_cookie(DEVICE_COOKIE))
     checked = await visit.context.sign_ins.check_password(attempt)
-    return await start_session(visit, checked.account, checked.stage, checked.require_unchanged)
+    await start_session(visit, checked.account, checked.stage, checked.require_unchanged)
+    next_page = safe_next_path(next)
+    return redirect(next_page) if checked.stage == "complete" else _to_second_factor(next_page)
 
 
-async def give_code(visit: Visit, given: GivenCode) -> SignInStatus:
+async def give_code(visit: Visit, code: str, next: str = FIRST_PAGE) -> Response:  # noqa: A002 a field
     signed_in = visit.require_session()
     if signed_in.session.stage != "second_factor":
         raise NotSignedIn
     device = visit.get_cookie(DEVICE_COOKIE)
-    await visit.context.sign_ins.check_code(signed_in.account, given.code, device, visit.now_ms)
-    return await start_session(visit, signed_in.account)
+    await visit.context.sign_ins.check_code(signed_in.account, code, device, visit.now_ms)
+    await start_session(visit, signed_in.account)
+    return redirect(safe_next_path(next))
 
 
-async def prove(visit: Visit, given: Proof) -> SignInStatus:
-    await visit.context.sign_ins.check_again(visit.account, visit.require_session().session, given.password)
-    return await renew_session(visit, is_proof=True)
+async def prove(visit: Visit, password: str, next: str = FIRST_PAGE) -> Response:  # noqa: A002 a field
+    await visit.context.sign_ins.check_again(visit.account, visit.require_session().session, password)
+    await renew_session(visit, is_proof=True)
+    return redirect(safe_next_path(next), "confirmed")
 
 
 async def sign_out(visit: Visit) -> None:
@@ -113,35 +78,20 @@ async def sign_out(visit: Visit) -> None:
     visit.set_cookie(SESSION_COOKIE, "", 0)
 
 
-async def sign_in_by_form(visit: Visit, typed: SignInForm) -> Response:
-    status, next_page = await sign_in(visit, typed), safe_next_path(typed.next)
-    return redirect(next_page) if status.stage == "complete" else _to_second_factor(next_page)
-
-
-async def give_code_by_form(visit: Visit, typed: CodeForm) -> Response:
-    await give_code(visit, typed)
-    return redirect(safe_next_path(typed.next))
-
-
-async def prove_by_form(visit: Visit, typed: ProofForm) -> Response:
-    await prove(visit, typed)
-    return redirect(safe_next_path(typed.next), "confirmed")
-
-
 def _to_second_factor(next_page: str) -> Response:
     return redirect(f"{SECOND_FACTOR}?next={quote(next_page)}")
 
 
-def _next_page(visit: Visit, typed: SignInForm | CodeForm | ProofForm | None = None, usual: str = FIRST_PAGE) -> str:
-    return safe_next_path(typed.next if typed else visit.query_fields.get("next", usual))
+def _next_page(visit: Visit, usual: str = FIRST_PAGE) -> str:
+    return safe_next_path((visit.typed or visit.query_fields).get("next", usual))
 
 
 ROUTES: Routes = (
     get("/sign-in", sign_in_page, Access.ANYONE),
-    form("/sign-in", sign_in_by_form, "/sign-in", on_error=sign_in_page, access=Access.ANYONE),
+    form("/sign-in", sign_in, "/sign-in", on_error=sign_in_page, access=Access.ANYONE),
     get(SECOND_FACTOR, second_factor_page, Access.ANYONE),
-    form(SECOND_FACTOR, give_code_by_form, SECOND_FACTOR, on_error=second_factor_page, access=Access.ANYONE),
+    form(SECOND_FACTOR, give_code, SECOND_FACTOR, on_error=second_factor_page, access=Access.ANYONE),
     form("/sign-out", sign_out, "/sign-in", "signed-out", access=Access.ANYONE),
     get("/confirm", confirm_page),
-    form("/confirm", prove_by_form, "/confirm", on_error=confirm_page),
+    form("/confirm", prove, "/confirm", on_error=confirm_page),
 )

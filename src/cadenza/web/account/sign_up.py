@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import msgspec
 from starlette.responses import Response
 
 from cadenza.control.account.accounts import require_email
@@ -13,7 +12,6 @@ from cadenza.control.sign_in.sign_up import Invitation, SignUpChoice, find_invit
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
 from cadenza.fleet.limits import Limit, give_back, network_limits
-from cadenza.store.tables.accounts import Account
 from cadenza.web.account.sessions import FIRST_PAGE, start_session
 from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
@@ -32,76 +30,49 @@ DEAD_OPERATOR_LINK = (
 INVITED_ONLY = "Sign-up is by invitation here. Open the link that you were sent."
 
 
-class SignUpForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A new account. With e-mail, the password is chosen later."""
-
-    email: str
-    password: str = ""
-
-
-class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The secret of an invitation, and what the invited person chooses: the address only if the invitation has none."""
-
-    secret: str
-    password: str
-    email: str = ""
-
-
-async def sign_up_page(visit: Visit, error: str = "", typed: SignUpForm | None = None) -> Response:
-    if visit.is_signed_in and not error:
+async def sign_up_page(visit: Visit) -> Response:
+    if visit.is_signed_in and not visit.error:
         return redirect(FIRST_PAGE)
     sign_up, sends_mail = visit.context.settings.sign_up, visit.context.mailer is not None
-    email = typed.email if typed else ""
-    return visit.page("sign_up.html", sign_up=sign_up, sends_mail=sends_mail, email=email, error=error)
+    email = visit.typed.get("email", "")
+    return visit.page("sign_up.html", sign_up=sign_up, sends_mail=sends_mail, email=email)
 
 
-async def join_page(visit: Visit, error: str = "", typed: JoinRequest | None = None) -> Response:
-    try:
-        invitation = await _invitation(visit, visit.path_param("secret"))
-    except ControlError as dead:
-        raise Missing(dead.message) from None
-    email, path = typed.email if typed else "", visit.path
-    return visit.page("join.html", invitation=invitation, email=email, error=error, path=path)
+async def join_page(visit: Visit) -> Response:
+    invitation = await _invitation(visit, visit.path_param("secret"))
+    email, path = visit.typed.get("email", ""), visit.path
+    return visit.page("join.html", invitation=invitation, email=email, path=path)
 
 
-async def sign_up_by_form(visit: Visit, typed: SignUpForm) -> Response:
-    account = await _sign_up(visit, typed)
-    if account is None:
-        return redirect("/sign-up", "mail-sent")
-    await start_session(visit, account)
-    return redirect(FIRST_PAGE)
-
-
-async def join_by_form(visit: Visit, typed: JoinRequest) -> Response:
-    account = await _join(visit, typed)
-    await start_session(visit, account)
-    return redirect("/operator" if account.is_operator else "/chat", "welcome")
-
-
-async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
-    """The new account, or None with e-mail: a link is sent, unless the address has an account already."""
+async def make_account(visit: Visit, email: str, password: str = "") -> Response:
+    """With e-mail, a link is sent, unless the address has an account already, and the password is chosen later."""
     settings, context = visit.context.settings, visit.context
     if settings.sign_up != "open":
         raise ControlError(INVITED_ONLY if settings.sign_up == "invite" else CLOSED)
     if context.mailer:
         await _limit(visit)
-        context.mailer.invite(form.email, visit.base_url, visit.now_ms)
-        return None
-    require_email(form.email)
-    clean_password(form.password, form.email)
+        context.mailer.invite(email, visit.base_url, visit.now_ms)
+        return redirect("/sign-up", "mail-sent")
+    require_email(email)
+    clean_password(password, email)
     await _limit(visit)
     work = context.sign_ins.passwords
     async with _opening_credit(visit) as credit_nano:
-        return await sign_up(visit.store, work, form.email, form.password, credit_nano, visit.now_ms)
+        account = await sign_up(visit.store, work, email, password, credit_nano, visit.now_ms)
+    await start_session(visit, account)
+    return redirect(FIRST_PAGE)
 
 
-async def _join(visit: Visit, given: JoinRequest) -> Account:
-    chosen, passwords = SignUpChoice(given.email, given.password), visit.context.sign_ins.passwords
-    invitation = await _invitation(visit, given.secret)
-    clean_password(chosen.password, invitation.email or chosen.email)
+async def use_invitation(visit: Visit, secret: str, password: str, email: str = "") -> Response:
+    """The address counts only if the invitation has none."""
+    chosen, passwords = SignUpChoice(email, password), visit.context.sign_ins.passwords
+    invitation = await _invitation(visit, secret)
+    clean_password(password, invitation.email or email)
     await _limit(visit)
     async with _opening_credit(visit) as credit_nano:
-        return await join(visit.store, passwords, invitation, chosen, credit_nano, visit.now_ms)
+        account = await join(visit.store, passwords, invitation, chosen, credit_nano, visit.now_ms)
+    await start_session(visit, account)
+    return redirect("/operator" if account.is_operator else "/chat", "welcome")
 
 
 async def _invitation(visit: Visit, secret: str) -> Invitation:
@@ -144,7 +115,7 @@ async def _opening_credit(visit: Visit) -> AsyncIterator[int]:
 JOIN = "/join/{secret}"
 ROUTES: Routes = (
     get("/sign-up", sign_up_page, Access.ANYONE),
-    form("/sign-up", sign_up_by_form, "/sign-up", on_error=sign_up_page, access=Access.ANYONE),
+    form("/sign-up", make_account, "/sign-up", on_error=sign_up_page, access=Access.ANYONE),
     get(JOIN, join_page, Access.ANYONE),
-    form(JOIN, join_by_form, JOIN, on_error=join_page, access=Access.ANYONE),
+    form(JOIN, use_invitation, JOIN, on_error=join_page, access=Access.ANYONE),
 )

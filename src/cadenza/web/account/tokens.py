@@ -39,11 +39,10 @@ async def list_page(visit: Visit) -> Response:
     return visit.page("tokens.html", tokens=tokens, shows_all=shows_all, more=len(found) - len(tokens))
 
 
-async def new_page(visit: Visit, error: str = "", typed: NewTokenForm | None = None) -> Response:
+async def new_page(visit: Visit) -> Response:
     return visit.page(
         "token_new.html",
-        form=typed or NewTokenForm(),
-        error=error,
+        form=NewTokenForm(**visit.typed),
         scopes=scopes_for(visit.account),
         expiries=EXPIRIES,
         name_chars_max=NAME_CHARS_MAX,

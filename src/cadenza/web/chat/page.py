@@ -4,13 +4,14 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.core.content import Content
+from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
 from cadenza.ledger.statement import find_reply_cost
 from cadenza.web.chat.offer import chat_switch, class_terms, input_prices, offer_of
 from cadenza.web.chat.relay import ChatCost
 from cadenza.web.chat.stream import FileMeasured
 from cadenza.web.errors import BadForm, CreditNeeded, Missing
-from cadenza.web.routes import Routes, endpoint, get, to_record
+from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 RENDER_RATE = Rate(2.0, 40)  # for each account
@@ -20,43 +21,6 @@ SUGGESTIONS = (
     "List three tips for learning to play the piano.",
     "Write a Python function that adds two numbers.",
 )
-
-
-class ChatFile(Content, msgspec.Struct, frozen=True):
-    """A file, with its content as a data URL or as base64."""
-
-    file_data: str
-    filename: str | None = None
-
-
-class ChatImage(Content, msgspec.Struct, frozen=True):
-    """An image, as a data URL."""
-
-    url: str
-
-
-class ChatPart(Content, msgspec.Struct, frozen=True):
-    """A part of a message: `text`, `file` or `image_url`, and the field of that name."""
-
-    type: str
-    text: str | None = None
-    file: ChatFile | None = None
-    image_url: ChatImage | None = None
-
-
-class ChatMessage(Content, msgspec.Struct, frozen=True):
-    """A message of the conversation, as POST /v1/chat/completions takes it."""
-
-    role: str
-    content: str | list[ChatPart]
-
-
-class ChatOrder(Content, msgspec.Struct, frozen=True):
-    """The fields of POST /v1/chat/completions, of which the page sends these."""
-
-    messages: list[ChatMessage]
-    model: str = "auto"
-    stream: bool = True
 
 
 class RenderOrder(Content, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +53,7 @@ async def chat_page(visit: Visit) -> Response:
     )
 
 
-async def serve_chat(_visit: Visit, _order: ChatOrder) -> None:
+async def serve_chat(_visit: Visit) -> None:
     """Listed for its description: the gateway serves this path itself (chat/stream.py)."""
     raise Missing
 
@@ -130,6 +94,7 @@ ROUTES: Routes = (
         "/chat",
         "Ask for a reply. The answer is a stream of events: start, text, block, sources, finish, usage, then [DONE]",
         serve_chat,
+        body="ChatRequest",
         media_type="text/event-stream",
     ),
     endpoint("POST", "/chat/file", "Measure a file before it is sent. The body is its bytes, `name` its name", measure),

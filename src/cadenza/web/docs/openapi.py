@@ -109,7 +109,8 @@ def _read_document() -> str:
 def _describe(endpoints: list[ApiEndpoint], taken: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The paths of the endpoints, and the schemas that they refer to."""
     endpoints = [msgspec.structs.replace(one, returns=public_type(one.returns)) for one in endpoints]
-    types = list(dict.fromkeys(kind for one in endpoints for kind in (one.takes, one.returns) if kind))
+    described = [kind for one in endpoints for kind in (one.takes, one.returns) if kind and not isinstance(kind, str)]
+    types = list(dict.fromkeys(described))
     found, schemas = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
     by_type = dict(zip(types, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -150,8 +151,9 @@ def _operation(one: ApiEndpoint, by_type: dict[Any, Any], schemas: dict[str, Any
         operation["description"] = text
     if parameters:
         operation["parameters"] = parameters
-    if one.takes and not is_safe:
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": by_type[one.takes]}}}
+    body = {"$ref": SCHEMAS + one.body} if one.body else by_type.get(one.takes)
+    if body and not is_safe:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
     return operation
 
 
@@ -180,14 +182,15 @@ def _success(one: ApiEndpoint, by_type: dict[Any, Any]) -> dict[str, Any]:
         return {"200": {"description": "The result", "content": {one.media_type: {"schema": {"type": "string"}}}}}
     if one.returns is None:
         return {"204": {"description": "It is done"}}
-    return {"200": {"description": "The result", "content": {JSON: {"schema": by_type[one.returns]}}}}
+    schema = {"$ref": SCHEMAS + one.returns} if isinstance(one.returns, str) else by_type[one.returns]
+    return {"200": {"description": "The result", "content": {JSON: {"schema": schema}}}}
 
 
 def _errors(one: ApiEndpoint, *, is_safe: bool) -> dict[str, Any]:
     never = {
         *(["NotSignedIn"] if one.access is Access.ANYONE else []),
         *(["NotAllowed"] if one.access is Access.ANYONE and is_safe else []),
-        *(["Missing"] if "{" not in one.path else []),
+        *(["Missing"] if "{" not in one.path and is_safe else []),
     }
     return {status: {"$ref": f"#/components/responses/{name}"} for status, name, *_ in ERRORS if name not in never}
 

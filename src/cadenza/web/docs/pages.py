@@ -149,6 +149,10 @@ ROUTES: Routes = (
     get("/docs/platform/{group}", group_page, Access.ANYONE),
     get("/status", status_page, Access.ANYONE),
     endpoint(
-        "GET", "/status", "Show the classes with their prices and state, and the limits", get_status, Access.ANYONE
+        "GET",
+        "/status",
+        "Show the classes with their prices and state, and the limits",
+        get_status,
+        access=Access.ANYONE,
     ),
 )

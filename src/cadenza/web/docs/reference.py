@@ -39,13 +39,6 @@ class ApiDocument:
         return gzip.compress(self.content(base_url), LEVEL, mtime=0)
 
 
-class ErrorText(msgspec.Struct, frozen=True):
-    """A status that is not success, and when it is sent."""
-
-    status: str
-    text: Markup
-
-
 class OperationText(msgspec.Struct, frozen=True):
     """An operation in words."""
 
@@ -62,7 +55,7 @@ class OperationText(msgspec.Struct, frozen=True):
     request_example: str
     stream_example: str
     example: Example | None
-    errors: list[ErrorText]
+    errors: list[str]  # the statuses that are not success
 
 
 class TagText(msgspec.Struct, frozen=True):
@@ -70,7 +63,6 @@ class TagText(msgspec.Struct, frozen=True):
 
     id: str
     name: str
-    text: Markup
     operations: list[OperationText]
 
 
@@ -107,7 +99,7 @@ class Reference:
             for method in METHODS
             if method in item and item[method]["tags"] == [tag["name"]]
         ]
-        return TagText("tag-" + re.sub(r"\W+", "-", name), name, in_words(tag["description"]), operations)
+        return TagText("tag-" + re.sub(r"\W+", "-", name), name, operations)
 
     def _operation(self, path: str, method: str, one: dict[str, Any]) -> OperationText:
         sent = _sent(one)
@@ -122,21 +114,14 @@ class Reference:
             text=in_words(one.get("description", "")),
             parameters=[self._parameter(parameter) for parameter in one.get("parameters", ())],
             body=_name_of(body) if body else "",
-            body_fields=fields_of(self._body(one)),
+            body_fields=fields_of(self._resolved(body)),
             reply=Markup(" or ").join(_reply_kind(kind, reply["schema"]) for kind, reply in content.items()),
             reply_example=_pretty(content.get(JSON, {}).get("example")),
             request_example=_pretty(sent.get("example")),
             stream_example=STREAM if "text/event-stream" in content and path.startswith("/v1/") else "",
             example=EXAMPLES.get(one["operationId"]),
-            errors=[
-                ErrorText(status, in_words(self._resolved(reply)["description"]))
-                for status, reply in one["responses"].items()
-                if not status.startswith("2")
-            ],
+            errors=[status for status in one["responses"] if not status.startswith("2")],
         )
-
-    def _body(self, one: dict[str, Any]) -> dict[str, Any]:
-        return self._resolved(_sent(one).get("schema", {}))
 
     def _parameter(self, given: dict[str, Any]) -> FieldText:
         found = self._resolved(given)
@@ -156,7 +141,7 @@ class Reference:
         operations = [self._document["paths"][path][method] for path, method in paths]
         waiting = [self._resolved(reply) for one in operations for reply in one["responses"].values()]
         waiting += [self._resolved(given) for one in operations for given in one.get("parameters", ())]
-        waiting += [self._body(one) for one in operations]
+        waiting += [self._resolved(_sent(one).get("schema", {})) for one in operations]
         used: set[str] = set()
         while waiting:
             new = set(REFERENCE.findall(msgspec.json.encode(waiting).decode())) - used

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 import msgspec
 from starlette.responses import Response
 
-from cadenza.core.activity import ActivityFilter, ActivityPlace, ActivityRow, read_filter, read_place
+from cadenza.core.activity import ActivityFilter, ActivityPage, ActivityRow, read_filter, read_place
 from cadenza.core.rates import Rate
 from cadenza.core.records import CLASSES, SEARCH
 from cadenza.store.tables import keys
@@ -79,8 +79,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 async def activity_page(visit: Visit) -> Response:
     asked = _asked(visit)
-    await visit.limit("activity", PAGES, "Too many pages at once. Try again in a moment.")
-    page = await read_page(visit.store, visit.account.id, asked.wanted, PAGE, _place(visit))
+    page = await _read_page(visit, asked)
     known = await keys.list_page(visit.store, visit.account.id, visit.now_ms, count=KEYS_MAX)
     return visit.page(
         "activity.html",
@@ -94,10 +93,7 @@ async def activity_page(visit: Visit) -> Response:
 
 
 async def get_activity(visit: Visit) -> ActivityList:
-    asked = _asked(visit)
-    await visit.limit("activity", PAGES, "Too many pages at once. Try again in a moment.")
-    page = await read_page(visit.store, visit.account.id, asked.wanted, PAGE, _place(visit))
-    return msgspec.convert(page.shown(), ActivityList)
+    return msgspec.convert((await _read_page(visit, _asked(visit))).shown(), ActivityList)
 
 
 async def export(visit: Visit) -> Response:
@@ -118,11 +114,13 @@ def _asked(visit: Visit) -> Asked:
         raise BadForm(str(error)) from None
 
 
-def _place(visit: Visit) -> ActivityPlace | None:
+async def _read_page(visit: Visit, asked: Asked) -> ActivityPage:
+    await visit.limit("activity", PAGES, "Too many pages at once. Try again in a moment.")
     try:
-        return read_place(visit.query_fields.get("cursor"))
+        place = read_place(visit.query_fields.get("cursor"))
     except ValueError as error:
         raise BadForm(str(error)) from None
+    return await read_page(visit.store, visit.account.id, asked.wanted, PAGE, place)
 
 
 async def _shown(pages: AsyncIterator[list[ActivityRow]]) -> AsyncIterator[list[dict[str, object]]]:
@@ -134,5 +132,5 @@ ROUTES: Routes = (
     get("/usage/activity", activity_page),
     get("/usage/activity.csv", export),
     get("/usage/activity.json", export),
-    endpoint("GET", "/activity", "Each request of the account, newest first", get_activity, scope="usage:read"),
+    endpoint("GET", "/activity", "Each request of the account, newest first", get_activity, "usage:read"),
 )

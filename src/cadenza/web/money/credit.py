@@ -13,10 +13,11 @@ from cadenza.control.money.vouchers import WrongCode, redeem_voucher
 from cadenza.control.sign_in import throttle
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
 from cadenza.fleet.limits import Limit, give_back, network_limits
 from cadenza.web.errors import BadForm
-from cadenza.web.routes import Routes, endpoint, form, get, to_record
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 ACCOUNT_GUESSES = Rate(1 / 60, 10)
@@ -78,10 +79,9 @@ class RedeemedView(msgspec.Struct, frozen=True):
     object: str = "voucher"
 
 
-async def credit_page(visit: Visit, error: str = "", typed: msgspec.Struct | None = None) -> Response:
+async def credit_page(visit: Visit) -> Response:
     """After a mistake, the message and what was typed are shown in the form at fault."""
     store, account, stripe = visit.store, visit.account, visit.context.settings.stripe
-    fields = {name: value[:SHOWN_CHARS_MAX] for name, value in msgspec.structs.asdict(typed).items()} if typed else {}
     return visit.page(
         "credit.html",
         pace=await pace(store, account.id, visit.now_ms),
@@ -92,9 +92,8 @@ async def credit_page(visit: Visit, error: str = "", typed: msgspec.Struct | Non
         has_invoices=bool(stripe and stripe.invoices),
         least_nano=LEAST_NANO,
         most_nano=MOST_NANO,
-        error=error,
         form=visit.path.rpartition("/")[2],  # voucher, notice or payment
-        typed=fields,
+        typed={name: value[:SHOWN_CHARS_MAX] for name, value in visit.typed.items()},
     )
 
 
@@ -156,7 +155,7 @@ ROUTES: Routes = (
     get("/credit", credit_page),
     form("/credit/voucher", redeem, "/credit", "redeemed", on_error=credit_page),
     form("/credit/notice", change_notice, "/credit", "saved", on_error=credit_page),
-    endpoint("GET", "/credit", "The balance, what is held, and how long it lasts", get_credit, scope="credit:read"),
-    endpoint("POST", "/vouchers/redeem", "Redeem a voucher", redeem, scope="credit:write"),
-    endpoint("PUT", "/credit/notice", "Set the balance below which you are told", change_notice, scope="credit:write"),
+    endpoint("GET", "/credit", "The balance, what is held, and how long it lasts", get_credit, "credit:read"),
+    endpoint("POST", "/vouchers/redeem", "Redeem a voucher", redeem, "credit:write"),
+    endpoint("PUT", "/credit/notice", "Set the balance below which you are told", change_notice, "credit:write"),
 )

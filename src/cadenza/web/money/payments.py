@@ -6,6 +6,9 @@ that changes nothing is answered with 200 too, because the provider would send i
 gives an error, and the event comes again.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import msgspec
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
@@ -13,16 +16,18 @@ from cadenza.control.money.payments import (
     BadSignature,
     NewPayment,
     Payer,
+    PaymentProvider,
     ProviderFailed,
     apply_event,
     find_invoice_url,
     list_payments,
     start_payment,
 )
+from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
 from cadenza.web.errors import Missing, PageError
 from cadenza.web.money.credit import credit_page, read_dollars
-from cadenza.web.routes import Access, Routes, endpoint, form, get, post, to_record
+from cadenza.web.routes import Access, Routes, endpoint, form, get, post
 from cadenza.web.visit import Visit
 
 STARTS = Rate(1 / 60, 5)  # for each account
@@ -80,18 +85,25 @@ class ProviderDown(PageError):
     message = "The payment service does not answer. Nothing was charged. Try again in a few minutes."
 
 
-async def start(visit: Visit, given: PaymentForm) -> NewPayment:
-    context, account = visit.context, visit.account
-    if context.payments is None:
+@contextmanager
+def asking_provider(visit: Visit, failure: str) -> Iterator[PaymentProvider]:
+    """404 without a payment provider; 502, and `failure` in the log, if it does not answer."""
+    provider = visit.context.payments
+    if provider is None:
         raise Missing("This service takes no payments by card.")
-    amount_nano = read_dollars(given.amount)
-    await visit.limit("payment", STARTS, "You have begun several payments. Wait a minute, then try again.")
-    payer = Payer(account.id, account.email, visit.base_url)
     try:
-        return await start_payment(visit.store, context.payments, payer, amount_nano, visit.actor, visit.now_ms)
+        yield provider
     except ProviderFailed as error:
-        context.log.error("a checkout could not be opened", provider=context.payments.name, reason=str(error))
+        visit.context.log.error(failure, provider=provider.name, reason=str(error))
         raise ProviderDown from None
+
+
+async def start(visit: Visit, given: PaymentForm) -> NewPayment:
+    with asking_provider(visit, "a checkout could not be opened") as provider:
+        amount_nano = read_dollars(given.amount)
+        await visit.limit("payment", STARTS, "You have begun several payments. Wait a minute, then try again.")
+        payer = Payer(visit.account.id, visit.account.email, visit.base_url)
+        return await start_payment(visit.store, provider, payer, amount_nano, visit.actor, visit.now_ms)
 
 
 async def start_by_api(visit: Visit, given: PaymentForm) -> StartedPayment:
@@ -104,15 +116,9 @@ async def get_payments(visit: Visit) -> PaymentList:
 
 
 async def get_invoice(visit: Visit) -> InvoicePage:
-    context = visit.context
-    if context.payments is None:
-        raise Missing("This service takes no payments by card.")
-    await visit.limit("invoice", INVOICES, "You have opened many invoices. Wait a minute, then try again.")
-    try:
-        url = await find_invoice_url(visit.store, context.payments, visit.account.id, visit.path_param("id"))
-    except ProviderFailed as error:
-        context.log.error("an invoice could not be read", provider=context.payments.name, reason=str(error))
-        raise ProviderDown from None
+    with asking_provider(visit, "an invoice could not be read") as provider:
+        await visit.limit("invoice", INVOICES, "You have opened many invoices. Wait a minute, then try again.")
+        url = await find_invoice_url(visit.store, provider, visit.account.id, visit.path_param("id"))
     if url is None:
         raise Missing("There is no invoice of this payment.")
     return InvoicePage(url)
@@ -158,7 +164,7 @@ ROUTES: Routes = (
     form("/credit/payment", start_by_form, "/credit", on_error=credit_page),
     get("/credit/payments/{id}/invoice", invoice_page),
     post("/platform/webhooks/stripe", stripe_event, Access.ANYONE),
-    endpoint("GET", "/payments", "The newest payments by card", get_payments, scope="credit:read"),
-    endpoint("GET", "/payments/{id}/invoice", "The invoice of a payment", get_invoice, scope="credit:read"),
-    endpoint("POST", "/payments", "Begin a payment by card", start_by_api, scope="credit:write"),
+    endpoint("GET", "/payments", "The newest payments by card", get_payments, "credit:read"),
+    endpoint("GET", "/payments/{id}/invoice", "The invoice of a payment", get_invoice, "credit:read"),
+    endpoint("POST", "/payments", "Begin a payment by card", start_by_api, "credit:write"),
 )

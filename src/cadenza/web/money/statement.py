@@ -5,14 +5,15 @@ from collections.abc import AsyncIterator
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.money.statement import describe_entry, export_statement, read_statement, sum_entries
+from cadenza.control.money.statement import StatementPage, describe_entry, export_statement, read_statement, sum_entries
 from cadenza.core.formats import dollars_or_none
+from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
 from cadenza.core.spans import ALWAYS
 from cadenza.ledger.statement import Entry
-from cadenza.web.dates import RANGE_NAMES, read_span
+from cadenza.web.dates import RANGE_NAMES, ChosenSpan, read_span
 from cadenza.web.files import stream_rows
-from cadenza.web.routes import Routes, endpoint, get, to_record
+from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 EXPORTS = Rate(1 / 30, 6)  # for each account
@@ -64,24 +65,18 @@ FIELDS = tuple(name for name in EntryView.__struct_fields__ if name != "object")
 
 
 async def statement_page(visit: Visit) -> Response:
-    store, account_id, chosen = visit.store, visit.account.id, read_span(visit)
-    if chosen:
-        await visit.limit("statement", SPANS, "Too many statements at once. Try again in a moment.")
+    chosen = read_span(visit)
     return visit.page(
         "statement.html",
-        statement=await read_statement(store, account_id, _cursor(visit), span=chosen.span if chosen else None),
+        statement=await _read_page(visit, chosen),
         chosen=chosen,
         ranges=RANGE_TABS,
-        sums=await sum_entries(store, account_id, chosen.span) if chosen else None,
+        sums=await sum_entries(visit.store, visit.account.id, chosen.span) if chosen else None,
     )
 
 
 async def get_statement(visit: Visit) -> EntryList:
-    chosen = read_span(visit)
-    if chosen:
-        await visit.limit("statement", SPANS, "Too many statements at once. Try again in a moment.")
-    span = chosen.span if chosen else None
-    found = await read_statement(visit.store, visit.account.id, _cursor(visit), span=span)
+    found = await _read_page(visit, read_span(visit))
     return EntryList([_view(entry) for entry in found.entries], str(found.next) if found.next else None)
 
 
@@ -94,8 +89,11 @@ async def export(visit: Visit) -> Response:
     return await stream_rows(name, visit.path.rpartition(".")[2], FIELDS, _chunks(entries))
 
 
-def _cursor(visit: Visit) -> str:
-    return visit.query_fields.get("cursor", "")[:CURSOR_CHARS_MAX]
+async def _read_page(visit: Visit, chosen: ChosenSpan | None) -> StatementPage:
+    if chosen:
+        await visit.limit("statement", SPANS, "Too many statements at once. Try again in a moment.")
+    cursor, span = visit.query_fields.get("cursor", "")[:CURSOR_CHARS_MAX], chosen.span if chosen else None
+    return await read_statement(visit.store, visit.account.id, cursor, span=span)
 
 
 async def _chunks(entries: AsyncIterator[Entry]) -> AsyncIterator[list[dict[str, object]]]:
@@ -133,5 +131,5 @@ ROUTES: Routes = (
     get("/credit/statement", statement_page),
     get("/credit/statement.csv", export),
     get("/credit/statement.json", export),
-    endpoint("GET", "/statement", "Every entry of the account, newest first", get_statement, scope="credit:read"),
+    endpoint("GET", "/statement", "Every entry of the account, newest first", get_statement, "credit:read"),
 )

@@ -45,31 +45,6 @@ MEASURES = {
 }
 
 
-class UsageCounters(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Counters of a day, a model or a key: one of the three fields is set. The totals have none."""
-
-    requests: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost: str  # dollars
-    day: str = ""
-    model: str = ""
-    key: str = ""
-
-
-class AccountUsage(msgspec.Struct, frozen=True):
-    """The same as the reply of GET /v1/usage. Times are Unix seconds."""
-
-    object: str
-    start: int
-    end: int
-    balance: str
-    currency: str
-    totals: UsageCounters
-    data: list[UsageCounters]
-
-
 async def usage_page(visit: Visit) -> Response:
     query = visit.query_fields
     chosen = read_span(visit) or named_span("30", visit.now_ms)
@@ -175,15 +150,10 @@ ROUTES: Routes = (
         "/usage",
         "The usage of a span of time, by day, model or key",
         get_usage,
-        returns=AccountUsage,
-        scope="usage:read",
+        "usage:read",
+        returns="UsageReport",
     ),
     endpoint(
-        "GET",
-        "/usage.csv",
-        "The same as a file for spreadsheets",
-        get_usage_csv,
-        media_type="text/csv",
-        scope="usage:read",
+        "GET", "/usage.csv", "The same as a file for spreadsheets", get_usage_csv, "usage:read", media_type="text/csv"
     ),
 )

@@ -13,6 +13,7 @@ from cadenza.control.money.idempotency import make_reference
 from cadenza.control.operator import AccountDetails, AccountsPage, get_account_by_id, get_details, search_accounts
 from cadenza.control.sign_in.links import print_link
 from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.public import to_record
 from cadenza.store.tables.accounts import Account
 from cadenza.web.errors import BadForm, Missing
 from cadenza.web.operator.views import (
@@ -23,7 +24,7 @@ from cadenza.web.operator.views import (
     OperatorAccounts,
     view_account,
 )
-from cadenza.web.routes import Button, Routes, endpoint, form, get, post, to_record
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 SEARCH_CHARS_MAX = 254
@@ -60,36 +61,17 @@ class CreditCorrection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: str = ""
 
 
-class OperatorRole(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether the account is an operator."""
-
-    is_operator: bool
-
-
-class ResetLink(msgspec.Struct, frozen=True):
-    """A link that sets a new password. It works once, for an hour."""
-
-    link: str
-
-
 async def accounts_page(visit: Visit) -> Response:
     asked = visit.query(AccountSearch)
     found = await _search(visit, asked)
     return visit.page("operator/accounts.html", found=found, search=asked.search, is_first=not asked.after)
 
 
-async def account_page(visit: Visit, error: str = "", _typed: object = None, link: str = "") -> Response:
+async def account_page(visit: Visit, link: str = "") -> Response:
     details = await _details(visit)
     is_own = details.account.id == visit.account.id
     references = [make_reference() for _ in range(2)]  # so that a form that is sent twice takes effect once
-    return visit.page(
-        "operator/account.html", found=details, is_own=is_own, error=error, link=link, references=references
-    )
-
-
-async def link_form(visit: Visit) -> Response:
-    await visit.form(Button)
-    return await account_page(visit, link=(await make_link(visit)).link)
+    return visit.page("operator/account.html", found=details, is_own=is_own, link=link, references=references)
 
 
 async def list_accounts(visit: Visit, asked: AccountSearch) -> OperatorAccounts:
@@ -122,11 +104,10 @@ async def resume(visit: Visit) -> OperatorAccount:
     return view_account(changed)
 
 
-async def set_role(visit: Visit, role: OperatorRole) -> OperatorAccount:
-    account, by, is_operator = await _account(visit), visit.actor, role.is_operator
-    changed = await set_operator(visit.store, account.email, by, visit.now_ms, is_operator=is_operator)
+async def set_role(visit: Visit, *, is_operator: bool) -> None:
+    account, by = await _account(visit), visit.actor
+    await set_operator(visit.store, account.email, by, visit.now_ms, is_operator=is_operator)
     visit.context.send_notice(account.email, notices.ROLE_GIVEN if is_operator else notices.ROLE_TAKEN)
-    return view_account(changed)
 
 
 async def grant(visit: Visit, given: Grant) -> OperatorAccount:
@@ -146,9 +127,11 @@ async def correct(visit: Visit, given: CreditCorrection) -> OperatorAccount:
     return view_account(await _account(visit))
 
 
-async def make_link(visit: Visit) -> ResetLink:
+async def make_link(visit: Visit) -> Response:
+    """A link that sets a new password. It works once, for an hour."""
     account, by = await _account(visit), visit.actor
-    return ResetLink(visit.base_url + await print_link(visit.store, account.email, "reset", by, visit.now_ms))
+    path = await print_link(visit.store, account.email, "reset", by, visit.now_ms)
+    return await account_page(visit, visit.base_url + path)
 
 
 async def _search(visit: Visit, asked: AccountSearch) -> AccountsPage:
@@ -197,19 +180,13 @@ ROUTES: Routes = (
     form(f"{ONE}/role", set_role, ONE, "saved", on_error=account_page, needs_proof=True),
     form(f"{ONE}/grants", grant, ONE, "credit-added", on_error=account_page, needs_proof=True),
     form(f"{ONE}/corrections", correct, ONE, "credit-taken-back", on_error=account_page, needs_proof=True),
-    post(f"{ONE}/reset-link", link_form, proof_page=ONE),
+    form(f"{ONE}/reset-link", make_link, ONE, needs_proof=True),
+    endpoint("GET", "/operator/accounts", "Search accounts by their address", list_accounts, "operator.accounts:read"),
+    endpoint("GET", ONE, "Show one account", get_account, "operator.accounts:read"),
+    endpoint("POST", f"{ONE}/suspend", "Suspend an account", suspend, "operator.accounts:write", needs_proof=True),
     endpoint(
-        "GET", "/operator/accounts", "Search accounts by their address", list_accounts, scope="operator.accounts:read"
+        "POST", f"{ONE}/resume", "Resume a suspended account", resume, "operator.accounts:write", needs_proof=True
     ),
-    endpoint("GET", ONE, "Show one account", get_account, scope="operator.accounts:read"),
-    endpoint(
-        "POST", f"{ONE}/suspend", "Suspend an account", suspend, needs_proof=True, scope="operator.accounts:write"
-    ),
-    endpoint(
-        "POST", f"{ONE}/resume", "Resume a suspended account", resume, needs_proof=True, scope="operator.accounts:write"
-    ),
-    endpoint("POST", f"{ONE}/grants", "Add credit", grant, needs_proof=True, scope="operator.credit:write"),
-    endpoint(
-        "POST", f"{ONE}/corrections", "Take credit back", correct, needs_proof=True, scope="operator.credit:write"
-    ),
+    endpoint("POST", f"{ONE}/grants", "Add credit", grant, "operator.credit:write", needs_proof=True),
+    endpoint("POST", f"{ONE}/corrections", "Take credit back", correct, "operator.credit:write", needs_proof=True),
 )

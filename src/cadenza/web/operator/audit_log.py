@@ -7,9 +7,10 @@ from starlette.responses import Response
 
 from cadenza.control.operator import PAGE, list_audit_events
 from cadenza.core.errors import ControlError
+from cadenza.core.public import to_record
 from cadenza.store.tables.audit_events import NEWEST, AuditEvent
 from cadenza.web.operator.views import AuditEventPage, AuditEventView
-from cadenza.web.routes import Routes, endpoint, get, to_record
+from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 
@@ -45,7 +46,5 @@ async def _read_page(visit: Visit, asked: AuditLogQuery) -> tuple[list[AuditEven
 
 ROUTES: Routes = (
     get("/operator/audit-log", audit_log_page),
-    endpoint(
-        "GET", "/operator/audit-log", "Read the audit log, newest first", get_audit_log, scope="operator.service:read"
-    ),
+    endpoint("GET", "/operator/audit-log", "Read the audit log, newest first", get_audit_log, "operator.service:read"),
 )

@@ -11,16 +11,25 @@ from starlette.responses import Response
 
 from cadenza.control import classes as control
 from cadenza.control.class_diff import VersionDiff, compare_versions
-from cadenza.control.classes import ClassRules, ClassSituation, RollbackOrder, Seen, ShareAccounts, UnknownClass
+from cadenza.control.classes import (
+    ClassRules,
+    ClassSituation,
+    HistoryEntry,
+    RollbackOrder,
+    Seen,
+    ShareAccounts,
+    UnknownClass,
+)
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339_or_none
+from cadenza.core.public import to_record
 from cadenza.core.records import CLASSES
 from cadenza.evaluation.verdict import read_verdict
 from cadenza.store.tables.verdicts import EvaluationRecord
 from cadenza.web.errors import Missing
 from cadenza.web.operator.load import RouteFacts
-from cadenza.web.routes import Routes, endpoint, form, get, to_record
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 NUMBER_MAX = 2**31 - 1
@@ -43,15 +52,6 @@ class Rollback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Number
     candidate: Number | None = None
     to: Number | None = None
-    reason: str = ""
-
-
-class RollbackForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The same from a form, where an empty field has no value."""
-
-    version: Number
-    candidate: str = ""
-    to: str = ""
     reason: str = ""
 
 
@@ -92,15 +92,6 @@ class VerdictFacts(msgspec.Struct, frozen=True, kw_only=True):
     p95_ratio: float | None = None
 
 
-class HistoryFacts(msgspec.Struct, frozen=True):
-    """A change of a class, or an observation about it."""
-
-    at: str
-    actor: str
-    event: str
-    detail: str
-
-
 class CanaryFact(msgspec.Struct, frozen=True):
     """Something that a canary has counted or compared."""
 
@@ -123,10 +114,10 @@ class OperatorClass(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str
     versions: list[int]
     verdicts: list[VerdictFacts]
-    history: list[HistoryFacts]
+    history: list[HistoryEntry]
 
 
-async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Response:
+async def class_page(visit: Visit) -> Response:
     found, asked = await _situation(visit), visit.query(VersionPair)
     class_id = found.state.version.class_id
     versions = await control.list_versions(visit.store, class_id)
@@ -135,7 +126,7 @@ async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Re
         pair = await control.get_pair(visit.store, class_id, asked.before, asked.after)
         diff = compare_versions(*pair) if len(versions) > 1 else None
     except ControlError as problem:
-        error = error or problem.message
+        visit.error = visit.error or problem.message
     return visit.page(
         "operator/class.html",
         found=found,
@@ -144,7 +135,6 @@ async def class_page(visit: Visit, error: str = "", _typed: object = None) -> Re
         diff=diff,
         verdicts=await _verdicts(visit, class_id),
         history=await control.list_history(visit.store, class_id),
-        error=error,
     )
 
 
@@ -165,7 +155,7 @@ async def get_class(visit: Visit) -> OperatorClass:
         next_step=found.next_step,
         versions=[one.number for one in await control.list_versions(visit.store, class_id)],
         verdicts=await _verdicts(visit, class_id),
-        history=[to_record(HistoryFacts, one) for one in await control.list_history(visit.store, class_id)],
+        history=await control.list_history(visit.store, class_id),
     )
 
 
@@ -181,9 +171,12 @@ async def roll_back(visit: Visit, given: Rollback) -> OperatorClass:
     return await get_class(visit)
 
 
-async def roll_back_by_form(visit: Visit, typed: RollbackForm) -> OperatorClass:
-    given = {name: value for name, value in msgspec.structs.asdict(typed).items() if value != ""}
-    return await roll_back(visit, msgspec.convert(given, Rollback, strict=False))
+async def roll_back_by_form(
+    visit: Visit, version: Number, candidate: str = "", to: str = "", reason: str = ""
+) -> OperatorClass:
+    """An empty field of a form has no value."""
+    given = {"version": version, "candidate": candidate or None, "to": to or None, "reason": reason}
+    return await roll_back(visit, visit.convert(given, Rollback))
 
 
 async def _situation(visit: Visit) -> ClassSituation:
@@ -229,15 +222,15 @@ ROUTES: Routes = (
         ONE,
         "Show what serves a class: version, canary, verdicts and history",
         get_class,
-        scope="operator.classes:read",
+        "operator.classes:read",
     ),
-    endpoint("GET", f"{ONE}/diff", "Compare two versions of a class", get_difference, scope="operator.classes:read"),
+    endpoint("GET", f"{ONE}/diff", "Compare two versions of a class", get_difference, "operator.classes:read"),
     endpoint(
         "POST",
         f"{ONE}/rollback",
         "End a canary, or serve an earlier version again",
         roll_back,
+        "operator.classes:write",
         needs_proof=True,
-        scope="operator.classes:write",
     ),
 )

@@ -11,7 +11,7 @@ from cadenza.core.codes import KEY_PREFIX, display_prefix
 from cadenza.store.tables.keys import OwnedKey
 from cadenza.web.operator.views import OperatorKeys
 from cadenza.web.render import redirect
-from cadenza.web.routes import Routes, endpoint, form, get, post
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 
@@ -21,20 +21,13 @@ class KeySearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
-class RevokeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The account whose page the button is on; empty on the page of keys."""
-
-    account_id: str = ""
-
-
 async def keys_page(visit: Visit) -> Response:
     return visit.page("operator/keys.html", found=None, text="")
 
 
-async def find_form(visit: Visit) -> Response:
-    form = await visit.form(KeySearch)
-    found = await find_keys(visit.store, form.text, visit.now_ms)
-    return visit.page("operator/keys.html", found=found, text=_safe(form.text))
+async def find_by_form(visit: Visit, text: str) -> Response:
+    found = await find_keys(visit.store, text, visit.now_ms)
+    return visit.page("operator/keys.html", found=found, text=_safe(text))
 
 
 async def find(visit: Visit, asked: KeySearch) -> OperatorKeys:
@@ -46,9 +39,10 @@ async def revoke(visit: Visit) -> OwnedKey:
     return (await revoke_key(visit.store, found.id, visit.now_ms, by=visit.actor)).key
 
 
-async def revoke_by_form(visit: Visit, typed: RevokeForm) -> Response:
+async def revoke_by_form(visit: Visit, account_id: str = "") -> Response:
+    """The button is on the page of an account, or on that of keys."""
     key = await revoke(visit)
-    return redirect(f"/operator/accounts/{key.account_id}" if typed.account_id else "/operator/keys", "key-revoked")
+    return redirect(f"/operator/accounts/{key.account_id}" if account_id else "/operator/keys", "key-revoked")
 
 
 def _safe(text: str) -> str:
@@ -59,14 +53,14 @@ def _safe(text: str) -> str:
 REVOKE = "/operator/keys/{key_id}/revoke"
 ROUTES: Routes = (
     get("/operator/keys", keys_page),
-    post("/operator/keys", find_form),
+    form("/operator/keys", find_by_form, "/operator/keys"),
     form(REVOKE, revoke_by_form, "/operator/keys"),
     endpoint(
         "POST",
         "/operator/keys/find",
         "Find keys of any account by id, prefix or the key itself",
         find,
-        scope="operator.keys:read",
+        "operator.keys:read",
     ),
-    endpoint("POST", REVOKE, "Revoke a key of any account", revoke, scope="operator.keys:write"),
+    endpoint("POST", REVOKE, "Revoke a key of any account", revoke, "operator.keys:write"),
 )

@@ -4,9 +4,10 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.control.money.months import list_months
+from cadenza.core.public import to_record
 from cadenza.web.operator.views import AuditEventView
 from cadenza.web.render import redirect
-from cadenza.web.routes import Routes, endpoint, form, get, to_record
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 PAGE = "/operator/ledger"
@@ -47,6 +48,6 @@ async def begin(visit: Visit) -> LedgerResults:
 ROUTES: Routes = (
     get(PAGE, ledger_page),
     form(PAGE, begin_by_form, PAGE),
-    endpoint("GET", PAGE, "Show the results of the ledger check", get_results, scope="operator.service:read"),
-    endpoint("POST", PAGE, "Begin a ledger check, unless one runs", begin, scope="operator.service:write"),
+    endpoint("GET", PAGE, "Show the results of the ledger check", get_results, "operator.service:read"),
+    endpoint("POST", PAGE, "Begin a ledger check, unless one runs", begin, "operator.service:write"),
 )

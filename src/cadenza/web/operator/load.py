@@ -13,6 +13,7 @@ from starlette.responses import Response
 from cadenza.core.breaker import HALF_OPEN, OPEN
 from cadenza.core.faults import advise
 from cadenza.core.formats import rfc3339
+from cadenza.core.public import to_record
 from cadenza.core.records import Route
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe.samples import Samples
@@ -20,7 +21,7 @@ from cadenza.observe.worker_metrics import Family
 from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.health import RouteHealth
 from cadenza.web.docs.pages import is_usable
-from cadenza.web.routes import Routes, endpoint, get, to_record
+from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 State = Literal["usable", "failing", "half_open", "circuit_open"]
@@ -180,10 +181,6 @@ def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: 
 ROUTES: Routes = (
     get("/operator/classes", classes_page),
     endpoint(
-        "GET",
-        "/operator/load",
-        "Show the live load, and the health of every route",
-        get_load,
-        scope="operator.service:read",
+        "GET", "/operator/load", "Show the live load, and the health of every route", get_load, "operator.service:read"
     ),
 )

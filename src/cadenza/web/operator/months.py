@@ -79,5 +79,5 @@ async def _find(visit: Visit) -> MonthReport:
 ROUTES: Routes = (
     get(ONE, month_page),
     get(f"{ONE}/report.csv", get_month_csv),
-    endpoint("GET", ONE, "Show what accounts had, got and spent in a month", get_month, scope="operator.credit:read"),
+    endpoint("GET", ONE, "Show what accounts had, got and spent in a month", get_month, "operator.credit:read"),
 )

@@ -13,13 +13,14 @@ from starlette.responses import Response
 
 from cadenza.control.operator import Takings, get_money, get_overview
 from cadenza.core.formats import rfc3339
+from cadenza.core.public import to_record
 from cadenza.core.spans import DAY_MS
 from cadenza.store.tables.operators import FIRST_TOKEN_MS, UseStep
 from cadenza.web.charts import Bars, Series, axis_dollars, compact, stacked_bars, swatch
 from cadenza.web.operator.load import get_load
-from cadenza.web.operator.views import OperatorOverview, TodayCounters
+from cadenza.web.operator.views import OperatorOverview
 from cadenza.web.render import day
-from cadenza.web.routes import Routes, endpoint, get, to_record
+from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 MINUTE_MS = 60_000
@@ -85,13 +86,12 @@ async def overview_page(visit: Visit) -> Response:
 
 async def get_totals(visit: Visit) -> OperatorOverview:
     found = await get_overview(visit.store, visit.now_ms)
-    today = [to_record(TodayCounters, one) for one in found.today]
     return to_record(
         OperatorOverview,
         found.totals,
         problems=await visit.context.health.problems(),
         today_start=rfc3339(found.today_start_ms),
-        today=today,
+        today=found.today,
     )
 
 
@@ -185,6 +185,6 @@ ROUTES: Routes = (
         "/operator/overview",
         "Show whether all is well, all accounts together, and the usage of today",
         get_totals,
-        scope="operator.service:read",
+        "operator.service:read",
     ),
 )

@@ -11,10 +11,11 @@ from cadenza.control.money.refunds import refund_request
 from cadenza.control.requests import OperatorRequest, RequestFollower, check_filter, explain, parse_filter
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
+from cadenza.core.public import to_record
 from cadenza.core.records import CLASSES
-from cadenza.web.errors import BadForm, Missing
+from cadenza.web.errors import BadForm
 from cadenza.web.money.credit import read_dollars
-from cadenza.web.routes import Routes, endpoint, form, get, to_record
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 ONE = "/operator/requests/{completion_id}"
@@ -86,15 +87,12 @@ async def list_requests(visit: Visit) -> NewestRequests:
     return NewestRequests([to_record(NewestRequest, one) for one in reversed(found)])
 
 
-async def request_page(visit: Visit, error: str = "", typed: RequestRefund | None = None) -> Response:
-    return visit.page("operator/request.html", found=await get_request(visit), error=error, typed=typed)
+async def request_page(visit: Visit) -> Response:
+    return visit.page("operator/request.html", found=await get_request(visit), typed=visit.typed)
 
 
 async def get_request(visit: Visit) -> OperatorRequest:
-    try:
-        return (await explain(visit.store, visit.path_param("completion_id"), visit.now_ms))[0]
-    except ControlError as error:
-        raise Missing(error.message) from None
+    return (await explain(visit.store, visit.path_param("completion_id"), visit.now_ms))[0]
 
 
 async def refund(visit: Visit, given: RequestRefund) -> OperatorRequest:
@@ -121,21 +119,21 @@ ROUTES: Routes = (
         "/operator/requests",
         "List the newest requests of all accounts: of one account, key or class, with a status, or slow ones",
         list_requests,
-        scope="operator.accounts:read",
+        "operator.accounts:read",
     ),
     endpoint(
         "GET",
         ONE,
         "Show a request: what happened to it, and how its charge comes about",
         get_request,
-        scope="operator.accounts:read",
+        "operator.accounts:read",
     ),
     endpoint(
         "POST",
         f"{ONE}/refund",
         "Refund a request, or a part of what it cost",
         refund,
+        "operator.credit:write",
         needs_proof=True,
-        scope="operator.credit:write",
     ),
 )

@@ -5,7 +5,6 @@ It is a POST, because an operator may paste a leaked key, and a URL must not con
 
 from urllib.parse import quote
 
-import msgspec
 from starlette.responses import Response
 
 from cadenza.control.keys import find_keys
@@ -19,19 +18,13 @@ from cadenza.web.visit import Visit
 PAGE = "/operator/search"
 
 
-class OperatorSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was typed: a part of an address, or an id, or a key."""
-
-    text: str
-
-
 async def search_page(visit: Visit) -> Response:
     return visit.page("operator/search.html", text="", requests=[], keys=[], accounts=[])
 
 
-async def search(visit: Visit, typed: OperatorSearch) -> Response:
-    """A single account or request is opened."""
-    text = typed.text.strip()
+async def search(visit: Visit, text: str) -> Response:
+    """By a part of an address, an id or a key. A single account or request is opened."""
+    text = text.strip()
     if account := await get_account_by_id(visit.store, text):
         return redirect(f"/operator/accounts/{account.id}")
     keys = await find_keys(visit.store, text, visit.now_ms)

@@ -5,10 +5,11 @@ from typing import Literal
 import msgspec
 
 from cadenza.core.money import format_dollars
+from cadenza.core.public import to_record
 from cadenza.observe.health import Problem
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.keys import OwnedKey
-from cadenza.web.routes import to_record
+from cadenza.store.tables.operators import ClassUse
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):
@@ -77,17 +78,6 @@ class ClassCounters(msgspec.Struct, frozen=True):
     cost: str
 
 
-class TodayCounters(msgspec.Struct, frozen=True):
-    """What was used of one class today. `failed` requests ended because of the service or an upstream."""
-
-    class_id: str
-    requests: int
-    failed: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost: str
-
-
 class OperatorOverview(msgspec.Struct, frozen=True):
     """What is wrong, the gravest first; all accounts together, and what was used since midnight, UTC."""
 
@@ -99,7 +89,7 @@ class OperatorOverview(msgspec.Struct, frozen=True):
     granted: str
     held: str
     today_start: str
-    today: list[TodayCounters]
+    today: list[ClassUse]
 
 
 class OperatorAccountDetails(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """Accounts: created in one transaction, changed with a line in the audit log, credited exactly."""
 
 import re
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -36,10 +37,6 @@ EMAIL = "owner@example.org"
 PASSWORD = "correct horse"
 
 
-async def create(store: Store, email: str = EMAIL, password: str = PASSWORD, credit_nano: int = 0) -> Account:
-    return await create_account(store, email, password, credit_nano, "forte", NOW_MS)
-
-
 async def add(store: Store, credit_nano: int = 0) -> Account:
     """An account whose password cost little to hash."""
     new = NewAccount(EMAIL, cheap_hash(PASSWORD), credit_nano, "forte")
@@ -59,6 +56,37 @@ async def test_an_account_is_created_with_its_opening_credit(store: Store) -> No
     assert await list_accounts(store) == [account]
     assert await entries_of(store) == [("grant", FIVE_NANO, "opening credit")]
 
+    [row] = await store.rows(Statement(select(accounts)), {})
+    assert dict(zip(accounts.c.keys(), row, strict=True))["password_hash"].startswith("$argon2id$")
+    assert PASSWORD not in str(row)
+
+
+@pytest.mark.parametrize(
+    ("order", "reason"),
+    [
+        ({"email": "OWNER@example.org"}, r"an account for owner@example\.org already"),
+        *(
+            ({"email": email}, r"write it like name@example\.org")
+            for email in ("", "owner", "@example.org", "a@", "a b@example.org", "a@b@c", "a@-", "a\x00@b")
+        ),
+        ({"email": f"{'a' * 250}@b.org"}, r"write it like name@example\.org"),
+        ({"password": "1234567"}, "8 to 1024"),
+        ({"password": "x" * 1025}, "8 to 1024"),
+        ({"password": "bad \udc80 bytes"}, "UTF-8"),
+        ({"preferred_class": "piano"}, "choose one of mezzo, forte, fortissimo"),
+        ({"credit_nano": -1}, "from zero"),
+        ({"credit_nano": BALANCE_NANO_LIMIT}, "from zero"),
+    ],
+)
+async def test_an_impossible_account_is_refused(store: Store, order: dict[str, Any], reason: str) -> None:
+    """The refusal says what is possible, and does not repeat a password; no account and no credit is made."""
+    account = await add(store)
+    wanted = {"email": "new@example.org", "password": PASSWORD, "credit_nano": FIVE_NANO, "preferred_class": "forte"}
+    with pytest.raises(ControlError, match=reason) as caught:
+        await create_account(store, **{**wanted, **order}, now_ms=NOW_MS)
+    assert order.get("password", PASSWORD) not in caught.value.message
+    assert (await list_accounts(store), await entries_of(store)) == ([account], [])
+
 
 async def test_which_accounts_there_are(store: Store) -> None:
     """A start learns whether there are accounts, others than the demo account, and an operator."""
@@ -68,62 +96,6 @@ async def test_which_accounts_there_are(store: Store) -> None:
     assert await find_accounts(store, besides="demo@localhost") == AccountsFound(True, True, False)
     await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=True)
     assert await find_accounts(store, besides=EMAIL) == AccountsFound(True, False, True)
-
-
-async def test_an_account_without_opening_credit_has_no_entry(store: Store) -> None:
-    """An account may start with a balance of zero and an empty ledger."""
-    assert (await create(store)).balance_nano == 0
-    assert await entries_of(store) == []
-
-
-async def test_a_taken_email_is_refused(store: Store) -> None:
-    """An email that differs only in case is refused, and no credit is given."""
-    await add(store)
-    with pytest.raises(ControlError, match=r"an account for owner@example\.org already"):
-        await create(store, "OWNER@example.org", credit_nano=FIVE_NANO)
-    assert len(await list_accounts(store)) == 1
-    assert await entries_of(store) == []
-
-
-@pytest.mark.parametrize(
-    "email", ["", "owner", "@example.org", "owner@", "a b@example.org", "a@b@c", "a@-", "a\x00@b", f"{'a' * 250}@b.org"]
-)
-async def test_a_malformed_email_is_refused(store: Store, email: str) -> None:
-    """The refusal of a malformed address contains a correct example."""
-    with pytest.raises(ControlError, match=r"name@example\.org"):
-        await create(store, email)
-
-
-@pytest.mark.parametrize(
-    ("password", "reason"),
-    [("1234567", "8 to 1024"), ("x" * 1025, "8 to 1024"), ("bad \udc80 bytes", "UTF-8")],
-)
-async def test_a_password_out_of_bounds_is_refused(store: Store, password: str, reason: str) -> None:
-    """A password that is too short, too long or not UTF-8 is refused, and the message does not repeat it."""
-    with pytest.raises(ControlError, match=reason) as caught:
-        await create(store, password=password)
-    assert password not in caught.value.message
-
-
-async def test_an_unknown_class_is_refused(store: Store) -> None:
-    """The refusal lists the classes, without the reserved one."""
-    with pytest.raises(ControlError, match="mezzo, forte, fortissimo"):
-        await create_account(store, EMAIL, PASSWORD, 0, "piano", NOW_MS)
-
-
-@pytest.mark.parametrize("credit_nano", [-1, BALANCE_NANO_LIMIT])
-async def test_an_impossible_opening_credit_is_refused(store: Store, credit_nano: int) -> None:
-    """A negative credit, and one at the limit of a balance, are refused."""
-    with pytest.raises(ControlError, match="from zero"):
-        await create(store, credit_nano=credit_nano)
-
-
-async def test_the_password_is_stored_as_argon2id_only(store: Store) -> None:
-    """The row has an argon2id hash and nowhere the password."""
-    await create(store)
-    [row] = await store.rows(Statement(select(accounts)), {})
-    assert dict(zip(accounts.c.keys(), row, strict=True))["password_hash"].startswith("$argon2id$")
-    assert PASSWORD not in str(row)
 
 
 async def test_a_suspension_ends_sessions_and_links(store: Store) -> None:
@@ -151,6 +123,18 @@ async def test_what_is_done_to_an_account_is_in_the_audit_trail(store: Store) ->
         ("account.class", "somebody@example.org", "mezzo"),
         ("account.create", COMMAND_LINE, ""),
     ]
+
+
+async def test_the_last_operator_keeps_the_role_on_the_pages(store: Store) -> None:
+    """Only the command line takes it from the last operator; with another one, an operator may."""
+    await add(store)
+    await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=True)
+    with pytest.raises(ControlError, match="is the last operator"):
+        await set_operator(store, EMAIL, EMAIL, NOW_MS, is_operator=False)
+    second = NewAccount("second@example.org", "hash", is_operator=True)
+    await store.transact(lambda tx: add_account(tx, second, COMMAND_LINE, NOW_MS))
+    assert not (await set_operator(store, EMAIL, second.email, NOW_MS, is_operator=False)).is_operator
+    assert not (await set_operator(store, second.email, COMMAND_LINE, NOW_MS, is_operator=False)).is_operator
 
 
 async def test_credit_is_given(store: Store) -> None:

@@ -1,12 +1,18 @@
 """Passwords that are refused because they are tried first."""
 
 import pytest
+from argon2 import PasswordHasher
 from zxcvbn.frequency_lists import FREQUENCY_LISTS
 
-from cadenza.control.sign_in.passwords import FILE, clean_password, is_common, pack
+from cadenza.control.sign_in.passwords import DECOY, FILE, clean_password, is_common, pack
 from cadenza.core.errors import ControlError
 
 EMAIL = "jane.owner@example.org"
+
+
+def test_an_unknown_address_costs_as_much_as_a_known_one() -> None:
+    """The hash that is checked in its place has the parameters of every other one."""
+    assert not PasswordHasher().check_needs_rehash(DECOY)
 
 
 def test_the_file_is_made_of_the_published_list() -> None:

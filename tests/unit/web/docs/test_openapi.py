@@ -61,7 +61,7 @@ def test_a_query_becomes_parameters() -> None:
 
 def test_access_becomes_security_and_errors() -> None:
     """Who may use an endpoint decides which schemes it needs and which refusals it documents."""
-    read = operation(endpoint("GET", "/a", "Read", serve, Access.ANYONE))
+    read = operation(endpoint("GET", "/a", "Read", serve, access=Access.ANYONE))
     assert (read["security"], {"401", "403", "404"} & read["responses"].keys()) == ([], set())
     change = operation(endpoint("POST", "/operator/{b}", "Change", find, scope="a:write"))
     assert change["security"] == [{"session": [], "csrf": []}, {"accessToken": ["a:write"]}]

@@ -16,22 +16,8 @@ FORMULA = re.compile(
 )
 ALIGNED = re.compile(r"\\(begin|end)\{(?:align(?:ed)?\*?|gather(?:ed)?\*?|split)\}")  # converted as a table
 TAGS = {
-    *(
-        "math",
-        "menclose",
-        "mfrac",
-        "mi",
-        "mn",
-        "mo",
-        "mover",
-        "mpadded",
-        "mphantom",
-        "mroot",
-        "mrow",
-        "mspace",
-        "msqrt",
-    ),
-    *("mstyle", "msub", "msubsup", "msup", "mtable", "mtd", "mtext", "mtr", "munder", "munderover"),
+    *("math", "menclose", "mfrac", "mi", "mn", "mo", "mover", "mpadded", "mphantom", "mroot", "mrow", "mspace"),
+    *("msqrt", "mstyle", "msub", "msubsup", "msup", "mtable", "mtd", "mtext", "mtr", "munder", "munderover"),
 }
 ATTRIBUTES: dict[str, set[str]] = {
     "math": {"display"},

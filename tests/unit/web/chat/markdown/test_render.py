@@ -85,6 +85,14 @@ def test_pictures_become_links() -> None:
     assert [attributes["href"] for tag, attributes in inside.elements if tag == "a"] == ["https://b.example"]
 
 
+def test_what_is_too_long_is_plain() -> None:
+    """An address beyond 2,048 characters is no link, and code beyond 16 KiB has no colours."""
+    for chars, is_link in ((2048, True), (2049, False)):
+        address = "http://a.example/".ljust(chars, "x")
+        assert ("<a " in RENDERER.render(f"[x]({address})")) is is_link
+    assert '<span class="k">' not in RENDERER.render(f"```python\n{'def f(): pass' * 2_000}\n```")
+
+
 def test_ordinary_markdown() -> None:
     """Emphasis, lists, headings below ours, tables that scroll, code with its language and colours."""
     html = RENDERER.render("# One\n\n###### Six\n\n3. *a*\n4. **b**\n\n~~c~~ `d`\n\n| x | y |\n|--:|:-:|\n| 1 | 2 |")
