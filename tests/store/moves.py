@@ -16,10 +16,10 @@ from cadenza.core.money import Price
 from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.fleet import presence
 from cadenza.fleet.presence import USUAL_BOUNDS, HeartbeatBounds, Presence
-from cadenza.ledger import audit, credit, sweeps, transaction
-from cadenza.ledger.audit import Violation
+from cadenza.ledger import check, credit, sweeps, transaction
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import set_cap
+from cadenza.ledger.check import Violation
 from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient, Repeated, Taken
 from cadenza.ledger.timing import USUAL_TIMING, LedgerTiming
 from cadenza.ledger.transaction import AccountMoves, Applied
@@ -262,7 +262,7 @@ async def reserves_of(store: Store, account: str = "a") -> dict[str, int]:
 
 
 async def findings(store: Store) -> list[Violation]:
-    return await audit.check(store)
+    return await check.find_violations(store)
 
 
 class ProcessWriter(LedgerWriter):

@@ -10,8 +10,6 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from cadenza.core.money import Price
-from cadenza.core.records import Cap
 from cadenza.fleet import changes, presence
 from cadenza.ledger.rules import Ended, Held
 from cadenza.store.schema import entries, idempotency, marks, usage
@@ -26,8 +24,6 @@ from tests.store.moves import (
     ALONE,
     PROCESS,
     QUIET,
-    cap,
-    cap_of,
     come_to_wait,
     comes_true,
     findings,
@@ -54,7 +50,6 @@ from tests.store.test_swept import OBSERVER
 KEY = paused.KEY
 WHOLE = paused.WHOLE
 WHOLE_NANO = 2500
-FREE = Price(0, 0)
 BEATING = msgspec.structs.replace(QUIET, heartbeat_every_s=0.02)
 COMMAND = presence.HeartbeatBounds(fresh_s=0.0)  # a command that does not wait for the paused process
 
@@ -100,19 +95,6 @@ async def test_a_process_that_is_being_swept_writes_nothing(postgres: Postgres) 
             await finish(store, make_hold("r1", key=KEY), WHOLE)
         await sweep_process(store)
         assert await rows_of(store, idempotency) == []
-
-
-async def test_no_key_is_held_under_a_name_that_was_swept(postgres: Postgres) -> None:
-    """A request that costs nothing reserves nothing: its key belongs to a process that is registered all the same."""
-    async with postgres_store(postgres) as (store, _):
-        await fund(store, DOLLAR_NANO)
-        async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
-            swept = writer.presence.name
-            await sweep_process(store, swept)
-            assert isinstance(await writer.hold(make_hold("r1", key=KEY, price=FREE)), Held)
-            [row] = await rows_of(store, idempotency)
-            assert row.process == writer.presence.name != swept
-            assert await writer.end(make_outcome("r1", WHOLE)) == Ended()
 
 
 async def test_holds_of_several_accounts_learn_it_at_once(postgres: Postgres) -> None:
@@ -172,20 +154,6 @@ async def test_a_request_with_a_revoked_key_is_lost(postgres: Postgres, revoke: 
             assert await writer.end(make_outcome("r1", WHOLE)) == Ended(is_lost=True)
             assert await writer.end(make_outcome("r2")) == Ended()
         assert (await money(store), await findings(store)) == ((DOLLAR_NANO, 0), [])
-
-
-async def test_a_cap_that_was_set_meanwhile_is_not_passed(postgres: Postgres) -> None:
-    """A late request may have begun after the cap was set: it pays what the cap leaves, and is lost."""
-    async with postgres_store(postgres) as (store, _):
-        await fund(store, DOLLAR_NANO)
-        async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
-            await writer.hold(make_hold("r1"))
-            await sweep_process(store, writer.presence.name)
-            await cap(store, Cap(1000))
-            assert await writer.end(make_outcome("r1", WHOLE)) == Ended(1000, 1500, is_lost=True)
-        figures = await cap_of(store)
-        assert figures is not None
-        assert (figures.spent_nano, figures.excused_nano, await findings(store)) == (1000, 0, [])
 
 
 async def test_a_process_that_is_paused_with_its_machine_charges_nothing_twice(postgres: Postgres) -> None:

@@ -31,7 +31,7 @@ from cadenza.control.money.payments import (
 )
 from cadenza.core.errors import ControlError
 from cadenza.core.spans import Span
-from cadenza.ledger import audit, credit
+from cadenza.ledger import check, credit
 from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.payments import sum_days
 from cadenza.ledger.rules import Held
@@ -66,6 +66,7 @@ IN_ANY_ORDER: dict[str, tuple[Sequence[Fact], int]] = {  # events of a payment o
     "a part is lost, the rest refunded": ([*disputed(3, "lost"), *refunded(7)], 0),
     "a part is lost, a part refunded": ([*disputed(3, "lost"), *refunded(2, 5)], 2),
     "a part is won, a part refunded": ([*disputed(6, "won"), *refunded(2, 7)], 3),
+    "more is lost than was disputed": ([disputed(3, "lost")[0], disputed(5, "lost")[1]], 5),
     "all is lost, a part refunded": ([*disputed(10, "lost"), *refunded(4)], 0),
     "all is won, a part refunded": ([*disputed(10, "won"), *refunded(4)], 6),
     "all is won, all refunded": ([*disputed(10, "won"), *refunded(10)], 0),
@@ -109,7 +110,7 @@ def sender(store: Store) -> Callable[..., "asyncio.Future[Result]"]:
 
 
 async def balance(store: Store) -> int:
-    assert await audit.check(store) == []
+    assert await check.find_violations(store) == []
     return (await money(store))[0]
 
 
@@ -254,16 +255,6 @@ async def test_a_dispute_takes_the_credit_and_gives_it_back_if_won(store: Store)
     assert (await balance(store), await state(store)) == (9 * DOLLAR_NANO, ("paid", DOLLAR_NANO))
 
 
-async def test_a_lost_dispute_takes_once(store: Store) -> None:
-    """A dispute that is lost takes nothing more than it took when it was opened."""
-    await fund(store, DOLLAR_NANO)
-    await start(store)
-    send = sender(store)
-    await send(PAID)
-    assert [await send(DISPUTED), await send(LOST), await send(LOST)] == ["done", "done", "out of order"]
-    assert (await balance(store), await state(store)) == (DOLLAR_NANO, ("returned", AMOUNT_NANO))
-
-
 async def test_a_lost_dispute_that_was_not_announced_takes_the_credit(store: Store) -> None:
     """The end of a dispute counts even if its beginning comes late, or never."""
     await fund(store, DOLLAR_NANO)
@@ -315,7 +306,7 @@ async def test_refunds_and_disputes_take_the_same_in_every_order(
             assert await send(of_payment(fact, number), subject) == "out of order"
         expected_nano += left * DOLLAR_NANO - spent_nano
         assert await worth(store) == expected_nano, order
-        assert await audit.check(store) == []
+        assert await check.find_violations(store) == []
 
 
 async def test_an_expired_checkout_that_was_paid_counts(store: Store) -> None:
