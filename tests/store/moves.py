@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, TextIO
 
 import msgspec
+import pytest
 from sqlalchemy import bindparam, select, text
 
 from cadenza.core.money import Price
@@ -48,6 +49,7 @@ ALONE = LedgerTiming(
 )  # nothing happens unless the test makes it happen
 QUIET = HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=2 * HOUR_S, dead_s=3 * HOUR_S)  # no beats, and always fresh
 STALE = HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=0.0)  # no beats, and never fresh
+ON_POSTGRES = pytest.mark.parametrize("databases", ["postgres"], indirect=True)  # for what SQLite has not
 PROCESS = "proc_a"
 MONEY = Statement(select(accounts.c.balance_nano, accounts.c.held_nano).where(accounts.c.id == bindparam("account")))
 MARK = Statement(select(marks.c.delivered_tokens).where(marks.c.completion_id == bindparam("completion")))

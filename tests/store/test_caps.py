@@ -17,6 +17,7 @@ from tests.postgres import Postgres
 from tests.store.lossy import lossy_line
 from tests.store.moves import (
     ALONE,
+    ON_POSTGRES,
     PRICE,
     QUIET,
     Progress,
@@ -30,7 +31,6 @@ from tests.store.moves import (
     make_outcome,
     money,
     opened,
-    postgres_store,
     sweep_process,
     writing,
 )
@@ -241,9 +241,12 @@ async def test_the_marks_of_a_dead_process_do_not_pass_a_cap(rich: Store) -> Non
         assert (await end(writer, "r1", Usage(100, 40))).is_lost
 
 
-async def test_a_hold_whose_commit_is_unknown_does_not_stay(postgres: Postgres, tmp_path: Path) -> None:
+@ON_POSTGRES
+async def test_a_hold_whose_commit_is_unknown_does_not_stay(
+    store: Store, url: str, postgres: Postgres, tmp_path: Path
+) -> None:
     """The request is refused, and the next batch of the account gives back what the store held for it."""
-    async with postgres_store(postgres) as (store, url), lossy_line(postgres, tmp_path) as line:
+    async with lossy_line(postgres, tmp_path) as line:
         await fund(store, DOLLAR_NANO)
         await cap(store, Cap(WHOLE_NANO))
         async with opened(line.url_of(url)) as lossy, writing(lossy, timing=ALONE, bounds=QUIET) as (writer, _):

@@ -8,7 +8,6 @@ from cadenza.control.money.payments import (
     Payer,
     PaymentEvent,
     Refunded,
-    Subject,
     apply_event,
 )
 from cadenza.control.money.payments import start_payment as begin
@@ -16,6 +15,7 @@ from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.ledger import check, credit
 from cadenza.ledger.origins import CreditMove
+from cadenza.ledger.payments import PaymentIds
 from cadenza.ledger.rules import Held, Hold, Insufficient
 from cadenza.store.schema import debts, entries
 from cadenza.store.store import Store
@@ -53,7 +53,7 @@ def hold_of(name: str) -> Hold:
 
 
 async def tell(store: Store, fact: Fact, event: str) -> None:
-    subject = Subject(checkout="cs_1", reference="pi_1") if isinstance(fact, Paid) else Subject(reference="pi_1")
+    subject = PaymentIds(checkout="cs_1", reference="pi_1") if isinstance(fact, Paid) else PaymentIds(reference="pi_1")
     assert await apply_event(store, "stripe", PaymentEvent(event, "kind", subject, fact), NOW_MS + 1) == "done"
 
 
@@ -171,8 +171,10 @@ async def test_credit_of_a_dead_process_pays_the_debt(store: Store) -> None:
     await take(store, hold_of("r1"))
     await tell(store, REFUNDED, "evt_refund")
     assert await cents(store) == (330, 330, 330)
+    await give(store, DOLLAR_NANO)
+    assert await cents(store) == (330, 330, 230), "what is held pays nothing"
     await sweep_process(store)
-    assert await cents(store) == (0, 0, 0)
+    assert await cents(store) == (100, 0, 0)
 
 
 async def test_what_a_late_end_corrects_pays_the_debt(store: Store) -> None:

@@ -9,9 +9,9 @@ from cadenza.core.records import Usage
 from cadenza.ledger.rules import Ended, Held
 from cadenza.store.schema import accounts, entries, usage
 from cadenza.store.store import Store, StoreRefused
-from tests.postgres import Postgres
 from tests.store.aside import transaction
 from tests.store.moves import (
+    ON_POSTGRES,
     PRICE,
     come_to_wait,
     findings,
@@ -19,7 +19,6 @@ from tests.store.moves import (
     fund,
     make_hold,
     money,
-    postgres_store,
     take,
 )
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
@@ -106,16 +105,16 @@ async def test_simultaneous_holds_never_overdraw(store: Store) -> None:
     assert await money(store) == (3 * PRICE.quote(100, 16) + 5, 3 * PRICE.quote(100, 16))
 
 
-async def test_a_charge_that_waits_for_a_release_uses_its_credit(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_a_charge_that_waits_for_a_release_uses_its_credit(store: Store, url: str) -> None:
     """A charge that was too large when it was tried is made in full once another process has given back its reserve."""
-    async with postgres_store(postgres) as (store, url):
-        await fund(store, 2 * WHOLE_NANO)
-        await take(store, make_hold("r1"))
-        await take(store, make_hold("r2"), "proc_b")
-        async with transaction(url) as other:
-            await other.execute(f"UPDATE accounts SET held_nano = held_nano - {WHOLE_NANO}")
-            await other.execute("DELETE FROM reserves WHERE process = 'proc_b'")
-            charging = asyncio.create_task(finish(store, make_hold("r1"), Usage(100, 60)))
-            assert await come_to_wait(store, 1)
-        assert await charging == Ended(2800)
-        assert (await money(store), await findings(store)) == ((2 * WHOLE_NANO - 2800, 0), [])
+    await fund(store, 2 * WHOLE_NANO)
+    await take(store, make_hold("r1"))
+    await take(store, make_hold("r2"), "proc_b")
+    async with transaction(url) as other:
+        await other.execute(f"UPDATE accounts SET held_nano = held_nano - {WHOLE_NANO}")
+        await other.execute("DELETE FROM reserves WHERE process = 'proc_b'")
+        charging = asyncio.create_task(finish(store, make_hold("r1"), Usage(100, 60)))
+        assert await come_to_wait(store, 1)
+    assert await charging == Ended(2800)
+    assert (await money(store), await findings(store)) == ((2 * WHOLE_NANO - 2800, 0), [])

@@ -8,16 +8,15 @@ from cadenza.ledger import transaction as ledger
 from cadenza.ledger.rules import Held, Repeated
 from cadenza.store.schema import idempotency
 from cadenza.store.store import Store
-from tests.postgres import Postgres
 from tests.store.aside import transaction
 from tests.store.moves import (
+    ON_POSTGRES,
     come_to_wait,
     findings,
     finish,
     fund,
     make_hold,
     money,
-    postgres_store,
     register,
     sweep_process,
     take,
@@ -113,22 +112,20 @@ async def test_of_many_requests_at_one_moment_one_is_held(store: Store) -> None:
     assert answers.count(Repeated(held, f"req-{held}")) == 19
 
 
-async def test_of_two_retries_at_one_moment_one_is_held(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_of_two_retries_at_one_moment_one_is_held(store: Store, url: str) -> None:
     """Two requests that both find an expired key and replace it are not both held."""
-    async with postgres_store(postgres) as (store, url):
-        await fund(store, DOLLAR_NANO)
-        await take(store, FIRST)
-        for name in ("proc_2", "proc_3"):
-            await register(store, name)
-        tomorrow = NOW_MS + DAY_MS
-        async with transaction(url) as other:
-            await other.rows("SELECT * FROM accounts FOR UPDATE")
-            retries = [
-                asyncio.create_task(
-                    take(store, make_hold(f"r{number}", key=KEY, started_at=tomorrow), f"proc_{number}")
-                )
-                for number in (2, 3)
-            ]
-            assert await come_to_wait(store, 2)
-        answers = await asyncio.gather(*retries)
-        assert sorted(type(answer).__name__ for answer in answers) == ["Held", "Repeated"]
+    await fund(store, DOLLAR_NANO)
+    await take(store, FIRST)
+    for name in ("proc_2", "proc_3"):
+        await register(store, name)
+    tomorrow = NOW_MS + DAY_MS
+    async with transaction(url) as other:
+        await other.rows("SELECT * FROM accounts FOR UPDATE")
+        retries = [
+            asyncio.create_task(take(store, make_hold(f"r{number}", key=KEY, started_at=tomorrow), f"proc_{number}"))
+            for number in (2, 3)
+        ]
+        assert await come_to_wait(store, 2)
+    answers = await asyncio.gather(*retries)
+    assert sorted(type(answer).__name__ for answer in answers) == ["Held", "Repeated"]

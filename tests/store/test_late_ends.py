@@ -74,6 +74,7 @@ async def test_a_request_whose_key_was_freed_is_lost(rich: Store) -> None:
         assert await writer.end(make_outcome("r2", WHOLE)) == Ended(2500)
     assert await charged(rich) == {"r2": 2500}
     assert "not charged in full" in log.getvalue()
+    assert metrics.registry.get_sample_value("cadenza_requests_total", {"endpoint": "chat", "status": "500"}) == 1
     assert [row.status for row in await rows_of(rich, usage) if row.source == "lost"] == [500]
 
 

@@ -15,10 +15,10 @@ from cadenza.ledger.sweeps import BATCH_MAX, LeftRequest
 from cadenza.store.schema import idempotency, marks, reserves
 from cadenza.store.schema import processes as process_table
 from cadenza.store.store import Store
-from tests.postgres import Postgres
 from tests.store.aside import transaction
 from tests.store.moves import (
     ALONE,
+    ON_POSTGRES,
     PROCESS,
     cap,
     cap_of,
@@ -28,7 +28,6 @@ from tests.store.moves import (
     make_hold,
     money,
     opened,
-    postgres_store,
     sweep_process,
     take,
     writing,
@@ -147,26 +146,27 @@ async def test_a_large_account_keeps_its_caps_and_keys_until_its_last_batch(stor
     assert await findings(store) == []
 
 
-async def test_a_locked_account_is_left_out_and_swept_later(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_a_locked_account_is_left_out_and_swept_later(store: Store, url: str) -> None:
     """A session locks one account of a dead process: the others are freed at once, and this one after the lock."""
-    async with postgres_store(postgres) as (store, url):
-        for account in "abc":
-            await leave_behind(store, 2, account)
-        async with transaction(url) as other:
-            await other.rows(LOCK_B)
-            assert await sweeps.free_process(store, PROCESS, NOW_MS, lambda _: None) == {"acct_b"}
-            assert [await money(store, account) for account in "abc"] == [(0, 0), (2420, 2420), (0, 0)]
-            assert await findings(store) == []
-        async with transaction(url) as other:
-            await other.rows("SELECT * FROM marks WHERE completion_id = 'b1' FOR UPDATE")
-            assert await sweeps.free_process(store, PROCESS, NOW_MS, lambda _: None) == {"acct_b"}
-        assert [one.completion_id for one in await sweep_process(store)] == ["b0", "b1"]
-        assert (await money(store, "b"), await findings(store)) == ((0, 0), [])
+    for account in "abc":
+        await leave_behind(store, 2, account)
+    async with transaction(url) as other:
+        await other.rows(LOCK_B)
+        assert await sweeps.free_process(store, PROCESS, NOW_MS, lambda _: None) == {"acct_b"}
+        assert [await money(store, account) for account in "abc"] == [(0, 0), (2420, 2420), (0, 0)]
+        assert await findings(store) == []
+    async with transaction(url) as other:
+        await other.rows("SELECT * FROM marks WHERE completion_id = 'b1' FOR UPDATE")
+        assert await sweeps.free_process(store, PROCESS, NOW_MS, lambda _: None) == {"acct_b"}
+    assert [one.completion_id for one in await sweep_process(store)] == ["b0", "b1"]
+    assert (await money(store, "b"), await findings(store)) == ((0, 0), [])
 
 
-async def test_the_sweep_of_a_locked_account_waits_for_its_turn(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_the_sweep_of_a_locked_account_waits_for_its_turn(store: Store, url: str) -> None:
     """A busy account is never found unlocked: once the others are free, the sweep queues for its lock."""
-    async with postgres_store(postgres) as (store, url), opened(url) as beside:
+    async with opened(url) as beside:
         for account in "abc":
             await leave_behind(store, 2, account)
         async with writing(beside, timing=ALONE, bounds=OBSERVER) as (sweeper, _), transaction(url) as other:

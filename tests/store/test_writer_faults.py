@@ -25,6 +25,7 @@ from tests.store.aside import transaction
 from tests.store.lossy import lossy_line
 from tests.store.moves import (
     ALONE,
+    ON_POSTGRES,
     PATIENCE_S,
     QUIET,
     STALE,
@@ -39,7 +40,6 @@ from tests.store.moves import (
     make_outcome,
     money,
     opened,
-    postgres_store,
     queue_all,
     reserves_of,
     sweep_process,
@@ -124,19 +124,19 @@ async def test_a_reserve_lets_requests_through_while_the_store_stalls(store: Sto
     assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 5 * 1030, 0), [])
 
 
-async def test_a_process_that_is_not_fresh_asks_the_store_for_every_hold(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_a_process_that_is_not_fresh_asks_the_store_for_every_hold(store: Store, url: str) -> None:
     """It may have been swept: a hold that its reserve covers fails while the store does not answer."""
-    async with postgres_store(postgres) as (store, url):
-        await fund(store, DOLLAR_NANO)
-        async with hasty_store(url) as hasty, writing(hasty, timing=ALONE, bounds=STALE) as (writer, _):
-            await writer.hold(make_hold("r0"))
-            assert (await reserves_of(store))[writer.presence.name] > 2 * WHOLE_NANO
-            async with locked(url):
-                with pytest.raises(StoreUnavailable):
-                    await writer.hold(make_hold("late"))
-            assert isinstance(await writer.hold(make_hold("r1")), Held)
-            await asyncio.gather(*(writer.end(make_outcome(name, Usage(100, 1))) for name in ("r0", "r1")))
-        assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 2060, 0), [])
+    await fund(store, DOLLAR_NANO)
+    async with hasty_store(url) as hasty, writing(hasty, timing=ALONE, bounds=STALE) as (writer, _):
+        await writer.hold(make_hold("r0"))
+        assert (await reserves_of(store))[writer.presence.name] > 2 * WHOLE_NANO
+        async with locked(url):
+            with pytest.raises(StoreUnavailable):
+                await writer.hold(make_hold("late"))
+        assert isinstance(await writer.hold(make_hold("r1")), Held)
+        await asyncio.gather(*(writer.end(make_outcome(name, Usage(100, 1))) for name in ("r0", "r1")))
+    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 2060, 0), [])
 
 
 async def test_a_hold_behind_a_full_batch_fails_too(store: Store, url: str) -> None:
@@ -167,19 +167,19 @@ async def test_stopping_on_a_locked_store_loses_nothing(store: Store, url: str) 
     assert (await money(store), await findings(store)) == ((LITTLE_NANO, 0), [])
 
 
-async def test_a_charge_beyond_the_hold_that_waited_for_a_lock_is_not_lost(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_a_charge_beyond_the_hold_that_waited_for_a_lock_is_not_lost(store: Store, url: str) -> None:
     """A charge that was set aside takes what the account has, as at any other time, and the reply is complete."""
-    async with postgres_store(postgres) as (store, url):
-        await fund(store, WHOLE_NANO)
-        async with writing(store, timing=ALONE) as (writer, metrics):
-            await writer.hold(make_hold())
-            async with transaction(url) as other:
-                await other.rows("SELECT * FROM accounts FOR UPDATE")
-                ending = writer.end(make_outcome(usage=Usage(100, 60)))
-                assert await come_to_wait(store, 1)
-            assert await ending == Ended(WHOLE_NANO, short_nano=300)
-            assert counted(metrics, "ledger_lost") == 0
-        assert (await money(store), await findings(store)) == ((0, 0), [])
+    await fund(store, WHOLE_NANO)
+    async with writing(store, timing=ALONE) as (writer, metrics):
+        await writer.hold(make_hold())
+        async with transaction(url) as other:
+            await other.rows("SELECT * FROM accounts FOR UPDATE")
+            ending = writer.end(make_outcome(usage=Usage(100, 60)))
+            assert await come_to_wait(store, 1)
+        assert await ending == Ended(WHOLE_NANO, short_nano=300)
+        assert counted(metrics, "ledger_lost") == 0
+    assert (await money(store), await findings(store)) == ((0, 0), [])
 
 
 async def test_a_caller_cancelled_while_its_hold_fails_is_cancelled(sqlite_store: SqliteStore) -> None:
@@ -247,9 +247,12 @@ async def test_an_account_that_does_not_exist_is_refused(store: Store) -> None:
     assert await money(store) == (DOLLAR_NANO, 0)
 
 
-async def test_an_outcome_whose_commit_was_not_confirmed_is_charged_once(postgres: Postgres, tmp_path: Path) -> None:
+@ON_POSTGRES
+async def test_an_outcome_whose_commit_was_not_confirmed_is_charged_once(
+    store: Store, url: str, postgres: Postgres, tmp_path: Path
+) -> None:
     """The connection is lost between the commit and its answer: the retry finds the outcome already written."""
-    async with postgres_store(postgres) as (store, url), lossy_line(postgres, tmp_path) as line:
+    async with lossy_line(postgres, tmp_path) as line:
         await fund(store, DOLLAR_NANO)
         async with (
             opened(line.url_of(url)) as far,
@@ -270,12 +273,13 @@ async def test_an_outcome_whose_commit_was_not_confirmed_is_charged_once(postgre
         assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
 
 
+@ON_POSTGRES
 @pytest.mark.parametrize("key", [None, KEY])
 async def test_a_hold_whose_commit_was_not_confirmed_is_released(
-    postgres: Postgres, tmp_path: Path, key: bytes | None
+    store: Store, url: str, postgres: Postgres, tmp_path: Path, key: bytes | None
 ) -> None:
     """A hold that failed because its answer was lost, but was taken, leaves no credit held and its key free."""
-    async with postgres_store(postgres) as (store, url), lossy_line(postgres, tmp_path) as line:
+    async with lossy_line(postgres, tmp_path) as line:
         await fund(store, WHOLE_NANO)
         async with opened(line.url_of(url)) as far, writing(far, timing=ALONE, bounds=QUIET) as (writer, _):
             line.lose_next_commit()

@@ -178,7 +178,7 @@ async def compare_payments(store: Store, month: str, listed: Sequence[ProviderPa
             differences.append(f"{one.id}: {shown} were refunded")
     of_month = [one for one in at_provider.values() if span.start_ms <= one.created_at < span.end_ms]
     for found in of_month:
-        known = here.get(found.payment_id) or await payments.find(store, PaymentIds("stripe", found.payment_id))
+        known = here.get(found.payment_id) or await payments.find(store, "stripe", PaymentIds(found.payment_id))
         if known is None or known.state in {"open", "expired"}:
             differences.append(f"{found.id} was paid at the provider, but gave no credit")
     return Compared(
