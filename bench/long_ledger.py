@@ -24,7 +24,8 @@ from bench.report import render_section
 from cadenza.control.money.statement import export_statement, read_statement
 from cadenza.core.spans import Span
 from cadenza.core.usage_report import GROUPS
-from cadenza.ledger import audit, statement
+from cadenza.ledger import check, statement
+from cadenza.ledger.export import export
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
@@ -85,16 +86,16 @@ async def _measure(url: str, month: Span) -> list[Line]:
 
 
 def readings(store: Store, month: Span) -> Iterator[tuple[str, Awaitable[object]]]:
-    yield "`ledger check` of open entries", audit.check(store)
+    yield "`ledger check` of open entries", check.find_violations(store)
     yield "statement of a month, an ordinary account", read_statement(store, ORDINARY, span=month)
     yield "its file", _read(export_statement(store, ORDINARY, month))
     for group in GROUPS:
         yield f"its usage by {group}", usage.report(store, ORDINARY, month, group)
-    yield "`ledger export --account --month`", _read(audit.export(store, EMAIL, month))
+    yield "`ledger export --account --month`", _read(export(store, EMAIL, month))
     yield "usage of a month, an account with a quarter of all charges", usage.report(store, BUSY, month, "day")
     yield "its balances before and after a month", statement.sum_entries(store, BUSY, month)
     yield "usage of a month, all accounts", usage.report(store, None, month, "day")
-    yield f"`ledger export --month`, all accounts, {EXPORTED:,} entries", _read(audit.export(store, None, month))
+    yield f"`ledger export --month`, all accounts, {EXPORTED:,} entries", _read(export(store, None, month))
 
 
 async def _read(found: AsyncIterator[object]) -> None:

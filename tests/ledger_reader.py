@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from cadenza.ledger.audit import rules_of
+from cadenza.ledger.check import rules_of
 from tests.service_config import CHARACTER
 from tests.tokens import count_tokens
 

@@ -12,10 +12,10 @@ from cadenza.core.records import Cap
 from cadenza.core.spans import month_of
 from cadenza.ledger.rules import Held, Repeated
 from cadenza.store import schema
-from tests.simulation.audited import audit_store
 from tests.simulation.clients import Chat
 from tests.simulation.commands import CapChange
 from tests.simulation.database import RowChanges
+from tests.simulation.final_store import check_final_store
 from tests.simulation.oracle import MoneyModel
 from tests.simulation.plan import PlannedFault, PlannedRequest
 from tests.simulation.process import Process
@@ -267,7 +267,7 @@ class Checks:
             self.money.check_expired(min(process.now_ms() for process in self._world.processes) - EXPIRED_MS)
         if self._world.limits:
             self._world.limits.at_end()
-        audit_store(self._world.model, self.fail)
+        check_final_store(self._world.model, self.fail)
 
     def _charges(self) -> dict[str, int]:
         """What each request was charged, less what was corrected."""

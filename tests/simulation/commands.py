@@ -18,7 +18,6 @@ from cadenza.control.money.payments import (
     Paid,
     PaymentEvent,
     Refunded,
-    Subject,
     apply_event,
 )
 from cadenza.control.money.refunds import refund_request
@@ -30,7 +29,7 @@ from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, payments, vouchers
 from cadenza.ledger.cap_rows import set_cap
 from cadenza.ledger.origins import CreditMove
-from cadenza.ledger.payments import Payment
+from cadenza.ledger.payments import Payment, PaymentIds
 from cadenza.ledger.vouchers import Voucher
 from cadenza.store.store import StoreRefused, StoreUnavailable
 from cadenza.store.tables import keys
@@ -258,7 +257,7 @@ class Operator:
 
     async def _event(self, payment: str, kind: str, fact: Fact, effect: Effect, amount_nano: int) -> None:
         effect.may_be(amount_nano)
-        event = PaymentEvent(f"{payment} {kind}", kind, Subject(payment_id=payment), fact)
+        event = PaymentEvent(f"{payment} {kind}", kind, PaymentIds(payment_id=payment), fact)
         if await apply_event(self.store, PROVIDER, event, self._now_ms()) == "done":
             effect.must_be(amount_nano)
 

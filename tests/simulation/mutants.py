@@ -23,8 +23,6 @@ MUTANTS = Path(__file__).with_suffix(".txt")
 SEEDS = 40
 REQUESTS = 150  # of each seed: fewer than usual, so that there are more faults in the same time
 SECONDS = 300.0
-SIMULATE = "-m tests.simulation --stop-at-first --json"
-LIMITS = "--first {first} --seeds {seeds} --requests {requests} --seconds {seconds}"
 GRACE_S = 60.0  # a run that is still busy so long after its time is ended
 
 
@@ -62,7 +60,6 @@ class Verdict(msgspec.Struct, frozen=True):
     mutant: Mutant
     result: str  # found, not found, unseen, or what else happened
     finding: Finding
-    requests: int
     took_s: float
 
     @property
@@ -70,7 +67,7 @@ class Verdict(msgspec.Struct, frozen=True):
         finding = self.finding
         seed = "" if finding.seed is None else str(finding.seed)
         note = finding.rule or self.mutant.unseen or self.mutant.masked
-        return f"{self.mutant.name:40} {self.result:10} {seed:>6} {self.requests:>8} {self.took_s:6.0f}  {note}"
+        return f"{self.mutant.name:40} {self.result:10} {seed:>6} {finding.requests:>8} {self.took_s:6.0f}  {note}"
 
 
 def read_mutants(text: str) -> list[Mutant]:
@@ -121,61 +118,45 @@ def write_mutant(mutant: Mutant, folder: Path) -> None:
         (folder / "cadenza" / file).write_text(text)
 
 
-class Runner:
-    """Runs mutants. A seed that breaks a rule without a mistake, too, finds none."""
+def run(mutant: Mutant, seeds: int, requests: int, seconds: float) -> Verdict:
+    """Simulate a copy of the source with the mistake, until a rule is broken."""
+    began_s = time.monotonic()
+    if mutant.unseen:
+        return Verdict(mutant, "unseen", Finding(), 0.0)
+    with tempfile.TemporaryDirectory(prefix="cadenza-mutant-") as folder:
+        write_mutant(mutant, Path(folder))
+        result, finding = simulate(Path(folder), mutant, seeds, requests, seconds)
+    return Verdict(mutant, result, finding, time.monotonic() - began_s)
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
-        self._is_sound: dict[
-            tuple[str, int], bool
-        ] = {}  # by themes and seed: whether the source without a mistake keeps all rules
 
-    def run(self, mutant: Mutant) -> Verdict:
-        began_s, finding, requests = time.monotonic(), Finding(), 0
-        if mutant.unseen:
-            return Verdict(mutant, "unseen", finding, requests, 0.0)
-        with tempfile.TemporaryDirectory(prefix="cadenza-mutant-") as folder:
-            write_mutant(mutant, Path(folder))
-            while (left_s := began_s + self._options.seconds - time.monotonic()) > 0:
-                first = 1 if finding.seed is None else finding.seed + 1
-                result, finding = self.simulate(Path(folder), mutant, first, self._options.seeds - first + 1, left_s)
-                requests += finding.requests
-                if result != "found" or finding.seed is None or self._keeps_rules(mutant, finding.seed):
-                    return Verdict(mutant, result, finding, requests, time.monotonic() - began_s)
-        return Verdict(mutant, "not found", Finding(), requests, time.monotonic() - began_s)
-
-    def _keeps_rules(self, mutant: Mutant, seed: int) -> bool:
-        run = mutant.themes, seed
-        if run not in self._is_sound:
-            result, _ = self.simulate(ROOT / "src", mutant, seed, 1, self._options.seconds)
-            self._is_sound[run] = result == "not found"
-        return self._is_sound[run]
-
-    def simulate(self, source: Path, mutant: Mutant, first: int, seeds: int, seconds: float) -> tuple[str, Finding]:
-        """Run the simulation on a source: `found`, `not found`, or what else happened."""
-        values = {"first": first, "seeds": seeds, "requests": self._options.requests, "seconds": seconds}
-        command = [sys.executable, *(self._options.run or f"{SIMULATE} {LIMITS.format(**values)}".split())]
-        if mutant.themes and not self._options.run:
-            command += ["--theme", *mutant.themes.split()]
-        environment = {**environ, "PYTHONPATH": f"{source}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
-        try:
-            ran = subprocess.run(
-                command,
-                cwd=source,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=seconds + GRACE_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return "no end", Finding()
-        finding = _read(ran.stdout)
-        if ran.returncode == 0:
-            return "not found", Finding()
-        if ran.returncode == 1 and finding.seed is not None:  # also 1: a source that cannot be imported
-            return "found", finding
-        return f"failed ({ran.returncode})", Finding(rule=ran.stderr.strip().rpartition("\n")[2])
+def simulate(
+    source: Path, mutant: Mutant, seeds: int, requests: int = REQUESTS, seconds: float = SECONDS
+) -> tuple[str, Finding]:
+    """Run the simulation on a source: `found`, `not found`, or what else happened."""
+    options = {"--first": 1, "--seeds": seeds, "--requests": requests, "--seconds": seconds}
+    command = [sys.executable, "-m", "tests.simulation", "--stop-at-first", "--json"]
+    command += [str(word) for option in options.items() for word in option]
+    if mutant.themes:
+        command += ["--theme", *mutant.themes.split()]
+    environment = {**environ, "PYTHONPATH": f"{source}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        ran = subprocess.run(
+            command,
+            cwd=source,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds + GRACE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "no end", Finding()
+    finding = _read(ran.stdout)
+    if ran.returncode == 0:
+        return "not found", Finding()
+    if ran.returncode == 1 and finding.seed is not None:  # also 1: a source that cannot be imported
+        return "found", finding
+    return f"failed ({ran.returncode})", Finding(rule=ran.stderr.strip().rpartition("\n")[2])
 
 
 def _read(printed: str) -> Finding:
@@ -187,21 +168,14 @@ def _read(printed: str) -> Finding:
     return Finding(rule=printed.strip().rpartition("\n")[2])
 
 
-def make_parser() -> argparse.ArgumentParser:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
     parser.add_argument("--only", metavar="NAME", action="append", help="run mutants whose name has this in it")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"at most (default: {SEEDS})")
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"of each seed (default: {REQUESTS})")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for each mutant (default: {SECONDS:g})")
     parser.add_argument("--at-once", type=int, default=1, help="how many mutants (default: 1)")
-    parser.add_argument(
-        "--run", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="arguments of Python to run instead"
-    )
-    return parser
-
-
-def main() -> int:
-    options = make_parser().parse_args()
+    options = parser.parse_args()
     chosen = [
         one
         for one in read_mutants(MUTANTS.read_text())
@@ -210,7 +184,7 @@ def main() -> int:
     found = 0
     print(f"{'mutant':40} {'result':10} {'seed':>6} {'requests':>8} {'s':>6}  rule")  # noqa: T201 a report
     with ThreadPoolExecutor(options.at_once) as pool:
-        for verdict in pool.map(Runner(options).run, chosen):
+        for verdict in pool.map(lambda one: run(one, options.seeds, options.requests, options.seconds), chosen):
             found += verdict.result == "found"
             print(verdict.row, flush=True)  # noqa: T201
     print(f"{found} of {len(chosen)} were found.")  # noqa: T201

@@ -29,7 +29,7 @@ LOCK_A = (transaction.LOCK_ACCOUNTS.one, {"process": "proc_1", "id": "acct_a"})
 GRANT_A = (credit.GRANT, {"amount": 10, "account": "acct_a", "most": 1000, "granted": 5})
 CHARGE = {"account_id": "acct_a", "kind": "charge", "amount_nano": -1, "note": "", "created_at": 1, "granted_nano": 0}
 RESERVE_B = (rows.ADD_RESERVE, {"account_id": "acct_b", "process": "proc_2", "amount_nano": 5, "has_spare": False})
-WAITS = None
+WAITS, REFUSED = "waits", "refused"  # by a trigger: its words differ
 
 
 @pytest.fixture(scope="module")
@@ -86,281 +86,226 @@ def batch(process: str, **arrays: list[Any]) -> tuple[Statement, Values]:
     return rows.WRITE, {**{name: [] for name in names_of(rows.WRITE)}, "process": process, **arrays}
 
 
-def values_of(did: Did | None) -> Any:
-    assert did is not None
-    assert not did.refused
-    return did.rows
+FREE_A = (credit.FREE, {"account": "acct_a"})
+TAKE_A = (credit.TAKE, {"amount": 30, "account": "acct_a", "granted": 0})
+TAKE_B = (credit.TAKE, {"amount": 30, "account": "acct_b", "granted": 0})
+LOCK = {name: (accounts.LOCK, {"account": f"acct_{name}"}) for name in "abc"}
+LOCK_PASSWORD_B = (accounts.LOCK_PASSWORD, {"account": "acct_b"})
+ALL_ACCOUNTS = {"process": "proc_3", "ids": ["acct_c", "acct_b", "acct_a"]}
+FENCE = (presence.FENCE, {"of": "proc_2", "last": 0, "fenced": -1})
+REMOVE = {number: (presence.REMOVE, {"of": f"proc_{number}"}) for number in (1, 2, 3)}
+REGISTER_3 = (presence.REGISTER, {"name": "proc_3", "version": "", "revision": "", "host": "", "pid": 1})
+RESERVE_3 = (rows.ADD_RESERVE, {**RESERVE_B[1], "process": "proc_3"})
+REFERENCE = {"digest": DIGESTS[0], "action": "x", "arguments_digest": DIGESTS[0], "subject": "x", "at": 1}
+ADD_REFERENCE = (credit.ADD_REFERENCE, REFERENCE)
+MOVED: dict[str, list[Any]] = {"a_account": ["acct_a"], "a_paid": [-5], "a_more": [-5], "a_granted": [-5]}
+FEWER_A: dict[str, list[Any]] = {"r_account": ["acct_a"], "r_before": [20], "r_after": [15], "r_spare": [False]}
+FEWER_2: dict[str, list[Any]] = {"r_account": ["acct_a"], "r_before": [10], "r_after": [5], "r_spare": [False]}
+COMMIT, ROLL_BACK, GIVE_UP, ALL_GO_ON = "commit", "roll back", "give up", "nobody waits"
+
+Expected = str | int | tuple[Any, ...]  # it waits or is refused by a constraint, how many rows it changes, or its rows
+Step = tuple[int, Any, Any]  # the session, what it runs, and what is expected; at an end, what others that waited get
 
 
-async def test_a_statement_sees_what_was_committed_when_it_began_and_its_own_changes(both: Comparison) -> None:
-    """Changes of another transaction are visible to the first statement after its commit."""
-    read = (credit.FREE, {"account": "acct_a"})
-    await both.run(0, GRANT_A)
-    assert values_of(await both.run(0, read)) == ((40,),)
-    assert values_of(await both.run(1, read)) == ((30,),)
-    await both.end(0, commits=True)
-    assert values_of(await both.run(1, read)) == ((40,),)
-    await both.finish()
+def write_hold(amount_nano: int) -> tuple[Statement, Values]:
+    return cap_rows.WRITE_HOLD, {"key": "key_a", "process": "proc_1", "amount": amount_nano}
 
 
-async def test_after_a_wait_the_locked_row_is_new_and_the_joined_row_is_old(both: Comparison) -> None:
-    """LOCK_ACCOUNTS that waited has the newest balance, and the reserve of when it began."""
-    await both.run(0, LOCK_A)
-    moved: dict[str, list[Any]] = {"a_account": ["acct_a"], "a_paid": [-5], "a_more": [-5], "a_granted": [-5]}
-    reserve: dict[str, list[Any]] = {"r_account": ["acct_a"], "r_before": [20], "r_after": [15], "r_spare": [False]}
-    await both.run(0, batch("proc_1", **moved, **reserve))
-    assert await both.run(1, LOCK_A) is WAITS
-    went_on = await both.end(0, commits=True)
-    assert went_on[1].rows == (("acct_a", 45, 15, 20, 0, 0, 0, -5, 0),)
-    assert values_of(await both.run(1, LOCK_A)) == (("acct_a", 45, 15, 15, 0, 0, 0, -5, 0),)
-    await both.finish()
+def move(account: str, paid_nano: int) -> tuple[Statement, Values]:
+    return rows.MOVE, {"account": account, "paid": paid_nano, "more": 0, "granted": 0}
 
 
-async def test_after_a_wait_the_conditions_are_checked_again(both: Comparison) -> None:
-    """Of two transactions that take the last credit, the second one takes nothing."""
-    take = (credit.TAKE, {"amount": 30, "account": "acct_a", "granted": 0})
-    await both.run(0, take)
-    assert await both.run(1, take) is WAITS
-    assert (await both.end(0, commits=True))[1].count == 0
-    await both.finish()
-
-
-async def test_after_a_rollback_what_waited_goes_on_with_the_old_row(both: Comparison) -> None:
-    """A rolled-back change was never there."""
-    take = (credit.TAKE, {"amount": 30, "account": "acct_a", "granted": 0})
-    await both.run(0, take)
-    assert await both.run(1, take) is WAITS
-    assert (await both.end(0, commits=False))[1].rows == ((20,),)
-    await both.finish()
-
-
-async def test_a_constraint_is_checked_before_the_wait(both: Comparison) -> None:
-    """A change that would break a constraint in the version that was read is refused at once."""
-    await both.run(0, GRANT_A)
-    refused = await both.run(1, (rows.MOVE, {"account": "acct_a", "paid": -40, "more": 0, "granted": 0}))
-    assert refused is not None
-    assert refused.refused == "ck_accounts_balance_covers_held"
-    await both.finish()
-
-
-async def test_rows_are_locked_in_order_and_stay_locked_during_the_wait(both: Comparison) -> None:
-    """A statement that waits for its second row holds its first."""
-    await both.run(0, (accounts.LOCK, {"account": "acct_b"}))
-    ids = ["acct_c", "acct_b", "acct_a"]
-    assert await both.run(1, (transaction.LOCK_ACCOUNTS.many, {"process": "proc_1", "ids": ids})) is WAITS
-    assert await both.run(2, (accounts.LOCK, {"account": "acct_c"})) is not WAITS
-    assert await both.run(2, (accounts.LOCK, {"account": "acct_a"})) is WAITS
-    await both.give_up(2)
-    await both.finish()
-
-
-async def test_a_lock_timeout_frees_all_locks_of_its_transaction_at_once(both: Comparison) -> None:
-    """Others go on before the ROLLBACK, without what the failed transaction changed."""
-    take = (credit.TAKE, {"amount": 30, "account": "acct_b", "granted": 0})
-    await both.run(0, (accounts.LOCK, {"account": "acct_a"}))
-    await both.run(1, take)
-    assert await both.run(1, (accounts.LOCK, {"account": "acct_a"})) is WAITS
-    assert await both.run(2, take) is WAITS
-    assert (await both.give_up(1))[2].rows == ((20,),)
-    await both.finish()
-
-
-async def test_a_refused_change_frees_all_locks_of_its_transaction_at_once(both: Comparison) -> None:
-    """Others go on before the ROLLBACK, without what the failed transaction changed."""
-    take = (credit.TAKE, {"amount": 30, "account": "acct_a", "granted": 0})
-    await both.run(0, take)
-    assert await both.run(1, take) is WAITS
-    refused = await both.run(0, (rows.MOVE, {"account": "acct_b", "paid": -40, "more": 0, "granted": 0}))
-    assert refused is not None
-    assert refused.refused
-    assert await both.waiting() == {}
-    assert values_of(await both.run(1, (credit.FREE, {"account": "acct_a"}))) == ((0,),)
-    await both.finish()
-
-
-async def test_locked_accounts_can_be_skipped(both: Comparison) -> None:
-    """SKIP LOCKED leaves out the rows that another transaction has locked."""
-    await both.run(0, (accounts.LOCK, {"account": "acct_b"}))
-    free = (transaction.LOCK_FREE_ACCOUNTS.many, {"process": "proc_3", "ids": ["acct_a", "acct_b", "acct_c"]})
-    assert [row[0] for row in values_of(await both.run(1, free))] == ["acct_a", "acct_c"]
-    await both.finish()
-
-
-@pytest.mark.parametrize(
-    ("holder", "waits"),
-    [
-        ((accounts.LOCK, {"account": "acct_b"}), False),
-        ((credit.GRANT, {**GRANT_A[1], "account": "acct_b"}), False),
-        ((accounts.LOCK_PASSWORD, {"account": "acct_b"}), True),
+HISTORIES: dict[str, list[Step]] = {
+    "a statement sees what was committed when it began, and its own changes": [
+        (0, GRANT_A, 1),
+        (0, FREE_A, ((40,),)),
+        (1, FREE_A, ((30,),)),
+        (0, COMMIT, {}),
+        (1, FREE_A, ((40,),)),
     ],
-    ids=["no key update", "update", "for update"],
-)
-async def test_a_reference_waits_only_for_an_exclusive_lock(
-    both: Comparison, holder: tuple[Statement, Values], waits: bool
-) -> None:
-    """A foreign key takes KEY SHARE on its parent: FOR UPDATE excludes it, and updates of other columns do not."""
-    await both.run(0, holder)
-    assert (await both.run(1, RESERVE_B) is WAITS) == waits
-    await both.finish()
+    "after a wait, the locked row is new and the joined row is old": [
+        (0, LOCK_A, 1),
+        (0, batch("proc_1", **MOVED, **FEWER_A), 1),
+        (1, LOCK_A, WAITS),
+        (0, COMMIT, {1: (("acct_a", 45, 15, 20, 0, 0, 0, -5, 0),)}),
+        (1, LOCK_A, (("acct_a", 45, 15, 15, 0, 0, 0, -5, 0),)),
+    ],
+    "after a wait, the conditions are checked again": [(0, TAKE_A, 1), (1, TAKE_A, WAITS), (0, COMMIT, {1: 0})],
+    "a rolled-back change was never there": [(0, TAKE_A, 1), (1, TAKE_A, WAITS), (0, ROLL_BACK, {1: ((20,),)})],
+    "a constraint is checked before the wait": [
+        (0, GRANT_A, 1),
+        (1, move("acct_a", -40), "ck_accounts_balance_covers_held"),
+    ],
+    "rows are locked in order and stay locked during the wait": [
+        (0, LOCK["b"], 1),
+        (1, (transaction.LOCK_ACCOUNTS.many, ALL_ACCOUNTS), WAITS),
+        (2, LOCK["c"], 1),
+        (2, LOCK["a"], WAITS),
+        (2, GIVE_UP, {}),
+    ],
+    "a lock timeout frees all locks of its transaction before its ROLLBACK": [
+        (0, LOCK["a"], 1),
+        (1, TAKE_B, 1),
+        (1, LOCK["a"], WAITS),
+        (2, TAKE_B, WAITS),
+        (1, GIVE_UP, {2: ((20,),)}),
+    ],
+    "a refused change frees all locks of its transaction before its ROLLBACK": [
+        (0, TAKE_A, 1),
+        (1, TAKE_A, WAITS),
+        (0, move("acct_b", -40), "ck_accounts_balance_covers_held"),
+        (0, ALL_GO_ON, {}),
+        (1, FREE_A, ((0,),)),
+    ],
+    "SKIP LOCKED leaves out the rows that another transaction has locked": [
+        (0, LOCK["b"], 1),
+        (1, (transaction.LOCK_FREE_ACCOUNTS.many, ALL_ACCOUNTS), 2),
+    ],
+    "a reference does not wait for FOR NO KEY UPDATE": [(0, LOCK["b"], 1), (1, RESERVE_B, 1)],
+    "a reference does not wait for an update": [(0, TAKE_B, 1), (1, RESERVE_B, 1)],
+    "a reference waits for FOR UPDATE": [(0, LOCK_PASSWORD_B, 1), (1, RESERVE_B, WAITS)],
+    "a second update of a row in a transaction locks its parents": [
+        (0, (keys.TOUCH, {"key": "key_b", "used": 5}), 1),
+        (1, LOCK_PASSWORD_B, 1),
+        (0, (keys.TOUCH, {"key": "key_b", "used": 6}), WAITS),
+    ],
+    "a parent with children is not deleted": [(0, REMOVE[1], "fk_reserves_process")],
+    "a parent is not deleted while a transaction adds a child": [
+        (0, REGISTER_3, 1),
+        (0, COMMIT, {}),
+        (0, RESERVE_3, 1),
+        (1, REMOVE[3], WAITS),
+        (0, COMMIT, {1: "fk_reserves_process"}),
+    ],
+    "a child waits for the deletion of its parent": [
+        (0, REGISTER_3, 1),
+        (0, COMMIT, {}),
+        (0, REMOVE[3], 1),
+        (1, RESERVE_3, WAITS),
+        (0, COMMIT, {1: "fk_reserves_process"}),
+    ],
+    "an insert waits for a row with the same key, and is refused": [
+        (0, charge("chatcmpl-1"), 1),
+        (1, charge("chatcmpl-1"), WAITS),
+        (0, COMMIT, {1: "uq_entries_charge"}),
+    ],
+    "an insert waits for a row with the same key, and goes on": [
+        (0, charge("chatcmpl-1"), 1),
+        (1, charge("chatcmpl-1"), WAITS),
+        (0, ROLL_BACK, {1: 1}),
+    ],
+    "ON CONFLICT updates or leaves out the row that was committed meanwhile": [
+        (0, write_hold(5), 1),
+        (0, ADD_REFERENCE, 1),
+        (1, write_hold(7), WAITS),
+        (2, ADD_REFERENCE, WAITS),
+        (0, COMMIT, {1: 1, 2: 0}),
+    ],
+    "ON CONFLICT inserts if the other row was rolled back": [
+        (0, write_hold(5), 1),
+        (0, ADD_REFERENCE, 1),
+        (1, write_hold(7), WAITS),
+        (2, ADD_REFERENCE, WAITS),
+        (0, ROLL_BACK, {1: 1, 2: 1}),
+    ],
+    "the parts of a batch do not see each other": [
+        (0, batch("proc_1", **FEWER_A, d_account=["acct_a"], d_before=[15]), ((1, 1),)),
+    ],
+    "a fence does not wait for a batch that it meets, and the removal waits for both": [
+        (0, batch("proc_2"), ((0, 1),)),
+        (1, FENCE, 1),
+        (1, COMMIT, {}),
+        (0, batch("proc_2"), ((0, 0),)),
+        (1, REMOVE[2], WAITS),
+    ],
+    "a batch that waited does not see that its process was fenced": [
+        (0, (credit.ASK, {"account": "acct_a", "me": "proc_1"}), 1),
+        (1, batch("proc_2", **FEWER_2), WAITS),
+        (2, FENCE, 1),
+        (2, COMMIT, {}),
+        (0, COMMIT, {1: ((1, 1),)}),
+        (1, batch("proc_2"), ((0, 0),)),
+    ],
+    "a query in an update is read when the statement begins": [
+        (0, (cap_rows.REMOVE, {"key": "key_a"}), 1),
+        (0, LOCK["a"], 1),
+        (1, (cap_rows.FLAG_ACCOUNT, {"account": "acct_a"}), WAITS),
+        (0, COMMIT, {1: 1}),
+        (1, LOCK_A, (("acct_a", 50, 20, 20, 0, 1, 0, 0, 0),)),
+    ],
+    "a mark of a fenced process is not written": [
+        (0, FENCE, 1),
+        (1, mark("proc_2"), 1),
+        (0, COMMIT, {}),
+        (1, mark("proc_2"), 0),
+    ],
+    "what waits for a refused transaction goes on": [
+        (0, LOCK_A, 1),
+        (1, LOCK_A, WAITS),
+        (0, charge("chatcmpl-1"), 1),
+        (0, move("acct_a", -1000), "ck_accounts_balance_covers_held"),
+        (0, ALL_GO_ON, {}),
+    ],
+    "those who wait for one row get it in turn": [
+        (0, LOCK_A, 1),
+        (1, GRANT_A, WAITS),
+        (2, GRANT_A, WAITS),
+        (0, COMMIT, {1: ((60, 20, 0, 5),)}),
+        (1, COMMIT, {2: ((70, 20, 0, 10),)}),
+    ],
+    "an id is not used again after a rollback": [
+        (0, charge("chatcmpl-1"), ((1,),)),
+        (0, ROLL_BACK, {}),
+        (0, charge("chatcmpl-1"), ((2,),)),
+    ],
+    "entries are append-only, for an update": [(0, (REWRITE, dict.fromkeys(names_of(REWRITE), "x")), REFUSED)],
+    "entries are append-only, for a delete": [(0, (ERASE, {}), REFUSED)],
+}
 
 
-async def test_a_second_update_of_a_row_locks_its_parents(both: Comparison) -> None:
-    """Postgres checks all references of a row that the same transaction has written before."""
-    await both.run(0, (keys.TOUCH, {"key": "key_b", "used": 5}))
-    assert await both.run(1, (accounts.LOCK_PASSWORD, {"account": "acct_b"})) is not WAITS
-    assert await both.run(0, (keys.TOUCH, {"key": "key_b", "used": 6})) is WAITS
-    await both.finish()
+async def play(comparison: Comparison, steps: list[Step]) -> None:
+    """Run the steps on the model and on the real database, which are compared after each of them."""
+    for number, what, expected in steps:
+        if what == ALL_GO_ON:
+            assert await comparison.waiting() == {}
+        elif isinstance(what, str):
+            if what == GIVE_UP:
+                went_on = await comparison.give_up(number)
+            else:
+                went_on = await comparison.end(number, commits=what == COMMIT)
+            assert went_on.keys() == expected.keys()
+            for session, did in went_on.items():
+                check(did, expected[session])
+        else:
+            check(await comparison.run(number, what), expected)
+    await comparison.finish()
 
 
-async def test_a_parent_is_deleted_only_without_children(both: Comparison) -> None:
-    """A process with a reserve cannot be removed, nor while a transaction adds a reserve."""
-    refused = await both.run(0, (presence.REMOVE, {"of": "proc_1"}))
-    assert refused is not None
-    assert refused.refused == "fk_reserves_process"
-    await both.end(0, commits=False)
-    await both.run(0, (presence.REGISTER, {"name": "proc_3", "version": "", "revision": "", "host": "", "pid": 1}))
-    await both.end(0, commits=True)
-    await both.run(0, (rows.ADD_RESERVE, {**RESERVE_B[1], "process": "proc_3"}))
-    assert await both.run(1, (presence.REMOVE, {"of": "proc_3"})) is WAITS
-    assert (await both.end(0, commits=True))[1].refused == "fk_reserves_process"
-    await both.finish()
+def check(did: Did | None, expected: Expected) -> None:
+    if did is None or expected == WAITS:
+        assert (did, expected) == (None, WAITS)
+    elif isinstance(expected, str):
+        assert did.refused
+        assert expected in {REFUSED, did.refused}
+    else:
+        assert not did.refused
+        assert (did.count if isinstance(expected, int) else did.rows) == expected
 
 
-async def test_a_child_waits_for_the_deletion_of_its_parent(both: Comparison) -> None:
-    """A reference to a row that is being deleted is refused if the deletion is committed."""
-    await both.run(0, (presence.REGISTER, {"name": "proc_3", "version": "", "revision": "", "host": "", "pid": 1}))
-    await both.end(0, commits=True)
-    await both.run(0, (presence.REMOVE, {"of": "proc_3"}))
-    assert await both.run(1, (rows.ADD_RESERVE, {**RESERVE_B[1], "process": "proc_3"})) is WAITS
-    assert (await both.end(0, commits=True))[1].refused == "fk_reserves_process"
-    await both.finish()
-
-
-@pytest.mark.parametrize("commits", [True, False])
-async def test_an_insert_waits_for_a_row_with_the_same_key(both: Comparison, commits: bool) -> None:
-    """It is refused if the other one is committed, also by a partial index, and goes on otherwise."""
-    await both.run(0, charge("chatcmpl-1"))
-    assert await both.run(1, charge("chatcmpl-1")) is WAITS
-    assert (await both.end(0, commits=commits))[1].refused == ("uq_entries_charge" if commits else "")
-    await both.finish()
-
-
-@pytest.mark.parametrize("commits", [True, False])
-async def test_on_conflict_goes_its_way_after_the_wait(both: Comparison, commits: bool) -> None:
-    """It updates or leaves out the row that was committed meanwhile, and inserts one otherwise."""
-    reference = {"digest": DIGESTS[0], "action": "x", "arguments_digest": DIGESTS[0], "subject": "x", "at": 1}
-    await both.run(0, (cap_rows.WRITE_HOLD, {"key": "key_a", "process": "proc_1", "amount": 5}))
-    await both.run(0, (credit.ADD_REFERENCE, reference))
-    assert await both.run(1, (cap_rows.WRITE_HOLD, {"key": "key_a", "process": "proc_1", "amount": 7})) is WAITS
-    assert await both.run(2, (credit.ADD_REFERENCE, reference)) is WAITS
-    went_on = await both.end(0, commits=commits)
-    assert (went_on[1].count, went_on[2].count) == (1, 0 if commits else 1)
-    await both.finish()
-
-
-async def test_the_parts_of_a_batch_do_not_see_each_other(both: Comparison) -> None:
-    """A reserve that one part changes is not dropped by another part, which looks for the new amount."""
-    reserve: dict[str, list[Any]] = {"r_account": ["acct_a"], "r_before": [20], "r_after": [15], "r_spare": [False]}
-    dropped: dict[str, list[Any]] = {"d_account": ["acct_a"], "d_before": [15]}
-    assert values_of(await both.run(0, batch("proc_1", **reserve, **dropped))) == ((1, 1),)
-    await both.finish()
-
-
-async def test_a_fence_does_not_wait_for_a_batch_that_it_meets(both: Comparison) -> None:
-    """FOR KEY SHARE and the update of a heartbeat do not exclude each other, and the removal waits for both."""
-    assert values_of(await both.run(0, batch("proc_2"))) == ((0, 1),)
-    fenced = await both.run(1, (presence.FENCE, {"of": "proc_2", "last": 0, "fenced": -1}))
-    assert fenced is not None
-    assert fenced.count == 1
-    await both.end(1, commits=True)
-    assert values_of(await both.run(0, batch("proc_2"))) == ((0, 0),)
-    assert await both.run(1, (presence.REMOVE, {"of": "proc_2"})) is WAITS
-    await both.finish()
-
-
-async def test_a_batch_that_waited_does_not_see_that_its_process_was_fenced(both: Comparison) -> None:
-    """FOR KEY SHARE returns the row as it was when the statement began, unless its key has changed."""
-    reserve: dict[str, list[Any]] = {"r_account": ["acct_a"], "r_before": [10], "r_after": [5], "r_spare": [False]}
-    await both.run(0, (credit.ASK, {"account": "acct_a", "me": "proc_1"}))
-    assert await both.run(1, batch("proc_2", **reserve)) is WAITS
-    await both.run(2, (presence.FENCE, {"of": "proc_2", "last": 0, "fenced": -1}))
-    await both.end(2, commits=True)
-    assert (await both.end(0, commits=True))[1].rows == ((1, 1),)
-    assert values_of(await both.run(1, batch("proc_2"))) == ((0, 0),)
-    await both.finish()
-
-
-async def test_a_query_in_an_update_is_read_when_the_statement_begins(both: Comparison) -> None:
-    """After a wait, whether there are caps is what it was before."""
-    await both.run(0, (cap_rows.REMOVE, {"key": "key_a"}))
-    await both.run(0, (accounts.LOCK, {"account": "acct_a"}))
-    assert await both.run(1, (cap_rows.FLAG_ACCOUNT, {"account": "acct_a"})) is WAITS
-    await both.end(0, commits=True)
-    assert values_of(await both.run(1, LOCK_A)) == (("acct_a", 50, 20, 20, 0, 1, 0, 0, 0),)
-    await both.finish()
-
-
-async def test_a_mark_of_a_fenced_process_is_not_written(both: Comparison) -> None:
-    """INSERT … SELECT reads the row of the process when the statement begins."""
-    await both.run(0, (presence.FENCE, {"of": "proc_2", "last": 0, "fenced": -1}))
-    before = await both.run(1, mark("proc_2"))
-    assert before is not None
-    assert before.count == 1
-    await both.end(0, commits=True)
-    after = await both.run(1, mark("proc_2"))
-    assert after is not None
-    assert after.count == 0
-    await both.finish()
+@pytest.mark.parametrize("claim", HISTORIES)
+async def test_the_model_does_what_postgres_does(both: Comparison, claim: str) -> None:
+    """In histories of what the ledger relies on: visibility, locks, waits, references and constraints."""
+    await play(both, HISTORIES[claim])
 
 
 async def test_two_that_wait_for_each_other_are_a_deadlock(both: Comparison) -> None:
     """One of them is rolled back."""
     await both.run(0, LOCK_A)
     await both.run(1, (accounts.LOCK, {"account": "acct_b"}))
-    assert await both.run(0, (accounts.LOCK, {"account": "acct_b"})) is WAITS
+    assert await both.run(0, (accounts.LOCK, {"account": "acct_b"})) is None
     with pytest.raises(DeadlockFound):
         await both.run(1, LOCK_A)
     await both.roll_back_all()
-
-
-async def test_a_refused_transaction_holds_no_locks(both: Comparison) -> None:
-    """What waits for it goes on before it is rolled back by its owner."""
-    await both.run(0, LOCK_A)
-    assert await both.run(1, LOCK_A) is WAITS
-    await both.run(0, charge("chatcmpl-1"))
-    refused = await both.run(0, (rows.MOVE, {"account": "acct_a", "paid": -1000, "more": 0, "granted": 0}))
-    assert refused is not None
-    assert refused.refused
-    assert await both.waiting() == {}
-    await both.finish()
-
-
-async def test_those_who_wait_for_one_row_get_it_in_turn(both: Comparison) -> None:
-    """The first that waited goes on first, and the second waits for it."""
-    await both.run(0, LOCK_A)
-    assert await both.run(1, GRANT_A) is WAITS
-    assert await both.run(2, GRANT_A) is WAITS
-    assert [*await both.end(0, commits=True)] == [1]
-    assert (await both.end(1, commits=True))[2].rows == ((70, 20, 0, 10),)
-    await both.finish()
-
-
-async def test_ids_are_not_used_again(both: Comparison) -> None:
-    """A sequence goes on after a rollback."""
-    assert values_of(await both.run(0, charge("chatcmpl-1"))) == ((1,),)
-    await both.end(0, commits=False)
-    assert values_of(await both.run(0, charge("chatcmpl-1"))) == ((2,),)
-    await both.finish()
-
-
-@pytest.mark.parametrize("change", [REWRITE, ERASE], ids=["update", "delete"])
-async def test_entries_are_append_only(both: Comparison, change: Statement) -> None:
-    """The triggers refuse an update and a delete, even if there is no row."""
-    with_values = dict.fromkeys(names_of(change), "x")
-    refused = await both.run(0, (change, with_values))
-    assert refused is not None
-    assert refused.refused
-    await both.finish()
 
 
 async def test_random_histories_on_postgres(postgres: PostgresSide) -> None:
@@ -381,35 +326,29 @@ async def test_random_histories_on_sqlite(tmp_path: Path) -> None:
         path.unlink()
 
 
-async def test_sqlite_gives_ids_of_rolled_back_entries_again(lite: Comparison) -> None:
-    """An id is one more than the highest."""
-    for _ in range(2):
-        await lite.run(0, charge("chatcmpl-1"))
-        await lite.end(0, commits=False)
-    await lite.run(0, charge("chatcmpl-1"))
-    await lite.finish()
+ON_SQLITE: dict[str, list[Step]] = {
+    "an id is one more than the highest": [
+        (0, charge("chatcmpl-1"), 1),
+        (0, ROLL_BACK, {}),
+        (0, charge("chatcmpl-1"), 1),
+    ],
+    "an open transaction is visible to itself alone": [
+        (0, GRANT_A, 1),
+        (0, FREE_A, ((40,),)),
+        (1, FREE_A, ((30,),)),
+        (1, COMMIT, {}),
+        (0, COMMIT, {}),
+        (1, FREE_A, ((40,),)),
+    ],
+    "a parent with children is not deleted": [(0, REMOVE[1], "FOREIGN KEY")],
+    "a child needs a parent": [(0, (rows.ADD_RESERVE, {**RESERVE_B[1], "process": "unknown"}), "FOREIGN KEY")],
+}
 
 
-async def test_readers_of_sqlite_see_what_is_committed(lite: Comparison) -> None:
-    """An open transaction is visible to itself alone."""
-    read = (credit.FREE, {"account": "acct_a"})
-    await lite.run(0, GRANT_A)
-    assert values_of(await lite.run(0, read)) == ((40,),)
-    assert values_of(await lite.run(1, read)) == ((30,),)
-    await lite.end(1, commits=True)
-    await lite.end(0, commits=True)
-    assert values_of(await lite.run(1, read)) == ((40,),)
-    await lite.finish()
-
-
-async def test_sqlite_checks_references(lite: Comparison) -> None:
-    """Foreign keys count in both directions."""
-    for chosen in ((presence.REMOVE, {"of": "proc_1"}), (rows.ADD_RESERVE, {**RESERVE_B[1], "process": "unknown"})):
-        refused = await lite.run(0, chosen)
-        assert refused is not None
-        assert refused.refused == "FOREIGN KEY"
-        await lite.end(0, commits=False)
-    await lite.finish()
+@pytest.mark.parametrize("claim", ON_SQLITE)
+async def test_the_model_does_what_sqlite_does(lite: Comparison, claim: str) -> None:
+    """In histories of one writer and its readers."""
+    await play(lite, ON_SQLITE[claim])
 
 
 def run_at_once(session: ModelSession, statement: Statement, values: Values) -> StatementResult:

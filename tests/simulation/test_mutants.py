@@ -9,10 +9,9 @@ from tests.simulation.mutants import (
     ROOT,
     Edit,
     Mutant,
-    Runner,
-    make_parser,
     mutated,
     read_mutants,
+    simulate,
     write_mutant,
 )
 
@@ -47,8 +46,7 @@ def test_a_mutant_is_found(name: str, rule: str, tmp_path: Path) -> None:
     """By one of the first seeds; `python -m tests.simulation.mutants` runs all mutants."""
     [mutant] = [one for one in LISTED if one.name == name]
     write_mutant(mutant, tmp_path)
-    runner = Runner(make_parser().parse_args([]))
-    result, finding = runner.simulate(tmp_path, mutant, first=1, seeds=3, seconds=60)
+    result, finding = simulate(tmp_path, mutant, seeds=3, seconds=60)
     assert (result, finding.rule) == ("found", rule)
 
 
@@ -56,6 +54,6 @@ def test_a_source_that_cannot_be_imported_is_not_found(tmp_path: Path) -> None:
     """It breaks no rule: it fails."""
     mutant = Mutant("broken", "", [Edit("ledger/rules.py", "SHORT = Short()", "SHORT = Short(")])
     write_mutant(mutant, tmp_path)
-    result, finding = Runner(make_parser().parse_args([])).simulate(tmp_path, mutant, first=1, seeds=1, seconds=60)
+    result, finding = simulate(tmp_path, mutant, seeds=1, seconds=60)
     assert (result, finding.seed) == ("failed (1)", None)
     assert "SyntaxError" in finding.rule

@@ -10,16 +10,17 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, TextIO
 
 import msgspec
+import pytest
 from sqlalchemy import bindparam, select, text
 
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.fleet import presence
 from cadenza.fleet.presence import USUAL_BOUNDS, HeartbeatBounds, Presence
-from cadenza.ledger import audit, credit, sweeps, transaction
-from cadenza.ledger.audit import Violation
+from cadenza.ledger import check, credit, sweeps, transaction
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import set_cap
+from cadenza.ledger.check import Violation
 from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient, Repeated, Taken
 from cadenza.ledger.timing import USUAL_TIMING, LedgerTiming
 from cadenza.ledger.transaction import AccountMoves, Applied
@@ -48,6 +49,7 @@ ALONE = LedgerTiming(
 )  # nothing happens unless the test makes it happen
 QUIET = HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=2 * HOUR_S, dead_s=3 * HOUR_S)  # no beats, and always fresh
 STALE = HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=0.0)  # no beats, and never fresh
+ON_POSTGRES = pytest.mark.parametrize("databases", ["postgres"], indirect=True)  # for what SQLite has not
 PROCESS = "proc_a"
 MONEY = Statement(select(accounts.c.balance_nano, accounts.c.held_nano).where(accounts.c.id == bindparam("account")))
 MARK = Statement(select(marks.c.delivered_tokens).where(marks.c.completion_id == bindparam("completion")))
@@ -262,7 +264,7 @@ async def reserves_of(store: Store, account: str = "a") -> dict[str, int]:
 
 
 async def findings(store: Store) -> list[Violation]:
-    return await audit.check(store)
+    return await check.find_violations(store)
 
 
 class ProcessWriter(LedgerWriter):

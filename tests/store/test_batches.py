@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.records import Usage
 from cadenza.ledger import transaction
-from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient
+from cadenza.ledger.rules import Demand, End, Held, Hold
 from cadenza.ledger.transaction import AccountMoves, Applied
 from cadenza.store.address import open_store
 from cadenza.store.schema import entries, reserves, usage
@@ -17,7 +17,6 @@ from cadenza.store.store import Store
 from tests.store.moves import (
     PATIENCE_S,
     PROCESS,
-    cost_of,
     findings,
     fund,
     make_hold,
@@ -58,56 +57,6 @@ async def test_a_reserve_of_the_same_size_may_get_a_spare_part_and_lose_it(store
         [row] = await rows_of(store, reserves)
         found.append((row.amount_nano, bool(row.has_spare)))
     assert found == [(WHOLE_NANO, is_spare) for is_spare in (False, False, True, True, False)]
-
-
-async def test_a_batch_moves_several_accounts(store: Store) -> None:
-    """Ends and holds of two accounts are answered in their order, and each account has its own sums."""
-    await fund(store, DOLLAR_NANO)
-    await fund(store, 2 * WHOLE_NANO, "b")
-    await take(store, make_hold("r1"))
-    await take(store, make_hold("r2", account="b"))
-    applied = await apply(
-        store,
-        moves("b", [ended("r2", None, "b")], ["r3"]),
-        moves("a", [ended("r1", Usage(100, 10))], ["r4"]),
-    )
-    assert applied["acct_a"].ended == [Ended(1300)]
-    assert applied["acct_a"].answers == [Held(WHOLE_NANO, 50)]
-    assert (applied["acct_b"].ended, applied["acct_b"].answers) == ([Ended()], [Held(WHOLE_NANO, 50)])
-    assert await money(store) == (DOLLAR_NANO - 1300, WHOLE_NANO)
-    assert await money(store, "b") == (2 * WHOLE_NANO, WHOLE_NANO)
-    assert [await cost_of(store, f"r{number}") for number in (1, 2, 3)] == [1300, 0, None]
-    assert await findings(store) == []
-
-
-async def test_a_batch_reserves_more_if_there_is_ample_credit(store: Store) -> None:
-    """What is wanted is reserved with the hold; the rest of the batch is judged by its own account."""
-    await fund(store, DOLLAR_NANO)
-    await fund(store, 100 * WHOLE_NANO, "b")
-    await apply(store, moves("a", [], ["r1"], times=8), moves("b", [], ["r2"], times=8))
-    assert await reserves_of(store) == {PROCESS: 8 * WHOLE_NANO}
-    assert await reserves_of(store, "b") == {PROCESS: WHOLE_NANO}
-    await apply(store, moves("a", [ended("r1", Usage(100, 1))], []), moves("b", [ended("r2", None, "b")], []))
-    assert (await reserves_of(store), await reserves_of(store, "b")) == ({}, {})
-    assert await findings(store) == []
-
-
-async def test_an_account_that_cannot_pay_for_all_holds_gets_some(store: Store) -> None:
-    """When the credit is too small for all holds of a batch, each is taken, fitted or refused in its turn."""
-    await fund(store, 2 * WHOLE_NANO + 1480)
-    applied = await apply(store, moves("a", [], ["r0", "r1", "r2", "r3"]))
-    assert applied["acct_a"].answers == [
-        Held(WHOLE_NANO, 50),
-        Held(WHOLE_NANO, 50),
-        Held(1480, 16),
-        Insufficient(0, 1480),
-    ]
-    assert await findings(store) == []
-
-
-async def test_an_empty_batch_changes_nothing(store: Store) -> None:
-    """No moves, no answers."""
-    assert await apply(store) == {}
 
 
 story = st.lists(

@@ -17,6 +17,7 @@ from tests.postgres import Postgres
 from tests.store.lossy import lossy_line
 from tests.store.moves import (
     ALONE,
+    ON_POSTGRES,
     PRICE,
     QUIET,
     Progress,
@@ -26,12 +27,10 @@ from tests.store.moves import (
     cost_of,
     findings,
     fund,
-    hold_all,
     make_hold,
     make_outcome,
     money,
     opened,
-    postgres_store,
     sweep_process,
     writing,
 )
@@ -127,21 +126,6 @@ async def test_two_processes_share_a_cap(rich: Store, url: str) -> None:
     assert await figures(rich) == (WHOLE_NANO, 0)
 
 
-@pytest.mark.parametrize("payable", [1, 7, 60])
-async def test_exactly_the_payable_requests_of_many_are_held(rich: Store, payable: int) -> None:
-    """Of 100 holds at once on a cap for k, exactly k are taken, although the account could pay for all."""
-    await cap(rich, Cap(payable * ONE_NANO + 7))
-    wanted = [make_hold(f"r{number}", allowance_tokens=16, is_capped=True) for number in range(100)]
-    async with writing(rich) as (writer, _):
-        answers = await hold_all(writer, wanted)
-        held = [one for one, answer in zip(wanted, answers, strict=True) if isinstance(answer, Held)]
-        assert len(held) == payable
-        assert await figures(rich) == (0, payable * ONE_NANO)
-        for one in held:
-            await end(writer, one.completion_id, Usage(100, 16))
-    assert await figures(rich) == (payable * ONE_NANO, 0)
-
-
 async def test_processes_that_spend_at_once_do_not_pass_a_cap(store: Store, url: str) -> None:
     """Of two processes with 60 requests each on a cap for 40, 40 are served, and no nano-dollar is spent beyond it."""
     await fund(store, DOLLAR_NANO, "rich7")
@@ -194,24 +178,6 @@ async def test_a_request_that_runs_when_the_cap_is_set_is_counted(rich: Store) -
     assert (found.spent_nano, found.excused_nano) == (2 * WHOLE_NANO, WHOLE_NANO - 500)
 
 
-async def test_a_raised_cap_serves_the_next_request(rich: Store) -> None:
-    """And a lowered one refuses it, but takes no hold away from those that run."""
-    async with writing(rich) as (writer, _):
-        await cap(rich, Cap(WHOLE_NANO))
-        await hold(writer, "r1")
-        await refused(writer, "r2")
-        await cap(rich, Cap(2 * WHOLE_NANO))
-        await hold(writer, "r2")
-        await cap(rich, Cap(100))
-        for completion_id in ("r1", "r2"):
-            ended = await end(writer, completion_id, Usage(100, 50))
-            assert (ended.charged_nano, ended.is_lost) == (WHOLE_NANO, False)
-        await refused(writer, "r3")
-    found = await cap_of(rich)
-    assert found
-    assert (found.spent_nano, found.excused_nano) == (2 * WHOLE_NANO, 2 * WHOLE_NANO - 100)
-
-
 async def test_a_removed_cap_leaves_nothing(rich: Store) -> None:
     """The account and the key are not marked any more; requests that ran under the cap end as usual."""
     async with writing(rich) as (writer, _):
@@ -242,19 +208,6 @@ async def test_a_cap_that_is_set_again_knows_what_runs(rich: Store) -> None:
     assert await figures(rich) == (2 * WHOLE_NANO, 0)
 
 
-async def test_a_request_of_an_earlier_cap_is_charged_in_full(rich: Store) -> None:
-    """It ends before its process has written anything under the new cap."""
-    async with writing(rich) as (writer, _):
-        await cap(rich, Cap(9 * WHOLE_NANO))
-        await hold(writer, "r1")
-        await cap(rich, None)
-        await cap(rich, Cap(100))
-        ended = await end(writer, "r1", Usage(100, 50))
-        assert (ended.charged_nano, ended.is_lost) == (WHOLE_NANO, False)
-        await refused(writer, "r2")
-    assert await figures(rich) == (WHOLE_NANO, 0)
-
-
 async def test_a_month_begins_anew(rich: Store) -> None:
     """The first request of a month has the whole cap; one of the month before counts for that month when it ends."""
     async with writing(rich) as (writer, _):
@@ -275,50 +228,6 @@ async def test_a_month_begins_anew(rich: Store) -> None:
         await refused(writer, "r6", NEXT_MONTH_MS)
 
 
-async def test_a_cap_in_total_has_no_months(rich: Store) -> None:
-    """What was spent last month stays spent."""
-    async with writing(rich) as (writer, _):
-        await cap(rich, Cap(WHOLE_NANO))
-        await spend(writer, "r1")
-        await refused(writer, "r2", NEXT_MONTH_MS)
-
-
-async def test_an_answer_past_its_hold_stops_at_the_cap(rich: Store) -> None:
-    """An upstream that counts more than was held is paid as far as the cap goes."""
-    await cap(rich, Cap(WHOLE_NANO + 600))
-    async with writing(rich) as (writer, _):
-        await hold(writer, "r1")
-        ended = await end(writer, "r1", Usage(100, 900))
-        assert (ended.charged_nano, ended.is_lost) == (WHOLE_NANO + 600, False)
-    assert await figures(rich) == (WHOLE_NANO + 600, 0)
-
-
-@pytest.mark.slow(reason="waits until a process counts as dead")
-async def test_a_dead_process_is_charged_within_the_cap(rich: Store, url: str) -> None:
-    """After kill -9 its mark is charged and counted, and what it held of the cap is free again."""
-    await cap(rich, Cap(2 * WHOLE_NANO))
-    async with process("stay", url, "marked", "7") as one, process("stay", url, "silent", "0") as two:
-        for running in (one, two):
-            await running.hear_word("ready")
-            running.tell()
-            await running.hear_word("held")
-        assert await figures(rich) == (0, 2 * WHOLE_NANO)
-        for running in (one, two):
-            await running.kill()
-        async with process("sweep", url) as sweeper:
-            await sweeper.hear_word("ready")
-            sweeper.tell()
-
-            async def is_swept() -> bool:
-                return await figures(rich) == (1210, 0)
-
-            assert await comes_true(is_swept)
-            await sweeper.let_end()
-    async with writing(rich) as (writer, _):
-        await spend(writer, "r1")
-        await refused(writer, "r2")
-
-
 async def test_the_marks_of_a_dead_process_do_not_pass_a_cap(rich: Store) -> None:
     """A cap that was lowered meanwhile is charged no further than it goes."""
     async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
@@ -332,30 +241,12 @@ async def test_the_marks_of_a_dead_process_do_not_pass_a_cap(rich: Store) -> Non
         assert (await end(writer, "r1", Usage(100, 40))).is_lost
 
 
-async def test_a_living_process_that_was_swept_takes_nothing_from_others(rich: Store, url: str) -> None:
-    """Its requests have lost their holds: they pay what the cap leaves, and what others hold stays theirs."""
-    await cap(rich, Cap(2 * WHOLE_NANO))
-    async with (
-        opened(url) as beside,
-        writing(rich, timing=ALONE, bounds=QUIET) as (writer, _),
-        writing(beside, timing=ALONE, bounds=QUIET) as (other, _),
-    ):
-        for completion_id in ("r1", "r2"):
-            await hold(writer, completion_id)
-        await sweep_process(rich, writer.presence.name)
-        await hold(other, "r3")
-        ended = await end(writer, "r1", Usage(100, 50))
-        assert (ended.charged_nano, ended.is_lost) == (WHOLE_NANO, False)
-        ended = await end(writer, "r2", Usage(100, 50))
-        assert (ended.charged_nano, ended.is_lost) == (0, True)
-        assert await figures(rich) == (WHOLE_NANO, WHOLE_NANO)
-        assert (await end(other, "r3", Usage(100, 50))).charged_nano == WHOLE_NANO
-        await refused(writer, "r4")
-
-
-async def test_a_hold_whose_commit_is_unknown_does_not_stay(postgres: Postgres, tmp_path: Path) -> None:
+@ON_POSTGRES
+async def test_a_hold_whose_commit_is_unknown_does_not_stay(
+    store: Store, url: str, postgres: Postgres, tmp_path: Path
+) -> None:
     """The request is refused, and the next batch of the account gives back what the store held for it."""
-    async with postgres_store(postgres) as (store, url), lossy_line(postgres, tmp_path) as line:
+    async with lossy_line(postgres, tmp_path) as line:
         await fund(store, DOLLAR_NANO)
         await cap(store, Cap(WHOLE_NANO))
         async with opened(line.url_of(url)) as lossy, writing(lossy, timing=ALONE, bounds=QUIET) as (writer, _):

@@ -8,7 +8,7 @@ from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.core.spans import DAY_MS
-from cadenza.ledger import audit, credit, lots
+from cadenza.ledger import check, credit, lots
 from cadenza.ledger.rules import Held
 from cadenza.store.schema import credit_lots, entries
 from cadenza.store.store import Store
@@ -119,7 +119,7 @@ async def test_the_service_takes_what_has_expired(store: Store) -> None:
     async with writing(store, timing=ALONE) as (writer, _):
         assert await money(store) == (0, 0)
         assert not isinstance(await writer.hold(make_hold("r1")), Held)
-    assert await audit.check(store) == []
+    assert await check.find_violations(store) == []
 
 
 async def test_spare_reserves_are_asked_back(store: Store) -> None:
@@ -136,7 +136,7 @@ async def test_spare_reserves_are_asked_back(store: Store) -> None:
 
         assert await comes_true(is_taken)
         await writer.end(make_outcome("r1", Usage(100, 50)))
-    assert await audit.check(store) == []
+    assert await check.find_violations(store) == []
 
 
 @pytest.mark.parametrize("days", [0, -1, 3651])

@@ -4,21 +4,19 @@ import asyncio
 
 from cadenza.core.records import Usage
 from cadenza.core.spans import DAY_MS
-from cadenza.ledger import credit
 from cadenza.ledger import transaction as ledger
-from cadenza.ledger.rules import Held, Insufficient, Repeated
+from cadenza.ledger.rules import Held, Repeated
 from cadenza.store.schema import idempotency
 from cadenza.store.store import Store
-from tests.postgres import Postgres
 from tests.store.aside import transaction
 from tests.store.moves import (
+    ON_POSTGRES,
     come_to_wait,
     findings,
     finish,
     fund,
     make_hold,
     money,
-    postgres_store,
     register,
     sweep_process,
     take,
@@ -68,23 +66,6 @@ async def test_a_used_key_is_found_before_a_hold(store: Store) -> None:
     assert [await found(key=OTHER_KEY), await found("acct_b"), await found(after_ms=DAY_MS)] == [None] * 3
 
 
-async def test_keys_belong_to_their_account(store: Store) -> None:
-    """Another key of the account and the same key of another account are both new."""
-    await fund(store, DOLLAR_NANO)
-    await fund(store, DOLLAR_NANO, "b")
-    wanted = [FIRST, make_hold("r2", key=OTHER_KEY), make_hold("r3", key=KEY, account="b")]
-    assert [type(await take(store, hold)) for hold in wanted] == [Held, Held, Held]
-
-
-async def test_a_released_request_frees_its_key(store: Store) -> None:
-    """A request that was not charged may be retried with its key, which is then used again."""
-    await fund(store, DOLLAR_NANO)
-    await take(store, FIRST)
-    await finish(store, FIRST)
-    assert isinstance(await take(store, make_hold("r2", key=KEY)), Held)
-    assert await take(store, make_hold("r3", key=KEY)) == Repeated("r2", "req-r2")
-
-
 async def test_a_late_release_leaves_the_key_of_the_next_request(store: Store) -> None:
     """A request that ends a day later does not free the key that another one has used since."""
     await fund(store, DOLLAR_NANO)
@@ -93,33 +74,6 @@ async def test_a_late_release_leaves_the_key_of_the_next_request(store: Store) -
     await finish(store, FIRST)
     later = make_hold("r3", key=KEY, started_at=NOW_MS + DAY_MS + 1)
     assert await take(store, later) == Repeated("r2", "req-r2")
-
-
-async def test_a_request_that_was_charged_nothing_keeps_its_key(store: Store) -> None:
-    """A charge of zero is a charge: the reply was delivered."""
-    await fund(store, DOLLAR_NANO)
-    await take(store, FIRST)
-    await finish(store, FIRST, Usage(0, 0))
-    assert await take(store, make_hold("r2", key=KEY)) == REPEATED
-
-
-async def test_a_key_is_good_again_after_a_day(store: Store) -> None:
-    """One millisecond before 24 hours the key is used, at 24 hours it is free, and then it is used for another day."""
-    await fund(store, DOLLAR_NANO)
-    await take(store, FIRST)
-    await finish(store, FIRST, Usage(100, 7))
-    assert await take(store, make_hold("r2", key=KEY, started_at=NOW_MS + DAY_MS - 1)) == REPEATED
-    assert isinstance(await take(store, make_hold("r3", key=KEY, started_at=NOW_MS + DAY_MS)), Held)
-    assert await take(store, make_hold("r4", key=KEY, started_at=NOW_MS + DAY_MS + 1)) == Repeated("r3", "req-r3")
-
-
-async def test_insufficient_credit_leaves_no_key(store: Store) -> None:
-    """A request that could not be paid may be retried with its key once there is credit."""
-    await fund(store, 10)
-    assert isinstance(await take(store, FIRST), Insufficient)
-    assert await keys_kept(store) == 0
-    await store.transact(lambda tx: credit.grant(tx, "acct_a", DOLLAR_NANO, "", NOW_MS))
-    assert isinstance(await take(store, make_hold("r2", key=KEY)), Held)
 
 
 async def test_old_keys_are_forgotten(store: Store) -> None:
@@ -158,22 +112,20 @@ async def test_of_many_requests_at_one_moment_one_is_held(store: Store) -> None:
     assert answers.count(Repeated(held, f"req-{held}")) == 19
 
 
-async def test_of_two_retries_at_one_moment_one_is_held(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_of_two_retries_at_one_moment_one_is_held(store: Store, url: str) -> None:
     """Two requests that both find an expired key and replace it are not both held."""
-    async with postgres_store(postgres) as (store, url):
-        await fund(store, DOLLAR_NANO)
-        await take(store, FIRST)
-        for name in ("proc_2", "proc_3"):
-            await register(store, name)
-        tomorrow = NOW_MS + DAY_MS
-        async with transaction(url) as other:
-            await other.rows("SELECT * FROM accounts FOR UPDATE")
-            retries = [
-                asyncio.create_task(
-                    take(store, make_hold(f"r{number}", key=KEY, started_at=tomorrow), f"proc_{number}")
-                )
-                for number in (2, 3)
-            ]
-            assert await come_to_wait(store, 2)
-        answers = await asyncio.gather(*retries)
-        assert sorted(type(answer).__name__ for answer in answers) == ["Held", "Repeated"]
+    await fund(store, DOLLAR_NANO)
+    await take(store, FIRST)
+    for name in ("proc_2", "proc_3"):
+        await register(store, name)
+    tomorrow = NOW_MS + DAY_MS
+    async with transaction(url) as other:
+        await other.rows("SELECT * FROM accounts FOR UPDATE")
+        retries = [
+            asyncio.create_task(take(store, make_hold(f"r{number}", key=KEY, started_at=tomorrow), f"proc_{number}"))
+            for number in (2, 3)
+        ]
+        assert await come_to_wait(store, 2)
+    answers = await asyncio.gather(*retries)
+    assert sorted(type(answer).__name__ for answer in answers) == ["Held", "Repeated"]

@@ -10,7 +10,7 @@ from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
 from tests.store.processes import run_at_once
-from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, rows_of
+from tests.store.rows import NOW_MS, add_account, rows_of
 
 
 async def grant(store: Store, amount_nano: int) -> int:
@@ -21,24 +21,6 @@ async def balance_and_entries(store: Store) -> tuple[int, list[int]]:
     account = await accounts.get_by_email(store, "acct_a@example.org")
     assert account is not None
     return account.balance_nano, [entry.amount_nano for entry in sorted(await rows_of(store, entries))]
-
-
-async def test_a_grant_appends_and_moves_the_balance(store: Store) -> None:
-    """Each grant returns the new balance and adds one entry with its note and time."""
-    await add_account(store)
-    assert [await grant(store, DOLLAR_NANO), await grant(store, 2)] == [DOLLAR_NANO, DOLLAR_NANO + 2]
-    assert await balance_and_entries(store) == (DOLLAR_NANO + 2, [DOLLAR_NANO, 2])
-    first, _ = sorted(await rows_of(store, entries))
-    assert (first.account_id, first.kind, first.completion_id, first.note) == ("acct_a", "grant", None, "a gift")
-    assert first.created_at == NOW_MS
-
-
-async def test_a_grant_changes_only_its_own_account(store: Store) -> None:
-    """Another account's balance stays as it is."""
-    await add_account(store)
-    await add_account(store, "acct_b")
-    await grant(store, DOLLAR_NANO)
-    assert [account.balance_nano for account in await accounts.list_all(store)] == [DOLLAR_NANO, 0]
 
 
 @pytest.mark.parametrize("amount_nano", [0, -1, BALANCE_NANO_LIMIT])

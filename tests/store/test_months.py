@@ -135,6 +135,15 @@ async def test_a_late_entry_is_dated_in_the_first_open_month(used: Store) -> Non
     assert (await report_month(used, "2026-11", LATER)).sums.requests == 2
 
 
+async def test_an_entry_by_a_clock_that_is_behind_is_in_its_own_month_only(used: Store) -> None:
+    """Its id is above that of an entry of the next month."""
+    await serve(used, "behind", OCTOBER)
+    october, november = await close(used, "2026-10"), await close(used, "2026-11")
+    assert (october.entries, november.entries) == (3, 1)
+    assert november.opening_nano == october.closing_nano
+    assert (await check_all(used)).findings == []
+
+
 async def test_a_month_is_closed_to_its_last_millisecond(used: Store) -> None:
     """An entry of the last one is dated in the next month, and one of the first open one stays as it is."""
     closed = await close(used, "2026-10")

@@ -17,7 +17,7 @@ from cadenza.control.operator import (
 )
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
-from cadenza.ledger import audit
+from cadenza.ledger import check
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 from tests.passwords import cheap_hash
@@ -85,7 +85,7 @@ async def test_corrections_never_go_below_zero(store: Store) -> None:
     details = await get_details(store, account.id, NOW_MS)
     assert details
     assert (details.account.balance_nano, len(details.audit_events)) == (0, 4)
-    assert await audit.check(store) == []
+    assert await check.find_violations(store) == []
 
 
 async def test_unknown_things_are_not_found(store: Store) -> None:

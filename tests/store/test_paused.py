@@ -10,24 +10,20 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from cadenza.core.money import Price
-from cadenza.core.records import Cap
 from cadenza.fleet import changes, presence
 from cadenza.ledger.rules import Ended, Held
 from cadenza.store.schema import entries, idempotency, marks, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import StoreRefused
+from cadenza.store.store import Store, StoreRefused
 from cadenza.store.tables import keys
-from tests.postgres import Postgres
 from tests.store import paused
 from tests.store.aside import aside
 from tests.store.forked import forked
 from tests.store.moves import (
     ALONE,
+    ON_POSTGRES,
     PROCESS,
     QUIET,
-    cap,
-    cap_of,
     come_to_wait,
     comes_true,
     findings,
@@ -38,7 +34,6 @@ from tests.store.moves import (
     make_outcome,
     money,
     opened,
-    postgres_store,
     register,
     reserves_of,
     sweep_process,
@@ -51,30 +46,30 @@ from tests.store.spenders import numbers
 from tests.store.test_sweep_batches import mark_all
 from tests.store.test_swept import OBSERVER
 
+pytestmark = ON_POSTGRES
+
 KEY = paused.KEY
 WHOLE = paused.WHOLE
 WHOLE_NANO = 2500
-FREE = Price(0, 0)
 BEATING = msgspec.structs.replace(QUIET, heartbeat_every_s=0.02)
 COMMAND = presence.HeartbeatBounds(fresh_s=0.0)  # a command that does not wait for the paused process
 
 
-async def test_a_batch_of_a_swept_process_is_refused(postgres: Postgres) -> None:
+async def test_a_batch_of_a_swept_process_is_refused(store: Store) -> None:
     """Whatever it moves: also an end that needs no reserve, and a hold that costs nothing."""
-    async with postgres_store(postgres) as (store, _):
-        await fund(store, DOLLAR_NANO)
-        await register(store)
-        await take(store, make_hold("r1"))
-        await sweep_process(store)
-        with pytest.raises(StoreRefused):
-            await finish(store, make_hold("r1"), WHOLE)
-        await register(store)
-        assert await finish(store, make_hold("r1"), WHOLE, is_uncertain=True) == Ended(WHOLE_NANO)
+    await fund(store, DOLLAR_NANO)
+    await register(store)
+    await take(store, make_hold("r1"))
+    await sweep_process(store)
+    with pytest.raises(StoreRefused):
+        await finish(store, make_hold("r1"), WHOLE)
+    await register(store)
+    assert await finish(store, make_hold("r1"), WHOLE, is_uncertain=True) == Ended(WHOLE_NANO)
 
 
-async def test_a_batch_that_waited_for_a_sweep_is_refused(postgres: Postgres) -> None:
+async def test_a_batch_that_waited_for_a_sweep_is_refused(store: Store, url: str) -> None:
     """It has the account as the sweep left it, and the reserve as it was before: nothing is computed from that."""
-    async with postgres_store(postgres) as (store, url), aside(url) as sweep:
+    async with aside(url) as sweep:
         await fund(store, DOLLAR_NANO)
         await register(store)
         await take(store, make_hold("r1"))
@@ -86,74 +81,58 @@ async def test_a_batch_that_waited_for_a_sweep_is_refused(postgres: Postgres) ->
             await late
 
 
-async def test_a_process_that_is_being_swept_writes_nothing(postgres: Postgres) -> None:
+async def test_a_process_that_is_being_swept_writes_nothing(store: Store) -> None:
     """Between the fence and the end of its sweep, its batches are refused and its marks are not taken."""
-    async with postgres_store(postgres) as (store, _):
-        await fund(store, DOLLAR_NANO)
-        await register(store)
-        await take(store, make_hold("r1", key=KEY))
-        fence = text(f"UPDATE processes SET beats = {presence.FENCED} WHERE name = '{PROCESS}'")
-        await store.transact(lambda tx: tx.change(Statement(fence), {}))
-        await mark_all(store, ["r1"])
-        assert await rows_of(store, marks) == []
-        with pytest.raises(StoreRefused):
-            await finish(store, make_hold("r1", key=KEY), WHOLE)
-        await sweep_process(store)
-        assert await rows_of(store, idempotency) == []
+    await fund(store, DOLLAR_NANO)
+    await register(store)
+    await take(store, make_hold("r1", key=KEY))
+    fence = text(f"UPDATE processes SET beats = {presence.FENCED} WHERE name = '{PROCESS}'")
+    await store.transact(lambda tx: tx.change(Statement(fence), {}))
+    await mark_all(store, ["r1"])
+    assert await rows_of(store, marks) == []
+    with pytest.raises(StoreRefused):
+        await finish(store, make_hold("r1", key=KEY), WHOLE)
+    await sweep_process(store)
+    assert await rows_of(store, idempotency) == []
 
 
-async def test_no_key_is_held_under_a_name_that_was_swept(postgres: Postgres) -> None:
-    """A request that costs nothing reserves nothing: its key belongs to a process that is registered all the same."""
-    async with postgres_store(postgres) as (store, _):
-        await fund(store, DOLLAR_NANO)
-        async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
-            swept = writer.presence.name
-            await sweep_process(store, swept)
-            assert isinstance(await writer.hold(make_hold("r1", key=KEY, price=FREE)), Held)
-            [row] = await rows_of(store, idempotency)
-            assert row.process == writer.presence.name != swept
-            assert await writer.end(make_outcome("r1", WHOLE)) == Ended()
-
-
-async def test_holds_of_several_accounts_learn_it_at_once(postgres: Postgres) -> None:
+async def test_holds_of_several_accounts_learn_it_at_once(store: Store) -> None:
     """Batches that are refused at the same moment are all taken again under the new name: no hold fails."""
     names = "bcdefg"
-    async with postgres_store(postgres) as (store, _):
-        for account in names:
-            await fund(store, DOLLAR_NANO, account)
-        async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
-            await sweep_process(store, writer.presence.name)
-            wanted = [make_hold(f"{account}{n}", account=account) for account in names for n in range(30)]
-            answers = await hold_all(writer, wanted)
-            assert {type(answer) for answer in answers} == {Held}
-            assert [[*await reserves_of(store, account)] for account in names] == [[writer.presence.name]] * len(names)
-            for hold in wanted:
-                await writer.end(make_outcome(hold.completion_id, account=hold.account_id[-1]))
+    for account in names:
+        await fund(store, DOLLAR_NANO, account)
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
+        await sweep_process(store, writer.presence.name)
+        wanted = [make_hold(f"{account}{n}", account=account) for account in names for n in range(30)]
+        answers = await hold_all(writer, wanted)
+        assert {type(answer) for answer in answers} == {Held}
+        assert [[*await reserves_of(store, account)] for account in names] == [[writer.presence.name]] * len(names)
+        for hold in wanted:
+            await writer.end(make_outcome(hold.completion_id, account=hold.account_id[-1]))
 
 
-async def test_a_hold_is_taken_again_if_its_process_was_swept_before_the_answer(postgres: Postgres) -> None:
+async def test_a_hold_is_taken_again_if_its_process_was_swept_before_the_answer(store: Store, url: str) -> None:
     """Committed under the old name and swept since: its reserve and its key are gone, and it gets new ones."""
-    async with postgres_store(postgres) as (store, url):
-        await fund(store, DOLLAR_NANO)
-        beside = LateAnswers(url)
-        async with writing(beside, timing=ALONE, bounds=BEATING) as (writer, _):
-            name, beside.is_next_late = writer.presence.name, True
-            holding = asyncio.create_task(writer.hold(make_hold("r1", key=KEY)))
-            await beside.has_committed.wait()
-            await sweep_process(store, name)
+    await fund(store, DOLLAR_NANO)
+    beside = LateAnswers(url)
+    async with writing(beside, timing=ALONE, bounds=BEATING) as (writer, _):
+        name, beside.is_next_late = writer.presence.name, True
+        holding = asyncio.create_task(writer.hold(make_hold("r1", key=KEY)))
+        await beside.has_committed.wait()
+        await sweep_process(store, name)
 
-            async def has_rejoined() -> bool:
-                await writer.sweep()
-                return writer.presence.name != name
+        async def has_rejoined() -> bool:
+            await writer.sweep()
+            return writer.presence.name != name
 
-            assert await comes_true(has_rejoined)
-            beside.may_answer.set()
-            assert isinstance(await holding, Held)
-            assert [*await reserves_of(store)] == [writer.presence.name]
-            assert [row.process for row in await rows_of(store, idempotency)] == [writer.presence.name]
-            assert await writer.end(make_outcome("r1", WHOLE)) == Ended(WHOLE_NANO)
-        await beside.close()
-        assert await findings(store) == []
+        assert await comes_true(has_rejoined)
+        beside.may_answer.set()
+        assert isinstance(await holding, Held)
+        assert [*await reserves_of(store)] == [writer.presence.name]
+        assert [row.process for row in await rows_of(store, idempotency)] == [writer.presence.name]
+        assert await writer.end(make_outcome("r1", WHOLE)) == Ended(WHOLE_NANO)
+    await beside.close()
+    assert await findings(store) == []
 
 
 @pytest.mark.parametrize(
@@ -161,36 +140,21 @@ async def test_a_hold_is_taken_again_if_its_process_was_swept_before_the_answer(
     [f"UPDATE keys SET revoked_at = {NOW_MS}", f"UPDATE accounts SET suspended_at = {NOW_MS}"],
     ids=["revoked", "suspended"],
 )
-async def test_a_request_with_a_revoked_key_is_lost(postgres: Postgres, revoke: str) -> None:
+async def test_a_request_with_a_revoked_key_is_lost(store: Store, revoke: str) -> None:
     """Or of a suspended account: nobody can tell whether it began before that. It is not charged, and fails."""
-    async with postgres_store(postgres) as (store, _):
-        await fund(store, DOLLAR_NANO)
-        async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
-            await hold_all(writer, [make_hold("r1"), make_hold("r2")])
-            await sweep_process(store, writer.presence.name)
-            await run_sql(store, revoke)
-            assert await writer.end(make_outcome("r1", WHOLE)) == Ended(is_lost=True)
-            assert await writer.end(make_outcome("r2")) == Ended()
-        assert (await money(store), await findings(store)) == ((DOLLAR_NANO, 0), [])
+    await fund(store, DOLLAR_NANO)
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
+        await hold_all(writer, [make_hold("r1"), make_hold("r2")])
+        await sweep_process(store, writer.presence.name)
+        await run_sql(store, revoke)
+        assert await writer.end(make_outcome("r1", WHOLE)) == Ended(is_lost=True)
+        assert await writer.end(make_outcome("r2")) == Ended()
+    assert (await money(store), await findings(store)) == ((DOLLAR_NANO, 0), [])
 
 
-async def test_a_cap_that_was_set_meanwhile_is_not_passed(postgres: Postgres) -> None:
-    """A late request may have begun after the cap was set: it pays what the cap leaves, and is lost."""
-    async with postgres_store(postgres) as (store, _):
-        await fund(store, DOLLAR_NANO)
-        async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
-            await writer.hold(make_hold("r1"))
-            await sweep_process(store, writer.presence.name)
-            await cap(store, Cap(1000))
-            assert await writer.end(make_outcome("r1", WHOLE)) == Ended(1000, 1500, is_lost=True)
-        figures = await cap_of(store)
-        assert figures is not None
-        assert (figures.spent_nano, figures.excused_nano, await findings(store)) == (1000, 0, [])
-
-
-async def test_a_process_that_is_paused_with_its_machine_charges_nothing_twice(postgres: Postgres) -> None:
+async def test_a_process_that_is_paused_with_its_machine_charges_nothing_twice(store: Store, url: str) -> None:
     """Another process sweeps it, serves a retry and sees a key revoked. When it goes on, the store decides."""
-    async with postgres_store(postgres) as (store, url), opened(url) as beside:
+    async with opened(url) as beside:
         await fund(store, DOLLAR_NANO)
         await fund(store, DOLLAR_NANO, "b")
         digest = await add_key(store, "key_kept", account_id="acct_b")

@@ -16,7 +16,7 @@ from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem
 from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
-from cadenza.ledger import audit
+from cadenza.ledger import check
 from cadenza.store.schema import audit_events, entries, keys, vouchers
 from cadenza.store.store import Store, StoreUnavailable, StoreUncertain
 from cadenza.store.tables import accounts
@@ -47,7 +47,7 @@ ORDERS: dict[str, Order] = {
 
 async def made(store: Store) -> tuple[int, int, int, int]:
     """How many entries, keys, vouchers and audit events there are. The ledger must be sound."""
-    assert await audit.check(store) == []
+    assert await check.find_violations(store) == []
     entry, key, voucher, event = [len(await rows_of(store, table)) for table in (entries, keys, vouchers, audit_events)]
     return entry, key, voucher, event
 

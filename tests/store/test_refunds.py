@@ -9,7 +9,7 @@ from cadenza.control.money.refunds import Refund, refund_request
 from cadenza.control.money.statement import export_ledger, find_charge, read_statement
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
-from cadenza.ledger import audit
+from cadenza.ledger import check
 from cadenza.ledger.rules import Ended
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
@@ -78,7 +78,7 @@ async def test_a_charge_that_was_corrected_is_refunded_as_it_is_now(store: Store
     account = await accounts.get(store, "acct_a")
     assert account
     assert (account.balance_nano, account.granted_nano) == (10 * 100 * CENT_NANO + granted_nano, granted_nano)
-    assert await audit.check(store) == []
+    assert await check.find_violations(store) == []
 
 
 async def test_a_request_is_refunded_once(charged: Store) -> None:

@@ -6,37 +6,28 @@ from collections.abc import Iterable
 
 import pytest
 
-from cadenza.core.records import Cap, Outcome, Usage
+from cadenza.core.records import Cap, Outcome
 from cadenza.fleet import presence
 from cadenza.fleet.presence import HeartbeatBounds
 from cadenza.ledger import sweeps
 from cadenza.ledger.marks import MARK
-from cadenza.ledger.rules import Ended, Held
 from cadenza.ledger.sweeps import BATCH_MAX, LeftRequest
 from cadenza.store.schema import idempotency, marks, reserves
 from cadenza.store.schema import processes as process_table
 from cadenza.store.store import Store
-from tests.postgres import Postgres
 from tests.store.aside import transaction
 from tests.store.moves import (
     ALONE,
+    ON_POSTGRES,
     PROCESS,
-    QUIET,
-    Progress,
     cap,
     cap_of,
     come_to_wait,
-    comes_true,
-    cost_of,
     findings,
     fund,
-    hold_all,
     make_hold,
-    make_outcome,
     money,
     opened,
-    postgres_store,
-    reserves_of,
     sweep_process,
     take,
     writing,
@@ -155,26 +146,27 @@ async def test_a_large_account_keeps_its_caps_and_keys_until_its_last_batch(stor
     assert await findings(store) == []
 
 
-async def test_a_locked_account_is_left_out_and_swept_later(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_a_locked_account_is_left_out_and_swept_later(store: Store, url: str) -> None:
     """A session locks one account of a dead process: the others are freed at once, and this one after the lock."""
-    async with postgres_store(postgres) as (store, url):
-        for account in "abc":
-            await leave_behind(store, 2, account)
-        async with transaction(url) as other:
-            await other.rows(LOCK_B)
-            assert await sweeps.free_process(store, PROCESS, NOW_MS, lambda _: None) == {"acct_b"}
-            assert [await money(store, account) for account in "abc"] == [(0, 0), (2420, 2420), (0, 0)]
-            assert await findings(store) == []
-        async with transaction(url) as other:
-            await other.rows("SELECT * FROM marks WHERE completion_id = 'b1' FOR UPDATE")
-            assert await sweeps.free_process(store, PROCESS, NOW_MS, lambda _: None) == {"acct_b"}
-        assert [one.completion_id for one in await sweep_process(store)] == ["b0", "b1"]
-        assert (await money(store, "b"), await findings(store)) == ((0, 0), [])
+    for account in "abc":
+        await leave_behind(store, 2, account)
+    async with transaction(url) as other:
+        await other.rows(LOCK_B)
+        assert await sweeps.free_process(store, PROCESS, NOW_MS, lambda _: None) == {"acct_b"}
+        assert [await money(store, account) for account in "abc"] == [(0, 0), (2420, 2420), (0, 0)]
+        assert await findings(store) == []
+    async with transaction(url) as other:
+        await other.rows("SELECT * FROM marks WHERE completion_id = 'b1' FOR UPDATE")
+        assert await sweeps.free_process(store, PROCESS, NOW_MS, lambda _: None) == {"acct_b"}
+    assert [one.completion_id for one in await sweep_process(store)] == ["b0", "b1"]
+    assert (await money(store, "b"), await findings(store)) == ((0, 0), [])
 
 
-async def test_the_sweep_of_a_locked_account_waits_for_its_turn(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_the_sweep_of_a_locked_account_waits_for_its_turn(store: Store, url: str) -> None:
     """A busy account is never found unlocked: once the others are free, the sweep queues for its lock."""
-    async with postgres_store(postgres) as (store, url), opened(url) as beside:
+    async with opened(url) as beside:
         for account in "abc":
             await leave_behind(store, 2, account)
         async with writing(beside, timing=ALONE, bounds=OBSERVER) as (sweeper, _), transaction(url) as other:
@@ -191,34 +183,3 @@ async def test_the_sweep_of_a_locked_account_waits_for_its_turn(postgres: Postgr
             await sweeping
             await other.execute("BEGIN")
         assert (await money(store, "b"), await findings(store)) == ((0, 0), [])
-
-
-async def test_a_process_that_lives_while_it_is_swept_begins_again(postgres: Postgres) -> None:
-    """One of its accounts is swept, the other is locked: it is fenced, and charges under a new name."""
-    async with postgres_store(postgres) as (store, url), opened(url) as beside:
-        for account in "ab":
-            await fund(store, DOLLAR_NANO, account)
-        async with writing(store, timing=ALONE, bounds=QUIET) as (silent, _):
-            await hold_all(silent, [make_hold("r1"), make_hold("r2", account="b")])
-            silent.track("r1", Progress(7))
-            await silent.mark()
-            swept = silent.presence.name
-            async with transaction(url) as other:
-                await other.rows(LOCK_B)
-                async with writing(beside, timing=ALONE, bounds=OBSERVER) as (sweeper, _):
-
-                    async def is_swept() -> bool:
-                        await sweeper.sweep()
-                        return await money(store) == (DOLLAR_NANO - MARKED_NANO, 0)
-
-                    assert await comes_true(is_swept)
-                assert [*await reserves_of(store, "b")] == [swept]
-                assert await silent.end(make_outcome("r1", Usage(100, 50))) == Ended(MARKED_NANO, is_lost=True)
-                assert silent.presence.name != swept
-                assert isinstance(await silent.hold(make_hold("r3")), Held)
-                await silent.end(make_outcome("r3"))
-            assert await silent.end(make_outcome("r2", Usage(100, 1), account="b")) == Ended(1030)
-        assert await sweep_process(store, swept) == []
-        assert (await cost_of(store, "r1"), await cost_of(store, "r2")) == (MARKED_NANO, 1030)
-        assert [await money(store, account) for account in "ab"] == [(DOLLAR_NANO - 1210, 0), (DOLLAR_NANO - 1030, 0)]
-        assert await findings(store) == []

@@ -15,7 +15,7 @@ from cadenza.control.money.vouchers import (
 )
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
-from cadenza.ledger import audit, credit
+from cadenza.ledger import check, credit
 from cadenza.store.schema import entries, vouchers
 from cadenza.store.store import Store
 from cadenza.store.tables import epochs
@@ -48,7 +48,7 @@ async def test_a_voucher_gives_its_credit(store: Store) -> None:
     assert (voucher.state(NOW_MS), redeemed_by) == ("redeemed", "acct_a@example.org")
     [event] = await list_newest(store, "acct_a")
     assert (event.actor, event.event, event.subject) == ("a@example.org", "voucher.redeem", voucher.id)
-    assert await audit.check(store) == []
+    assert await check.find_violations(store) == []
 
 
 async def test_the_store_does_not_know_the_code(store: Store) -> None:
@@ -71,7 +71,7 @@ async def test_a_voucher_used_at_the_same_instant_gives_credit_once(store: Store
     assert {str(one) for one in done if not isinstance(one, Redeemed)} == {"This voucher was redeemed already."}
     assert sum([(await money(store, f"{number}"))[0] for number in range(10)]) == 5 * DOLLAR_NANO
     assert len(await rows_of(store, entries)) == 1
-    assert await audit.check(store) == []
+    assert await check.find_violations(store) == []
 
 
 async def test_one_account_redeems_a_voucher_once(store: Store, url: str) -> None:

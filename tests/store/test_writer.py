@@ -69,19 +69,6 @@ async def test_with_ample_credit_a_request_costs_one_commit(store: Store) -> Non
     assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 60 * 1030, 0), [])
 
 
-async def test_near_the_end_of_a_credit_nothing_is_kept(store: Store) -> None:
-    """With credit for less than 256 requests, the reserve is what the requests in flight hold."""
-    await fund(store, 256 * WHOLE_NANO)
-    async with writing(store, timing=ALONE) as (writer, _):
-        for number in range(5):
-            await writer.hold(make_hold(f"r{number}"))
-            assert await reserves_of(store) == {writer.presence.name: (number + 1) * WHOLE_NANO}
-        for number in range(5):
-            await writer.end(make_outcome(f"r{number}", Usage(100, 1)))
-        assert await reserves_of(store) == {}
-    assert await findings(store) == []
-
-
 async def test_a_charge_is_answered_after_the_commit(store: Store, url: str) -> None:
     """When a caller has its answer, another connection sees the row; a hold is covered by a durable reserve."""
     await fund(store, DOLLAR_NANO)
@@ -242,18 +229,6 @@ async def test_deliveries_are_marked_while_the_request_runs(store: Store) -> Non
     assert (await mark_of(store), await money(store)) == (0, (DOLLAR_NANO - 1270, 0))
 
 
-async def test_only_tracked_requests_are_marked(store: Store) -> None:
-    """A request is marked once it is tracked; tracking one without an open hold has no effect."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store, timing=ALONE) as (writer, _):
-        await hold_all(writer, [make_hold("r1"), make_hold("r2")])
-        writer.track("r1", Progress(7))
-        writer.track("unknown", Progress(7))
-        await writer.mark()
-        assert [await mark_of(store, "r1"), await mark_of(store, "r2")] == [7, 0]
-        await end_all(writer, [make_outcome("r1"), make_outcome("r2")])
-
-
 @pytest.mark.parametrize(("mark_after_s", "marked_tokens"), [(0.0, 7), (HOUR_S, 0)])
 async def test_short_requests_are_not_marked(store: Store, mark_after_s: float, marked_tokens: int) -> None:
     """A request is marked only when it has run for as long as the timing says."""
@@ -324,19 +299,6 @@ async def test_stopping_gives_everything_back(store: Store) -> None:
     assert (await rows_of(store, reserves), await rows_of(store, processes)) == ([], [])
     assert [await money(store), await money(store, "b")] == [(DOLLAR_NANO - 1030, 0), (DOLLAR_NANO, 0)]
     assert len(await rows_of(store, entries)) == 3
-
-
-async def test_the_next_writer_frees_what_a_stopped_one_left(store: Store) -> None:
-    """The credit of a request that runs when its writer stops is freed when another writer starts."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store, timing=ALONE) as (writer, _):
-        await writer.hold(make_hold())
-    assert await money(store) == (DOLLAR_NANO, WHOLE_NANO)
-    if not store.is_shared_by_machines:  # on Postgres a process is dead only after some time: test_sweeps.py
-        async with writing(store):
-            assert await money(store) == (DOLLAR_NANO, 0)
-        assert await rows_of(store, processes) == []
-    assert await findings(store) == []
 
 
 async def test_an_idle_reserve_is_given_back(store: Store) -> None:

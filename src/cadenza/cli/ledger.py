@@ -30,7 +30,7 @@ from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import ALWAYS, Span, parse_dates, parse_span
 from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, parse_group
-from cadenza.ledger import EXPORT_FIELDS
+from cadenza.ledger.export import EXPORT_FIELDS
 from cadenza.store.store import Store
 
 LATER = {

@@ -29,7 +29,7 @@ from cadenza.core.csv_text import csv_table
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.core.records import COMMAND_LINE
-from cadenza.ledger.audit import Violation
+from cadenza.ledger.check import Violation
 from cadenza.store.store import Store
 
 PAYMENT_FIELDS = (

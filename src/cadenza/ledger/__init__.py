@@ -4,8 +4,8 @@
 `rules`, `charging` and `caps` are pure; `reserves` holds credit in memory; `writer` is what a process calls; `backlog`
 and `committer` are its group commit; `transaction`, with `rows` and `cap_rows`, is what one commit does; `marks` and
 `sweeps` are for crashes; `credit`, `vouchers`, `payments` and `refunds` move credit outside of requests, for one of the
-`origins`; `statement` and `low_balances` are for owners; `months` closes them; `audit` checks that everything
-adds up.
+`origins`; `statement` and `low_balances` are for owners; `months` closes them; `check` checks that everything adds
+up, and `export` reads all of it.
 
 The records that the money of one request passes through:
 
@@ -30,35 +30,3 @@ The records that the money of one request passes through:
 | Applied              | transaction.apply_moves      | committer, sweeps            | the callers are answered |
 | Ended                | charging.end_requests        | committer, Credit.settle     | the last byte is sent    |
 """
-
-EXPORT_FIELDS = (  # of an entry, with the metering row of its request
-    "id",
-    "created_at",
-    "account",
-    "kind",
-    "amount",
-    "amount_nano",
-    "completion_id",
-    "request_id",
-    "class",
-    "prompt_tokens",
-    "cached_tokens",
-    "completion_tokens",
-    "estimated",
-    "note",
-    "provider",
-    "model",
-    "key_id",
-    "input_nano",
-    "output_nano",
-    "cached_input_nano",
-    "short_nano",
-    "source",
-    "version",
-    "origin",
-    "granted_nano",
-    "refunded_nano",
-    "account_id",
-    "created_at_ms",
-    "debt_id",
-)

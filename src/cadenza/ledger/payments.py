@@ -46,10 +46,9 @@ class Payment(msgspec.Struct, frozen=True):
 
 
 class PaymentIds(msgspec.Struct, frozen=True):
-    """What identifies a payment: our id, or an id of the provider. Empty ids match nothing."""
+    """What identifies a payment: our id, or the provider's of the checkout or the payment. Empty ids match nothing."""
 
-    provider: str
-    id: str = ""
+    payment_id: str = ""
     checkout: str = ""
     reference: str = ""
 
@@ -137,17 +136,17 @@ def add(tx: Transaction, payment: Payment) -> None:
     tx.change(INSERT, msgspec.structs.asdict(payment))
 
 
-def lock(tx: Transaction, ids: PaymentIds) -> Payment | None:
+def lock(tx: Transaction, provider: str, ids: PaymentIds) -> Payment | None:
     """Lock and return the payment with one of these ids."""
-    return _only(tx.rows(LOCK, _values(ids)))
+    return _only(tx.rows(LOCK, _values(provider, ids)))
 
 
-async def find(store: Store, ids: PaymentIds) -> Payment | None:
-    return _only(await store.rows(READ, _values(ids)))
+async def find(store: Store, provider: str, ids: PaymentIds) -> Payment | None:
+    return _only(await store.rows(READ, _values(provider, ids)))
 
 
-def _values(ids: PaymentIds) -> dict[str, str]:
-    values = {"of": ids.provider, "payment": ids.id, "session": ids.checkout, "intent": ids.reference}
+def _values(provider: str, ids: PaymentIds) -> dict[str, str]:
+    values = {"of": provider, "payment": ids.payment_id, "session": ids.checkout, "intent": ids.reference}
     return {name: value or "-" for name, value in values.items()}
 
 

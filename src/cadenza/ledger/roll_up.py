@@ -3,7 +3,7 @@
 No sum changes. What the rows are grouped by is all that a report asks for: key, class and its version, provider and
 model, prices, status, whether the counts are estimates, whether the provider's cost is known, whether there are tokens,
 the day of the request and the day of its charge. So a row of days still costs its counts at its prices, and reports,
-caps and the statement of a month add up as before. The entries stay: `ledger/audit.py` compares them with the days.
+caps and the statement of a month add up as before. The entries stay: `ledger/check.py` compares them with the days.
 
 An account is rolled up in slices, each in one transaction under its lock, so that requests do not wait for long. A day
 that takes several slices has several rows. What is lost: the ids, the time and the duration of each request.

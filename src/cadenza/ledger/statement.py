@@ -99,11 +99,12 @@ BOUNDS = Statement(  # the first and last entry of a span, and the balance befor
     ) s LEFT JOIN entries e ON e.account_id = :account AND e.id < s.first
     WHERE s.first IS NOT NULL GROUP BY 1, 2""")
 )
-_SUMS = """
+SUMS = Statement(
+    text("""
     SELECT CASE WHEN entries.created_at < :start THEN 'before' ELSE COALESCE(entries.origin, entries.kind) END,
-    SUM(entries.amount_nano) FROM entries WHERE entries.created_at < :end"""
-SUMS_OF_ALL = Statement(text(f"{_SUMS} GROUP BY 1"))
-SUMS = Statement(text(f"{_SUMS} AND entries.account_id = :account GROUP BY 1"))
+    SUM(entries.amount_nano) FROM entries
+    WHERE entries.account_id = :account AND entries.created_at < :end GROUP BY 1""")
+)
 
 
 class PeriodSums(msgspec.Struct, frozen=True):
@@ -190,10 +191,10 @@ async def list_span(store: Store, account_id: str, span: Span, count: int, befor
     return [msgspec.structs.replace(Entry(*row), balance_nano=int(balances_nano[row[0]])) for row in rows]
 
 
-async def sum_entries(store: Store, account_id: str | None, span: Span) -> PeriodSums:
-    """What the entries of an account, or of all, add up to."""
+async def sum_entries(store: Store, account_id: str, span: Span) -> PeriodSums:
+    """What the entries of an account add up to."""
     values = {"account": account_id, "start": span.start_ms, "end": span.end_ms}
-    rows = await store.report(SUMS if account_id else SUMS_OF_ALL, values, account_id or "")
+    rows = await store.report(SUMS, values, account_id)
     sums = {name: int(amount_nano) for name, amount_nano in rows}
     return PeriodSums(sums.pop("before", 0), sums)
 

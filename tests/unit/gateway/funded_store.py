@@ -16,7 +16,7 @@ from cadenza.core.money import Price
 from cadenza.core.records import SCOPES, Outcome, Principal
 from cadenza.fleet.presence import Presence
 from cadenza.http.headers import Headers
-from cadenza.ledger import audit, credit
+from cadenza.ledger import check, credit
 from cadenza.ledger.rules import Hold
 from cadenza.ledger.timing import USUAL_TIMING, LedgerTiming
 from cadenza.ledger.writer import LedgerWriter
@@ -134,7 +134,7 @@ async def open_funded_store(folder: Path, credit_nano: int) -> AsyncIterator[Fun
         if credit_nano:
             await store.transact(lambda tx: credit.grant(tx, ACCOUNT_ID, credit_nano, "", 1))
         yield FundedStore(store, secret)
-        assert await audit.check(store) == []
+        assert await check.find_violations(store) == []
 
 
 async def add_account_and_key(store: WatchedStore) -> str:

@@ -52,6 +52,17 @@ async def test_accounts_set_aside_take_turns() -> None:
     assert (accounts_of(backlog.take(10)), backlog.is_aside("b")) == ("bb", False)
 
 
+async def test_moves_that_are_put_back_are_first_and_in_their_order() -> None:
+    """Before what came for their account meanwhile."""
+    backlog = Backlog()
+    first = add(backlog, *"aa")
+    batch = backlog.take(10)
+    later = add(backlog, "a")
+    backlog.put_back(batch)
+    backlog.done(batch)
+    assert backlog.take(10) == [*first, *later]
+
+
 async def test_a_hold_that_nobody_waits_for_is_not_put_back() -> None:
     """Its caller was told that there is no answer."""
     backlog = Backlog()

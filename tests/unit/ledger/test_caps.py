@@ -204,6 +204,13 @@ def test_what_the_store_holds_for_nobody_is_given_back() -> None:
     assert (cap.held_nano, cap.mine_nano, cap.excused_nano) == (10_000, 9000, 1000)
 
 
+def test_requests_that_end_share_what_the_store_holds_for_them() -> None:
+    """In their order, and none gets less than nothing."""
+    cap = total(9000, held_nano=3000, mine_nano=3000)
+    cap.begin(0, dict.fromkeys(("r1", "r2", "r3"), WHOLE_NANO))
+    assert [*cap.ending_nano.values()] == [WHOLE_NANO, 3000 - WHOLE_NANO, 0]
+
+
 def test_a_month_begins_with_its_first_request() -> None:
     """Then nothing is spent, or what the metering rows of that month say."""
     cap = monthly(WHOLE_NANO, WHOLE_NANO, m202612=0)

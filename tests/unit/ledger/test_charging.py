@@ -141,6 +141,7 @@ def test_only_a_late_end_asks_whether_its_api_key_was_revoked() -> None:
     """A request that runs when its key is revoked is charged; one that ends late may have begun after that."""
     assert end_late(Known(revoked_keys={"k"}))[0] == LOST
     account = LockedAccount("a", FREE_NANO, 0, 0)
-    in_time = End(OUTCOME, HOLD, HELD_NANO, DUE_NANO)
-    [ended] = end_requests(account, NOTHING, [in_time], Known(revoked_keys={"k"}), Changes())
+    in_time = End(OUTCOME, msgspec.structs.replace(HOLD, idempotency_digest=KEY), HELD_NANO, DUE_NANO)
+    known = Known(keys={("a", KEY): Repeated("r1", "req")}, revoked_keys={"k"})
+    [ended] = end_requests(account, NOTHING, [in_time], known, Changes())
     assert ended == Ended(DUE_NANO)

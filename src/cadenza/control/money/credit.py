@@ -48,11 +48,8 @@ async def give_credit(  # noqa: PLR0913, PLR0917 one command
     """
     if amount_nano <= 0:
         raise ControlError("The amount of credit must be above zero.")
-    if len(note) > NOTE_CHARS_MAX or not note.isprintable():
-        raise ControlError(f"A note is one line of at most {NOTE_CHARS_MAX} characters.")
-
+    check_note(note)
     check_credit_days(expires_days)
-
     found = await get_account(store, email)
     arguments = (found.id, amount_nano) if expires_days is None else (found.id, amount_nano, expires_days)
     command = make_command(by, "credit.grant", arguments, reference)
@@ -75,6 +72,19 @@ async def give_credit(  # noqa: PLR0913, PLR0917 one command
         return Granted(find_account(tx, account.email))
 
     return await command.run(lambda: make_change(store, give))
+
+
+def check_note(note: str) -> None:
+    if len(note) > NOTE_CHARS_MAX or not note.isprintable():
+        raise ControlError(f"A note is one line of at most {NOTE_CHARS_MAX} characters.")
+
+
+def check_reason(what: str, reason: str) -> str:
+    """The reason without spaces around it."""
+    reason = reason.strip()
+    if not reason or len(reason) > NOTE_CHARS_MAX or not reason.isprintable():
+        raise ControlError(f"A {what} needs a reason: one line of at most {NOTE_CHARS_MAX} characters.")
+    return reason
 
 
 def check_credit_days(days: int | None) -> None:
@@ -110,10 +120,7 @@ async def correct_credit(  # noqa: PLR0913, PLR0917 one command
     """Take credit back. The amount is negative, like its entry. A reference makes it idempotent."""
     if not -AMOUNT_NANO_MAX <= amount_nano < 0:
         raise ControlError("A correction takes credit back: write a negative amount, like -1.00.")
-    reason = reason.strip()
-    if not reason or len(reason) > NOTE_CHARS_MAX or not reason.isprintable():
-        raise ControlError(f"A correction needs a reason: one line of at most {NOTE_CHARS_MAX} characters.")
-
+    reason = check_reason("correction", reason)
     found = await get_account(store, email)
     command = make_command(by, "credit.correct", (found.id, amount_nano), reference)
     await credit.gather_free(store, found.id, -amount_nano)

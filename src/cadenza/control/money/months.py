@@ -18,7 +18,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.core.spans import DAY_MS, Span, month_span
-from cadenza.ledger import audit, months, payments
+from cadenza.ledger import check, months, payments
 from cadenza.ledger.months import ClosedMonth, HashedEntry, MonthHash, MonthSums, OriginSum
 from cadenza.ledger.payments import CreditedPayment, PaymentDay, PaymentIds
 from cadenza.store.store import Store, Transaction
@@ -113,12 +113,12 @@ def _total(sum_of: OriginSum) -> OriginSum:
 
 async def check_all(store: Store) -> LedgerState:
     """Check everything, and that the entries, sums and balances of each closed month are those that were closed."""
-    findings = await audit.check(store)
+    findings = await check.find_violations(store)
     for one in await months.list_months(store):
         if one.hash:
             verified = await verify_month(store, one.month)
-            findings += [audit.Violation(problem, one.month, 0) for problem in verified.problems]
-    return LedgerState(findings, await audit.count(store), None)
+            findings += [check.Violation(problem, one.month, 0) for problem in verified.problems]
+    return LedgerState(findings, await check.count(store), None)
 
 
 def month_of(at_ms: int) -> str:
@@ -178,7 +178,7 @@ async def compare_payments(store: Store, month: str, listed: Sequence[ProviderPa
             differences.append(f"{one.id}: {shown} were refunded")
     of_month = [one for one in at_provider.values() if span.start_ms <= one.created_at < span.end_ms]
     for found in of_month:
-        known = here.get(found.payment_id) or await payments.find(store, PaymentIds("stripe", found.payment_id))
+        known = here.get(found.payment_id) or await payments.find(store, "stripe", PaymentIds(found.payment_id))
         if known is None or known.state in {"open", "expired"}:
             differences.append(f"{found.id} was paid at the provider, but gave no credit")
     return Compared(
@@ -211,7 +211,7 @@ async def close_month(store: Store, month: str, by: str, now_ms: int) -> ClosedM
     if oldest_ms is not None and oldest_ms < span.start_ms:
         raise ControlError(f"Close {month_of(oldest_ms)} first: it is before {month}, and has entries.")
     if sealed is None:
-        if findings := await audit.check(store, before):
+        if findings := await check.find_violations(store, before):
             raise ControlError(
                 f"The ledger is not sound, so {month} cannot be closed; findings: {len(findings)}. "
                 "Run 'cadenza ledger check' to see them."

@@ -69,14 +69,6 @@ class CheckoutOrder(msgspec.Struct, frozen=True):
     cancel_url: str
 
 
-class Subject(msgspec.Struct, frozen=True):
-    """The payment that an event is about: our id, or the provider's of the checkout or the payment. Some are empty."""
-
-    payment_id: str = ""
-    checkout: str = ""
-    reference: str = ""
-
-
 class Paid(msgspec.Struct, frozen=True):
     """The payment was made. The amount is None if it is not in dollars."""
 
@@ -116,7 +108,7 @@ class PaymentEvent(msgspec.Struct, frozen=True):
 
     id: str
     kind: str
-    subject: Subject
+    subject: PaymentIds
     fact: Fact
 
 
@@ -205,7 +197,7 @@ async def list_payments(store: Store, account_id: str) -> list[Payment]:
 
 async def find_invoice_url(store: Store, provider: PaymentProvider, account_id: str, payment_id: str) -> str | None:
     """The page with the invoice of a payment; None if the account has no such payment, or the payment no invoice."""
-    payment = await payments.find(store, PaymentIds(provider.name, payment_id))
+    payment = await payments.find(store, provider.name, PaymentIds(payment_id))
     if payment is None or payment.account_id != account_id:
         return None
     return await provider.find_invoice_url(payment.checkout)
@@ -223,15 +215,14 @@ def describe_payment(payment: Payment) -> str:
 
 async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: int) -> Result:
     """Apply an event, in one transaction, if it is new and fits the payment."""
-
-    subject, names = event.subject, payment_ids(provider, event.subject)
+    subject = event.subject
     if needed_nano := _taken_by(event.fact):
-        found = await payments.find(store, names)
+        found = await payments.find(store, provider, subject)
         if found:
             await credit.gather_free(store, found.account_id, min(needed_nano, found.amount_nano))
 
     def apply(tx: Transaction) -> Result:
-        payment = payments.lock(tx, names)
+        payment = payments.lock(tx, provider, subject)
         if payment is None:
             return "unknown payment"
         if not payments.note_event(tx, event.id, event.kind, now_ms):
@@ -241,10 +232,6 @@ async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: 
         return _Change(tx, payment, provider, now_ms).apply(event)
 
     return await make_change(store, apply)
-
-
-def payment_ids(provider: str, subject: Subject) -> PaymentIds:
-    return PaymentIds(provider, subject.payment_id, subject.checkout, subject.reference)
 
 
 def _taken_by(fact: Fact) -> int:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cadenza.control.account.accounts import NOTE_CHARS_MAX
+from cadenza.control.money.credit import check_reason
 from cadenza.control.money.idempotency import make_command
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
@@ -34,9 +34,7 @@ async def refund_request(
     store: Store, completion_id: str, part_nano: int | None, reason: str, by: str, now_ms: int
 ) -> Refund:
     """Give back a part of what a request cost; None: all of it. It counts once, also if its answer is lost."""
-    reason = reason.strip()
-    if not reason or len(reason) > NOTE_CHARS_MAX or not reason.isprintable():
-        raise ControlError(f"A refund needs a reason: one line of at most {NOTE_CHARS_MAX} characters.")
+    reason = check_reason("refund", reason)
     if part_nano == 0:
         raise ControlError("The part to refund must be above zero.")
     if not completion_id.isascii() or not completion_id.isprintable() or len(completion_id) > ID_CHARS_MAX:

@@ -20,7 +20,8 @@ from cadenza.core.usage_report import (
     spending_days,
     spending_rate,
 )
-from cadenza.ledger import audit, months, statement
+from cadenza.ledger import check, months, statement
+from cadenza.ledger.export import export
 from cadenza.ledger.months import ClosedMonth
 from cadenza.ledger.statement import ChargeDetails, Entry, PeriodSums
 from cadenza.store.store import Store
@@ -74,8 +75,8 @@ def export_statement(store: Store, account_id: str, span: Span = ALWAYS) -> Asyn
     return statement.all_entries(store, account_id, span)
 
 
-async def sum_entries(store: Store, account_id: str | None, span: Span) -> PeriodSums:
-    """The opening and the closing balance of a span, and what changed it; of one account or of all."""
+async def sum_entries(store: Store, account_id: str, span: Span) -> PeriodSums:
+    """The opening and the closing balance of a span, and what changed it."""
     return await statement.sum_entries(store, account_id, span)
 
 
@@ -153,18 +154,18 @@ async def pace(store: Store, account_id: str, now_ms: int) -> SpendingRate:
 class LedgerState(msgspec.Struct, frozen=True):
     """What a check of the ledger found, how much it read, and since which closed month."""
 
-    findings: list[audit.Violation]
-    counts: audit.AuditCounts
+    findings: list[check.Violation]
+    counts: check.CheckCounts
     closed: ClosedMonth | None
 
 
 async def check_ledger(store: Store) -> LedgerState:
     """Check everything since the last closed month. `check_all` also reads the closed ones."""
     closed = months.newest(await months.list_months(store))
-    return LedgerState(await audit.check(store, closed), await audit.count(store, closed), closed)
+    return LedgerState(await check.find_violations(store, closed), await check.count(store, closed), closed)
 
 
 async def export_ledger(store: Store, email: str | None, span: Span = ALWAYS) -> AsyncIterator[dict[str, Any]]:
     """Return the entries of one account, or of all. An unknown account is refused before the first entry."""
     known = (await get_account(store, email)).email if email else None
-    return audit.export(store, known, span)
+    return export(store, known, span)

@@ -25,11 +25,11 @@ from cadenza.control.money.payments import (
     ProviderFailed,
     ProviderPayment,
     Refunded,
-    Subject,
 )
 from cadenza.core.spans import Span
 from cadenza.http.client import HttpClient, Unreachable
 from cadenza.http.client_connection import Broken, read_body
+from cadenza.ledger.payments import PaymentIds
 
 TOLERANCE_S = 5 * 60
 SIGNATURE_CHARS_MAX = 2048  # of the header: those of ten secrets take 700
@@ -221,7 +221,7 @@ def _payment_event(event: _Event) -> PaymentEvent | None:
             return PaymentEvent(event.id, event.type, _of_session(session), Expired())
         case "charge.refunded":
             charge = msgspec.json.decode(raw, type=_Charge)
-            subject = Subject(charge.metadata.get("payment", ""), "", charge.payment_intent or "")
+            subject = PaymentIds(charge.metadata.get("payment", ""), "", charge.payment_intent or "")
             total_nano = _dollars(charge.amount_refunded, charge.currency)
             return PaymentEvent(event.id, event.type, subject, Refunded(total_nano))
         case "charge.dispute.created" | "charge.dispute.closed":
@@ -230,7 +230,7 @@ def _payment_event(event: _Event) -> PaymentEvent | None:
 
 
 def _dispute_event(event: _Event, dispute: _Dispute) -> PaymentEvent | None:
-    subject, amount_nano = Subject("", "", dispute.payment_intent or ""), _dollars(dispute.amount, dispute.currency)
+    subject, amount_nano = PaymentIds("", "", dispute.payment_intent or ""), _dollars(dispute.amount, dispute.currency)
     if dispute.status.startswith("warning_"):
         return None
     if event.type == "charge.dispute.created":
@@ -242,9 +242,9 @@ def _dispute_event(event: _Event, dispute: _Dispute) -> PaymentEvent | None:
     return None
 
 
-def _of_session(session: _Session) -> Subject:
+def _of_session(session: _Session) -> PaymentIds:
     """Only by the session: an id that somebody put into another session of the same account must not count."""
-    return Subject("", session.id, session.payment_intent or "")
+    return PaymentIds("", session.id, session.payment_intent or "")
 
 
 def _nano(session: _Session) -> int | None:

@@ -8,8 +8,7 @@ import secrets
 
 import msgspec
 
-from cadenza.control.account.accounts import NOTE_CHARS_MAX
-from cadenza.control.money.credit import check_credit_days, expiry_of
+from cadenza.control.money.credit import check_credit_days, check_note, expiry_of
 from cadenza.control.money.idempotency import make_command
 from cadenza.core.codes import code_prefix, digest_code, make_code, normal_code
 from cadenza.core.errors import ControlError
@@ -171,5 +170,4 @@ def _check(order: VoucherOrder) -> None:
     if order.expires_days is not None and not 1 <= order.expires_days <= EXPIRY_DAYS_MAX:
         raise ControlError(f"A voucher expires after 1 to {EXPIRY_DAYS_MAX:,} days.")
     check_credit_days(order.credit_days)
-    if len(order.note) > NOTE_CHARS_MAX or not order.note.isprintable():
-        raise ControlError(f"A note is one line of at most {NOTE_CHARS_MAX} characters.")
+    check_note(order.note)

@@ -17,7 +17,7 @@ import msgspec
 
 from cadenza.control.store.prepare import require_store
 from cadenza.core.errors import ControlError
-from cadenza.ledger import audit
+from cadenza.ledger import check
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate, schema_state
 from cadenza.store.sqlite import files
@@ -65,7 +65,7 @@ async def _check(partial: Path, copy: Path) -> int:
     try:
         if damage := await store.find_damage():
             raise ControlError(f"The copy {copy} was deleted, because it is damaged: {damage}. Run 'cadenza doctor'.")
-        return len(await audit.check(store))
+        return len(await check.find_violations(store))
     finally:
         await store.close()
 
@@ -124,7 +124,7 @@ async def _make_schema(target: Store) -> None:
 
 
 async def _require_sound(store: Store, which: str) -> None:
-    if findings := await audit.check(store):
+    if findings := await check.find_violations(store):
         raise ControlError(
             f"The ledger of the {which} is not sound; findings: {len(findings)}. Run 'cadenza ledger check'."
         )

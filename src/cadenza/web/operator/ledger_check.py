@@ -8,7 +8,7 @@ import time
 
 from cadenza import clock
 from cadenza.control.money.statement import check_ledger
-from cadenza.ledger.audit import AuditCounts, Violation
+from cadenza.ledger.check import CheckCounts, Violation
 from cadenza.observe import Log
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import audit_events
@@ -57,7 +57,7 @@ class LedgerCheck:
             self._log.warning("the ledger was not checked", reason=str(error))
 
 
-def describe(findings: list[Violation], counts: AuditCounts, took_s: float) -> str:
+def describe(findings: list[Violation], counts: CheckCounts, took_s: float) -> str:
     """One line: what was checked, and the first findings."""
     checked = (
         f"{counts.accounts:,} accounts, {counts.entries:,} entries, {counts.requests:,} requests in {took_s:.1f} s"

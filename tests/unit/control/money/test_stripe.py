@@ -15,9 +15,9 @@ from cadenza.control.money.payments import (
     Paid,
     PaymentEvent,
     Refunded,
-    Subject,
 )
 from cadenza.control.money.stripe import SIGNATURE_CHARS_MAX, TOLERANCE_S, Stripe, StripeAccess, check_signature
+from cadenza.ledger.payments import PaymentIds
 
 SECRET = b"whsec_test"
 NOW_S = 1_800_000_000
@@ -78,37 +78,37 @@ def read(kind: str, thing: Any) -> PaymentEvent | None:
 @pytest.mark.parametrize(
     ("kind", "thing", "subject", "fact"),
     [
-        ("checkout.session.completed", SESSION, Subject("", "cs_1", "pi_1"), Paid(10 * 10**9)),
-        ("checkout.session.async_payment_succeeded", SESSION, Subject("", "cs_1", "pi_1"), Paid(10 * 10**9)),
-        ("checkout.session.completed", {**SESSION, "currency": "eur"}, Subject("", "cs_1", "pi_1"), Paid(None)),
-        ("checkout.session.expired", {"id": "cs_1"}, Subject("", "cs_1", ""), Expired()),
+        ("checkout.session.completed", SESSION, PaymentIds("", "cs_1", "pi_1"), Paid(10 * 10**9)),
+        ("checkout.session.async_payment_succeeded", SESSION, PaymentIds("", "cs_1", "pi_1"), Paid(10 * 10**9)),
+        ("checkout.session.completed", {**SESSION, "currency": "eur"}, PaymentIds("", "cs_1", "pi_1"), Paid(None)),
+        ("checkout.session.expired", {"id": "cs_1"}, PaymentIds("", "cs_1", ""), Expired()),
         (
             "charge.refunded",
             {"amount_refunded": 250, "currency": "usd", "payment_intent": "pi_1", "metadata": {"payment": "pay_1"}},
-            Subject("pay_1", "", "pi_1"),
+            PaymentIds("pay_1", "", "pi_1"),
             Refunded(25 * 10**8),
         ),
         (
             "charge.dispute.created",
             {**DISPUTE, "status": "needs_response"},
-            Subject("", "", "pi_1"),
+            PaymentIds("", "", "pi_1"),
             Disputed("dp_1", 10**10),
         ),
         (
             "charge.dispute.closed",
             {**DISPUTE, "status": "lost"},
-            Subject("", "", "pi_1"),
+            PaymentIds("", "", "pi_1"),
             DisputeClosed("dp_1", 10**10, "lost"),
         ),
         (
             "charge.dispute.closed",
             {**DISPUTE, "status": "won"},
-            Subject("", "", "pi_1"),
+            PaymentIds("", "", "pi_1"),
             DisputeClosed("dp_1", 10**10, "won"),
         ),
     ],
 )
-def test_events_of_payments_are_read(kind: str, thing: Any, subject: Subject, fact: object) -> None:
+def test_events_of_payments_are_read(kind: str, thing: Any, subject: PaymentIds, fact: object) -> None:
     """Each kind of event that concerns a payment becomes what it means for us."""
     event = read(kind, thing)
     assert event

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.ledger.audit import AuditCounts, Violation
+from cadenza.ledger.check import CheckCounts, Violation
 from cadenza.observe import make_log
 from cadenza.store.migrate import migrate
 from cadenza.store.sqlite.store import SqliteStore
@@ -49,7 +49,7 @@ async def test_a_store_that_fails_is_said(store: SqliteStore) -> None:
 def test_findings_are_described() -> None:
     """The result names how many findings there are, and the first of them."""
     findings = [Violation("a rule", f"acct_{number}", number) for number in range(7)]
-    text = describe(findings, AuditCounts(7, 1_000, 3, 0), 0.25)
+    text = describe(findings, CheckCounts(7, 1_000, 3, 0), 0.25)
     assert text.startswith("7 findings: 7 accounts, 1,000 entries, 3 requests in 0.2 s. acct_0 breaks 'a rule' by 0")
     assert "acct_4" in text
     assert "acct_5" not in text

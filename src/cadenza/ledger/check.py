@@ -1,4 +1,4 @@
-"""Checks the ledger on the live store, and exports it. The check is one statement, so it sees one snapshot.
+"""The ledger check: what breaks a rule, on the live store. The check is one statement, so it sees one snapshot.
 
 Every entry and every metering row is read a few times, whatever the number of rules: what several rules need is a
 query of PASSES, which the database runs once for the whole statement. If months are closed, the check begins with the
@@ -6,15 +6,14 @@ balances at the end of the last one: it reads the entries since then, all correc
 before on. `ledger/months.py` proves that the entries of closed months are those that were checked.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from sqlalchemy import TextClause, text
 
 from cadenza.core.records import OUTPUT_TOKENS_MAX
-from cadenza.core.spans import ALWAYS, DAY_MS, Span
-from cadenza.ledger import EXPORT_FIELDS
+from cadenza.core.spans import DAY_MS
 from cadenza.ledger.months import ClosedMonth
 from cadenza.ledger.rules import IDEMPOTENCY_MS
 from cadenza.store.statements import Statement
@@ -231,21 +230,6 @@ _COUNTS = """
     (SELECT COUNT(*) FROM reserves)"""
 COUNTS = Statement(text(_fill_in(_COUNTS, ALL)))
 COUNTS_OPEN = Statement(text(_fill_in(_COUNTS, OPEN)))
-EXPORT = """
-    SELECT entries.id, entries.created_at, a.email, entries.kind, entries.amount_nano, entries.amount_nano,
-    entries.completion_id, u.request_id, u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated,
-    entries.note, u.provider, u.model, u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano,
-    COALESCE(entries.source, u.source), u.version, entries.origin, entries.granted_nano, r.amount_nano,
-    entries.account_id, entries.created_at, entries.debt_id
-    FROM entries JOIN accounts a ON a.id = entries.account_id
-    LEFT JOIN usage u ON u.completion_id = entries.completion_id
-    LEFT JOIN entries r ON r.source = 'refund:' || entries.completion_id AND entries.kind = 'charge'
-    WHERE entries.id > :after AND entries.created_at >= :start AND entries.created_at < :end"""
-OF_ONE = " AND entries.account_id = (SELECT id FROM accounts WHERE email = :email)"
-OF_PAGE = " ORDER BY entries.id LIMIT :page"
-EXPORT_OF_ALL = Statement(text(EXPORT + OF_PAGE))
-EXPORT_OF_ONE = Statement(text(EXPORT + OF_ONE + OF_PAGE))
-PAGE = 1000
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -256,7 +240,7 @@ class Violation(msgspec.Struct, frozen=True):
     off_by: int
 
 
-class AuditCounts(msgspec.Struct, frozen=True):
+class CheckCounts(msgspec.Struct, frozen=True):
     """How much was checked, besides the corrections of closed months."""
 
     accounts: int
@@ -265,16 +249,16 @@ class AuditCounts(msgspec.Struct, frozen=True):
     reserves: int  # of running processes
 
 
-async def check(store: Store, closed: ClosedMonth | None = None) -> list[Violation]:
+async def find_violations(store: Store, closed: ClosedMonth | None = None) -> list[Violation]:
     """What breaks a rule, of everything or since a closed month."""
     found = await store.report(*((CHECK_OPEN, _since(closed)) if closed else (CHECK, {})))
     return [Violation(str(rule), str(subject), int(off_by)) for rule, subject, off_by in found]
 
 
-async def count(store: Store, closed: ClosedMonth | None = None) -> AuditCounts:
+async def count(store: Store, closed: ClosedMonth | None = None) -> CheckCounts:
     """How much such a check reads."""
     [counts] = await store.report(*((COUNTS_OPEN, _since(closed)) if closed else (COUNTS, {})))
-    return AuditCounts(*map(int, counts))
+    return CheckCounts(*map(int, counts))
 
 
 def _since(closed: ClosedMonth) -> dict[str, Any]:
@@ -287,13 +271,3 @@ def _since(closed: ClosedMonth) -> dict[str, Any]:
         "began": began,
         "first_request": f"chatcmpl-{began:011x}",
     }
-
-
-async def export(store: Store, email: str | None, span: Span = ALWAYS) -> AsyncIterator[dict[str, Any]]:
-    """Yield the entries of one account, or of all, oldest first, by EXPORT_FIELDS. At most one page is in memory."""
-    after, values = 0, {"email": email, "page": PAGE, "start": span.start_ms, "end": span.end_ms}
-    statement = EXPORT_OF_ALL if email is None else EXPORT_OF_ONE
-    while rows := await store.report(statement, {**values, "after": after}):
-        for row in rows:
-            yield dict(zip(EXPORT_FIELDS, row, strict=True))
-        after = rows[-1][0]

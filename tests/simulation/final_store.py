@@ -15,7 +15,7 @@ from sqlalchemy import create_engine
 
 from cadenza.core.spans import Span
 from cadenza.ledger import months, roll_up
-from cadenza.ledger.audit import rules_of
+from cadenza.ledger.check import rules_of
 from cadenza.store import schema
 from cadenza.store.month_end import NAME
 from cadenza.store.statements import Statement, Values
@@ -34,7 +34,7 @@ T = TypeVar("T")
 Fail = Callable[[str, str], None]
 
 
-class AuditedStore:
+class FinalStore:
     """The store and the transaction that the functions get. Nothing waits."""
 
     path = Path("simulated")
@@ -58,13 +58,13 @@ class AuditedStore:
             self.change(statement, values)
 
 
-class AuditedTransaction(AuditedStore):
+class FinalTransaction(FinalStore):
     def rows(self, statement: Statement, values: Values) -> list[Row]:
         found: list[Row] = self.execute(statement, values).fetchall()
         return found
 
 
-class AsyncStore(AuditedStore):
+class AsyncStore(FinalStore):
     async def rows(self, statement: Statement, values: Values) -> list[Row]:
         found: list[Row] = self.execute(statement, values).fetchall()
         return found
@@ -73,10 +73,10 @@ class AsyncStore(AuditedStore):
         return await self.rows(statement, values)
 
     async def transact(self, work: Callable[[Transaction], T], **_: object) -> T:
-        return work(cast("Transaction", AuditedTransaction(self._database)))
+        return work(cast("Transaction", FinalTransaction(self._database)))
 
 
-def audit_store(model: ModelDatabase, fail: Fail) -> None:
+def check_final_store(model: ModelDatabase, fail: Fail) -> None:
     database = _database()
     database.execute(f"DROP TRIGGER IF EXISTS {NAME}")
     for name in TABLES:
@@ -121,7 +121,7 @@ def _close_month(database: Any, entries: list[dict[str, Any]], fail: Fail) -> No
 
 def _roll_up(database: Any, usage: list[dict[str, Any]], fail: Fail) -> None:
     """The requests of a day are one row, and no count, price or cost is another one."""
-    tx = cast("Transaction", AuditedTransaction(database))
+    tx = cast("Transaction", FinalTransaction(database))
     before_ms = max([one["started_at"] for one in usage], default=0) // DAY_MS * DAY_MS + DAY_MS
     for account_id in dict.fromkeys(one["account_id"] for one in usage):
         while roll_up.roll_up(tx, account_id, before_ms):
