@@ -93,7 +93,7 @@ def shown_pin(account: Account) -> str:
 
 
 def test_versions_are_shown_and_compared(account: Account) -> None:
-    """The tables and the JSON of show, diff and list name versions, routes and what differs."""
+    """The tables and the JSON of show and diff name versions, routes and what differs."""
     change(account, "adopt", "forte")
     change(account, "promote", "forte", "--candidate", "acme/two", "--share", "5", "--force", "--reason", "a trial")
     shown = classes(account, "show", "forte").stdout
@@ -107,7 +107,7 @@ def test_versions_are_shown_and_compared(account: Account) -> None:
     ]
     assert "+ route acme/two" in classes(account, "diff", "forte", "1", "2").stdout
     assert "Name two versions" in classes(account, "diff", "forte", "1", "1").stdout
-    assert [(one["class"], one["version"], one["model"]) for one in read(account, "list")] == [("forte", 1, "one")]
+    assert [(one["class"], one["version"], one["model"]) for one in read(account, "show")] == [("forte", 1, "one")]
     assert "runs at 5%" in refusal(account, "adopt", "forte", "--undo")
     change(account, "rollback", "forte")
     change(account, "adopt", "forte", "--undo")

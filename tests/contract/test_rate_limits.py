@@ -193,26 +193,30 @@ def test_concurrent_clients_get_the_rate_and_no_more(api_of: ApiOf) -> None:
 
 
 def test_key_limit_applies_to_the_next_request(limited: Service, api_of: ApiOf) -> None:
-    """A running service applies `key limit` at once; what is not given stays as in the config."""
+    """A running service applies `key change` at once; what is not given stays as in the config."""
     api = api_of()
     assert rate_of(api.get("/v1/models"))[0] == USUAL["burst"]
     prefix = str(api.key)[:12]
-    run_command(limited, "key", "limit", prefix, "--burst", "100")
+    run_command(limited, "key", "change", prefix, "--burst", "100")
     assert rate_of(api.get("/v1/models"))[0] == 100
-    run_command(limited, "key", "limit", prefix, "--rate", str(NEVER_S), "--burst", "2")
+    run_command(limited, "key", "change", prefix, "--rate", str(NEVER_S), "--burst", "2")
     replies = [api.get("/v1/models") for _ in range(4)]
     assert {rate_of(reply)[0] for reply in replies} == {2}
     assert sum(reply.status == 200 for reply in replies) <= 2
     check_refused(replies[-1])
 
 
-@pytest.mark.parametrize("own", [(), ("--rate", "1000", "--burst", "50")], ids=["the usual", "a higher one"])
+@pytest.mark.parametrize(
+    "own",
+    [("--rate", "default", "--burst", "default"), ("--rate", "1000", "--burst", "50")],
+    ids=["the usual", "a higher one"],
+)
 def test_removed_key_limit_applies_to_the_next_request(limited: Service, api_of: ApiOf, own: tuple[str, ...]) -> None:
     """A key that used up a low rate of its own is served once it has another, without a debt."""
     api = api_of(requests_per_second=NEVER_S, burst=1)
     assert api.get("/v1/models").status == 200
     check_refused(api.get("/v1/models"))
-    run_command(limited, "key", "limit", str(api.key)[:12], *own)
+    run_command(limited, "key", "change", str(api.key)[:12], *own)
     reply = api.get("/v1/models")
     if reply.status == 429:
         time.sleep(check_refused(reply) / 1000)

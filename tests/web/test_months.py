@@ -288,8 +288,8 @@ def test_a_month_is_closed_to_the_nano_dollar(business: Business, operators: lis
     for form in ("csv", "jsonl"):
         file = tmp_path / f"month.{form}"
         file.write_text(run_command(service, "ledger", "export", "--month", month, "--format", form))
-        assert hashes[1] in run_command(service, "ledger", "verify", "--month", month, str(file))
-    assert hashes[1] in run_command(service, "ledger", "verify", "--month", month)
+        assert hashes[1] in run_command(service, "ledger", "check", "--month", month, "--file", str(file))
+    assert hashes[1] in run_command(service, "ledger", "check", "--month", month)
     assert f"The months up to {month} are closed" in run_command(service, "ledger", "check")
     assert "sound" in run_command(service, "ledger", "check", "--all")
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.configured import load_config, read_store
+from cadenza.cli.configured import read_store, settings_option
 from cadenza.cli.console import (
-    config_option,
     from_option,
     json_option,
     month_option,
@@ -17,6 +16,7 @@ from cadenza.cli.console import (
     say,
     to_option,
 )
+from cadenza.config import Settings
 from cadenza.control.money.margins import compare_bill, read_margin
 from cadenza.core.bills import ComparedDay, read_bill
 from cadenza.core.config_keys import suggest
@@ -38,7 +38,7 @@ COMPARED = (
 @month_option
 @json_option
 @csv_option
-@config_option
+@settings_option
 def margin(  # noqa: PLR0913, PLR0917 its options
     group: MarginGroup,
     start: str | None,
@@ -46,7 +46,7 @@ def margin(  # noqa: PLR0913, PLR0917 its options
     month: str | None,
     as_json: bool,
     as_csv: bool,
-    config: str | None,
+    settings: Settings,
 ) -> None:
     """Show what requests earned, what providers charge for them, and the difference. Months are in UTC.
 
@@ -54,7 +54,7 @@ def margin(  # noqa: PLR0913, PLR0917 its options
     without known costs are counted apart, and are not a part of the margin.
     """
     span = parse_dates(start, end, month) or ALWAYS
-    found = read_store(load_config(config), lambda store: read_margin(store, span, group))
+    found = read_store(settings, lambda store: read_margin(store, span, group))
     rows = [{group: name or "(unknown)", **sums.shown()} for name, sums in found]
     if as_json or as_csv:
         _print_rows(rows, (group, *COLUMNS), as_csv=as_csv)
@@ -80,14 +80,13 @@ def margin(  # noqa: PLR0913, PLR0917 its options
 )
 @json_option
 @csv_option
-@config_option
-def reconcile(provider: str, path: Path, as_json: bool, as_csv: bool, config: str | None) -> None:
+@settings_option
+def reconcile(provider: str, path: Path, as_json: bool, as_csv: bool, settings: Settings) -> None:
     """Compare the bill of a provider with our own counts, by day and model. Exit 1 if a difference is not explained.
 
     The bill has a column for the day and one for the model, and requests, input_tokens, output_tokens or cost. The
     exports of OpenAI, Anthropic and OpenRouter can be read as they are. Days are in UTC.
     """
-    settings = load_config(config)
     if provider not in settings.providers:
         raise ValueError(f"no provider is named '{provider}'; {suggest(provider, settings.providers)}")
     try:

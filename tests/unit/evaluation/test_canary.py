@@ -21,8 +21,7 @@ from cadenza.evaluation.canary import (
     StepRules,
     alarm_of,
     bin_of,
-    count_above,
-    count_below,
+    count_beyond,
     decide,
     decode,
     doubts_of,
@@ -82,9 +81,9 @@ def test_tolerance_is_a_number_of_bins() -> None:
 def test_the_candidate_has_a_tolerance() -> None:
     """The same values are events of the incumbent, and events of the candidate only TOLERANCE further."""
     values = {10: 1, 12: 2, 20: 4}
-    assert count_above(values, values, 11) == Counts(7, 4, 7, 6)
-    assert count_below(values, values, 20) == Counts(7, 3, 7, 3)
-    assert count_below(values, values, 13) == Counts(7, 0, 7, 3)
+    assert count_beyond(values, values, 11, 1) == Counts(7, 4, 7, 6)
+    assert count_beyond(values, values, 20, -1) == Counts(7, 3, 7, 3)
+    assert count_beyond(values, values, 13, -1) == Counts(7, 0, 7, 3)
 
 
 def test_a_state_survives_its_encoding() -> None:
