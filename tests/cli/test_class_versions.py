@@ -1,8 +1,6 @@
 """cadenza class show, history, diff, adopt, promote and rollback beside a running service."""
 
 import json
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,27 +110,3 @@ def test_versions_are_shown_and_compared(account: Account) -> None:
     change(account, "rollback", "forte")
     change(account, "adopt", "forte", "--undo")
     assert "the classes are" in refusal(account, "history", "fort")
-
-
-def test_a_rollback_under_load_fails_no_request(account: Account, upstream: LoopbackUpstream) -> None:
-    """While clients chat without a pause, promotions and rollbacks fail none of their requests."""
-    change(account, "adopt", "forte")
-    statuses, is_over = Counter[int](), threading.Event()
-
-    def chat() -> None:
-        while not is_over.is_set():
-            statuses[account.api.chat().status] += 1
-
-    clients = [threading.Thread(target=chat) for _ in range(CLIENTS)]
-    for client in clients:
-        client.start()
-    try:
-        for _ in range(3):
-            change(account, "promote", "forte", "--candidate", "acme/two", "--force", "--reason", "a trial")
-            change(account, "rollback", "forte")
-    finally:
-        is_over.set()
-        for client in clients:
-            client.join()
-    assert set(statuses) == {200}
-    assert {json.loads(request.body)["model"] for request in upstream.requests} == {"one", "two"}
