@@ -7,9 +7,10 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+import click
 
 from cadenza.cli import app
 from cadenza.cli.lazy import LazyGroup
@@ -48,19 +49,6 @@ STORE_COMMANDS = [
     ("class", "reload"),
     ("backup", "copy.db"),
 ]
-COMMANDS = [
-    "",
-    "serve",
-    "account create",
-    "account credit",
-    "key create",
-    "key list",
-    "usage",
-    "ledger export",
-    "index",
-    "migrate",
-    "backup",
-]
 
 
 def modules_after(folder: Path, commands: list[tuple[str, ...]]) -> dict[str, set[str]]:
@@ -84,14 +72,26 @@ def test_store_commands_do_not_load_the_service(furnished: Path) -> None:
         assert {name for name in loaded if SERVICE.fullmatch(name)} == set(), command
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_is_plain_text(tmp_path: Path, command: str) -> None:
-    """Help fits a narrow terminal, says how the command is used, and contains no markup."""
-    done = run_here(tmp_path, *command.split(), "--help")
-    assert done.returncode == 0
-    assert done.stdout.startswith(f"Usage: cadenza {command}".rstrip())
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    assert "[/" not in done.stdout
+def leaves(group: LazyGroup, *before: str) -> Iterator[tuple[str, ...]]:
+    """Every group and every command, as it is typed."""
+    yield before
+    for name in group.commands:
+        command = group.load(name)
+        subs = list(command.commands) if isinstance(command, click.Group) else []
+        yield from leaves(command, *before, name) if isinstance(command, LazyGroup) else [(*before, name)]
+        yield from ((*before, name, sub) for sub in subs if not isinstance(command, LazyGroup))
+
+
+def test_help_is_plain_text(tmp_path: Path) -> None:
+    """The help of each command fits a narrow terminal, says how it is used, and contains no markup."""
+    commands = [*leaves(app)]
+    assert len(commands) > 55
+    for words in commands:
+        done = run_here(tmp_path, *words, "--help")
+        assert done.returncode == 0
+        assert done.stdout.startswith(" ".join(("Usage: cadenza", *words)))
+        assert max(map(len, done.stdout.splitlines())) <= 80, words
+        assert "[/" not in done.stdout
 
 
 def test_help_shows_defaults(tmp_path: Path) -> None:

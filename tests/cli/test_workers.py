@@ -123,18 +123,6 @@ def test_a_scrape_shows_both_workers(crew: Crew) -> None:
     assert {count() for _ in range(20)} == {before + 20}
 
 
-def test_start_is_logged_once(crew: Crew) -> None:
-    """The parent writes the start line, with the number of workers."""
-    [line] = [line for line in crew.server.output.splitlines() if '"starting"' in line]
-    assert json.loads(line)["workers"] == COUNT
-
-
-def test_home_page_lists_only_configured_classes(crew: Crew) -> None:
-    """The home page names the classes that have routes, and no others."""
-    page = crew.wire.get("/").body.decode()
-    assert re.findall(r"<code>(auto|mezzo|forte|fortissimo)</code>", page) == ["auto", "forte"]
-
-
 def test_hangup_reaches_both_workers(crew: Crew, upstream: LoopbackUpstream) -> None:
     """One SIGHUP makes every worker reload the config."""
     before = crew.server.output.count(RELOADED)

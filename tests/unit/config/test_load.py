@@ -40,75 +40,7 @@ LOCAL_ROUTE = """
 [[classes.forte.routes]]
 provider = "local"
 """
-EVERY_KEY = """
-[server]
-host = "0.0.0.0"
-port = 9000
-workers = 2
-drain_s = 5
-
-[store]
-url = "postgresql://user:pw@db.example/cadenza"
-region = "eu"
-
-[shared_state]
-url = "memory://"
-
-[limits]
-requests_per_second = 2
-burst = 3
-concurrency = 4
-
-[character]
-text = "Be brief."
-
-[prices.mezzo]
-input = "0.20"
-output = 1
-cached_input = "0.05"
-
-[providers.acme]
-kind = "openai"
-base_url = "https://acme.example/v1/"
-api_key_env = "ACME_API_KEY"
-retention = "zero"
-dialect = "openrouter"
-api_version = "2024-10-21"
-insecure = true
-
-[providers.beta]
-kind = "openai"
-base_url = "https://beta.example/v1"
-api_key_file = "keys/beta.key"
-retention = "zero"
-
-[providers.local]
-kind = "embedded"
-model_path = "models/tiny.q8.gguf"
-retention = "zero"
-
-[[classes.forte.routes]]
-provider = "acme"
-model = "acme-large"
-context_tokens = 1_000_000
-max_output_tokens = 131_072
-order = 1
-weight = 3
-continue = true
-system = "each"
-reasoning = "drop"
-always_send_max_tokens = true
-max_tokens_field = "max_completion_tokens"
-omit = ["seed", "temperature"]
-pass = ["top_k", "min_p"]
-fields = { thinking = { type = "disabled" } }
-retention = "zero"
-by = "api"
-timeouts = { connect_s = 1, first_token_s = 2, idle_s = 3.5, total_s = 4 }
-
-[[classes.forte.routes]]
-provider = "local"
-"""
+EVERY_KEY = (Path(__file__).parent / "every_key.toml").read_text()
 PATIENT = Timeouts(first_token_s=300.0)  # of the embedded model
 
 

@@ -27,7 +27,6 @@ from cadenza.retention.places import (
 from cadenza.retention.search import PlaceSearch
 from tests.migrated import copy_migrated_store
 
-HANDED_TO = "the kernel hands them to a program, "
 IN_TABLE = (SQLITE_TABLES, "leaks.text", "plain")
 CHILD = """
 import os, subprocess, sys
