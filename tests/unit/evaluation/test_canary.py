@@ -86,6 +86,13 @@ def test_the_candidate_has_a_tolerance() -> None:
     assert count_beyond(values, values, 13, -1) == Counts(7, 0, 7, 3)
 
 
+@pytest.mark.parametrize(("ours", "theirs", "is_whole"), [(1, 2, True), (1, 1, False), (5, 1, True), (0, 9, False)])
+def test_a_block_is_compared_when_it_has_enough_of_both_sides(ours: int, theirs: int, is_whole: bool) -> None:
+    """Two requests of the incumbent for each of the candidate, or five of the candidate and any of the incumbent."""
+    block = Block(candidate=SideCounts(requests=ours), incumbent=SideCounts(requests=theirs))
+    assert block.is_whole is is_whole
+
+
 def test_a_state_survives_its_encoding() -> None:
     """What is stored is what was known; an empty object is a canary that begins."""
     state = decode(new_canary())

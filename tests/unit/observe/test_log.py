@@ -112,6 +112,16 @@ def test_without_a_loop_a_line_is_written_at_once(monkeypatch: pytest.MonkeyPatc
     assert len(out.getvalue().splitlines()) == 1
 
 
+def test_what_recurs_is_one_line_a_minute() -> None:
+    """The first time it is written, with the number of times; soon after it is not."""
+    out = io.StringIO()
+    log = make_log(out)
+    for _ in range(3):
+        log.repeated("again", reason="full")
+    [line] = map(json.loads, out.getvalue().splitlines())
+    assert (line["event"], line["times"], line["level"]) == ("again", 1, "warning")
+
+
 def test_a_full_disk_costs_lines_and_raises_nothing() -> None:
     """A line that cannot be written is dropped; once there is room again, one line says how many are missing."""
     out = FullDisk()

@@ -31,6 +31,7 @@ IN_TABLE = (SQLITE_TABLES, "leaks.text", "plain")
 CHILD = """
 import os, subprocess, sys
 memory = os.memfd_create("pages")
+read = open(sys.argv[1] + ".read")
 os.write(memory, os.environ.pop("IN_MEMORY").encode("utf-16"))
 log = open(sys.argv[1], "w")
 log.write(os.environ.pop("IN_LOG"))
@@ -181,6 +182,7 @@ def test_processes_are_searched(canaries: CanarySet, tmp_path: Path) -> None:
     """Environment and arguments of a child, memory files, deleted files and files in other folders are found."""
     names = ("IN_MEMORY", "IN_LOG", "IN_DELETED", "IN_ARGUMENTS", "IN_ENVIRONMENT")
     planted = {name: canaries.make(name).word for name in names}
+    (tmp_path / "log.read").write_text(canaries.make("in a file that is only read").word)
     command = [sys.executable, "-c", CHILD, str(tmp_path / "log")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=planted) as process:
         assert process.stdout
