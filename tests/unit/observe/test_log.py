@@ -176,7 +176,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("ending", ["return", "exit", "error", "worker"])
+@pytest.mark.parametrize("ending", ["exit", "error", "worker"])
 def test_no_line_is_lost_at_the_end(tmp_path: Path, ending: str) -> None:
     """Every collected line is written, once and in order, however the process ends."""
     program = tmp_path / "serving.py"
