@@ -35,7 +35,7 @@ ROUTE_COLUMNS = (*ROUTE_FIELDS, "continue")
 LIST_COLUMNS = ("class", "version", *ROUTE_COLUMNS)
 HISTORY_COLUMNS = ("at", "actor", "event", "detail")
 CHARACTER_CHARS_SHOWN = 100
-EVENTS_MAX = 1_000
+EVENTS_SHOWN = 50
 COLORS = {"+": "green", "-": "red"}  # of lines of a diff
 
 class_argument = click.argument("class_id", metavar="CLASS")
@@ -85,19 +85,11 @@ def show(class_id: str | None, as_json: bool, settings: Settings) -> None:
 
 @classes.command()
 @class_argument
-@click.option(
-    "--count",
-    metavar="NUMBER",
-    type=click.IntRange(1, EVENTS_MAX),
-    default=50,
-    show_default=True,
-    help="How many of the newest events.",
-)
 @json_option
 @settings_option
-def history(class_id: str, count: int, as_json: bool, settings: Settings) -> None:
-    """List the newest changes of a class with their reasons, oldest first: who did what, and when."""
-    found = read_store(settings, lambda store: list_history(store, class_id, count))
+def history(class_id: str, as_json: bool, settings: Settings) -> None:
+    """List the newest 50 changes of a class with their reasons, oldest first: who did what, and when."""
+    found = read_store(settings, lambda store: list_history(store, class_id, EVENTS_SHOWN))
     print_list([to_row(entry, *HISTORY_COLUMNS) for entry in reversed(found)], HISTORY_COLUMNS, as_json=as_json)
 
 
