@@ -160,7 +160,7 @@ def operator(email: str, remove: bool, settings: Settings) -> None:
 @click.option(
     "--remove-second-factor",
     is_flag=True,
-    help="Keep the password, and remove authenticator app, passkeys and recovery codes: it signs in alone.",
+    help="Keep the password, and remove authenticator app, passkeys and recovery codes instead.",
 )
 @settings_option
 def password(email: str, password_stdin: bool, remove_second_factor: bool, settings: Settings) -> None:
@@ -214,6 +214,8 @@ def link(kind: LinkKind, email: str, settings: Settings) -> None:
 
     An invitation without EMAIL is for anybody.
     """
+    if kind != "invite" and not email:
+        raise click.UsageError(f"A link of the kind {kind} needs EMAIL.")
     if kind == "invite" and settings.platform.sign_up == "closed":
         raise ValueError('Sign-up is closed: set sign_up = "invite" in [platform] of the config, and restart.')
     if kind == "invite":
