@@ -1,6 +1,7 @@
-"""The password of cadenza account create. transcripts/accounts.txt has the rest."""
+"""The password of an account, and the mode of its archive. transcripts/accounts.txt has the rest."""
 
 import sqlite3
+import stat
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 from argon2 import PasswordHasher
 
 from tests.cli.conftest import EMAIL, PASSWORD
-from tests.cli.program import COMMAND_S, PROGRAM
+from tests.cli.program import COMMAND_S, PROGRAM, run_here
 from tests.environment import environment
 
 
@@ -34,3 +35,9 @@ def test_without_a_terminal_the_option_is_named(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "cadenza: There is no terminal to ask for the password: send it with --password-stdin." in done.stderr
+
+
+def test_an_archive_is_its_owners(furnished: Path) -> None:
+    """Nobody else can read what `account export` writes."""
+    assert run_here(furnished, "account", "export", EMAIL, "--out", "mine.zip").returncode == 0
+    assert stat.S_IMODE((furnished / "mine.zip").stat().st_mode) == 0o600
