@@ -222,7 +222,7 @@ def test_removed_key_limit_applies_to_the_next_request(limited: Service, api_of:
         time.sleep(check_refused(reply) / 1000)
         reply = api.get("/v1/models")
     assert reply.status == 200
-    assert rate_of(reply)[0] == (50 if own else USUAL["burst"])
+    assert rate_of(reply)[0] == (50 if "50" in own else USUAL["burst"])
 
 
 def test_sdk_waits_for_the_rate_by_itself(limited: Service, account: Account, upstream: LoopbackUpstream) -> None:

@@ -369,7 +369,7 @@ def test_without_mail_the_operator_makes_the_link(service: Service, stranger: Vi
     """The page says so, and the link of the command line resets the password."""
     assert "cadenza account link reset EMAIL" in stranger.get("/reset").words
     assert stranger.post("/reset", {"email": email}).status == 400
-    done = run_here(service.folder, "account", "link", email, "reset")
+    done = run_here(service.folder, "account", "link", "reset", email)
     path = done.stdout.strip().removeprefix("http://127.0.0.1:8080")
     stranger.get(path)
     assert stranger.post(path, {"password": NEW_PASSWORD}).status == 303
