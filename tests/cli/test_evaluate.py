@@ -234,4 +234,5 @@ def test_a_busy_upstream_is_asked_again(tmp_path: Path, upstream: LoopbackUpstre
     verdict = first["verdict"]
     assert (verdict["incumbent"]["faults"], verdict["candidate"]["faults"], verdict["ties"]) == (0, 0, 2)
     assert len(asked_cases(upstream)) == 5
+    assert stored(tmp_path, "SELECT count(*) > 0 FROM upstream_attempts") == [(1,)], "providers bill them"
     assert evaluate(tmp_path, "--runs", "1")["id"] != first["id"]
