@@ -11,7 +11,7 @@ import asyncio
 import gc
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -22,16 +22,18 @@ import msgspec
 from cadenza import clock
 from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.classes import class_rules, provider_costs, resolve_classes, watched_class
-from cadenza.config.settings import (
-    DEFAULT_PRICES,
-    MailSettings,
-    ObserveSettings,
-    ProviderSettings,
-    SearchSettings,
+from cadenza.config.parts import (
+    UpstreamSpec,
+    build_send,
+    build_upstream,
+    build_upstreams,
+    search_options,
+    upstream_specs,
 )
+from cadenza.config.settings import DEFAULT_PRICES, ObserveSettings
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.email.low_balance import LOOK_EVERY_S, LowBalanceNotices
-from cadenza.control.email.outbox import Email, Outbox, Send
+from cadenza.control.email.outbox import Outbox
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.retention import RetentionKeeper
@@ -41,8 +43,7 @@ from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
-from cadenza.core.records import Plan, Route
-from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
+from cadenza.core.records import Plan
 from cadenza.evaluation.canaries import USUAL_RULES, Canaries
 from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
@@ -57,7 +58,6 @@ from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
 from cadenza.gateway.traces import Tracer
 from cadenza.gateway.written_later import AttemptLog, DetailLog, KeyUse
 from cadenza.grounding.gather import Grounder
-from cadenza.grounding.search.records import SearchOptions
 from cadenza.grounding.search.web_search import WebSearch
 from cadenza.grounding.wanted import GroundingOptions
 from cadenza.http.connection import ConnectionSettings
@@ -75,9 +75,6 @@ from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import epochs
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.billed import BilledUpstream
-from cadenza.upstreams.dialects import DIALECTS
-from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
-from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.chat.stream import WebChat
 from cadenza.web.probes import HostNames, Probes
 from cadenza.web.service_health import ServiceHealth
@@ -98,13 +95,6 @@ FIXED_SECTIONS = (
     "observe",
     "retention",
 )  # a reload does not change them
-
-
-class UpstreamSpec(msgspec.Struct, frozen=True):
-    """What an upstream is built from: one that keeps its spec keeps running. Only the embedded model has a window."""
-
-    provider: ProviderSettings
-    context_tokens: int
 
 
 class App:
@@ -527,47 +517,6 @@ def build_grounder(settings: Settings, store: Store, observer: Observer) -> Grou
     options = None if given.search.engine == "off" else search_options(given.search, settings.retention)
     search = WebSearch(options, observer) if options else None
     return Grounder(store, observer, GroundingOptions(given.attachments, given.memory), search)
-
-
-def search_options(given: SearchSettings, limits: RetentionLimits = USUAL_LIMITS) -> SearchOptions:
-    options = msgspec.convert(given, SearchOptions, from_attributes=True)
-    return msgspec.structs.replace(options, kept_s=limits.search_result_s, pages_kept_s=limits.page_s)
-
-
-def build_send(mail: MailSettings) -> Send:
-    """The SMTP client is imported with the first e-mail."""
-
-    async def send(email: Email) -> None:
-        from cadenza.control.email.smtp import SmtpServer, send_email  # noqa: PLC0415 import time
-
-        await send_email(msgspec.convert(mail, SmtpServer, from_attributes=True), email)
-
-    return send
-
-
-def build_upstreams(settings: Settings, log: Log, routes: Iterable[Route]) -> dict[str, Upstream]:
-    """One upstream per provider that a route names."""
-    return {name: build_upstream(spec, log) for name, spec in upstream_specs(settings, routes).items()}
-
-
-def upstream_specs(settings: Settings, routes: Iterable[Route]) -> dict[str, UpstreamSpec]:
-    """One per provider. The embedded model gets the largest context window that a route wants of it."""
-    windows: dict[str, int] = {}
-    for route in routes:
-        is_embedded = settings.providers[route.provider].kind == "embedded"
-        windows[route.provider] = max(windows.get(route.provider, 0), route.context_tokens if is_embedded else 0)
-    return {name: UpstreamSpec(settings.providers[name], window) for name, window in windows.items()}
-
-
-def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
-    provider = spec.provider
-    if provider.kind == "embedded":
-        return EmbeddedUpstream(log, spec.context_tokens, provider.model_path)
-    assert provider.base_url
-    dialect = DIALECTS[provider.dialect]
-    return OpenAIUpstream(
-        provider.base_url, provider.api_key, dialect, provider.proxy, provider.api_version, provider.authorities
-    )
 
 
 def build_from_environment() -> App:

@@ -60,23 +60,6 @@ def test_nothing_is_overwritten(furnished: Path) -> None:
     assert (furnished / "taken.db").read_text() == (furnished / "begun.db.partial").read_text() == "mine"
 
 
-def test_a_copy_that_cannot_be_written_is_refused(furnished: Path, tmp_path: Path) -> None:
-    """A folder that does not exist, and a store that does not, are named in one sentence."""
-    assert_refused(run_here(furnished, "backup", "nowhere/copy.db"), "copy.db cannot be written: No such file")
-    use_as_store(furnished, tmp_path / "no.db")
-    assert_refused(run_here(furnished, "backup"), "There is no store at")
-
-
-def test_a_ledger_that_is_not_sound_is_reported(furnished: Path) -> None:
-    """The copy is kept, because it may be needed, and the exit code is 1."""
-    with closing(sqlite3.connect(furnished / "data" / "cadenza.db")) as store, store:
-        store.execute("UPDATE accounts SET balance_nano = balance_nano + 1")
-    done = run_here(furnished, "backup", "copy.db")
-    assert (done.returncode, done.stdout) == (1, "copy.db\n")
-    assert "The ledger is not sound; findings: 1." in done.stderr
-    assert count_entries(furnished / "copy.db") == 1
-
-
 def test_a_damaged_store_leaves_no_copy(furnished: Path) -> None:
     """A copy that cannot be read in full is deleted, and the command fails."""
     database = furnished / "data" / "cadenza.db"

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from cadenza.config import load_settings
 from cadenza.config.classes import resolve_classes
 from cadenza.core.faults import FaultKind
@@ -13,7 +11,6 @@ from cadenza.core.records import Route
 from cadenza.store.store import Store
 from tests.class_switch import switch
 from tests.cli.program import Done, run_here
-from tests.cli.test_store import age
 from tests.loopback import Json, LoopbackUpstream, Status
 from tests.migrated import copy_migrated_store, run_aside, with_store
 from tests.service import refusing_address
@@ -76,26 +73,6 @@ def test_a_class_that_the_store_decides_about(tmp_path: Path, upstream: Loopback
     assert "needs the provider 'acme'" in fault["found"]
 
 
-def test_an_engine_without_its_key_is_not_asked(tmp_path: Path) -> None:
-    """The missing key is the fault; nothing is said about the engine's address."""
-    (tmp_path / "cadenza.toml").write_text('[grounding.search]\nengine = "brave"\napi_key_env = "NO_SUCH_KEY"\n')
-    checks = _unwell(_json(run_here(tmp_path, "doctor", "--json"), code=1))
-    assert [(check["check"], check["state"]) for check in checks] == [("secrets", "fault"), ("search", "warning")]
-    assert checks[1]["found"] == "brave was not asked: its key is not set"
-
-
-def test_built_in_default(tmp_path: Path) -> None:
-    """In an empty folder doctor checks the embedded default, finds no fault and leaves the folder empty."""
-    checks = _json(run_here(tmp_path, "doctor", "--json"), code=0)
-    assert {check["state"] for check in checks} == {"ok"}
-    assert [check["found"].partition(":")[0] for check in checks if check["check"] == "route"] == [
-        "mezzo -> local",
-        "forte -> local",
-        "fortissimo -> local",
-    ]
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_shared_state_in_valkey(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """A server that answers is shown with its version; a wrong password and a missing server are faults with advice."""
     upstream.always(_models("large"))
@@ -148,47 +125,6 @@ def test_missing_secret(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     (fault,) = _unwell(_json(run_here(tmp_path, "doctor", "--json"), code=1))
     assert fault["check"] == "secrets"
     assert "ACME_TEST_KEY is unset" in fault["found"]
-
-
-def test_bad_config(tmp_path: Path) -> None:
-    """Every mistake in the file is a separate fault, with its line."""
-    (tmp_path / "cadenza.toml").write_text("[server]\nprot = 1\nworkers = 0\n")
-    checks = _json(run_here(tmp_path, "doctor", "--json"), code=1)
-    assert [(check["check"], check["state"]) for check in checks] == [("config", "fault")] * 2
-    assert [check["found"].partition(":")[0] for check in checks] == ["line 2", "line 3"]
-
-
-def test_lines_to_add_can_be_copied(tmp_path: Path) -> None:
-    """Advice to add a table shows its header with the brackets."""
-    (tmp_path / "cadenza.toml").write_text('[providers.local]\nkind = "embedded"\nretention = "zero"\n')
-    done = run_here(tmp_path, "doctor")
-    assert done.returncode == 1
-    assert "[[classes.forte.routes]]" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("server", "state"),
-    [
-        ('host = "127.0.0.1"', "ok"),
-        ('host = "::1"', "ok"),
-        ('host = "0.0.0.0"', "warning"),
-        ('host = "::"', "warning"),
-        ('host = "0.0.0.0"\nmetrics_token_env = "HOME"', "ok"),
-    ],
-)
-def test_metrics_that_nothing_protects(tmp_path: Path, server: str, state: str) -> None:
-    """A service that others can reach needs a token for its metrics; without one there is a warning."""
-    (tmp_path / "cadenza.toml").write_text(f"[server]\n{server}\n")
-    checks = _json(run_here(tmp_path, "doctor", "--json"), code=0)
-    [found] = [check for check in checks if check["check"] == "metrics"]
-    assert (found["state"], "metrics_token_env" in found["todo"]) == (state, state == "warning")
-
-
-def test_store_of_a_newer_program(furnished: Path) -> None:
-    """A store with a schema from a newer version is a fault."""
-    age(furnished)
-    (fault,) = _unwell(_json(run_here(furnished, "doctor", "--json"), code=1))
-    assert (fault["check"], fault["state"]) == ("store", "fault")
 
 
 def _configure(folder: Path, base_url: str, *more: str) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.program import Done, run, run_here
-from tests.loopback import SSE_HEAD, ByMode, Close, Json, LoopbackUpstream, Raw, Wait, framed, said, sse_event
-from tests.service import refusing_address
+from tests.loopback import LoopbackUpstream, Raw, Wait
 from tests.trial_upstream import SECRET_WORDS, Provider, chats
 
 KEY = "sk-provider-key-5513"
@@ -49,37 +48,6 @@ def test_fields_that_are_refused(tmp_path: Path, upstream: LoopbackUpstream) -> 
     assert left["check"] == "usage", "a stream without stream_options has none here"
 
 
-def test_seed(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """A refused seed is found among the sampling fields; the line keeps what the route leaves out already."""
-    upstream.always(Provider(refuses=lambda body: "seed" in body))
-    configure(tmp_path, upstream.base_url, 'omit = ["logit_bias"]')
-    (warning,) = unwell(deep(run_here(tmp_path, "doctor", "--deep", "--json"), code=0))
-    assert (warning["check"], warning["found"]) == ("sampling", "seed is refused")
-    assert warning["todo"] == 'Set in the route:\nomit = ["logit_bias", "seed"]'
-    configure(tmp_path, upstream.base_url, 'omit = ["logit_bias", "seed"]')
-    assert unwell(deep(run_here(tmp_path, "doctor", "--deep", "--json"), code=0)) == []
-
-
-def test_no_usage(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """Replies without token counts are a warning that says who counts instead."""
-    upstream.always(Provider(counts=lambda _: False))
-    configure(tmp_path, upstream.base_url)
-    (warning,) = unwell(deep(run_here(tmp_path, "doctor", "--deep", "--json"), code=0))
-    assert warning["found"] == "no token counts in plain replies and streams"
-    assert "estimated" in warning["todo"]
-
-
-def test_broken_streams(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """A stream that breaks off is a fault and exit code 1. The rest is tried without streams."""
-    broken = Raw([SSE_HEAD, framed(sse_event(said("1, "))), Close()])
-    upstream.always(ByMode(stream=broken, plain=Provider()))
-    upstream.script(Provider())  # GET /models
-    configure(tmp_path, upstream.base_url)
-    (fault,) = unwell(deep(run_here(tmp_path, "doctor", "--deep", "--json"), code=1))
-    assert (fault["check"], fault["state"], fault["found"]) == ("stream", "fault", "its answer breaks off (truncated)")
-    assert len(chats(upstream.requests)) == ALL_IS_WELL
-
-
 def test_silence(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """A provider that never answers gets one request, which ends after --timeout. That is a fault."""
     upstream.script(Provider())  # GET /models
@@ -89,23 +57,6 @@ def test_silence(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     assert (fault["check"], fault["state"]) == ("plain", "fault")
     assert fault["found"] == "nothing arrived in time (timed_out); the rest was not tried"
     assert len(chats(upstream.requests)) == 1
-
-
-def test_nobody_there(tmp_path: Path) -> None:
-    """A provider that cannot be reached is a fault of the plain request."""
-    with refusing_address() as address:
-        configure(tmp_path, address)
-        (fault,) = unwell(deep(run_here(tmp_path, "doctor", "--deep", "--json"), code=1))
-    assert (fault["check"], fault["state"]) == ("plain", "fault")
-
-
-def test_cost_is_bounded(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """A provider that refuses every optional thing gets at most 25 requests, and still exit code 0."""
-    upstream.always(Provider(refuses=refuses_what_is_optional))
-    configure(tmp_path, upstream.base_url, "continue = true")
-    findings = deep(run_here(tmp_path, "doctor", "--deep", "--json"), code=0)
-    assert len(chats(upstream.requests)) <= MOST
-    assert len(unwell(findings)) >= 6
 
 
 def test_nothing_of_the_upstream_is_shown(tmp_path: Path, upstream: LoopbackUpstream) -> None:
@@ -152,21 +103,6 @@ def test_one_provider(tmp_path: Path, upstream: LoopbackUpstream) -> None:
         config.write('[[classes.mezzo.routes]]\nprovider = "local"\n')
     findings = deep(run_here(tmp_path, "doctor", "--deep", "--provider", "acme", "--json"), code=0)
     assert {finding["provider"] for finding in findings} == {"acme"}
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [(("--deep", "--provider", "acne"), 'did you mean "acme"?'), (("--provider", "acme"), "needs --try or --deep")],
-    ids=["unknown", "not deep"],
-)
-def test_mistakes(tmp_path: Path, upstream: LoopbackUpstream, args: tuple[str, ...], words: str) -> None:
-    """A provider that no route uses, and --provider without --deep, are one sentence and exit code 1."""
-    upstream.always(Json({"data": []}))
-    configure(tmp_path, upstream.base_url)
-    done = run_here(tmp_path, "doctor", *args)
-    assert done.returncode == 1
-    assert words in done.stderr
-    assert chats(upstream.requests) == []
 
 
 @pytest.mark.slow(reason="the real model is loaded")

@@ -226,10 +226,13 @@ def test_a_first_request_that_fails(tmp_path: Path, upstream: LoopbackUpstream, 
 
 
 def test_a_busy_upstream_is_asked_again(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """A 429 is not a fault of the model: the case is asked again."""
+    """A 429 is not a fault of the model: the case is asked again. A finished evaluation is not gone on with."""
     upstream.always(Models({}, busy=[Status(429, headers={"retry-after": "1"})]))
     configure(tmp_path, upstream.base_url)
     write_suite(tmp_path, 2)
-    verdict = evaluate(tmp_path, "--runs", "1")["verdict"]
+    first = evaluate(tmp_path, "--runs", "1")
+    verdict = first["verdict"]
     assert (verdict["incumbent"]["faults"], verdict["candidate"]["faults"], verdict["ties"]) == (0, 0, 2)
     assert len(asked_cases(upstream)) == 5
+    assert stored(tmp_path, "SELECT count(*) > 0 FROM upstream_attempts") == [(1,)], "providers bill them"
+    assert evaluate(tmp_path, "--runs", "1")["id"] != first["id"]

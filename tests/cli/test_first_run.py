@@ -7,13 +7,11 @@ import signal
 import socket
 import sqlite3
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from cadenza.cli.start import describe_grounding, without_credentials
@@ -24,48 +22,32 @@ from tests.processes import is_alive
 from tests.raw_client import RawClient
 from tests.visitor import Visitor
 
-READY_S = 60.0  # about a second on an idle machine
-
-
-class First(msgspec.Struct, frozen=True):
-    """A first run, and how long it took to be ready."""
-
-    server: Server
-    ready_s: float
-
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
-    folder = tmp_path_factory.mktemp("first")
-    started_s = time.monotonic()
-    with serving(folder) as server:
+def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("first")) as server:
         wait_until(lambda: RawClient(server.port, None).get("/readyz").status == 200, "being ready", server)
-        yield First(server, time.monotonic() - started_s)
+        yield server
 
 
-def test_ready_soon(first: First) -> None:
-    """A first run is ready soon, with its store and its demo account."""
-    assert first.ready_s < READY_S
-
-
-def test_screen(first: First) -> None:
+def test_screen(first: Server) -> None:
     """The screen shows the addresses, the model, and an account with its credit, password and key."""
-    shown = first.server.output
-    assert f"Pages     http://127.0.0.1:{first.server.port}/   (sign in as demo@localhost)\n" in shown
-    assert f"API       http://127.0.0.1:{first.server.port}/v1\n" in shown
+    shown = first.output
+    assert f"Pages     http://127.0.0.1:{first.port}/   (sign in as demo@localhost)\n" in shown
+    assert f"API       http://127.0.0.1:{first.port}/v1\n" in shown
     assert "smollm2-135m-instruct on this machine answers for mezzo, forte, fortissimo" in shown
     assert re.search(r"\n +It is small and often wrong\. To use a better model: \S*cadenza init\n", shown)
     assert "Grounding files, memory, search of local documents (none indexed yet: " in shown
     assert "demo@localhost, with 5.00 dollars of credit; password " in shown
-    assert f"{first.server.key}   (shown only this once)" in shown
+    assert f"{first.key}   (shown only this once)" in shown
 
 
-def test_shown_link_makes_the_operator(first: First) -> None:
+def test_shown_link_makes_the_operator(first: Server) -> None:
     """The link on the screen, which is not in the log, makes an operator once, and then says that it was used."""
-    [path] = re.findall(rf"Operator +http://127.0.0.1:{first.server.port}(/join/\S+) ", first.server.output)
-    assert not [line for line in first.server.output.splitlines() if line.startswith("{") and path in line]
-    assert first.server.output.count(path) == 1
-    visitor = Visitor(first.server.port)
+    [path] = re.findall(rf"Operator +http://127.0.0.1:{first.port}(/join/\S+) ", first.output)
+    assert not [line for line in first.output.splitlines() if line.startswith("{") and path in line]
+    assert first.output.count(path) == 1
+    visitor = Visitor(first.port)
     assert "first operator" in visitor.get(path).words
     chosen = {"email": "operator@example.org", "password": "correct horse battery staple"}
     assert visitor.post(path, chosen).location == "/operator?note=welcome"
@@ -93,36 +75,30 @@ def test_screen_says_what_grounding_has(tmp_path: Path, toml: str, shown: str) -
     assert describe_grounding(load_settings(None, {}, tmp_path).grounding, "cadenza") == shown
 
 
-def test_shown_account_exists(first: First) -> None:
+def test_shown_account_exists(first: Server) -> None:
     """The account on the screen is the first, has the credit on the screen, and is an ordinary one."""
-    account = json.loads(run_here(first.server.folder, "account", "list", "--json").stdout)[0]
+    account = json.loads(run_here(first.folder, "account", "list", "--json").stdout)[0]
     assert (account["email"], account["balance"]) == ("demo@localhost", "5.00")
-    with closing(sqlite3.connect(first.server.folder / "data" / "cadenza.db")) as store:
+    with closing(sqlite3.connect(first.folder / "data" / "cadenza.db")) as store:
         assert store.execute("SELECT is_operator FROM accounts WHERE email = 'demo@localhost'").fetchone() == (0,)
 
 
-def test_shown_key_works(first: First) -> None:
-    """The key on the screen opens the API."""
-    reply = RawClient(first.server.port, first.server.key).get("/v1/models")
-    assert [model["id"] for model in reply.json["data"]] == ["auto", "mezzo", "forte", "fortissimo"]
-
-
-def test_shown_curl_line_works(first: First) -> None:
+def test_shown_curl_line_works(first: Server) -> None:
     """The curl line on the screen, pasted with a lower limit, gets an answer from the model."""
-    line = first.server.curl_line
+    line = first.curl_line
     assert '"max_tokens": 60' in line
     reply = json.loads(curl(line.replace('"max_tokens": 60', '"max_tokens": 4')))
     assert reply["object"] == "chat.completion"
     assert reply["choices"][0]["message"]["content"]
 
 
-def test_start_is_logged(first: First) -> None:
+def test_start_is_logged(first: Server) -> None:
     """One structured line says version, process, store, workers and address."""
-    [line] = [line for line in map(parsed, first.server.output.splitlines()) if line.get("event") == "starting"]
+    [line] = [line for line in map(parsed, first.output.splitlines()) if line.get("event") == "starting"]
     assert line["version"] == version("cadenza")
-    assert line["pid"] == first.server.pid
-    assert line["store"] == f"sqlite:///{first.server.folder}/data/cadenza.db"
-    assert (line["workers"], line["address"]) == (1, f"127.0.0.1:{first.server.port}")
+    assert line["pid"] == first.pid
+    assert line["store"] == f"sqlite:///{first.folder}/data/cadenza.db"
+    assert (line["workers"], line["address"]) == (1, f"127.0.0.1:{first.port}")
 
 
 def test_store_is_logged_without_credentials() -> None:
@@ -130,21 +106,14 @@ def test_store_is_logged_without_credentials() -> None:
     assert without_credentials("postgresql://me:se%40cret@db:5432/cadenza?password=x") == "postgresql://db:5432/cadenza"
 
 
-def test_home_page_lists_the_models(first: First) -> None:
-    """The home page names the models that the service has, and the command that sets up a better one."""
-    page = RawClient(first.server.port, None).get("/").body.decode()
-    assert "<code>cadenza init</code>" in page
-    assert all(re.search(rf"\b{model}\b", page) for model in ("auto", "mezzo", "forte", "fortissimo"))
-
-
 def parsed(line: str) -> dict[str, object]:
     """A line of the log; nothing for a line of the screen."""
     return dict(json.loads(line)) if line.startswith("{") else {}
 
 
-def test_only_the_owner_can_read_the_data(first: First) -> None:
+def test_only_the_owner_can_read_the_data(first: Server) -> None:
     """The files of the store are readable by their owner only."""
-    data = first.server.folder / "data"
+    data = first.folder / "data"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in data.rglob("*")}
     assert all(mode == (0o700 if path.is_dir() else 0o600) for path, mode in modes.items()), modes
@@ -212,6 +181,6 @@ def test_model_ends_with_a_killed_server(furnished: Path) -> None:
         wait_until(lambda: not is_alive(model), "the end of the model's process")
 
 
-def test_termination_stops_it(first: First) -> None:
+def test_termination_stops_it(first: Server) -> None:
     """SIGTERM stops the server with exit code 0, and its model with it. This ends the first run: the last test."""
-    check_stop(first.server, signal.SIGTERM)
+    check_stop(first, signal.SIGTERM)

@@ -97,6 +97,7 @@ def test_questions_at_a_terminal(tmp_path: Path, upstream: LoopbackUpstream) -> 
 def test_typed_key(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """A refused key is asked for again, and the one that works is in a file that only its owner can read."""
     (tmp_path / "cadenza.toml").write_text("# an old one\n")
+    (tmp_path / "openai.key").touch(0o644)
     upstream.script(LIST_REFUSED, Status(401), Good("It works."))
     with at_terminal(tmp_path, "--provider", "openai", "--url", upstream.base_url) as typist:
         typist.answer("Overwrite it.*: ", "y")

@@ -106,16 +106,21 @@ def test_two_workers_serve(crew: Crew) -> None:
         assert set(crowd.map(lambda _: crew.wire.chat(stream=True).status, range(40))) == {200}
 
 
-def test_start_is_logged_once(crew: Crew) -> None:
-    """The parent writes the start line, with the number of workers."""
-    [line] = [line for line in crew.server.output.splitlines() if '"starting"' in line]
-    assert json.loads(line)["workers"] == COUNT
+def test_a_scrape_shows_both_workers(crew: Crew) -> None:
+    """Whichever worker a connection reaches: the requests of both are shown, also once one was killed."""
+    served = re.compile(r'^cadenza_requests_total\{endpoint="chat",status="200"\} (\S+)$', re.MULTILINE)
 
+    def count() -> float:
+        found = served.search(crew.wire.get("/metrics").body.decode())
+        return float(found[1]) if found else 0.0
 
-def test_home_page_lists_only_configured_classes(crew: Crew) -> None:
-    """The home page names the classes that have routes, and no others."""
-    page = crew.wire.get("/").body.decode()
-    assert re.findall(r"<code>(auto|mezzo|forte|fortissimo)</code>", page) == ["auto", "forte"]
+    before = count()
+    assert crew.serves(20)
+    assert {count() for _ in range(20)} == {before + 20}
+    os.kill(crew.workers[0], signal.SIGKILL)
+    assert count() == before + 20
+    crew.wait_until_ready()
+    assert {count() for _ in range(20)} == {before + 20}
 
 
 def test_hangup_reaches_both_workers(crew: Crew, upstream: LoopbackUpstream) -> None:

@@ -23,7 +23,7 @@ def capped(account: Account, cap: Cap) -> RawClient:
 
 
 def set_cap(api: RawClient, account: Account, *words: str) -> None:
-    run_command(account.service, "key", "cap", api.key or "", *words)
+    run_command(account.service, "key", "change", api.key or "", "--cap", *words)
 
 
 def spent_nano(api: RawClient, account: Account) -> int:
@@ -69,7 +69,7 @@ def test_a_raised_cap_serves_the_very_next_request(account: Account, upstream: L
     """And a cap that is set, lowered or removed counts on the very next request too."""
     api = RawClient(account.service.port, account.create_key())
     statuses = [api.chat().status]
-    for words in (("0",), ("1.00",), ("0", "--period", "month"), ("none",)):
+    for words in (("0",), ("1.00",), ("0", "--cap-period", "month"), ("none",)):
         set_cap(api, account, *words)
         statuses.append(api.chat().status)
     assert statuses == [200, 402, 200, 402, 200]

@@ -76,6 +76,22 @@ def test_margin_has_what_is_known(stopped: Service) -> None:
     assert other["unknown_earned"] == other["earned"] == f"{MEZZO_NANO / 1e9:.9f}".rstrip("0")
 
 
+@pytest.mark.parametrize("group", ["class", "account", "month"])
+def test_every_grouping_has_the_same_total(stopped: Service, group: str) -> None:
+    """The groups are named, and their requests add up."""
+    rows = margin(stopped, "--by", group)
+    assert sum(row["requests"] for row in rows) == 3
+    assert all(row[group] for row in rows)
+
+
+def test_margin_is_a_table(stopped: Service) -> None:
+    """The table ends with a total and a sentence on what is not known."""
+    printed = run_command(stopped, "margin")
+    assert "total" in printed
+    assert "Requests whose cost is not known: 1." in printed
+    assert margin(stopped, "--month", "2020-01") == []
+
+
 def test_a_bill_is_explained_by_what_was_sent(stopped: Service, tmp_path: Path) -> None:
     """Two replies, a failed attempt and the doctor's trial explain a bill of up to four requests, and no more."""
     [[started_at]] = stopped.ledger.query("SELECT MAX(started_at) FROM usage")

@@ -130,13 +130,13 @@ def test_scope_comes_before_rate_and_rate_before_the_body(api_of: ApiOf) -> None
 
 
 def test_key_limit_applies_to_the_next_request(limited: Service, api_of: ApiOf) -> None:
-    """A running service applies `key limit` at once; what is not given stays as in the config."""
+    """A running service applies `key change` at once; what is not given stays as in the config."""
     api = api_of()
     assert rate_of(api.get("/v1/models"))[0] == USUAL["burst"]
     prefix = str(api.key)[:12]
-    run_command(limited, "key", "limit", prefix, "--burst", "100")
+    run_command(limited, "key", "change", prefix, "--burst", "100")
     assert rate_of(api.get("/v1/models"))[0] == 100
-    run_command(limited, "key", "limit", prefix, "--rate", str(NEVER_S), "--burst", "2")
+    run_command(limited, "key", "change", prefix, "--rate", str(NEVER_S), "--burst", "2")
     replies = [api.get("/v1/models") for _ in range(4)]
     assert {rate_of(reply)[0] for reply in replies} == {2}
     assert sum(reply.status == 200 for reply in replies) <= 2

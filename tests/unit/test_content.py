@@ -62,15 +62,14 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "ChatCost": {"cost"},
     "ChatSwitch": {"label", "note"},
     "Endpoint": {"headers", "methods", "name", "scope"},
+    "EngineApi": {"key_refused", "name", "reasons"},  # words of ours
     "EvaluationOrder": {"actor"},
     "Folder": {"path", "url"},  # of the operator's documents
-    "GatheredPart": {"name", "result"},  # words of ours
     "Model": {"id", "owned_by"},
     "Offer": {"image_classes"},
     "ParserFault": {"error", "module"},  # names of ours, checked by a pattern
     "Probe": {"advice", "detail", "models", "owner", "windows"},
     "Ready": {"url"},
-    "RouteTry": {"error", "span_id"},  # the kind of fault
     "StoredFile": {"digest", "error", "path"},  # of the operator's documents
     "Suite": {"digest", "name"},
     "SuiteRun": {"character", "upstreams"},

@@ -165,7 +165,7 @@ def test_a_reset_does_not_pass_the_second_factor(service: Service, visitor: Visi
     """After a new password by link, the code is still asked for."""
     add_app(visitor)
     path = (
-        run_here(service.folder, "account", "link", email, "reset").stdout.strip().removeprefix("http://127.0.0.1:8080")
+        run_here(service.folder, "account", "link", "reset", email).stdout.strip().removeprefix("http://127.0.0.1:8080")
     )
     browser = Visitor(service.port)
     browser.get(path)

@@ -143,7 +143,7 @@ def test_opening_credit_is_limited_by_the_hour(
 
 def test_an_invitation_makes_one_account(invite_site: Service) -> None:
     """The link of the command line works once; one for an address proves that address."""
-    done = run_here(invite_site.folder, "account", "invite", NEW)
+    done = run_here(invite_site.folder, "account", "link", "invite", NEW)
     path = done.stdout.strip().removeprefix("http://127.0.0.1:8080")
     visitor = Visitor(invite_site.port)
     assert "by invitation" in visitor.get("/sign-up").words
@@ -162,7 +162,9 @@ def test_an_invitation_makes_one_account(invite_site: Service) -> None:
 
 def test_an_open_invitation_is_for_anybody(invite_site: Service) -> None:
     """Its reader chooses the address, which is not verified by that."""
-    path = run_here(invite_site.folder, "account", "invite").stdout.strip().removeprefix("http://127.0.0.1:8080")
+    path = (
+        run_here(invite_site.folder, "account", "link", "invite").stdout.strip().removeprefix("http://127.0.0.1:8080")
+    )
     visitor = Visitor(invite_site.port)
     visitor.get(path)
     assert "already" in visitor.post(path, {"email": EMAIL, "password": NEW_PASSWORD}).words
@@ -306,9 +308,9 @@ def test_the_owner_is_told_what_changed(site: Site) -> None:
 
 def test_without_mail_the_operator_makes_the_link(service: Service, stranger: Visitor, email: str) -> None:
     """The page says so, and the link of the command line resets the password."""
-    assert "cadenza account link EMAIL reset" in stranger.get("/reset").words
+    assert "cadenza account link reset EMAIL" in stranger.get("/reset").words
     assert stranger.post("/reset", {"email": email}).status == 400
-    done = run_here(service.folder, "account", "link", email, "reset")
+    done = run_here(service.folder, "account", "link", "reset", email)
     path = done.stdout.strip().removeprefix("http://127.0.0.1:8080")
     stranger.get(path)
     assert stranger.post(path, {"password": NEW_PASSWORD}).status == 303

@@ -108,7 +108,7 @@ def test_a_key_shows_which_token_made_it(service: Service, visitor: Visitor, ema
 def test_a_reset_by_link_revokes_all_tokens(service: Service, email: str) -> None:
     """A thief may have made one. API keys go on working; the page says how many, and leads to them."""
     tokens, key = [create_token(service, email, ["account:read"]) for _ in range(2)], service.create_key(email)
-    path = run_here(service.folder, "account", "link", email, "reset").stdout.strip().removeprefix(DEFAULT_URL)
+    path = run_here(service.folder, "account", "link", "reset", email).stdout.strip().removeprefix(DEFAULT_URL)
     browser = Visitor(service.port)
     browser.get(path)
     seen = browser.post(path, {"password": "another horse"})

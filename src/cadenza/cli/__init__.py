@@ -9,13 +9,11 @@ import sys
 from collections.abc import Sequence
 
 import click
-from click.shell_completion import get_completion_class
 
 from cadenza.cli.console import print_place, say
 from cadenza.cli.lazy import LazyGroup
 from cadenza.core.errors import ExpectedError
 
-COMPLETE_VARIABLE = "_CADENZA_COMPLETE"
 GC_THRESHOLD = 100_000  # with Python's default, garbage collection takes a tenth of the import time
 COMMANDS = {
     "init": (
@@ -60,22 +58,13 @@ def app() -> None:
     """Cadenza: a chat-completion service that you run yourself."""
 
 
-@app.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print a script that completes commands on Tab."""
-    script = get_completion_class(shell)
-    assert script, "click knows all three shells"
-    click.echo(script(app, {}, "cadenza", COMPLETE_VARIABLE).source())
-
-
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command. An expected error is one sentence and exit code 1; only a bug shows its place."""
     gc.set_threshold(GC_THRESHOLD)
     atexit.register(gc.freeze)  # no collection at exit either: saves 0.2 s
     sys.excepthook = print_place
     try:
-        app(args=args, prog_name="cadenza", complete_var=COMPLETE_VARIABLE)
+        app(args=args, prog_name="cadenza")
     except (ExpectedError, ValueError) as error:
         say(f"cadenza: {error}")
         sys.exit(1)

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.configured import load_config, read_store, with_store
+from cadenza.cli.configured import read_store, settings_option, with_store
 from cadenza.cli.console import (
     AmountCommand,
     ask,
-    config_option,
     json_option,
     now_ms,
     print_list,
@@ -41,6 +40,8 @@ from cadenza.store.tables.links import LinkKind
 
 COLUMNS = ("email", "state", "class", "balance", "granted", "held", "debt", "created_at", "id")
 
+LINKS: dict[LinkKind, str] = {"reset": "an hour", "verify": "3 days", "invite": "7 days"}  # how long they work
+
 email_argument = click.argument("email")
 password_option = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 
@@ -62,12 +63,11 @@ def accounts() -> None:
 )
 @password_option
 @reference_option
-@config_option
+@settings_option
 def create(
-    email: str, credit: str, preferred_class: str | None, password_stdin: bool, reference: str, config: str | None
+    email: str, credit: str, preferred_class: str | None, password_stdin: bool, reference: str, settings: Settings
 ) -> None:
     """Create an account. The password is read from a prompt."""
-    settings = load_config(config)
     credit_nano = parse_dollars(credit)
     class_id = _usable_class(settings, preferred_class)
     password = _read_password(from_stdin=password_stdin)
@@ -80,8 +80,8 @@ def create(
 
 @accounts.command("list")
 @json_option
-@config_option
-def list_(as_json: bool, config: str | None) -> None:
+@settings_option
+def list_(as_json: bool, settings: Settings) -> None:
     """List the accounts."""
     rows = [
         {
@@ -91,7 +91,7 @@ def list_(as_json: bool, config: str | None) -> None:
             "class": account.preferred_class,
             **to_row(account, "balance", "granted", "held", "debt", "created_at"),
         }
-        for account in read_store(load_config(config), list_accounts)
+        for account in read_store(settings, list_accounts)
     ]
     print_list(rows, COLUMNS, as_json=as_json)
 
@@ -102,12 +102,12 @@ def list_(as_json: bool, config: str | None) -> None:
 @click.option("--note", metavar="TEXT", default="", help="The reason, for the ledger.")
 @click.option("--expires", metavar="DAYS", type=int, show_default="never", help="After how many days the rest expires.")
 @reference_option
-@config_option
-def credit(email: str, amount: str, note: str, expires: int | None, reference: str, config: str | None) -> None:
+@settings_option
+def credit(email: str, amount: str, note: str, expires: int | None, reference: str, settings: Settings) -> None:
     """Add credit to an account: an amount of dollars, like 5.00."""
     amount_nano = parse_dollars(amount)
     done = with_store(
-        load_config(config),
+        settings,
         lambda store: give_credit(store, email, amount_nano, note, now_ms(), COMMAND_LINE, reference, expires),
     )
     if done.earlier_at is not None:
@@ -122,15 +122,15 @@ def credit(email: str, amount: str, note: str, expires: int | None, reference: s
 @click.argument("amount")
 @click.option("--reason", metavar="TEXT", required=True, help="Why, for the ledger. The account's owner sees it.")
 @reference_option
-@config_option
-def correct(email: str, amount: str, reason: str, reference: str, config: str | None) -> None:
+@settings_option
+def correct(email: str, amount: str, reason: str, reference: str, settings: Settings) -> None:
     """Take credit back from an account: a negative amount of dollars, like -1.00. It never goes below zero.
 
     What running requests hold is taken when they end.
     """
     amount_nano = -parse_dollars(amount[1:]) if amount.startswith("-") else parse_dollars(amount)
     done = with_store(
-        load_config(config),
+        settings,
         lambda store: correct_credit(store, email, amount_nano, reason, COMMAND_LINE, now_ms(), reference),
     )
     if done.earlier_at is not None:
@@ -145,11 +145,11 @@ def correct(email: str, amount: str, reason: str, reference: str, config: str | 
 @accounts.command()
 @email_argument
 @click.option("--remove", is_flag=True, help="Make it an ordinary account again.")
-@config_option
-def operator(email: str, remove: bool, config: str | None) -> None:
+@settings_option
+def operator(email: str, remove: bool, settings: Settings) -> None:
     """Make an account an operator's. It sees the operator pages of the web application."""
     account = with_store(
-        load_config(config), lambda store: set_operator(store, email, COMMAND_LINE, now_ms(), is_operator=not remove)
+        settings, lambda store: set_operator(store, email, COMMAND_LINE, now_ms(), is_operator=not remove)
     )
     say(f"{account.email} is {'an ordinary account' if remove else 'an operator'} now.")
 
@@ -157,10 +157,18 @@ def operator(email: str, remove: bool, config: str | None) -> None:
 @accounts.command()
 @email_argument
 @password_option
-@config_option
-def password(email: str, password_stdin: bool, config: str | None) -> None:
+@click.option(
+    "--remove-second-factor",
+    is_flag=True,
+    help="Keep the password, and remove authenticator app, passkeys and recovery codes instead.",
+)
+@settings_option
+def password(email: str, password_stdin: bool, remove_second_factor: bool, settings: Settings) -> None:
     """Set the password of an account. Every browser is signed out of it, and its access tokens are revoked."""
-    settings = load_config(config)
+    if remove_second_factor:
+        account = with_store(settings, lambda store: remove_second_factors(store, email, COMMAND_LINE, now_ms()))
+        say(f"{account.email} signs in with its password alone now.")
+        return
     given = _read_password(from_stdin=password_stdin)
     done = with_store(settings, lambda store: set_password(store, email, given, COMMAND_LINE, now_ms()))
     say(f"The password of {done.account.email} is set, and every browser is signed out of it.")
@@ -171,10 +179,9 @@ def password(email: str, password_stdin: bool, config: str | None) -> None:
 @accounts.command("class")
 @email_argument
 @click.argument("class_id", metavar="CLASS")
-@config_option
-def class_(email: str, class_id: str, config: str | None) -> None:
+@settings_option
+def class_(email: str, class_id: str, settings: Settings) -> None:
     """Choose the class that 'auto' means for an account, from its next request on."""
-    settings = load_config(config)
     chosen = _usable_class(settings, class_id)
     account = with_store(settings, lambda store: set_class(store, email, chosen, COMMAND_LINE, now_ms()))
     say(f"For {account.email}, auto means {account.preferred_class} now.")
@@ -182,65 +189,57 @@ def class_(email: str, class_id: str, config: str | None) -> None:
 
 @accounts.command()
 @email_argument
-@config_option
-def suspend(email: str, config: str | None) -> None:
+@settings_option
+def suspend(email: str, settings: Settings) -> None:
     """Refuse the keys and the sign-in of an account."""
-    account = with_store(load_config(config), lambda store: suspend_account(store, email, COMMAND_LINE, now_ms()))
+    account = with_store(settings, lambda store: suspend_account(store, email, COMMAND_LINE, now_ms()))
     say(f"{account.email} is suspended: its keys are refused, and every browser is signed out.")
 
 
 @accounts.command()
 @email_argument
-@config_option
-def resume(email: str, config: str | None) -> None:
+@settings_option
+def resume(email: str, settings: Settings) -> None:
     """End the suspension of an account."""
-    account = with_store(load_config(config), lambda store: resume_account(store, email, COMMAND_LINE, now_ms()))
+    account = with_store(settings, lambda store: resume_account(store, email, COMMAND_LINE, now_ms()))
     say(f"{account.email} is not suspended any more.")
 
 
 @accounts.command()
-@email_argument
-@click.argument("kind", type=click.Choice(["reset", "verify"]))
-@config_option
-def link(email: str, kind: str, config: str | None) -> None:
-    """Print a link that resets the password of an account, or verifies its address."""
-    settings = load_config(config)
-    chosen: LinkKind = "reset" if kind == "reset" else "verify"
-    path = with_store(settings, lambda store: print_link(store, email, chosen, COMMAND_LINE, now_ms()))
-    _print_link(settings, path, "an hour" if kind == "reset" else "3 days")
-
-
-@accounts.command()
+@click.argument("kind", type=click.Choice(list(LINKS)))
 @click.argument("email", default="")
-@config_option
-def invite(email: str, config: str | None) -> None:
-    """Print a link that creates an account: for one address or, without it, for anybody."""
-    settings = load_config(config)
-    if settings.platform.sign_up == "closed":
+@settings_option
+def link(kind: LinkKind, email: str, settings: Settings) -> None:
+    """Print a link that resets the password of an account, verifies its address, or invites to create one.
+
+    An invitation without EMAIL is for anybody.
+    """
+    if kind != "invite" and not email:
+        raise click.UsageError(f"A link of the kind {kind} needs EMAIL.")
+    if kind == "invite" and settings.platform.sign_up == "closed":
         raise ValueError('Sign-up is closed: set sign_up = "invite" in [platform] of the config, and restart.')
-    path = with_store(settings, lambda store: make_invitation(store, email, COMMAND_LINE, now_ms()))
-    _print_link(settings, path, "7 days")
-
-
-@accounts.command("remove-second-factor")
-@email_argument
-@config_option
-def remove_second_factor(email: str, config: str | None) -> None:
-    """Remove the authenticator app, the passkeys and the recovery codes of an account."""
-    account = with_store(load_config(config), lambda store: remove_second_factors(store, email, COMMAND_LINE, now_ms()))
-    say(f"{account.email} signs in with its password alone now.")
+    if kind == "invite":
+        path = with_store(settings, lambda store: make_invitation(store, email, COMMAND_LINE, now_ms()))
+    else:
+        path = with_store(settings, lambda store: print_link(store, email, kind, COMMAND_LINE, now_ms()))
+    base_url = settings.platform.base_url
+    if base_url is None:
+        base_url = f"http://127.0.0.1:{settings.server.port}"
+        say("The config has no base_url in [platform], so this link is for a browser on this machine.")
+    click.echo(base_url + path)
+    say(f"It works once, within {LINKS[kind]}. Only its reader should see it.")
 
 
 @accounts.command()
 @email_argument
 @click.option("--out", metavar="FILE", help="A file that does not exist yet.", show_default="named after the account")
-@config_option
-def export(email: str, out: str | None, config: str | None) -> None:
+@settings_option
+def export(email: str, out: str | None, settings: Settings) -> None:
     """Write everything that is stored about an account into a zip file: personal data, usage and money.
 
     Its README.txt explains every field. It has no passwords, keys or hashes, and no message content.
     """
-    settings, at_ms = load_config(config), now_ms()
+    at_ms = now_ms()
     account = with_store(settings, lambda store: get_account(store, email))
     path = Path(out or archive_name(account, at_ms))
     try:
@@ -261,13 +260,12 @@ def export(email: str, out: str | None, config: str | None) -> None:
 @accounts.command()
 @email_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@config_option
-def erase(email: str, yes: bool, config: str | None) -> None:
+@settings_option
+def erase(email: str, yes: bool, settings: Settings) -> None:
     """Erase an account permanently: address, password, notes, sessions and the names of its keys.
 
     Its keys stop at once. Its entries and its usage stay, without a name. Credit that is left is forfeited.
     """
-    settings = load_config(config)
     account = with_store(settings, lambda store: get_account(store, email))
     say(f"{account.email} has {format_dollars(account.balance_nano)} dollars of credit, which are forfeited.")
     if not yes and _confirm_address(account.email) != account.email:
@@ -291,7 +289,7 @@ def _read_password(*, from_stdin: bool) -> str:
     if from_stdin:
         return sys.stdin.readline().rstrip("\r\n")
     no_terminal = "There is no terminal to ask for the password: send it with --password-stdin."
-    return ask("Password", no_terminal, is_secret=True)
+    return ask("Password", no_terminal, is_secret=True, is_new=True)
 
 
 def _confirm_address(email: str) -> str:
@@ -306,13 +304,3 @@ def _confirm_address(email: str) -> str:
 
 def _say_repeated(earlier_at: int) -> None:
     say(f"This reference was used at {rfc3339(earlier_at)}, and counts once: nothing was changed now.")
-
-
-def _print_link(settings: Settings, path: str, lifetime: str) -> None:
-    """The link alone on standard output."""
-    base_url = settings.platform.base_url
-    if base_url is None:
-        base_url = f"http://127.0.0.1:{settings.server.port}"
-        say("The config has no base_url in [platform], so this link is for a browser on this machine.")
-    click.echo(base_url + path)
-    say(f"It works once, within {lifetime}. Only its reader should see it.")

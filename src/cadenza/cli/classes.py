@@ -1,12 +1,12 @@
-"""cadenza class list | show | history | diff | adopt | promote | rollback | reload."""
+"""cadenza class show | history | diff | adopt | promote | rollback | reload."""
 
 from collections.abc import Iterable
 
 import click
 import msgspec
 
-from cadenza.cli.configured import load_config, read_store, with_store
-from cadenza.cli.console import config_option, json_option, now_ms, print_json, print_list, print_table, say, to_row
+from cadenza.cli.configured import read_store, settings_option, with_store
+from cadenza.cli.console import json_option, now_ms, print_json, print_list, print_table, say, to_row
 from cadenza.cli.lazy import LazyGroup
 from cadenza.config import Settings
 from cadenza.config.classes import class_rules, find_candidate
@@ -35,7 +35,7 @@ ROUTE_COLUMNS = (*ROUTE_FIELDS, "continue")
 LIST_COLUMNS = ("class", "version", *ROUTE_COLUMNS)
 HISTORY_COLUMNS = ("at", "actor", "event", "detail")
 CHARACTER_CHARS_SHOWN = 100
-EVENTS_MAX = 1_000
+EVENTS_SHOWN = 50
 COLORS = {"+": "green", "-": "red"}  # of lines of a diff
 
 class_argument = click.argument("class_id", metavar="CLASS")
@@ -57,27 +57,24 @@ def classes() -> None:
     """Classes: what serves them, and its replacement after evaluation."""
 
 
-@classes.command("list")
-@json_option
-@config_option
-def list_routes(as_json: bool, config: str | None) -> None:
-    """List the routes that serve every class, in the order in which they are tried."""
-    versions = [state.version for state in _read_states(load_config(config)).values()]
-    rows = [
-        {"class": version.class_id, "version": version.number or None, **_route_row(route)}
-        for version in versions
-        for route in version.routes
-    ]
-    print_list(rows, LIST_COLUMNS, as_json=as_json)
-
-
 @classes.command()
-@class_argument
+@click.argument("class_id", metavar="[CLASS]", required=False)
 @json_option
-@config_option
-def show(class_id: str, as_json: bool, config: str | None) -> None:
-    """Show what serves a class now: its version, routes and canary, the newest verdict, and what to do next."""
-    settings = load_config(config)
+@settings_option
+def show(class_id: str | None, as_json: bool, settings: Settings) -> None:
+    """Show what serves a class now: its version, routes and canary, the newest verdict, and what to do next.
+
+    Without CLASS, list the routes that serve every class, in the order in which they are tried.
+    """
+    if class_id is None:
+        versions = [state.version for state in _read_states(settings).values()]
+        rows = [
+            {"class": version.class_id, "version": version.number or None, **_route_row(route)}
+            for version in versions
+            for route in version.routes
+        ]
+        print_list(rows, LIST_COLUMNS, as_json=as_json)
+        return
     rules = class_rules(settings, class_id)
     found = read_store(settings, lambda store: get_situation(store, class_id, rules))
     if as_json:
@@ -88,19 +85,11 @@ def show(class_id: str, as_json: bool, config: str | None) -> None:
 
 @classes.command()
 @class_argument
-@click.option(
-    "--count",
-    metavar="NUMBER",
-    type=click.IntRange(1, EVENTS_MAX),
-    default=50,
-    show_default=True,
-    help="How many of the newest events.",
-)
 @json_option
-@config_option
-def history(class_id: str, count: int, as_json: bool, config: str | None) -> None:
-    """List the newest changes of a class with their reasons, oldest first: who did what, and when."""
-    found = read_store(load_config(config), lambda store: list_history(store, class_id, count))
+@settings_option
+def history(class_id: str, as_json: bool, settings: Settings) -> None:
+    """List the newest 50 changes of a class with their reasons, oldest first: who did what, and when."""
+    found = read_store(settings, lambda store: list_history(store, class_id, EVENTS_SHOWN))
     print_list([to_row(entry, *HISTORY_COLUMNS) for entry in reversed(found)], HISTORY_COLUMNS, as_json=as_json)
 
 
@@ -109,14 +98,14 @@ def history(class_id: str, count: int, as_json: bool, config: str | None) -> Non
 @click.argument("before", metavar="[FROM]", type=int, required=False)
 @click.argument("after", metavar="[TO]", type=int, required=False)
 @json_option
-@config_option
-def diff(class_id: str, before: int | None, after: int | None, as_json: bool, config: str | None) -> None:
+@settings_option
+def diff(class_id: str, before: int | None, after: int | None, as_json: bool, settings: Settings) -> None:
     """Show what differs between two versions of a class.
 
     Without versions: between the one that was served before and the one that is served or, while a canary runs, between
     the one that is served and the candidate.
     """
-    old, new = read_store(load_config(config), lambda store: get_pair(store, class_id, before, after))
+    old, new = read_store(settings, lambda store: get_pair(store, class_id, before, after))
     found = compare_versions(old, new)
     if as_json:
         print_json([{"class": class_id, **to_row(found, "before", "after", "routes", "character")}])
@@ -127,10 +116,9 @@ def diff(class_id: str, before: int | None, after: int | None, as_json: bool, co
 @classes.command()
 @class_argument
 @click.option("--undo", is_flag=True, help="Let the config decide again.")
-@config_option
-def adopt(class_id: str, undo: bool, config: str | None) -> None:
+@settings_option
+def adopt(class_id: str, undo: bool, settings: Settings) -> None:
     """Hand a class over from the config to the store: its routes in the config no longer count."""
-    settings = load_config(config)
     rules, act = class_rules(settings, class_id), control.hand_back if undo else control.adopt
     state = with_store(settings, lambda store: act(store, class_id, rules, COMMAND_LINE, now_ms()))
     if undo:
@@ -152,12 +140,11 @@ def adopt(class_id: str, undo: bool, config: str | None) -> None:
 )
 @click.option("--force", is_flag=True, help="Skip the gate. Needs --reason, and stays visible in the history.")
 @click.option("--reason", metavar="TEXT", default="", help="Why the gate is skipped.")
-@config_option
-def promote(class_id: str, candidate: str, share: int, force: bool, reason: str, config: str | None) -> None:
+@settings_option
+def promote(class_id: str, candidate: str, share: int, force: bool, reason: str, settings: Settings) -> None:
     """Replace the main routes of a class by a candidate that has passed the gate. Prices and fallbacks stay."""
     if reason and not force:
         raise ValueError("--reason belongs to --force: the reason of a gated promotion is its verdict")
-    settings = load_config(config)
     settings.require_complete()
     rules, route = class_rules(settings, class_id), find_candidate(settings, class_id, candidate)
     suite = load_suite(rules.suite)
@@ -188,20 +175,18 @@ def promote(class_id: str, candidate: str, share: int, force: bool, reason: str,
 @class_argument
 @click.option("--to", metavar="NUMBER", type=click.IntRange(1), help="The version to serve, if not the one before.")
 @click.option("--reason", metavar="TEXT", default="", help="Why, for the history.")
-@config_option
-def rollback(class_id: str, to: int | None, reason: str, config: str | None) -> None:
+@settings_option
+def rollback(class_id: str, to: int | None, reason: str, settings: Settings) -> None:
     """Serve an earlier version of a class again or, while a canary runs, end it and keep the incumbent."""
-    settings = load_config(config)
     rules, order = class_rules(settings, class_id), control.RollbackOrder(to=to, reason=reason)
     state = with_store(settings, lambda store: control.roll_back(store, class_id, rules, order, COMMAND_LINE, now_ms()))
     say(f"Version {state.version.number} of '{class_id}' serves every account.")
 
 
 @classes.command()
-@config_option
-def reload(config: str | None) -> None:
+@settings_option
+def reload(settings: Settings) -> None:
     """Make running servers reload classes, routes, providers, prices, limits and grounding. No stream is dropped."""
-    settings = load_config(config)
     settings.require_complete()
     with_store(settings, announce_reload)
     say("Every server on this store reloads its config before its next request. Its log shows any mistakes.")

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from cadenza.cli.console import say
+import click
+
+from cadenza.cli.console import CONFIG, say
 from cadenza.config import Settings, load_settings
 from cadenza.control.store.prepare import prepare_store, require_store
 from cadenza.store.address import open_store
@@ -17,6 +19,13 @@ T = TypeVar("T")
 
 def load_config(config: str | None) -> Settings:
     return load_settings(config, os.environ, Path.cwd())
+
+
+def _read_option(ctx: click.Context, _option: click.Parameter, config: str | None) -> Settings | None:
+    return None if ctx.resilient_parsing else load_config(config)  # while a shell completes, nothing is read
+
+
+settings_option = click.option("--config", "settings", callback=_read_option, **CONFIG)
 
 
 def with_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:

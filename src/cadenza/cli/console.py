@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import TracebackType
+from typing import Any
 
 import click
 import msgspec
@@ -13,12 +14,12 @@ import msgspec
 from cadenza import clock
 from cadenza.core.formats import read_field
 
-config_option = click.option(
-    "--config",
-    metavar="FILE",
-    help="The config file.",
-    show_default="$CADENZA_CONFIG, else ./cadenza.toml, else the embedded model",
-)
+CONFIG: dict[str, Any] = {
+    "metavar": "FILE",
+    "help": "The config file.",
+    "show_default": "$CADENZA_CONFIG, else ./cadenza.toml, else the embedded model",
+}
+config_option = click.option("--config", **CONFIG)
 reference_option = click.option(
     "--reference",
     metavar="TEXT",
@@ -61,10 +62,13 @@ def say(line: str) -> None:
     click.echo(line, err=True)
 
 
-def ask(question: str, no_terminal: str, *, is_secret: bool = False) -> str:
-    """What is typed at the terminal; a secret is hidden and typed twice. ValueError if there is no terminal."""
+def ask(
+    question: str, no_terminal: str, default: str | None = None, *, is_secret: bool = False, is_new: bool = False
+) -> str:
+    """What is typed at the terminal; a secret is hidden, a new one typed twice. ValueError if there is no terminal."""
+    shows_default, is_confirmed = bool(default), is_secret and is_new
     try:
-        return str(click.prompt(question, hide_input=is_secret, confirmation_prompt=is_secret, err=True))
+        return str(click.prompt(question, default, is_secret, is_confirmed, show_default=shows_default, err=True))
     except click.Abort:
         if sys.stdin.isatty():
             raise  # Ctrl-C

@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from cadenza.cli.configured import load_config, with_store
-from cadenza.cli.console import config_option, json_option, say
+from cadenza.cli.configured import settings_option, with_store
+from cadenza.cli.console import json_option, say
 from cadenza.cli.evaluation_run import EvaluateOptions, run_suite
+from cadenza.config import Settings
 from cadenza.core.money import parse_dollars
 from cadenza.process import protect_memory
 
@@ -48,14 +49,13 @@ INTERRUPTED_CODE = 130
 )
 @click.option("--restart", is_flag=True, help="Start over instead of resuming an interrupted evaluation.")
 @json_option
-@config_option
-def evaluate(config: str | None, **given: object) -> None:
+@settings_option
+def evaluate(settings: Settings, **given: object) -> None:
     """Compare a candidate with what serves a class, on a suite of cases. No account is charged.
 
     Repeat the command to go on with an evaluation that was interrupted or stopped at its budget.
     """
     protect_memory()
-    settings = load_config(config)
     settings.require_complete()
     try:
         budget_nano = parse_dollars(str(given["budget"]))

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from cadenza.app import build_upstreams
-from cadenza.cli.console import say
+from cadenza.cli.console import ask, say
 from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.checks import is_private
+from cadenza.config.parts import build_upstreams
 from cadenza.config.proxies import proxy_for
 from cadenza.config.write import Off, write_config
 from cadenza.core.config_keys import suggest
@@ -125,7 +125,7 @@ def _choose_place(given: InitOptions) -> ModelPlace:
     number = _choose("Where does the model run?", [*titles, OTHER], "1" if found else None)
     if number < len(places):
         return places[number]
-    return _place_at(_ask("Its base address, like https://host/v1"), None)
+    return _place_at(ask("Its base address, like https://host/v1", NO_TERMINAL), None)
 
 
 def _place_at(url: str, name: str | None) -> ModelPlace:
@@ -165,7 +165,8 @@ def _choose_key(given: InitOptions, place: ModelPlace) -> ProviderKey:
 
 def _ask_key(place: ModelPlace) -> ProviderKey:
     optional = "" if place.key_env else ", or nothing if it needs none"
-    typed = _ask(f"The key of {place.title}{optional} (it is not shown)", None if place.key_env else "", hides=True)
+    default = None if place.key_env else ""
+    typed = ask(f"The key of {place.title}{optional} (it is not shown)", NO_TERMINAL, default, is_secret=True)
     return ProviderKey(typed.strip() or None)
 
 
@@ -184,7 +185,7 @@ def _choose_model(given: InitOptions, place: ModelPlace) -> str:
         raise ValueError(f"--yes needs --model{listed}")
     shown = place.models[:MODELS_SHOWN_MAX]
     if not shown:
-        return _ask(f"The name of a model at {place.title}")
+        return ask(f"The name of a model at {place.title}", NO_TERMINAL)
     more = len(place.models) - len(shown)
     title = f"Which model? Type a number or a name{f'; {more} more are not shown' if more else ''}."
     number = _choose(title, shown, "1" if len(shown) == 1 else None, place.models)
@@ -197,21 +198,12 @@ def _choose(title: str, options: Sequence[str], default: str | None, names: Sequ
     for number, option in enumerate(options, 1):
         say(f"  {number:>2}  {option}")
     while True:
-        typed = _ask("\nNumber" if not names else "\nModel", default).strip()
+        typed = ask("\nNumber" if not names else "\nModel", NO_TERMINAL, default).strip()
         if typed.isdecimal() and 0 < int(typed) <= len(options):
             return int(typed) - 1
         if typed in names:
             return names.index(typed)
         say(f"Type a number from 1 to {len(options)}{' or a name that the provider lists' if names else ''}.")
-
-
-def _ask(question: str, default: str | None = None, *, hides: bool = False) -> str:
-    try:
-        return str(click.prompt(question, default, hide_input=hides, show_default=bool(default), err=True))
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise  # Ctrl-C
-        raise ValueError(NO_TERMINAL) from None
 
 
 def _try(chosen: Chosen) -> Fault | None:

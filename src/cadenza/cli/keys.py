@@ -1,9 +1,14 @@
-"""cadenza key create | list | rename | limit | cap | revoke."""
+"""cadenza key create | list | change | revoke."""
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import click
+from msgspec import UNSET, UnsetType
 
-from cadenza.cli.configured import load_config, read_store, with_store
-from cadenza.cli.console import config_option, json_option, now_ms, print_list, reference_option, say, to_row
+from cadenza.cli.configured import read_store, settings_option, with_store
+from cadenza.cli.console import json_option, now_ms, print_list, reference_option, say, to_row
+from cadenza.config import Settings
 from cadenza.control.keys import CapOrder, KeyChange, KeyOrder, change_key, create_key, list_keys, revoke_key
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars
@@ -15,21 +20,15 @@ COLUMNS = (
     *("prefix", "name", "state", "scopes", "cap", "spent", "rate", "burst"),
     *("created_at", "expires_at", "last_used_at", "token", "id"),
 )
-NO_CAP = "none"
+NO_CAP, DEFAULT = "none", "default"
+
+Number = TypeVar("Number", int, float)
 
 key_argument = click.argument("key", metavar="PREFIX_OR_ID")
 account_option = click.option("--account", metavar="EMAIL", required=True, help="The account that owns the key.")
-rate_option = click.option(
-    "--rate",
-    metavar="NUMBER",
-    type=float,
-    show_default="the rate in the config",
-    help="Requests per second for this key.",
+cap_period_option = click.option(
+    "--cap-period", type=click.Choice(PERIODS), default="total", show_default=True, help="In all, or in each month."
 )
-burst_option = click.option(
-    "--burst", metavar="NUMBER", type=int, show_default="the burst in the config", help="Requests at once for this key."
-)
-period_choice = click.Choice(PERIODS)
 
 
 @click.group()
@@ -48,12 +47,20 @@ def keys() -> None:
     help="inference, models or usage; repeat it for several.",
 )
 @click.option("--expires", metavar="DAYS", default="never", show_default=True, help="30, 90 or 365 days, or never.")
-@rate_option
-@burst_option
+@click.option(
+    "--rate",
+    metavar="NUMBER",
+    type=float,
+    show_default="the rate in the config",
+    help="Requests per second for this key.",
+)
+@click.option(
+    "--burst", metavar="NUMBER", type=int, show_default="the burst in the config", help="Requests at once for this key."
+)
 @click.option("--cap", metavar="DOLLARS", help="The most that the key may spend, like 5.00.", show_default="no cap")
-@click.option("--cap-period", type=period_choice, default="total", show_default=True, help="In all, or in each month.")
+@cap_period_option
 @reference_option
-@config_option
+@settings_option
 def create(  # noqa: PLR0913, PLR0917 one for each option
     account: str,
     name: str,
@@ -64,12 +71,12 @@ def create(  # noqa: PLR0913, PLR0917 one for each option
     cap: str | None,
     cap_period: Period,
     reference: str,
-    config: str | None,
+    settings: Settings,
 ) -> None:
     """Create a key and print it, alone on standard output. It is shown only this once."""
     chosen = None if cap is None else CapOrder(cap, cap_period)
     order = KeyOrder(name, scope, expires, rate, burst, chosen, reference)
-    secret, key = with_store(load_config(config), lambda store: create_key(store, account, order, now_ms()))
+    secret, key = with_store(settings, lambda store: create_key(store, account, order, now_ms()))
     click.echo(secret)
     until = f"It expires at {rfc3339_or_none(key.expires_at)}." if key.expires_at else "It does not expire."
     say(f"This key is shown once; only its hash is stored. {until}")
@@ -81,60 +88,53 @@ def create(  # noqa: PLR0913, PLR0917 one for each option
 @keys.command("list")
 @account_option
 @json_option
-@config_option
-def list_(account: str, as_json: bool, config: str | None) -> None:
+@settings_option
+def list_(account: str, as_json: bool, settings: Settings) -> None:
     """List the keys of an account, with their limits and spend caps."""
-    views = read_store(load_config(config), lambda store: list_keys(store, account, now_ms()))
+    views = read_store(settings, lambda store: list_keys(store, account, now_ms()))
     print_list([to_row(key, *FIELDS) if as_json else _row(key) for key in views], COLUMNS, as_json=as_json)
 
 
 @keys.command()
 @key_argument
-@click.argument("name")
-@config_option
-def rename(key: str, name: str, config: str | None) -> None:
-    """Give a key another name."""
-    view = with_store(load_config(config), lambda store: change_key(store, key, KeyChange(name=name), now_ms()))
-    say(f"The key {view.prefix}… ({view.id}) is named {view.name!r}.")
+@click.option("--name", metavar="TEXT", help="Another name.")
+@click.option("--rate", metavar="NUMBER", help="Requests per second; or default, as in the config.")
+@click.option("--burst", metavar="NUMBER", help="Requests at once; or default, as in the config.")
+@click.option("--cap", metavar="DOLLARS", help="The most that the key may spend, like 5.00; or none.")
+@cap_period_option
+@settings_option
+def change(  # noqa: PLR0913, PLR0917 one for each option
+    key: str,
+    name: str | None,
+    rate: str | None,
+    burst: str | None,
+    cap: str | None,
+    cap_period: Period,
+    settings: Settings,
+) -> None:
+    """Change the name, the limits or the spend cap of a key. What is not given stays.
 
-
-@keys.command()
-@key_argument
-@click.argument("dollars")
-@click.option("--period", type=period_choice, default="total", show_default=True, help="In all, or in each month.")
-@config_option
-def cap(key: str, dollars: str, period: Period, config: str | None) -> None:
-    """Set the spend cap of one key: an amount of dollars, like 5.00, or none to remove it.
-
-    What the key has spent in the period counts. A month is a calendar month in UTC.
+    What the key has spent in the period counts towards its cap. A month is a calendar month in UTC.
     """
-    chosen = None if dollars == NO_CAP else CapOrder(dollars, period)
-    view = with_store(load_config(config), lambda store: change_key(store, key, KeyChange(cap=chosen), now_ms()))
-    name = f"The key {view.prefix}… ({view.id})"
-    if view.cap is None:
-        say(f"{name} has no spend cap.")
-    else:
-        say(f"{name} may spend {_say_cap(view.cap)}; {format_dollars(view.cap.spent_nano)} are spent.")
+    order = KeyChange(
+        name=UNSET if name is None else name,
+        requests_per_second=_limit("--rate", rate, float),
+        burst=_limit("--burst", burst, int),
+        cap=UNSET if cap is None else None if cap == NO_CAP else CapOrder(cap, cap_period),
+    )
+    changed = with_store(settings, lambda store: change_key(store, key, order, now_ms()))
+    spends = "anything" if changed.cap is None else _say_cap(changed.cap)
+    spent = f"; {format_dollars(changed.cap.spent_nano)} are spent" if changed.cap else ""
+    say(f"The key {changed.prefix}… ({changed.id}) is named {changed.name!r}. {_say_limits(changed)}")
+    say(f"It may spend {spends}{spent}.")
 
 
 @keys.command()
 @key_argument
-@rate_option
-@burst_option
-@config_option
-def limit(key: str, rate: float | None, burst: int | None, config: str | None) -> None:
-    """Set the limits of one key. Without --rate and --burst the limits in the config apply again."""
-    change = KeyChange(requests_per_second=rate, burst=burst)
-    view = with_store(load_config(config), lambda store: change_key(store, key, change, now_ms()))
-    say(f"The key {view.prefix}… ({view.id}) {_describe(rate, burst)}")
-
-
-@keys.command()
-@key_argument
-@config_option
-def revoke(key: str, config: str | None) -> None:
+@settings_option
+def revoke(key: str, settings: Settings) -> None:
     """Revoke a key. It stops working at once. Name it by its id, its first 12 characters or itself."""
-    revocation = with_store(load_config(config), lambda store: revoke_key(store, key, now_ms()))
+    revocation = with_store(settings, lambda store: revoke_key(store, key, now_ms()))
     state = "was already revoked" if revocation.was_revoked else "is revoked"
     say(f"The key {revocation.key.prefix}… ({revocation.key.id}) {state}.")
 
@@ -159,9 +159,18 @@ def _say_cap(cap: KeyCap) -> str:
     return f"{format_dollars(cap.limit_nano)} dollars {'a month' if cap.period == 'month' else 'in total'}"
 
 
-def _describe(rate: float | None, burst: int | None) -> str:
-    if rate is None and burst is None:
-        return "has the default limits again."
+def _say_limits(key: Key) -> str:
+    rate, burst = key.requests_per_second, key.burst
     per_second = "the default rate" if rate is None else f"{rate:g} requests per second"
     at_once = "the default burst" if burst is None else f"{burst} at once"
-    return f"may make {per_second}, and {at_once}."
+    return f"It may make {per_second}, and {at_once}."
+
+
+def _limit(option: str, text: str | None, number: Callable[[str], Number]) -> Number | UnsetType | None:
+    """What an option sets: None for the default of the config."""
+    if text is None:
+        return UNSET
+    try:
+        return None if text == DEFAULT else number(text)
+    except ValueError:
+        raise ValueError(f"{option} is a number, or {DEFAULT}") from None

@@ -2,14 +2,14 @@
 
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from cadenza.cli.configured import load_config, read_store, with_store
+from cadenza.cli.configured import read_store, settings_option, with_store
 from cadenza.cli.console import (
-    config_option,
     from_option,
     json_option,
     month_option,
@@ -21,7 +21,8 @@ from cadenza.cli.console import (
     to_option,
 )
 from cadenza.cli.lazy import LazyGroup
-from cadenza.control.money.months import check_all, find_closed_span
+from cadenza.config import Settings
+from cadenza.control.money.months import check_all, find_closed_span, verify_file, verify_month
 from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.statement import check_ledger, export_ledger, usage_report
 from cadenza.core.csv_text import csv_text
@@ -33,13 +34,7 @@ from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, parse_group
 from cadenza.ledger.export import EXPORT_FIELDS
 from cadenza.store.store import Store
 
-LATER = {
-    "close": ("months.close", "Close a month that is over: nothing in it can change any more."),
-    "verify": (
-        "months.verify",
-        "Compute the hash of a closed month again, from the store or from a FILE that was exported.",
-    ),
-}
+LATER = {"close": ("months.close", "Close a month that is over: nothing in it can change any more.")}
 
 
 @click.group(cls=LazyGroup, places=LATER)
@@ -50,14 +45,14 @@ def ledger() -> None:
 @ledger.command()
 @click.option("--all", "reads_all", is_flag=True, help="Read the closed months too, and compute their hashes again.")
 @json_option
-@config_option
-def check(reads_all: bool, as_json: bool, config: str | None) -> None:
+@settings_option
+def check(reads_all: bool, as_json: bool, settings: Settings) -> None:
     """Check on the live store that entries, balances, reserves and charges agree. Exit 1 if they do not.
 
     Every charge is computed again from its token counts and prices. The check begins with the balances of the last
     closed month.
     """
-    found = read_store(load_config(config), check_all if reads_all else check_ledger)
+    found = read_store(settings, check_all if reads_all else check_ledger)
     findings, counts = found.findings, found.counts
     if as_json:
         print_json([msgspec.structs.asdict(finding) for finding in findings])
@@ -77,6 +72,22 @@ def check(reads_all: bool, as_json: bool, config: str | None) -> None:
 
 
 @ledger.command()
+@click.option("--month", required=True, metavar="YYYY-MM", help="The closed month.")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@settings_option
+def verify(month: str, file: Path | None, settings: Settings) -> None:
+    """Compute the hash of a closed month again. Exit 1 if it differs.
+
+    It is computed from the store, with the sums and the balances, or from a FILE that `ledger export --month` wrote.
+    """
+    found = read_store(settings, lambda store: verify_file(store, month, file) if file else verify_month(store, month))
+    if found.problems:
+        say(f"{month} is not as it was closed: {'; '.join(found.problems)}. Entries read: {found.entries}.")
+        sys.exit(1)
+    click.echo(f"{month} is as it was closed. Entries read: {found.entries}, hash {found.found.hex()}.")
+
+
+@ledger.command()
 @click.option("--account", metavar="EMAIL", help="Only the entries of this account.")
 @from_option
 @to_option
@@ -84,16 +95,16 @@ def check(reads_all: bool, as_json: bool, config: str | None) -> None:
 @click.option(
     "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True, help="The output format."
 )
-@config_option
+@settings_option
 def export(
-    account: str | None, start: str | None, end: str | None, month: str | None, form: str, config: str | None
+    account: str | None, start: str | None, end: str | None, month: str | None, form: str, settings: Settings
 ) -> None:
     """Write the entries of the ledger to standard output, oldest first. Times are in UTC.
 
     A whole month that is closed can be compared with its hash later: see `ledger verify`.
     """
     span = parse_dates(start, end, month) or ALWAYS
-    read_store(load_config(config), lambda store: _export(store, account, span, form))
+    read_store(settings, lambda store: _export(store, account, span, form))
 
 
 async def _export(store: Store, account: str | None, span: Span, form: str) -> None:
@@ -125,15 +136,15 @@ def _row(entry: dict[str, Any]) -> dict[str, Any]:
 @click.argument("completion_id")
 @click.option("--part", metavar="DOLLARS", show_default="all that it cost", help="How much of it, in dollars.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why, for the ledger. The account's owner sees it.")
-@config_option
-def refund(completion_id: str, part: str | None, reason: str, config: str | None) -> None:
+@settings_option
+def refund(completion_id: str, part: str | None, reason: str, settings: Settings) -> None:
     """Give back what a request cost, or a part of it. A request is refunded once.
 
     COMPLETION_ID is the id of the reply, which begins with chatcmpl-.
     """
     part_nano = None if part is None else parse_dollars(part)
     done = with_store(
-        load_config(config),
+        settings,
         lambda store: refund_request(store, completion_id, part_nano, reason, COMMAND_LINE, now_ms()),
     )
     say(
@@ -149,7 +160,7 @@ def refund(completion_id: str, part: str | None, reason: str, config: str | None
 @month_option
 @click.option("--group-by", metavar="GROUP", default="day", show_default=True, help="day, model, key or account.")
 @json_option
-@config_option
+@settings_option
 def usage(  # noqa: PLR0913, PLR0917 its options
     account: str | None,
     start: str | None,
@@ -157,12 +168,12 @@ def usage(  # noqa: PLR0913, PLR0917 its options
     month: str | None,
     group_by: str,
     as_json: bool,
-    config: str | None,
+    settings: Settings,
 ) -> None:
     """Show what an account used, or all of them, and what it cost: by default in the last 30 days. Days are in UTC."""
     span = parse_dates(start, end, month) or parse_span(None, None, datetime.now(UTC))
     group = parse_group(group_by, GROUPS if account else GROUPS_OF_ALL)
-    report = read_store(load_config(config), lambda store: usage_report(store, account, span, group))
+    report = read_store(settings, lambda store: usage_report(store, account, span, group))
     shown = report.shown()
     columns = (group, "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
     rows = report.rows() if as_json else [*report.rows(), {group: "total", **shown["totals"]}]

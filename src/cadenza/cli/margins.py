@@ -1,14 +1,13 @@
 """cadenza margin, and cadenza reconcile."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from cadenza.cli.configured import load_config, read_store
+from cadenza.cli.configured import read_store, settings_option
 from cadenza.cli.console import (
-    config_option,
     from_option,
     json_option,
     month_option,
@@ -17,17 +16,16 @@ from cadenza.cli.console import (
     say,
     to_option,
 )
+from cadenza.config import Settings
 from cadenza.control.money.margins import compare_bill, read_margin
 from cadenza.core.bills import ComparedDay, read_bill
 from cadenza.core.config_keys import suggest
-from cadenza.core.csv_text import csv_table
 from cadenza.core.margin import COLUMNS, MARGIN_GROUPS, MarginGroup, add_margins
 from cadenza.core.spans import ALWAYS, parse_dates
 
-csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 COMPARED = (
     *("day", "model", "requests", "billed_requests", "input_tokens", "billed_input_tokens"),
-    *("output_tokens", "billed_output_tokens", "cost", "billed_cost", "result", "reasons"),
+    *("output_tokens", "billed_output_tokens", "cost", "billed_cost", "result"),
 )
 
 
@@ -37,16 +35,14 @@ COMPARED = (
 @to_option
 @month_option
 @json_option
-@csv_option
-@config_option
-def margin(  # noqa: PLR0913, PLR0917 its options
+@settings_option
+def margin(
     group: MarginGroup,
     start: str | None,
     end: str | None,
     month: str | None,
     as_json: bool,
-    as_csv: bool,
-    config: str | None,
+    settings: Settings,
 ) -> None:
     """Show what requests earned, what providers charge for them, and the difference. Months are in UTC.
 
@@ -54,10 +50,10 @@ def margin(  # noqa: PLR0913, PLR0917 its options
     without known costs are counted apart, and are not a part of the margin.
     """
     span = parse_dates(start, end, month) or ALWAYS
-    found = read_store(load_config(config), lambda store: read_margin(store, span, group))
+    found = read_store(settings, lambda store: read_margin(store, span, group))
     rows = [{group: name or "(unknown)", **sums.shown()} for name, sums in found]
-    if as_json or as_csv:
-        _print_rows(rows, (group, *COLUMNS), as_csv=as_csv)
+    if as_json:
+        print_json(rows)
         return
     totals = add_margins(sums for _, sums in found)
     print_table([*rows, {group: "total", **totals.shown()}], (group, *COLUMNS))
@@ -79,15 +75,13 @@ def margin(  # noqa: PLR0913, PLR0917 its options
     help="The bill, as CSV with a header.",
 )
 @json_option
-@csv_option
-@config_option
-def reconcile(provider: str, path: Path, as_json: bool, as_csv: bool, config: str | None) -> None:
+@settings_option
+def reconcile(provider: str, path: Path, as_json: bool, settings: Settings) -> None:
     """Compare the bill of a provider with our own counts, by day and model. Exit 1 if a difference is not explained.
 
     The bill has a column for the day and one for the model, and requests, input_tokens, output_tokens or cost. The
     exports of OpenAI, Anthropic and OpenRouter can be read as they are. Days are in UTC.
     """
-    settings = load_config(config)
     if provider not in settings.providers:
         raise ValueError(f"no provider is named '{provider}'; {suggest(provider, settings.providers)}")
     try:
@@ -97,10 +91,10 @@ def reconcile(provider: str, path: Path, as_json: bool, as_csv: bool, config: st
         raise ValueError(f"{path} is not a text in UTF-8: export the bill as CSV.") from None
     found = read_store(settings, lambda store: compare_bill(store, provider, bill))
     rows = [line.shown() for line in found]
-    if as_json or as_csv:
-        _print_rows(rows, COMPARED, as_csv=as_csv)
+    if as_json:
+        print_json(rows)
     else:
-        print_table(rows, COMPARED[:-1])
+        print_table(rows, COMPARED)
         _explain(found)
     if any(line.result == "differs" for line in found):
         say("The bill differs from our counts in a way that nothing explains.")
@@ -114,10 +108,3 @@ def _explain(found: Sequence[ComparedDay]) -> None:
             click.echo(f"{line.place.day} {line.place.model} {line.result}: {reasons}.")
     if any(line.result == "differs" for line in found):
         click.echo("A request around midnight may be billed on the other day: compare the days on both sides of it.")
-
-
-def _print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, as_csv: bool) -> None:
-    if as_csv:
-        sys.stdout.write(csv_table(columns, rows))
-    else:
-        print_json(rows)

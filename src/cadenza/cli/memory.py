@@ -1,11 +1,12 @@
-"""cadenza memory add | list | edit | remove."""
+"""cadenza memory add | list | remove."""
 
 import click
 
-from cadenza.cli.configured import load_config, read_store, with_store
-from cadenza.cli.console import config_option, json_option, now_ms, print_list, say, to_row
+from cadenza.cli.configured import read_store, settings_option, with_store
+from cadenza.cli.console import json_option, now_ms, print_list, say, to_row
+from cadenza.config import Settings
 from cadenza.control.account.accounts import get_account, list_accounts
-from cadenza.control.account.memory import add_note, change_note, list_notes, remove_note
+from cadenza.control.account.memory import add_note, list_notes, remove_note
 from cadenza.core.errors import ControlError
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
@@ -24,14 +25,14 @@ def memory() -> None:
 @memory.command()
 @account_option
 @click.argument("text")
-@config_option
-def add(account: str, text: str, config: str | None) -> None:
+@settings_option
+def add(account: str, text: str, settings: Settings) -> None:
     """Add a note and print its id, alone on standard output."""
 
     async def work(store: Store) -> OwnedNote:
         return await add_note(store, (await get_account(store, account)).id, text, now_ms())
 
-    note = with_store(load_config(config), work)
+    note = with_store(settings, work)
     click.echo(note.id)
     say(f"The note is added. To delete it: cadenza memory remove {note.id}")
 
@@ -39,15 +40,15 @@ def add(account: str, text: str, config: str | None) -> None:
 @memory.command("list")
 @click.option("--account", metavar="EMAIL", help="The account whose notes these are.", show_default="the only account")
 @json_option
-@config_option
-def list_(account: str | None, as_json: bool, config: str | None) -> None:
+@settings_option
+def list_(account: str | None, as_json: bool, settings: Settings) -> None:
     """List the notes of an account, oldest first."""
 
     async def work(store: Store) -> list[OwnedNote]:
         owner = await _only_account(store) if account is None else await get_account(store, account)
         return await list_notes(store, owner.id)
 
-    rows = [to_row(note, "id", "text", "created_at", "changed_at") for note in read_store(load_config(config), work)]
+    rows = [to_row(note, "id", "text", "created_at", "changed_at") for note in read_store(settings, work)]
     if not as_json:
         rows = [{**row, "text": " / ".join(str(row["text"]).splitlines())} for row in rows]
     print_list(rows, COLUMNS, as_json=as_json)
@@ -55,31 +56,15 @@ def list_(account: str | None, as_json: bool, config: str | None) -> None:
 
 @memory.command()
 @click.argument("note", metavar="ID")
-@click.argument("text")
-@config_option
-def edit(note: str, text: str, config: str | None) -> None:
-    """Replace the text of a note."""
-
-    async def work(store: Store) -> OwnedNote:
-        changed = await change_note(store, note, text, now_ms())
-        await store.empty_log()
-        return changed
-
-    changed = with_store(load_config(config), work)
-    say(f"The note {changed.id} is changed.")
-
-
-@memory.command()
-@click.argument("note", metavar="ID")
-@config_option
-def remove(note: str, config: str | None) -> None:
+@settings_option
+def remove(note: str, settings: Settings) -> None:
     """Delete a note permanently."""
 
     async def work(store: Store) -> None:
         await remove_note(store, note, now_ms())
         await store.empty_log()
 
-    with_store(load_config(config), work)
+    with_store(settings, work)
     say("The note is deleted.")
 
 

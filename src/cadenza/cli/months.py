@@ -1,4 +1,4 @@
-"""cadenza report month, and cadenza ledger close | verify."""
+"""cadenza report month, and cadenza ledger close."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 from msgspec import convert
 
-from cadenza.cli.configured import load_config, read_store, with_store
-from cadenza.cli.console import config_option, json_option, now_ms, print_json, print_table, say, to_row
+from cadenza.cli.configured import read_store, settings_option, with_store
+from cadenza.cli.console import json_option, now_ms, print_json, print_table, say, to_row
 from cadenza.config import Settings
 from cadenza.control.money.months import (
     REPORT_FIELDS,
@@ -19,8 +19,6 @@ from cadenza.control.money.months import (
     list_payments,
     listing_span,
     report_month,
-    verify_file,
-    verify_month,
 )
 from cadenza.control.money.payments import ProviderFailed
 from cadenza.control.money.statement import check_ledger
@@ -57,9 +55,9 @@ def report() -> None:
 @click.option("--payments", metavar="FILE", help="Also write the payments, with the provider's ids, as CSV.")
 @click.option("--verify", "is_compared", is_flag=True, help="Compare the payments with what the provider lists.")
 @json_option
-@config_option
+@settings_option
 def month(
-    month: str, file: str | None, payments: str | None, is_compared: bool, as_json: bool, config: str | None
+    month: str, file: str | None, payments: str | None, is_compared: bool, as_json: bool, settings: Settings
 ) -> None:
     """Show what all accounts had, got and spent in a month (UTC): from the opening to the closing balance.
 
@@ -72,7 +70,6 @@ def month(
         findings = [] if found.closed else (await check_ledger(store)).findings
         return found, findings, await list_payments(store, month) if payments else []
 
-    settings = load_config(config)
     found, findings, credited = read_store(settings, read)
     compared = _compare(settings, month) if is_compared else None
     if file:
@@ -138,36 +135,17 @@ def _write_file(path: str, fields: Sequence[str], rows: Iterable[Mapping[str, ob
 
 @click.command()
 @click.argument("month", metavar="YYYY-MM")
-@config_option
-def close(month: str, config: str | None) -> None:
+@settings_option
+def close(month: str, settings: Settings) -> None:
     """Close a month that is over: nothing in it can change any more.
 
     Every earlier month must be closed or empty, and the ledger is checked first. An entry that is written later is
     dated in the first open month.
     """
-    closed = with_store(load_config(config), lambda store: close_month(store, month, COMMAND_LINE, now_ms()))
+    closed = with_store(settings, lambda store: close_month(store, month, COMMAND_LINE, now_ms()))
     assert closed.hash
     click.echo(closed.hash.hex())
     say(
         f"Closed {month}. Entries: {closed.entries}, requests: {closed.requests}, closing balance: "
         f"{format_dollars(closed.closing_nano)} dollars. Keep the hash above with your records."
     )
-
-
-@click.command()
-@click.option("--month", metavar="YYYY-MM", required=True, help="A closed month.")
-@click.argument("file", required=False)
-@config_option
-def verify(month: str, file: str | None, config: str | None) -> None:
-    """Compute the hash of a closed month again, from the store or from a FILE that was exported. Exit 1 if it differs.
-
-    FILE is what `ledger export --month` wrote, in either format.
-    """
-    found = read_store(
-        load_config(config),
-        lambda store: verify_file(store, month, Path(file)) if file else verify_month(store, month),
-    )
-    if found.problems:
-        say(f"{month} is not as it was closed: {'; '.join(found.problems)}. Entries read: {found.entries}.")
-        sys.exit(1)
-    click.echo(f"{month} is as it was closed. Entries read: {found.entries}, hash {found.found.hex()}.")

@@ -2,9 +2,10 @@
 
 import click
 
-from cadenza.cli.configured import load_config, read_store
-from cadenza.cli.console import config_option, json_option, print_list, to_row
+from cadenza.cli.configured import read_store, settings_option
+from cadenza.cli.console import json_option, print_list, to_row
 from cadenza.cli.lazy import LazyGroup
+from cadenza.config import Settings
 from cadenza.control.operator import list_audit_events
 
 EVENT_COLUMNS = ("at", "actor", "event", "account", "subject", "detail", "token")
@@ -35,10 +36,10 @@ def audit() -> None:
     help="How many of the newest events.",
 )
 @json_option
-@config_option
-def list_events(account: str | None, count: int, as_json: bool, config: str | None) -> None:
+@settings_option
+def list_events(account: str | None, count: int, as_json: bool, settings: Settings) -> None:
     """List who did what to whom, and when: the newest events, oldest first."""
-    found = read_store(load_config(config), lambda store: list_audit_events(store, account, count=count))
+    found = read_store(settings, lambda store: list_audit_events(store, account, count=count))
     rows = [
         {
             **to_row(event, "id", "at", "actor", "event"),

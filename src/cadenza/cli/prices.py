@@ -2,8 +2,9 @@
 
 import click
 
-from cadenza.cli.configured import load_config, read_store, with_store
-from cadenza.cli.console import config_option, json_option, now_ms, print_list, say
+from cadenza.cli.configured import read_store, settings_option, with_store
+from cadenza.cli.console import json_option, now_ms, print_list, say
+from cadenza.config import Settings
 from cadenza.control.prices import PriceOrder, cancel_change, change_price, check_class, parse_date, read_schedules
 from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.money import Price, parse_price
@@ -26,7 +27,7 @@ NONE = "none"
 )
 @click.option("--cancel", metavar="DATE", help="Withdraw the change that would count from this date on.")
 @json_option
-@config_option
+@settings_option
 def price(  # noqa: PLR0913, PLR0917 one for each option
     class_id: str | None,
     input_: str | None,
@@ -35,7 +36,7 @@ def price(  # noqa: PLR0913, PLR0917 one for each option
     from_: str | None,
     cancel: str | None,
     as_json: bool,
-    config: str | None,
+    settings: Settings,
 ) -> None:
     """List prices and their changes to come; or change the price of CLASS from a date on.
 
@@ -46,7 +47,7 @@ def price(  # noqa: PLR0913, PLR0917 one for each option
     if cancel is not None:
         if class_id is None or cached_input is not None or any(given.values()):
             raise ValueError("--cancel takes a CLASS and no other option but --config")
-        _cancel(class_id, cancel, config)
+        _cancel(class_id, cancel, settings)
     elif cached_input is not None or any(given.values()):
         if missing := [name for name, value in given.items() if value is None]:
             raise ValueError(f"a change of price also needs {' and '.join(missing)}")
@@ -57,26 +58,25 @@ def price(  # noqa: PLR0913, PLR0917 one for each option
         assert from_ is not None
         is_none = cached_input in (None, NONE)
         new = Price(parse_price(input_), parse_price(output), None if is_none else parse_price(str(cached_input)))
-        _change(class_id, new, from_, config, drops_cached=cached_input == NONE)
+        _change(class_id, new, from_, settings, drops_cached=cached_input == NONE)
     else:
-        _list(class_id, config, as_json=as_json)
+        _list(class_id, settings, as_json=as_json)
 
 
-def _change(class_id: str, new: Price, date: str, config: str | None, *, drops_cached: bool) -> None:
+def _change(class_id: str, new: Price, date: str, settings: Settings, *, drops_cached: bool) -> None:
     order = PriceOrder(class_id, parse_date(date), new, drops_cached)
-    settings = load_config(config)
     with_store(settings, lambda store: change_price(store, order, settings.prices, COMMAND_LINE, now_ms()))
     say(f"{class_id} costs {describe_price(new)} from {rfc3339(order.from_at)} (UTC) on. It is shown until then.")
 
 
-def _cancel(class_id: str, date: str, config: str | None) -> None:
+def _cancel(class_id: str, date: str, settings: Settings) -> None:
     from_at = parse_date(date)
-    with_store(load_config(config), lambda store: cancel_change(store, class_id, from_at, COMMAND_LINE, now_ms()))
+    with_store(settings, lambda store: cancel_change(store, class_id, from_at, COMMAND_LINE, now_ms()))
     say(f"The change of the price of {class_id} from {rfc3339(from_at)} (UTC) is withdrawn.")
 
 
-def _list(class_id: str | None, config: str | None, *, as_json: bool) -> None:
-    settings, now = load_config(config), now_ms()
+def _list(class_id: str | None, settings: Settings, *, as_json: bool) -> None:
+    now = now_ms()
     if class_id is not None:
         check_class(class_id, settings.prices)
     found = read_store(settings, lambda store: read_schedules(store, settings.prices, now))

@@ -3,9 +3,10 @@
 import click
 import msgspec
 
-from cadenza.cli.configured import load_config, read_store
-from cadenza.cli.console import config_option, json_option, now_ms, print_json
+from cadenza.cli.configured import read_store, settings_option
+from cadenza.cli.console import json_option, now_ms, print_json
 from cadenza.cli.request_output import follow_requests, print_request
+from cadenza.config import Settings
 from cadenza.control.requests import explain as explain_requests
 from cadenza.control.requests import parse_filter
 
@@ -15,13 +16,13 @@ LAST_MAX = 1_000
 @click.command()
 @click.argument("request_id", metavar="REQUEST_OR_COMPLETION_ID")
 @json_option
-@config_option
-def explain(request_id: str, as_json: bool, config: str | None) -> None:
+@settings_option
+def explain(request_id: str, as_json: bool, settings: Settings) -> None:
     """Show everything that is known of one request, in order.
 
     The id is the x-request-id of the reply, or the id of the completion. Message content is not known: none is stored.
     """
-    found = read_store(load_config(config), lambda store: explain_requests(store, request_id, now_ms()))
+    found = read_store(settings, lambda store: explain_requests(store, request_id, now_ms()))
     if as_json:
         print_json([msgspec.to_builtins(one) for one in found])
         return
@@ -47,7 +48,7 @@ def explain(request_id: str, as_json: bool, config: str | None) -> None:
 )
 @click.option("--once", is_flag=True, help="Show those, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object on each line.")
-@config_option
+@settings_option
 def tail(  # noqa: PLR0913, PLR0917 one command
     account: str,
     key: str,
@@ -57,7 +58,7 @@ def tail(  # noqa: PLR0913, PLR0917 one command
     last: int,
     once: bool,
     as_json: bool,
-    config: str | None,
+    settings: Settings,
 ) -> None:
     """Follow the requests of all processes on the store as they end, until Ctrl-C.
 
@@ -65,4 +66,4 @@ def tail(  # noqa: PLR0913, PLR0917 one command
     alike that were refused, a few are shown. Requests without a valid key are in the log only.
     """
     wanted = parse_filter(account, key, class_id, status, slow)
-    follow_requests(load_config(config), wanted, last, follows=not once, as_json=as_json)
+    follow_requests(settings, wanted, last, follows=not once, as_json=as_json)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.configured import load_config, read_store, say_backup, use_store
-from cadenza.cli.console import config_option, say
+from cadenza.cli.configured import read_store, say_backup, settings_option, use_store
+from cadenza.cli.console import say
+from cadenza.config import Settings
 from cadenza.control.store.copies import back_up_store, move_store
 from cadenza.store.migrate import migrate as migrate_store
 
@@ -16,12 +17,12 @@ MEGABYTE = 1_000_000
 
 
 @click.command()
-@config_option
+@settings_option
 @click.option(
     "--from", "source", metavar="URL", help="The SQLite store to carry over, like sqlite:///./data/cadenza.db."
 )
 @click.option("--to", "target", metavar="URL", help="The empty Postgres database to carry it over to.")
-def migrate(config: str | None, source: str | None, target: str | None) -> None:
+def migrate(settings: Settings, source: str | None, target: str | None) -> None:
     """Upgrade the store to the current schema.
 
     With --from and --to: carry a SQLite store over to Postgres instead, and check both. The service must be stopped.
@@ -32,7 +33,7 @@ def migrate(config: str | None, source: str | None, target: str | None) -> None:
     elif source or target:
         raise click.UsageError("--from and --to belong together.")
     else:
-        revision = use_store(load_config(config), lambda store: migrate_store(store, say_backup))
+        revision = use_store(settings, lambda store: migrate_store(store, say_backup))
         say(f"The store's schema is at revision {revision}.")
 
 
@@ -46,14 +47,14 @@ def _move(source: str, target: str) -> None:
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@config_option
-def backup(file: Path | None, config: str | None) -> None:
+@settings_option
+def backup(file: Path | None, settings: Settings) -> None:
     """Copy the store to FILE while the service runs, and check the copy.
 
     Without FILE, the copy is beside the store, and its name has the time. No file is overwritten. Standard output is
     the path of the copy.
     """
-    made = read_store(load_config(config), lambda store: back_up_store(store, file, datetime.now(UTC)))
+    made = read_store(settings, lambda store: back_up_store(store, file, datetime.now(UTC)))
     click.echo(made.path)
     if made.findings:
         say(f"The ledger is not sound; findings: {made.findings}. Run 'cadenza ledger check'. The copy is complete.")

@@ -2,8 +2,9 @@
 
 import click
 
-from cadenza.cli.configured import load_config, read_store, with_store
-from cadenza.cli.console import config_option, json_option, now_ms, print_list, say, to_row
+from cadenza.cli.configured import read_store, settings_option, with_store
+from cadenza.cli.console import json_option, now_ms, print_list, say, to_row
+from cadenza.config import Settings
 from cadenza.control.tokens import TokenOrder, create_token, list_tokens, revoke_token
 from cadenza.core.formats import rfc3339
 
@@ -22,11 +23,11 @@ def tokens() -> None:
 @click.option("--scope", metavar="SCOPE", multiple=True, help="Like keys:write; repeat it for several.")
 @click.option("--expires", metavar="DAYS", type=int, default=90, show_default=True, help="From 1 to 365 days.")
 @click.option("--name", metavar="TEXT", default="", help="What the token is for.")
-@config_option
-def create(account: str, scope: tuple[str, ...], expires: int, name: str, config: str | None) -> None:
+@settings_option
+def create(account: str, scope: tuple[str, ...], expires: int, name: str, settings: Settings) -> None:
     """Create a token and print it, alone on standard output. It is shown only this once."""
     order = TokenOrder(scope, expires, name)
-    secret, token = with_store(load_config(config), lambda store: create_token(store, account, order, now_ms()))
+    secret, token = with_store(settings, lambda store: create_token(store, account, order, now_ms()))
     click.echo(secret)
     say(f"This token is shown once; only its hash is stored. It expires at {rfc3339(token.expires_at)}.")
     say(f"Scopes: {', '.join(token.scopes)}. To revoke it: cadenza token revoke {token.id}")
@@ -35,17 +36,17 @@ def create(account: str, scope: tuple[str, ...], expires: int, name: str, config
 @tokens.command("list")
 @account_option
 @json_option
-@config_option
-def list_(account: str, as_json: bool, config: str | None) -> None:
+@settings_option
+def list_(account: str, as_json: bool, settings: Settings) -> None:
     """List the tokens of an account, with their last use."""
-    views = read_store(load_config(config), lambda store: list_tokens(store, account, now_ms()))
+    views = read_store(settings, lambda store: list_tokens(store, account, now_ms()))
     print_list([to_row(token, *FIELDS) for token in views], FIELDS, as_json=as_json)
 
 
 @tokens.command()
 @click.argument("token", metavar="PREFIX_OR_ID")
-@config_option
-def revoke(token: str, config: str | None) -> None:
+@settings_option
+def revoke(token: str, settings: Settings) -> None:
     """Revoke a token. It stops working at once. Name it by its id, its first 12 characters or itself."""
-    revoked = with_store(load_config(config), lambda store: revoke_token(store, token, now_ms()))
+    revoked = with_store(settings, lambda store: revoke_token(store, token, now_ms()))
     say(f"The token {revoked.prefix}… ({revoked.id}) is revoked.")

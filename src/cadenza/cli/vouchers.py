@@ -2,10 +2,9 @@
 
 import click
 
-from cadenza.cli.configured import load_config, read_store, with_store
+from cadenza.cli.configured import read_store, settings_option, with_store
 from cadenza.cli.console import (
     AmountCommand,
-    config_option,
     json_option,
     now_ms,
     print_list,
@@ -13,6 +12,7 @@ from cadenza.cli.console import (
     say,
     to_row,
 )
+from cadenza.config import Settings
 from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, list_vouchers, revoke_voucher
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
@@ -39,7 +39,7 @@ def vouchers() -> None:
 )
 @click.option("--note", metavar="TEXT", default="", help="What they are for. Only operators see it.")
 @reference_option
-@config_option
+@settings_option
 def create(  # noqa: PLR0913, PLR0917 its options
     amount: str,
     count: int,
@@ -47,11 +47,11 @@ def create(  # noqa: PLR0913, PLR0917 its options
     credit_expires: int | None,
     note: str,
     reference: str,
-    config: str | None,
+    settings: Settings,
 ) -> None:
     """Make vouchers of AMOUNT dollars and print their codes, one a line. A code is shown only this once."""
     order = VoucherOrder(parse_dollars(amount), count, expires, note, reference, credit_expires)
-    made = with_store(load_config(config), lambda store: create_vouchers(store, order, COMMAND_LINE, now_ms()))
+    made = with_store(settings, lambda store: create_vouchers(store, order, COMMAND_LINE, now_ms()))
     for code, _ in made:
         click.echo(code)
     until = f"until {rfc3339_or_none(made[0][1].expires_at)}" if expires else "until they are used"
@@ -60,8 +60,8 @@ def create(  # noqa: PLR0913, PLR0917 its options
 
 @vouchers.command("list")
 @json_option
-@config_option
-def list_(as_json: bool, config: str | None) -> None:
+@settings_option
+def list_(as_json: bool, settings: Settings) -> None:
     """List the vouchers, without their codes."""
     now = now_ms()
     rows = [
@@ -71,15 +71,15 @@ def list_(as_json: bool, config: str | None) -> None:
             **to_row(voucher, "note", "created_at", "expires_at", "credit_days", "redeemed_at"),
             "redeemed_by": redeemed_by,
         }
-        for voucher, redeemed_by in read_store(load_config(config), list_vouchers)
+        for voucher, redeemed_by in read_store(settings, list_vouchers)
     ]
     print_list(rows, COLUMNS, as_json=as_json)
 
 
 @vouchers.command()
 @click.argument("voucher", metavar="PREFIX_OR_ID")
-@config_option
-def revoke(voucher: str, config: str | None) -> None:
+@settings_option
+def revoke(voucher: str, settings: Settings) -> None:
     """Make an unused voucher expire now. Name it by its id, its first characters or its code."""
-    done = with_store(load_config(config), lambda store: revoke_voucher(store, voucher, COMMAND_LINE, now_ms()))
+    done = with_store(settings, lambda store: revoke_voucher(store, voucher, COMMAND_LINE, now_ms()))
     say(f"The voucher {done.prefix} ({done.id}) of {format_dollars(done.amount_nano)} dollars has expired.")

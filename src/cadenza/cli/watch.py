@@ -6,8 +6,8 @@ import sys
 import click
 import msgspec
 
-from cadenza.cli.configured import load_config, with_store
-from cadenza.cli.console import config_option, json_option, print_json, say
+from cadenza.cli.configured import settings_option, with_store
+from cadenza.cli.console import json_option, print_json, say
 from cadenza.cli.evaluation_run import running
 from cadenza.config import Settings
 from cadenza.config.classes import resolve_classes, served_version, watched_class
@@ -28,14 +28,13 @@ DRIFT_EXIT = 2
 @click.argument("class_id", metavar="CLASS")
 @click.option("--new-reference", is_flag=True, help="Accept what it finds: later watches are compared with this one.")
 @json_option
-@config_option
-def watch(class_id: str, new_reference: bool, as_json: bool, config: str | None) -> None:
+@settings_option
+def watch(class_id: str, new_reference: bool, as_json: bool, settings: Settings) -> None:
     """Ask the cheap cases of the class's suite now, and compare the answers with the first watch's.
 
     The exit code is 2 if something has drifted. The budget is that of the config.
     """
     protect_memory()
-    settings = load_config(config)
     settings.require_complete()
     done = with_store(settings, lambda store: _watch(store, settings, class_id, as_reference=new_reference))
     if as_json:

@@ -192,14 +192,11 @@ class CanaryState(msgspec.Struct, kw_only=True):
             case "finish reasons":
                 return Counts(ours.answers, ours.cut, theirs.answers, theirs.cut)
             case "first token":
-                limit = upper_quartile(self.past_first_token)
-                return None if limit is None else count_above(ours.first_token, theirs.first_token, limit)
+                return count_beyond(ours.first_token, theirs.first_token, upper_quartile(self.past_first_token), 1)
             case "longer answers":
-                limit = upper_quartile(self.past_length)
-                return None if limit is None else count_above(ours.length, theirs.length, limit)
+                return count_beyond(ours.length, theirs.length, upper_quartile(self.past_length), 1)
             case _:
-                limit = lower_quartile(self.past_length)
-                return None if limit is None else count_below(ours.length, theirs.length, limit)
+                return count_beyond(ours.length, theirs.length, lower_quartile(self.past_length), -1)
 
 
 class StepRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,22 +335,15 @@ def lower_quartile(bins: Bins) -> int | None:
     return _quantile(bins, 0.25)
 
 
-def count_above(ours: Bins, theirs: Bins, limit: int) -> Counts:
-    """Events are values above the limit; those of the candidate are TOLERANCE times above it."""
+def count_beyond(ours: Bins, theirs: Bins, limit: int | None, way: int) -> Counts | None:
+    """Events are values above the limit (`way` 1) or below it (-1); those of the candidate are TOLERANCE beyond it."""
+    if limit is None:
+        return None
     return Counts(
         sum(ours.values()),
-        sum([count for place, count in ours.items() if place > limit + BINS_PER_TOLERANCE]),
+        sum([count for place, count in ours.items() if way * (place - limit) > BINS_PER_TOLERANCE]),
         sum(theirs.values()),
-        sum([count for place, count in theirs.items() if place > limit]),
-    )
-
-
-def count_below(ours: Bins, theirs: Bins, limit: int) -> Counts:
-    return Counts(
-        sum(ours.values()),
-        sum([count for place, count in ours.items() if place < limit - BINS_PER_TOLERANCE]),
-        sum(theirs.values()),
-        sum([count for place, count in theirs.items() if place < limit]),
+        sum([count for place, count in theirs.items() if way * (place - limit) > 0]),
     )
 
 

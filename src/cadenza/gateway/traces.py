@@ -18,6 +18,7 @@ from functools import partial
 
 import msgspec
 
+from cadenza.core.content import Content
 from cadenza.core.records import Outcome, ReplyResult, Route
 from cadenza.gateway.api import ENDPOINTS, Endpoint, serve_api
 from cadenza.gateway.endpoints import MODELS_PATH
@@ -54,7 +55,7 @@ class PassingRecord(RequestRecord):
         self.upstream_headers = parent.fields
 
 
-class OpenSpan(msgspec.Struct):
+class OpenSpan(Content, msgspec.Struct):
     """A span as far as it has come, in seconds of the performance counter."""
 
     name: str

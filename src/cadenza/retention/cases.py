@@ -18,7 +18,7 @@ import msgspec
 from cadenza import clock
 from cadenza.control.account.accounts import create_account, get_account
 from cadenza.control.account.erasure import erase_account
-from cadenza.control.account.memory import add_note, change_note, remove_note
+from cadenza.control.account.memory import add_note, remove_note
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 from cadenza.grounding.files.samples import READABLE, UNREADABLE, make_sample
@@ -292,11 +292,10 @@ async def leave_stream(fixture: RetentionFixture, canary: Canary) -> int:
         return 0
 
 
-async def change_note_by_command(fixture: RetentionFixture, canary: Canary) -> None:
-    """A note that the command line changes and deletes. It empties the write-ahead log when it ends."""
+async def delete_note_by_command(fixture: RetentionFixture, canary: Canary) -> None:
+    """A note that the command line deletes. It empties the write-ahead log when it ends."""
     account, now_ms = await get_account(fixture.store, fixture.email), clock.now_ms()
     note = await add_note(fixture.store, account.id, canary.text, now_ms)
-    await change_note(fixture.store, note.id, f"{canary.text} again", now_ms)
     await remove_note(fixture.store, note.id, now_ms)
     await fixture.store.empty_log()
 
@@ -340,7 +339,7 @@ def all_cases() -> dict[str, Case]:
     for name, script in ANSWERS.items():
         cases |= both(f"answer, {{}}: {name}", (TOOLS if script is TOOL_CALL else PLAIN)["user message"], script)
     cases |= SITE
-    cases |= {"a note that a command deleted": change_note_by_command, "an account that was erased": erase}
+    cases |= {"a note that a command deleted": delete_note_by_command, "an account that was erased": erase}
     cases |= {f"chat, unusual: {name}": [CaseStep(CHAT, fields)] for name, fields in UNUSUAL.items()}
     cases |= {f"refused: file .{name}": [CaseStep(CHAT, partial(sample_chat, name))] for name in UNREADABLE}
     cases |= {f"refused: {name}": [CaseStep(CHAT, body)] for name, body in BODIES.items()}

@@ -1,4 +1,4 @@
-"""The places on this machine: folders, a SQLite store, processes, core files and shared memory.
+"""The places on this machine: folders, a SQLite store and processes.
 
 What cannot be read is recorded as skipped, with the reason. A file that is not there holds nothing, and is no reason.
 The memory of processes is not searched: while a request is served, its content is there.
@@ -7,7 +7,7 @@ The memory of processes is not searched: while a request is served, its content 
 import os
 import sqlite3
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,15 +16,12 @@ from cadenza.retention.search import PlaceSearch
 from cadenza.store.contents import PIECE_BYTES, StoredValue, ValueUnreadable
 from cadenza.store.sqlite.contents import is_sqlite, open_contents
 
-CLOCKS_S = 10.0  # by how much the clock of a file server may be behind
-CORE_FOLDERS = {"systemd-coredump": "var/lib/systemd/coredump", "apport": "var/crash"}
-OLDER = "files that did not change since the canaries were made, which hold none"
+CLOCKS_S = 10.0  # by how much the clock of a server may be behind
 NAMED = "a canary is in its name"  # the rest of which may be content
 NO_PROC = "this system has no /proc"
 PROTECTED = "the kernel keeps this user out of the process; run the audit as root"
 
 LOG, TRACES, INDEX = "log", "traces", "index of local search"
-SHARED_MEMORY, CORE_FILES = "shared memory", "core files"
 SQLITE_FILES = "SQLite files: database with free pages, write-ahead log, backups"
 SQLITE_TABLES = "SQLite tables, every value"
 ENVIRONMENT = "environment of the processes"
@@ -32,11 +29,8 @@ COMMAND_LINE = "command lines and names of the processes"
 OPEN_FILES = "open files of the processes, also deleted ones"
 
 
-def search_folder(canaries: CanarySet, place: str, folder: Path, since_s: float = 0.0, depth: int = 99) -> PlaceSearch:
-    """All files in a folder, with their names, and in those below it. Links are not followed.
-
-    Files that did not change after `since_s` (Unix time) are left out: they are older than the canaries.
-    """
+def search_folder(canaries: CanarySet, place: str, folder: Path) -> PlaceSearch:
+    """All files in a folder, with their names, and in those below it. Links are not followed."""
     search = PlaceSearch(canaries, place)
 
     def skip(error: OSError) -> None:
@@ -47,9 +41,6 @@ def search_folder(canaries: CanarySet, place: str, folder: Path, since_s: float 
         for path in sorted(Path(parent, name) for name in (*folders, *files)):
             try:
                 status = path.lstat()
-                if status.st_ctime < since_s - CLOCKS_S:
-                    search.skip(OLDER)
-                    continue
                 name = str(path.relative_to(folder))
                 if search.add(os.fsencode(name), f"a name in {folder}"):
                     name = NAMED
@@ -61,8 +52,6 @@ def search_folder(canaries: CanarySet, place: str, folder: Path, since_s: float 
                             feed(piece)
             except OSError as error:
                 skip(error)
-        if len(Path(parent).relative_to(folder).parts) + 1 >= depth:
-            folders.clear()
     return search
 
 
@@ -145,23 +134,3 @@ def _written_file(path: Path, elsewhere: Path) -> str | None:
         return None
     is_written = flags & os.O_ACCMODE != os.O_RDONLY and not Path(target).is_relative_to(elsewhere)
     return target if is_file and (is_written or target.endswith(" (deleted)")) else None
-
-
-def search_machine(canaries: CanarySet, working_folder: Path, root: Path = Path("/")) -> Iterator[PlaceSearch]:
-    """Shared memory, and core files where the kernel puts them. `root` is the root of the file system."""
-    yield search_folder(canaries, SHARED_MEMORY, root / "dev/shm", canaries.made_s)
-    cores = PlaceSearch(canaries, CORE_FILES)
-    try:
-        pattern = (root / "proc/sys/kernel/core_pattern").read_text().strip()
-    except OSError:
-        cores.skip(NO_PROC)
-    else:
-        program = Path(pattern[1:].split()[0]).name if pattern.startswith("|") else ""
-        if not program:
-            folder = (working_folder / pattern).parent
-            cores = search_folder(canaries, CORE_FILES, folder, canaries.made_s, depth=1)
-        elif program in CORE_FOLDERS:
-            cores = search_folder(canaries, CORE_FILES, root / CORE_FOLDERS[program], canaries.made_s)
-        else:
-            cores.skip(f"the kernel hands them to a program, {program}, and where that puts them is not known")
-    yield cores

@@ -28,7 +28,7 @@ VERDICTS = {
 }
 BLIND_SPOTS = [
     "what a provider, a proxy in front of the service or a backup of the machine keeps",
-    "the memory of processes, and swap: a request that is served is in it",
+    "the memory of processes, core files of the machine, and swap: a request that is served is in it",
     "what is written after the audit has ended",
     "processes that end before they are searched: their environment, arguments and deleted files",
     "extended attributes of files",

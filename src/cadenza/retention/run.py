@@ -164,4 +164,3 @@ def _search_files(fixture: RetentionFixture, findings: Findings) -> None:
     folders |= {f"{folder.name} folder": folder for folder in service.others}
     findings.searches += [traces, *places.search_sqlite(canaries, service.store)]
     findings.searches += [places.search_folder(canaries, place, folder) for place, folder in folders.items()]
-    findings.searches += places.search_machine(canaries, service.others[-1])

@@ -21,8 +21,7 @@ from cadenza.evaluation.canary import (
     StepRules,
     alarm_of,
     bin_of,
-    count_above,
-    count_below,
+    count_beyond,
     decide,
     decode,
     doubts_of,
@@ -82,9 +81,16 @@ def test_tolerance_is_a_number_of_bins() -> None:
 def test_the_candidate_has_a_tolerance() -> None:
     """The same values are events of the incumbent, and events of the candidate only TOLERANCE further."""
     values = {10: 1, 12: 2, 20: 4}
-    assert count_above(values, values, 11) == Counts(7, 4, 7, 6)
-    assert count_below(values, values, 20) == Counts(7, 3, 7, 3)
-    assert count_below(values, values, 13) == Counts(7, 0, 7, 3)
+    assert count_beyond(values, values, 11, 1) == Counts(7, 4, 7, 6)
+    assert count_beyond(values, values, 20, -1) == Counts(7, 3, 7, 3)
+    assert count_beyond(values, values, 13, -1) == Counts(7, 0, 7, 3)
+
+
+@pytest.mark.parametrize(("ours", "theirs", "is_whole"), [(1, 2, True), (1, 1, False), (5, 1, True), (0, 9, False)])
+def test_a_block_is_compared_when_it_has_enough_of_both_sides(ours: int, theirs: int, is_whole: bool) -> None:
+    """Two requests of the incumbent for each of the candidate, or five of the candidate and any of the incumbent."""
+    block = Block(candidate=SideCounts(requests=ours), incumbent=SideCounts(requests=theirs))
+    assert block.is_whole is is_whole
 
 
 def test_a_state_survives_its_encoding() -> None:

@@ -123,6 +123,13 @@ async def test_tool_calls(graders: Graders, place: int) -> None:
         assert not await grade(case_of(grader), GradedReply("", given), graders), given
 
 
+async def test_an_answer_that_is_too_long_fails(graders: Graders) -> None:
+    """However right it is: it would be searched on the service's own loop."""
+    case = case_of(Contains(texts=("a",)))
+    assert await grade(case, GradedReply("a" * 400_000), graders)
+    assert not await grade(case, GradedReply("a" * 400_001), graders)
+
+
 async def test_all_graders_must_pass(graders: Graders) -> None:
     """One grader that fails is enough."""
     case = case_of(Contains(texts=("a",)), MustNotContain(texts=("b",)))

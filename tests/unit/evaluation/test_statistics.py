@@ -40,6 +40,13 @@ def test_the_interval_is_repeatable() -> None:
     assert bootstrap_interval(differences) == bootstrap_interval(differences)
 
 
+def test_the_interval_of_few_cases_is_wider() -> None:
+    """It is widened as a t-interval is: for eight cases, fewer resamples are outside than for many."""
+    interval = bootstrap_interval([0.2, -0.1, 0.4, 0.3, 0.1, -0.2, 0.5, 0.3])
+    assert interval.low == pytest.approx(-0.025)
+    assert interval.high == pytest.approx(0.375)
+
+
 @pytest.mark.slow(reason="draws thousands of samples")
 @pytest.mark.parametrize("count", [20, 60])
 def test_the_interval_covers_the_true_difference(count: int) -> None:

@@ -52,6 +52,21 @@ def test_the_more_tags_there_are_the_wider_their_intervals() -> None:
     assert alone.interval == many.interval
 
 
+def test_only_runs_that_both_sides_have_answered_count() -> None:
+    """An answer without its counterpart changes no score, and the verdict is not complete; a cost may be unknown."""
+    scores = answers((1, 1), (1, 0), (1, 1))
+    lone = [one for one in scores if (one.case_number, one.run, one.side) != (2, 2, "candidate")]
+    lone.append(answer(1, 3, "candidate", 0.0))
+    verdict = reach_verdict(CASES, lone, 2)
+    assert verdict.candidate.score == pytest.approx(2 / 3)
+    assert (verdict.losses, verdict.is_complete) == (1, False)
+    some = [msgspec.structs.replace(one, cost_nano=None) if one.case_number == 1 else one for one in scores]
+    assert (reach_verdict(CASES, some, 2).candidate.cost_nano, reach_verdict(CASES, some, 2).is_cost_known) == (
+        None,
+        False,
+    )
+
+
 def test_a_case_is_passed_if_every_run_is() -> None:
     """A case with one failed run is not passed."""
     scores = answers((1, 1), (1, 1), (1, 1))

@@ -73,6 +73,8 @@ CASES = {
 }
 WELL = {
     "nothing": Facts(),
+    "few failures of many": Facts(recent=counted("requests_total", **{"200": 9000, "502": 20})),
+    "a few of a few late": Facts(recent={name: Counter({ALL: 5, LATE: 4}) for name in LATE_S}),
     "few failures": Facts(recent=counted("requests_total", **{"200": 9, "502": 4})),
     "most in time": Facts(recent={name: Counter({ALL: 10_000, LATE: 6}) for name in LATE_S}),
     "an engine that recovered": Facts(recent=counted("grounding_failures_total", search=2)),

@@ -61,6 +61,7 @@ def test_two_parents() -> None:
         (("a=é",), ""),
         (("a=" + "x" * 511,), ""),
         ((",".join(f"k{number}=1" for number in range(33)),), ""),
+        ((",".join(f"k{number}={'x' * 100}" for number in range(6)),), ""),
     ],
 )
 def test_states(states: tuple[str, ...], passed: str) -> None:

@@ -43,9 +43,11 @@ def test_every_setting_is_kept_or_replaced(tmp_path: Path) -> None:
 def test_dialects_are_kept(tmp_path: Path) -> None:
     """A provider that is known by its host is spoken to in its dialect, although the host is another one."""
     acme = {"kind": "openai", "base_url": "https://api.mistral.ai/v1", "retention": "zero", "api_key_env": "KEY"}
-    raw = {"providers": {"acme": acme}, "classes": {"forte": {"routes": [{"provider": "acme", "model": "large"}]}}}
+    classes = {"forte": {"routes": [{"provider": "acme", "model": "large"}]}}
+    raw = {"providers": {"acme": acme}, "classes": classes, "shared_state": {"url": "valkey://elsewhere"}}
     config, _, settings = audited(tmp_path, raw)
     assert settings.providers["acme"].dialect == "mistral"
+    assert settings.shared_state.url == "memory://"
     assert settings.providers["acme"].api_key == config.variables["KEY"]
     assert [one.routes[0].provider for one in settings.classes.values()] == ["built-in", "acme", "built-in"]
 

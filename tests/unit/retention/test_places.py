@@ -6,7 +6,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,23 +17,21 @@ from cadenza.retention.places import (
     COMMAND_LINE,
     ENVIRONMENT,
     NAMED,
-    OLDER,
     OPEN_FILES,
     SQLITE_FILES,
     SQLITE_TABLES,
     search_folder,
-    search_machine,
     search_processes,
     search_sqlite,
 )
 from cadenza.retention.search import PlaceSearch
 from tests.migrated import copy_migrated_store
 
-HANDED_TO = "the kernel hands them to a program, "
 IN_TABLE = (SQLITE_TABLES, "leaks.text", "plain")
 CHILD = """
 import os, subprocess, sys
 memory = os.memfd_create("pages")
+read = open(sys.argv[1] + ".read")
 os.write(memory, os.environ.pop("IN_MEMORY").encode("utf-16"))
 log = open(sys.argv[1], "w")
 log.write(os.environ.pop("IN_LOG"))
@@ -174,14 +171,6 @@ def test_folders_are_searched_with_names_and_links(canaries: CanarySet, canary: 
     }
 
 
-def test_older_files_are_left_out(canaries: CanarySet, canary: Canary, tmp_path: Path) -> None:
-    """A file that did not change since the canaries were made is counted and not read."""
-    (tmp_path / "old").write_text(canary.word)
-    searched = search_folder(canaries, "temp", tmp_path, since_s=time.time() + 3600)
-    assert (dict(searched.hits), searched.skipped, searched.size_bytes) == ({}, [OLDER], 0)
-    assert found_in([search_folder(canaries, "temp", tmp_path, since_s=time.time())]) == {("temp", "old", "plain")}
-
-
 def test_folders_that_cannot_be_read_are_said(canaries: CanarySet, tmp_path: Path) -> None:
     """A folder that is a file is skipped with a reason; one that is not there holds nothing."""
     (tmp_path / "file").write_text("")
@@ -193,6 +182,7 @@ def test_processes_are_searched(canaries: CanarySet, tmp_path: Path) -> None:
     """Environment and arguments of a child, memory files, deleted files and files in other folders are found."""
     names = ("IN_MEMORY", "IN_LOG", "IN_DELETED", "IN_ARGUMENTS", "IN_ENVIRONMENT")
     planted = {name: canaries.make(name).word for name in names}
+    (tmp_path / "log.read").write_text(canaries.make("in a file that is only read").word)
     command = [sys.executable, "-c", CHILD, str(tmp_path / "log")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=planted) as process:
         assert process.stdout
@@ -211,29 +201,3 @@ def test_processes_are_searched(canaries: CanarySet, tmp_path: Path) -> None:
     assert sum(hit.canary == "IN_ENVIRONMENT" for hit in searches[0].hits) == 2
     assert {hit.canary for hit in known[-1].hits} == {"IN_MEMORY", "IN_DELETED"}
     assert search_processes(canaries, process.pid, tmp_path)[0].size_bytes == 0
-
-
-@pytest.mark.parametrize(
-    ("pattern", "found", "skipped"),
-    [
-        ("core.%p\n", {"core.17"}, []),
-        ("|/usr/lib/systemd/systemd-coredump %P %u\n", {"core.cadenza"}, []),
-        ("|/opt/catcher %P\n", set(), [f"{HANDED_TO}catcher, and where that puts them is not known"]),
-    ],
-)
-def test_the_machine_is_searched(
-    canaries: CanarySet, canary: Canary, tmp_path: Path, pattern: str, found: set[str], skipped: list[str]
-) -> None:
-    """Core files and shared memory: searched, or named with the reason why not."""
-    files = {
-        "proc/sys/kernel/core_pattern": pattern,
-        "dev/shm/segment": canary.text,
-        "var/lib/systemd/coredump/core.cadenza": canary.text,
-        "work/core.17": canary.text,
-    }
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
-    shared, cores = search_machine(canaries, tmp_path / "work", tmp_path)
-    assert {hit.where for hit in shared.hits} == {"segment"}
-    assert ({hit.where for hit in cores.hits}, cores.skipped) == (found, skipped)

@@ -69,6 +69,9 @@ def test_a_search_that_misses_what_is_there_shows_nothing() -> None:
     """If a stored note is not found, the audit is inconclusive, and says which."""
     result = result_of(sent=(NOTE, DELETED_NOTE, MESSAGE))
     assert (result["verdict"], result["missing"]) == ("inconclusive", [NOTE])
+    refused = Findings()
+    refused.add_sent(NOTE, 429)
+    assert refused.result(load_settings(None, {}, Path(__file__).parent))["missing"] == []
     assert f"  {NOTE}" in list(to_text(result))
 
 

@@ -6,19 +6,20 @@ The store is neither created nor migrated. The one write to it changes nothing.
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from cadenza import clock
-from cadenza.app import search_options
 from cadenza.cli.index import index_problem
 from cadenza.config import Settings
+from cadenza.config.parts import search_options
 from cadenza.config.settings import DEFAULT_PRICES, SITE_KEY_VARIABLE, SearchSettings, ServerSettings
 from cadenza.control.prices import read_schedules, say_unused
+from cadenza.control.store.prepare import require_store
 from cadenza.core.errors import ControlError
 from cadenza.fleet.shared import MEMORY
 from cadenza.grounding.index.local_index import index_exists, list_folders
@@ -27,7 +28,7 @@ from cadenza.http.headers import is_local
 from cadenza.observe.health import RULES
 from cadenza.store.address import open_store
 from cadenza.store.migrate import schema_state
-from cadenza.store.store import Store, StoreUnavailable, check_write, compare_clocks
+from cadenza.store.store import Store, StoreRefused, StoreUnavailable, check_write, compare_clocks
 
 FREE_BYTES_MIN = 16 * 1024 * 1024  # a new store takes less than one; its write-ahead log may grow to this
 CLOCKS_DIFFER_S = 1.0
@@ -39,7 +40,7 @@ VALKEY_ADVICE = {
     "READONLY": "Point shared_state.url to the primary: this one is a replica.",
 }
 
-
+T = TypeVar("T")
 State = Literal["ok", "warning", "fault"]
 
 
@@ -74,6 +75,18 @@ async def check_installation(settings: Settings) -> list[Check]:
         await check_search(settings),
         *await check_prices(settings),
     ]
+
+
+async def ask_store(settings: Settings, ask: Callable[[Store], Awaitable[T]]) -> T | None:
+    """What `ask` returns; None without a usable store, which `check_store` reports."""
+    store = open_store(settings.store.url)
+    try:
+        await require_store(store)
+        return await ask(store)
+    except (StoreUnavailable, StoreRefused, OSError):
+        return None
+    finally:
+        await store.close()
 
 
 async def check_store(url: str) -> Check:
@@ -163,16 +176,8 @@ async def check_shared_state(url: str) -> Check:
 
 async def check_prices(settings: Settings) -> list[Check]:
     """Prices of the config that are not used, because changes of the price have begun to count."""
-    store, now_ms = open_store(settings.store.url), clock.now_ms()
-    try:
-        is_there = store.path is None or store.path.exists()
-        if not is_there or not (await schema_state(store)).is_usable:
-            return []
-        found = await read_schedules(store, settings.prices, now_ms)
-    except (StoreUnavailable, OSError):
-        return []  # `check_store` reports it
-    finally:
-        await store.close()
+    now_ms = clock.now_ms()
+    found = await ask_store(settings, lambda store: read_schedules(store, settings.prices, now_ms)) or {}
     unused = [say_unused(id_, settings.prices[id_], DEFAULT_PRICES[id_], prices) for id_, prices in found.items()]
     return [Check("prices", "warning", sentence) for sentence in unused if sentence]
 

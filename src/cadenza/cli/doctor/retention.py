@@ -1,16 +1,13 @@
 """What `cadenza doctor` says of how long things are kept: the limits of the config, and how old the oldest rows are."""
 
 from cadenza import clock
-from cadenza.cli.doctor.installation import Check
+from cadenza.cli.doctor.installation import Check, ask_store
 from cadenza.config import Settings
 from cadenza.config.checks import is_private
 from cadenza.config.settings import ProviderSettings
 from cadenza.control.retention import KeptRow, read_kept
 from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
-from cadenza.store.address import open_store
-from cadenza.store.migrate import schema_state
-from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.dialects import DIALECTS
 
 ENFORCED = "zero, enforced by its API: each request demands it (provider.zdr)"
@@ -29,14 +26,7 @@ LATE_MS = 2 * DAY_MS  # the service looks every few minutes, and a day is rolled
 async def check_retention(settings: Settings) -> Check:
     """A warning if something is much older than its limit: then no service applies it."""
     limits, now_ms = settings.retention, clock.now_ms()
-    store = open_store(settings.store.url)
-    try:
-        is_there = store.path is None or store.path.exists()
-        rows = await read_kept(store, limits) if is_there and (await schema_state(store)).is_usable else []
-    except (StoreUnavailable, OSError):
-        rows = []  # `check_store` reports it
-    finally:
-        await store.close()
+    rows = await ask_store(settings, lambda store: read_kept(store, limits)) or []
     late = [row for row in rows if row.limit_ms and row.oldest_at and row.oldest_at < now_ms - row.limit_ms - LATE_MS]
     lines = [describe_limits(limits), *(_describe(row, now_ms) for row in rows if row.oldest_at)]
     todo = f"Start the service with this config: it removes what is too old ({', '.join(row.name for row in late)})."

@@ -8,12 +8,12 @@ one token, with --deep it is sent some tiny requests, once for each model.
 import asyncio
 from collections.abc import Callable, Mapping
 
-from cadenza.app import build_upstreams
-from cadenza.cli.doctor.installation import Check, State, check_installation
+from cadenza.cli.doctor.installation import Check, State, ask_store, check_installation
 from cadenza.cli.doctor.retention import check_retention, describe_retention
 from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, read_service
 from cadenza.clock import now_ms
 from cadenza.config import Settings
+from cadenza.config.parts import build_upstreams
 from cadenza.config.settings import ServerSettings
 from cadenza.control.class_versions import (
     is_decided_by_store,
@@ -22,7 +22,6 @@ from cadenza.control.class_versions import (
     require_routes,
     unrecorded,
 )
-from cadenza.control.store.prepare import require_store
 from cadenza.core.attempts import TRIAL, AttemptCounts
 from cadenza.core.classes import ClassState
 from cadenza.core.config_keys import suggest
@@ -30,8 +29,6 @@ from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
 from cadenza.observe import make_log
 from cadenza.observe.health import Severity
-from cadenza.store.address import open_store
-from cadenza.store.store import StoreRefused, StoreUnavailable
 from cadenza.store.tables.attempts import add as add_attempts
 from cadenza.upstreams.base import Probe, Upstream
 from cadenza.upstreams.billed import BilledUpstream
@@ -83,14 +80,9 @@ async def read_classes(settings: Settings) -> tuple[dict[str, ClassState], list[
     Without a usable store, which has a check of its own, it is what the config says.
     """
     configured, checks = settings.configured_classes(), list[Check]()
-    store = open_store(settings.store.url)
-    try:
-        await require_store(store)
-        classes = await read_served(store, configured)
-    except StoreUnavailable:
+    classes = await ask_store(settings, lambda store: read_served(store, configured))
+    if classes is None:
         return unrecorded(configured), []
-    finally:
-        await store.close()
     for class_id in settings.classes:
         try:
             require_routes(class_id, classes)
@@ -164,20 +156,8 @@ async def try_models(
             checks += await _try_route(settings, counted, route, limit_s, is_deep=is_deep)
         finally:
             await upstream.stop()
-    await _keep_attempts(settings, attempts)
+    await ask_store(settings, lambda store: add_attempts(store, attempts.take()))  # providers bill the trials
     return checks
-
-
-async def _keep_attempts(settings: Settings, attempts: AttemptCounts) -> None:
-    """Providers bill the trials. Without a usable store, which has a check of its own, they are not counted."""
-    store = open_store(settings.store.url)
-    try:
-        await require_store(store)
-        await add_attempts(store, attempts.take())
-    except (StoreUnavailable, StoreRefused):
-        pass
-    finally:
-        await store.close()
 
 
 async def _try_route(

@@ -1,0 +1,64 @@
+"""Parts that are built from the settings alone: for the service, and for commands that need nothing else of it."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from cadenza.config.settings import MailSettings, ProviderSettings, SearchSettings, Settings
+from cadenza.control.email.outbox import Email, Send
+from cadenza.core.records import Route
+from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
+from cadenza.grounding.search.records import SearchOptions
+from cadenza.observe import Log
+from cadenza.upstreams.base import Upstream
+from cadenza.upstreams.dialects import DIALECTS
+from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
+from cadenza.upstreams.openai import OpenAIUpstream
+
+
+class UpstreamSpec(msgspec.Struct, frozen=True):
+    """What an upstream is built from: one that keeps its spec keeps running. Only the embedded model has a window."""
+
+    provider: ProviderSettings
+    context_tokens: int
+
+
+def build_upstreams(settings: Settings, log: Log, routes: Iterable[Route]) -> dict[str, Upstream]:
+    """One upstream per provider that a route names."""
+    return {name: build_upstream(spec, log) for name, spec in upstream_specs(settings, routes).items()}
+
+
+def upstream_specs(settings: Settings, routes: Iterable[Route]) -> dict[str, UpstreamSpec]:
+    """One per provider. The embedded model gets the largest context window that a route wants of it."""
+    windows: dict[str, int] = {}
+    for route in routes:
+        is_embedded = settings.providers[route.provider].kind == "embedded"
+        windows[route.provider] = max(windows.get(route.provider, 0), route.context_tokens if is_embedded else 0)
+    return {name: UpstreamSpec(settings.providers[name], window) for name, window in windows.items()}
+
+
+def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
+    provider = spec.provider
+    if provider.kind == "embedded":
+        return EmbeddedUpstream(log, spec.context_tokens, provider.model_path)
+    assert provider.base_url
+    dialect = DIALECTS[provider.dialect]
+    return OpenAIUpstream(
+        provider.base_url, provider.api_key, dialect, provider.proxy, provider.api_version, provider.authorities
+    )
+
+
+def search_options(given: SearchSettings, limits: RetentionLimits = USUAL_LIMITS) -> SearchOptions:
+    options = msgspec.convert(given, SearchOptions, from_attributes=True)
+    return msgspec.structs.replace(options, kept_s=limits.search_result_s, pages_kept_s=limits.page_s)
+
+
+def build_send(mail: MailSettings) -> Send:
+    """The SMTP client is imported with the first e-mail."""
+
+    async def send(email: Email) -> None:
+        from cadenza.control.email.smtp import SmtpServer, send_email  # noqa: PLC0415 import time
+
+        await send_email(msgspec.convert(mail, SmtpServer, from_attributes=True), email)
+
+    return send
