@@ -120,3 +120,24 @@ def test_key_outlives_the_process(upstream: LoopbackUpstream) -> None:
         account.api.port = service.port
         ask(account.api, "restart").error(409)
         assert account.spent_nano == COST_NANO
+
+
+def test_key_may_be_used_again_after_a_refusal(service: Service, upstream: LoopbackUpstream) -> None:
+    """Neither a 400 nor a 402 uses a key up."""
+    with open_account(service, 0) as account:
+        account.api.post({"messages": []}, {"idempotency-key": "mended"}).error(400)
+        ask(account.api, "mended").error(402, "insufficient_quota")
+        account.give(10**9)
+        assert ask(account.api, "mended").status == 200
+        ask(account.api, "mended").error(409)
+
+
+def test_key_is_used_up_by_a_late_disconnect(account: Account, upstream: LoopbackUpstream) -> None:
+    """After a disconnect mid-stream, which is charged, the same key is not served again."""
+    upstream.script(Sse([ROLE, said("first word"), Pause()]))
+    with account.api.connect() as connection:
+        connection.sendall(chat_bytes(account.api, "left late"))
+        read_until(connection, b"first word")
+    account.wait_until_ended()
+    ask(account.api, "left late").error(409)
+    assert account.charge()["amount_nano"] == -forte_nano(PROMPT_TOKENS, 2)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cadenza.core.activity import ActivityFilter, ActivityPage, ActivityPlace, read_filter, read_place
+from cadenza.core.activity import ActivityFilter, ActivityPage, ActivityPlace, read_filter, read_limit, read_place
 from cadenza.core.records import Usage
 from cadenza.core.spans import Span
 from cadenza.store.store import Store
@@ -96,3 +96,13 @@ def test_a_cursor_that_is_not_one_is_refused(cursor: str) -> None:
     """The message says what to send."""
     with pytest.raises(ValueError, match="cursor: "):
         read_place(cursor)
+
+
+def test_mistakes_in_a_filter_are_named() -> None:
+    """A status that cannot be, and a page that is too long."""
+    with pytest.raises(ValueError, match="status: "):
+        read_filter(SPAN, {"status": "ok"})
+    for limit in ("0", "1001", "x", "-1"):
+        with pytest.raises(ValueError, match="limit: "):
+            read_limit(limit)
+    assert read_filter(SPAN, {}) == ActivityFilter(SPAN)

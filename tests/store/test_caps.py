@@ -27,6 +27,7 @@ from tests.store.moves import (
     cost_of,
     findings,
     fund,
+    hold_all,
     make_hold,
     make_outcome,
     money,
@@ -281,3 +282,52 @@ async def test_the_database_refuses_to_pass_a_cap(rich: Store) -> None:
     await cap(rich, Cap(500))
     with pytest.raises(StoreRefused):
         await run_sql(rich, "UPDATE caps SET spent_nano = 501")
+
+
+@pytest.mark.parametrize("payable", [1, 7, 60])
+async def test_exactly_the_payable_requests_of_many_are_held(rich: Store, payable: int) -> None:
+    """Of 100 holds at once on a cap for k, exactly k are taken, although the account could pay for all."""
+    await cap(rich, Cap(payable * ONE_NANO + 7))
+    wanted = [make_hold(f"r{number}", allowance_tokens=16, is_capped=True) for number in range(100)]
+    async with writing(rich) as (writer, _):
+        answers = await hold_all(writer, wanted)
+        held = [one for one, answer in zip(wanted, answers, strict=True) if isinstance(answer, Held)]
+        assert len(held) == payable
+        assert await figures(rich) == (0, payable * ONE_NANO)
+        for one in held:
+            await end(writer, one.completion_id, Usage(100, 16))
+    assert await figures(rich) == (payable * ONE_NANO, 0)
+
+
+async def test_a_request_of_an_earlier_cap_is_charged_in_full(rich: Store) -> None:
+    """It ends before its process has written anything under the new cap."""
+    async with writing(rich) as (writer, _):
+        await cap(rich, Cap(9 * WHOLE_NANO))
+        await hold(writer, "r1")
+        await cap(rich, None)
+        await cap(rich, Cap(100))
+        ended = await end(writer, "r1", Usage(100, 50))
+        assert (ended.charged_nano, ended.is_lost) == (WHOLE_NANO, False)
+        await refused(writer, "r2")
+    assert await figures(rich) == (WHOLE_NANO, 0)
+
+
+async def test_a_living_process_that_was_swept_takes_nothing_from_others(rich: Store, url: str) -> None:
+    """Its requests have lost their holds: they pay what the cap leaves, and what others hold stays theirs."""
+    await cap(rich, Cap(2 * WHOLE_NANO))
+    async with (
+        opened(url) as beside,
+        writing(rich, timing=ALONE, bounds=QUIET) as (writer, _),
+        writing(beside, timing=ALONE, bounds=QUIET) as (other, _),
+    ):
+        for completion_id in ("r1", "r2"):
+            await hold(writer, completion_id)
+        await sweep_process(rich, writer.presence.name)
+        await hold(other, "r3")
+        ended = await end(writer, "r1", Usage(100, 50))
+        assert (ended.charged_nano, ended.is_lost) == (WHOLE_NANO, False)
+        ended = await end(writer, "r2", Usage(100, 50))
+        assert (ended.charged_nano, ended.is_lost) == (0, True)
+        assert await figures(rich) == (WHOLE_NANO, WHOLE_NANO)
+        assert (await end(other, "r3", Usage(100, 50))).charged_nano == WHOLE_NANO
+        await refused(writer, "r4")

@@ -4,8 +4,9 @@ import asyncio
 
 from cadenza.core.records import Usage
 from cadenza.core.spans import DAY_MS
+from cadenza.ledger import credit
 from cadenza.ledger import transaction as ledger
-from cadenza.ledger.rules import Held, Repeated
+from cadenza.ledger.rules import Held, Insufficient, Repeated
 from cadenza.store.schema import idempotency
 from cadenza.store.store import Store
 from tests.store.aside import transaction
@@ -129,3 +130,47 @@ async def test_of_two_retries_at_one_moment_one_is_held(store: Store, url: str) 
         assert await come_to_wait(store, 2)
     answers = await asyncio.gather(*retries)
     assert sorted(type(answer).__name__ for answer in answers) == ["Held", "Repeated"]
+
+
+async def test_keys_belong_to_their_account(store: Store) -> None:
+    """Another key of the account and the same key of another account are both new."""
+    await fund(store, DOLLAR_NANO)
+    await fund(store, DOLLAR_NANO, "b")
+    wanted = [FIRST, make_hold("r2", key=OTHER_KEY), make_hold("r3", key=KEY, account="b")]
+    assert [type(await take(store, hold)) for hold in wanted] == [Held, Held, Held]
+
+
+async def test_a_released_request_frees_its_key(store: Store) -> None:
+    """A request that was not charged may be retried with its key, which is then used again."""
+    await fund(store, DOLLAR_NANO)
+    await take(store, FIRST)
+    await finish(store, FIRST)
+    assert isinstance(await take(store, make_hold("r2", key=KEY)), Held)
+    assert await take(store, make_hold("r3", key=KEY)) == Repeated("r2", "req-r2")
+
+
+async def test_a_request_that_was_charged_nothing_keeps_its_key(store: Store) -> None:
+    """A charge of zero is a charge: the reply was delivered."""
+    await fund(store, DOLLAR_NANO)
+    await take(store, FIRST)
+    await finish(store, FIRST, Usage(0, 0))
+    assert await take(store, make_hold("r2", key=KEY)) == REPEATED
+
+
+async def test_a_key_is_good_again_after_a_day(store: Store) -> None:
+    """One millisecond before 24 hours the key is used, at 24 hours it is free, and then it is used for another day."""
+    await fund(store, DOLLAR_NANO)
+    await take(store, FIRST)
+    await finish(store, FIRST, Usage(100, 7))
+    assert await take(store, make_hold("r2", key=KEY, started_at=NOW_MS + DAY_MS - 1)) == REPEATED
+    assert isinstance(await take(store, make_hold("r3", key=KEY, started_at=NOW_MS + DAY_MS)), Held)
+    assert await take(store, make_hold("r4", key=KEY, started_at=NOW_MS + DAY_MS + 1)) == Repeated("r3", "req-r3")
+
+
+async def test_insufficient_credit_leaves_no_key(store: Store) -> None:
+    """A request that could not be paid may be retried with its key once there is credit."""
+    await fund(store, 10)
+    assert isinstance(await take(store, FIRST), Insufficient)
+    assert await keys_kept(store) == 0
+    await store.transact(lambda tx: credit.grant(tx, "acct_a", DOLLAR_NANO, "", NOW_MS))
+    assert isinstance(await take(store, make_hold("r2", key=KEY)), Held)

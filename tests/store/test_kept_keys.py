@@ -221,3 +221,13 @@ async def test_no_interleaving_finds_a_revoked_key_live(command: Store, database
         assert watch.violations == 0
         assert len(watch.revoked) == REVOCATIONS
         assert sum(one.store.queries for one in members) < watch.key_cache
+
+
+async def test_a_process_that_lost_its_watcher_follows(command: Store, database: str) -> None:
+    """The connection that listens is ended just before the revocation."""
+    digest = await add_key(command)
+    async with member(database) as one, aside(database) as other:
+        assert await one.finds_live(digest)
+        assert len(await other.rows(DROP_WATCHERS)) == 1
+        await revoke(command)
+        assert not await one.finds_live(digest)

@@ -11,15 +11,17 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cadenza.control.money.refunds import refund_request
-from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.records import COMMAND_LINE, Cap, Usage
 from cadenza.ledger.rows import CORRECTED
-from cadenza.ledger.rules import Ended, Held
-from cadenza.store.schema import entries, usage
+from cadenza.ledger.rules import Ended, Held, Repeated
+from cadenza.store.schema import entries, idempotency, usage
 from cadenza.store.store import Store
 from tests.store.moves import (
     ALONE,
     QUIET,
     Progress,
+    cap,
+    cap_of,
     counted,
     findings,
     finish,
@@ -196,3 +198,62 @@ async def test_a_refund_and_a_correction_give_back_no_more_than_was_charged(rich
     ended = await finish(rich, make_hold("r1"), CACHED, is_uncertain=True)
     assert (ended.charged_nano, ended.corrected_nano) == (cost_nano, MARKED_NANO - cost_nano)
     assert (await money(rich))[0] == DOLLAR_NANO - cost_nano + refunded_nano
+
+
+async def users_of_keys(store: Store) -> list[str]:
+    return [row.completion_id for row in await rows_of(store, idempotency)]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_request_whose_key_is_used_by_a_retry_is_lost(rich: Store, is_over: bool) -> None:
+    """The retry runs or has ended, in another process: it alone is charged, and the key stays its own."""
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
+        await writer.hold(FIRST)
+        await sweep_process(rich, writer.presence.name)
+        assert isinstance(await take(rich, RETRY), Held)
+        if is_over:
+            await finish(rich, RETRY, WHOLE)
+        assert await writer.end(make_outcome("r1", WHOLE)) == LOST
+        if not is_over:
+            assert await finish(rich, RETRY, WHOLE) == Ended(2500)
+        assert await writer.hold(make_hold("r3", key=KEY)) == Repeated("r2", "req-r2")
+    assert (await charged(rich), await users_of_keys(rich)) == ({"r2": 2500}, ["r2"])
+
+
+async def test_a_retry_in_the_same_process_under_a_new_name_is_the_one_that_counts(rich: Store) -> None:
+    """The process is swept and begins again; the retry with the freed key is its own, and only the retry is charged."""
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
+        await writer.hold(FIRST)
+        await sweep_process(rich, writer.presence.name)
+        assert isinstance(await writer.hold(RETRY), Held)
+        assert await writer.end(make_outcome("r1", WHOLE)) == LOST
+        assert await writer.end(make_outcome("r2", WHOLE)) == Ended(2500)
+    assert await charged(rich) == {"r2": 2500}
+
+
+async def test_a_marked_request_keeps_its_key(rich: Store) -> None:
+    """The sweep charged its mark: a retry is refused, and the late end is whole for the same cost or less."""
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
+        await writer.hold(FIRST)
+        writer.track("r1", Progress(7))
+        await writer.mark()
+        await sweep_process(rich, writer.presence.name)
+        assert await take(rich, RETRY) == Repeated("r1", "req-r1")
+        assert await writer.end(make_outcome("r1", Usage(100, 7))) == Ended(MARKED_NANO, is_repeated=True)
+        assert await take(rich, RETRY) == Repeated("r1", "req-r1")
+    assert await charged(rich) == {"r1": MARKED_NANO}
+    await sweep_process(rich)
+
+
+async def test_a_correction_gives_back_to_the_cap(rich: Store) -> None:
+    """What the key has spent of its cap is what its request cost in the end."""
+    await cap(rich, Cap(5000))
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
+        await writer.hold(make_hold("r1", is_capped=True))
+        writer.track("r1", Progress(7))
+        await writer.mark()
+        await sweep_process(rich, writer.presence.name)
+        await writer.end(make_outcome("r1", CACHED))
+        spent = await cap_of(rich)
+        assert spent is not None
+        assert (spent.spent_nano, spent.held_nano) == (CACHED_NANO, 0)

@@ -6,13 +6,14 @@ import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account, set_operator, suspend_account
 from cadenza.control.keys import find_keys, revoke_key
-from cadenza.control.money.credit import correct_credit
+from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.operator import (
     UseHistory,
     find_requests,
     get_details,
     get_money,
     get_overview,
+    list_audit_events,
     search_accounts,
 )
 from cadenza.core.errors import ControlError
@@ -149,3 +150,22 @@ async def test_the_overview_reads_steps_of_time(store: Store) -> None:
     assert await find_requests(store, "req_1", NOW_MS + 2 * 86_400_000) == []
     takings = await get_money(store, NOW_MS)
     assert (takings.days, takings.vouchers.open_count) == ([], 0)
+
+
+async def test_every_act_is_written_with_the_change(store: Store) -> None:
+    """A change and its audit event are written together; a refused change leaves no event."""
+    account = await make_account(store, "ann@example.org")
+    await give_credit(store, account.email, DOLLAR, "a note", NOW_MS, BY)
+    with pytest.raises(ControlError):
+        await give_credit(store, account.email, 2**62, "", NOW_MS, BY)
+    with pytest.raises(ControlError, match="one line"):
+        await give_credit(store, account.email, DOLLAR, "two\nlines", NOW_MS, BY)
+    event, created = await list_audit_events(store, "ann@example.org")
+    assert created.event == "account.create"
+    assert (event.actor, event.event, event.email, event.detail) == (
+        BY,
+        "credit.grant",
+        account.email,
+        "1.00 dollars: a note",
+    )
+    assert await list_audit_events(store) == [event, created]

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
+from cadenza.core.money import Price
+from cadenza.core.records import Cap
 from cadenza.fleet import changes, presence
 from cadenza.ledger.rules import Ended, Held
 from cadenza.store.schema import entries, idempotency, marks, usage
@@ -24,6 +26,8 @@ from tests.store.moves import (
     ON_POSTGRES,
     PROCESS,
     QUIET,
+    cap,
+    cap_of,
     come_to_wait,
     comes_true,
     findings,
@@ -45,6 +49,8 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, add_key, rows_of, run_sql
 from tests.store.spenders import numbers
 from tests.store.test_sweep_batches import mark_all
 from tests.store.test_swept import OBSERVER
+
+FREE = Price(0, 0)
 
 pytestmark = ON_POSTGRES
 
@@ -185,3 +191,28 @@ async def test_a_process_that_is_paused_with_its_machine_charges_nothing_twice(s
             "b1",
             "b2",
         }
+
+
+async def test_no_key_is_held_under_a_name_that_was_swept(store: Store) -> None:
+    """A request that costs nothing reserves nothing: its key belongs to a process that is registered all the same."""
+    await fund(store, DOLLAR_NANO)
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
+        swept = writer.presence.name
+        await sweep_process(store, swept)
+        assert isinstance(await writer.hold(make_hold("r1", key=KEY, price=FREE)), Held)
+        [row] = await rows_of(store, idempotency)
+        assert row.process == writer.presence.name != swept
+        assert await writer.end(make_outcome("r1", WHOLE)) == Ended()
+
+
+async def test_a_cap_that_was_set_meanwhile_is_not_passed(store: Store) -> None:
+    """A late request may have begun after the cap was set: it pays what the cap leaves, and is lost."""
+    await fund(store, DOLLAR_NANO)
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
+        await writer.hold(make_hold("r1"))
+        await sweep_process(store, writer.presence.name)
+        await cap(store, Cap(1000))
+        assert await writer.end(make_outcome("r1", WHOLE)) == Ended(1000, 1500, is_lost=True)
+    figures = await cap_of(store)
+    assert figures is not None
+    assert (figures.spent_nano, figures.excused_nano, await findings(store)) == (1000, 0, [])

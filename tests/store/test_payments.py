@@ -343,3 +343,13 @@ async def test_an_account_has_few_open_payments(store: Store) -> None:
         await start(store, till=till)
     assert len(till.orders) == OPEN_MAX
     assert till.orders[0].success_url == "https://c.example/credit?note=paid"
+
+
+async def test_a_lost_dispute_takes_once(store: Store) -> None:
+    """A dispute that is lost takes nothing more than it took when it was opened."""
+    await fund(store, DOLLAR_NANO)
+    await start(store)
+    send = sender(store)
+    await send(PAID)
+    assert [await send(DISPUTED), await send(LOST), await send(LOST)] == ["done", "done", "out of order"]
+    assert (await balance(store), await state(store)) == (DOLLAR_NANO, ("returned", AMOUNT_NANO))

@@ -90,3 +90,13 @@ async def test_a_follower_that_falls_behind_goes_on_with_the_newest(store: Store
     await add(store, *([REFUSED] * (BEHIND_MAX + 5)))
     found, missed = await follower.more()
     assert (len(found), missed) == (BEHIND_MAX, 5)
+
+
+async def test_a_refused_request_is_explained(store: Store) -> None:
+    """By its request id: it has no other."""
+    await fund(store, DOLLAR_NANO)
+    await add(store, REFUSED)
+    [found] = await explain(store, "req_refused", NOW_MS)
+    assert (found.status, found.cause, found.email, found.completion_id) == (429, "slots", "acct_a@example.org", None)
+    assert "slots" in found.end
+    assert "reference material was added: memory=2" in [step.text for step in found.steps]

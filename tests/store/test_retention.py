@@ -9,14 +9,14 @@ from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
 from cadenza.observe import make_log
 from cadenza.store.schema import audit_events, sessions, usage, usage_days
-from cadenza.store.store import Store
+from cadenza.store.store import Store, StoreRefused
 from cadenza.store.tables import links, retention
 from cadenza.store.tables import sessions as session_rows
 from cadenza.store.tables.audit_events import AuditEvent, add
 from cadenza.store.tables.links import Link
 from cadenza.store.tables.sessions import Session
 from tests.store.moves import finish, fund, make_hold, opened, take
-from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
+from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
 
 LIMITS = RetentionLimits(session_days=10, session_idle_days=5, audit_event_days=30, usage_days=40)
 
@@ -68,3 +68,15 @@ async def test_one_process_of_a_fleet_does_the_work(store: Store, url: str) -> N
     assert sum([one.usage for one in found]) == 2
     assert [one.sessions for one in found].count(0) == 3
     assert await keeper(store).look(NOW_MS + 1) == Removed()
+
+
+async def test_the_audit_log_stays_append_only(store: Store) -> None:
+    """The database refuses to remove an event that no limit allows to be removed."""
+    await fill(store)
+    for change in ("DELETE FROM audit_events", "DELETE FROM audit_events WHERE event = 'key.day31'"):
+        try:
+            await run_sql(store, change)
+        except StoreRefused:
+            continue
+        raise AssertionError(change)
+    assert len(await rows_of(store, audit_events)) == 3

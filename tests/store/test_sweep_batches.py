@@ -6,28 +6,38 @@ from collections.abc import Iterable
 
 import pytest
 
-from cadenza.core.records import Cap, Outcome
+from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.fleet import presence
 from cadenza.fleet.presence import HeartbeatBounds
 from cadenza.ledger import sweeps
 from cadenza.ledger.marks import MARK
+from cadenza.ledger.rules import Ended, Held
 from cadenza.ledger.sweeps import BATCH_MAX, LeftRequest
 from cadenza.store.schema import idempotency, marks, reserves
 from cadenza.store.schema import processes as process_table
 from cadenza.store.store import Store
+from tests.postgres import Postgres
 from tests.store.aside import transaction
 from tests.store.moves import (
     ALONE,
     ON_POSTGRES,
     PROCESS,
+    QUIET,
+    Progress,
     cap,
     cap_of,
     come_to_wait,
+    comes_true,
+    cost_of,
     findings,
     fund,
+    hold_all,
     make_hold,
+    make_outcome,
     money,
     opened,
+    postgres_store,
+    reserves_of,
     sweep_process,
     take,
     writing,
@@ -183,3 +193,34 @@ async def test_the_sweep_of_a_locked_account_waits_for_its_turn(store: Store, ur
             await sweeping
             await other.execute("BEGIN")
         assert (await money(store, "b"), await findings(store)) == ((0, 0), [])
+
+
+async def test_a_process_that_lives_while_it_is_swept_begins_again(postgres: Postgres) -> None:
+    """One of its accounts is swept, the other is locked: it is fenced, and charges under a new name."""
+    async with postgres_store(postgres) as (store, url), opened(url) as beside:
+        for account in "ab":
+            await fund(store, DOLLAR_NANO, account)
+        async with writing(store, timing=ALONE, bounds=QUIET) as (silent, _):
+            await hold_all(silent, [make_hold("r1"), make_hold("r2", account="b")])
+            silent.track("r1", Progress(7))
+            await silent.mark()
+            swept = silent.presence.name
+            async with transaction(url) as other:
+                await other.rows(LOCK_B)
+                async with writing(beside, timing=ALONE, bounds=OBSERVER) as (sweeper, _):
+
+                    async def is_swept() -> bool:
+                        await sweeper.sweep()
+                        return await money(store) == (DOLLAR_NANO - MARKED_NANO, 0)
+
+                    assert await comes_true(is_swept)
+                assert [*await reserves_of(store, "b")] == [swept]
+                assert await silent.end(make_outcome("r1", Usage(100, 50))) == Ended(MARKED_NANO, is_lost=True)
+                assert silent.presence.name != swept
+                assert isinstance(await silent.hold(make_hold("r3")), Held)
+                await silent.end(make_outcome("r3"))
+            assert await silent.end(make_outcome("r2", Usage(100, 1), account="b")) == Ended(1030)
+        assert await sweep_process(store, swept) == []
+        assert (await cost_of(store, "r1"), await cost_of(store, "r2")) == (MARKED_NANO, 1030)
+        assert [await money(store, account) for account in "ab"] == [(DOLLAR_NANO - 1210, 0), (DOLLAR_NANO - 1030, 0)]
+        assert await findings(store) == []

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cadenza.core.records import Outcome, Usage
+from cadenza.ledger.rules import Ended
 from cadenza.store.schema import entries, marks, processes, usage
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store, StoreRefused
@@ -22,7 +23,9 @@ from tests.store.moves import (
     fund,
     hold_all,
     make_hold,
+    make_outcome,
     money,
+    opened,
     reserves_of,
     sweep_process,
     take,
@@ -180,3 +183,23 @@ async def test_a_killed_process_is_swept_once_and_a_living_one_never(store: Stor
         assert [await cost_of(store, name) for name in ("marked", "silent", "living")] == [1210, None, None]
         assert len([row for row in await rows_of(store, entries) if row.kind == "charge"]) == 1
         assert (len(await rows_of(store, processes)), await findings(store)) == (1, [])
+
+
+async def test_a_mark_above_the_credit_is_charged_up_to_it(store: Store) -> None:
+    """After a crash, a mark above the hold takes the free credit and never makes the balance negative."""
+    await fund(store, WHOLE_NANO + 10)
+    await take(store, make_hold())
+    await mark(store, "r1", 500)
+    assert len(await sweep_process(store)) == 1
+    assert (await money(store), await findings(store)) == ((0, 0), [])
+
+
+async def test_a_living_process_keeps_its_reserve(store: Store, url: str) -> None:
+    """Other processes start, sweep and stop; its request is charged as ever."""
+    await fund(store, DOLLAR_NANO)
+    async with opened(url) as beside, writing(store) as (writer, _):
+        await writer.hold(make_hold())
+        async with writing(beside) as (other, _):
+            await other.sweep()
+        assert await writer.end(make_outcome(usage=Usage(100, 1))) == Ended(1030)
+    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])

@@ -1,7 +1,9 @@
 """A living process that another one took for dead: its requests are charged in full or end as lost, and it goes on."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from cadenza.core.records import Usage
@@ -9,10 +11,12 @@ from cadenza.fleet.presence import HeartbeatBounds
 from cadenza.ledger.rules import Ended, Held
 from cadenza.store.schema import processes, reserves
 from cadenza.store.store import Store
+from tests.postgres import Postgres
 from tests.store.moves import (
     ALONE,
     QUIET,
     Progress,
+    comes_true,
     counted,
     end_all,
     findings,
@@ -21,6 +25,8 @@ from tests.store.moves import (
     make_hold,
     make_outcome,
     money,
+    opened,
+    postgres_store,
     reserves_of,
     sweep_process,
     take,
@@ -111,3 +117,61 @@ async def test_holds_of_a_swept_process_are_taken_again(store: Store, funded: in
             Ended(1030),
         ]
     assert (await money(store))[0] == funded - 2060
+
+
+async def test_a_single_request_that_the_sweep_charged_is_lost(store: Store, funded: int) -> None:
+    """Alone in its batch it is not refused either."""
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, metrics):
+        await writer.hold(make_hold())
+        writer.track("r1", Progress(7))
+        await writer.mark()
+        await sweep_process(store, writer.presence.name)
+        assert await writer.end(make_outcome(usage=Usage(100, 50))) == Ended(1210, is_lost=True)
+        assert (counted(metrics, "ledger_lost"), counted(metrics, "ledger_refused")) == (1, 0)
+    assert (await money(store))[0] == funded - 1210
+
+
+async def test_requests_of_several_accounts_learn_it_at_once(store: Store, funded: int) -> None:
+    """Batches that are written at the same moment all find out, and none is refused."""
+    names = "bcdefg"
+    for account in names:
+        await fund(store, funded, account)
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, metrics):
+        for account in names:
+            await writer.hold(make_hold(account, account=account))
+            writer.track(account, Progress(7))
+        await writer.mark()
+        await sweep_process(store, writer.presence.name)
+        ends = []
+        for account in names:
+            ends.append(writer.end(make_outcome(account, Usage(100, 50), account=account)))
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*ends) == [Ended(1210, is_lost=True)] * len(names)
+        assert counted(metrics, "ledger_refused") == 0
+    assert [await money(store, account) for account in names] == [(funded - 1210, 0)] * len(names)
+
+
+async def test_a_silent_process_is_swept_and_goes_on(postgres: Postgres) -> None:
+    """A process that does not beat is swept by another; when it ends its requests they are charged once, in full."""
+    async with postgres_store(postgres) as (store, url), opened(url) as beside:
+        await fund(store, DOLLAR_NANO)
+        timing = msgspec.structs.replace(ALONE, sweep_every_s=0.05)
+        async with writing(store, timing=ALONE, bounds=QUIET) as (silent, metrics):
+            await hold_all(silent, [make_hold("r1"), make_hold("r2")])
+            silent.track("r1", Progress(7))
+            await silent.mark()
+            async with writing(beside, timing=timing, bounds=OBSERVER) as (writer, _):
+
+                async def is_swept() -> bool:
+                    return await money(store) == (DOLLAR_NANO - 1210, 0)
+
+                assert await comes_true(is_swept)
+                assert isinstance(await writer.hold(make_hold("o1")), Held)
+                await writer.end(make_outcome("o1", Usage(100, 1)))
+            assert await end_all(silent, [make_outcome("r1", Usage(100, 9)), make_outcome("r2", Usage(100, 9))]) == [
+                Ended(1210, is_lost=True),
+                Ended(1270),
+            ]
+            assert counted(metrics, "ledger_lost") == 1
+        assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1210 - 1270 - 1030, 0), [])
+        assert await rows_of(store, processes) == []

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,16 +20,18 @@ from cadenza.store.address import open_store
 from cadenza.store.postgres.connection import PostgresBounds
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.sqlite.store import SqliteStore
-from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.store import Store, StoreBusy, StoreUnavailable
 from tests.postgres import Postgres
-from tests.store.aside import transaction
+from tests.store.aside import DROP_OTHERS, aside, transaction
 from tests.store.lossy import lossy_line
 from tests.store.moves import (
     ALONE,
+    MARKS_AT_ONCE,
     ON_POSTGRES,
     PATIENCE_S,
     QUIET,
     STALE,
+    Progress,
     Steps,
     come_to_wait,
     cost_of,
@@ -40,6 +43,7 @@ from tests.store.moves import (
     make_outcome,
     money,
     opened,
+    postgres_store,
     queue_all,
     reserves_of,
     sweep_process,
@@ -290,3 +294,117 @@ async def test_a_hold_whose_commit_was_not_confirmed_is_released(
             assert isinstance(await writer.hold(make_hold("r2", key=key)), Held)
             await writer.end(make_outcome("r2"))
         assert (await money(store), await findings(store)) == ((WHOLE_NANO, 0), [])
+
+
+async def test_a_locked_account_delays_only_its_own_moves(postgres: Postgres) -> None:
+    """Its holds fail within about the lock timeout; other accounts go on; its charges are written after the lock."""
+    async with postgres_store(postgres) as (store, url):
+        for account in "ab":
+            await fund(store, LITTLE_NANO, account)
+        async with hasty_store(url) as hasty, writing(hasty, timing=ALONE) as (writer, metrics):
+            await hold_all(writer, [make_hold("a1"), make_hold("b1", account="b")])
+            async with transaction(url) as other:
+                await other.rows("SELECT * FROM accounts WHERE id = 'acct_a' FOR UPDATE")
+                ending = writer.end(make_outcome("a1", Usage(100, 1)))
+                began_s = time.monotonic()
+                [refused] = await queue_all(writer, [make_hold("a2")])
+                assert await writer.end(make_outcome("b1", Usage(100, 1), account="b")) == Ended(1030)
+                for number in range(2, 6):
+                    assert isinstance(await writer.hold(make_hold(f"b{number}", account="b")), Held)
+                    await writer.end(make_outcome(f"b{number}", Usage(100, 1), account="b"))
+                with pytest.raises(StoreBusy):
+                    await refused
+                assert time.monotonic() - began_s < SOON_S
+                assert not ending.done()
+            assert await ending == Ended(1030)
+            assert isinstance(await writer.hold(make_hold("a3")), Held)
+            await writer.end(make_outcome("a3"))
+            assert counted(metrics, "ledger_lost") == 0
+        assert [await money(store), await money(store, "b")] == [(LITTLE_NANO - 1030, 0), (LITTLE_NANO - 5150, 0)]
+        assert await findings(store) == []
+
+
+async def test_a_dropped_connection_loses_no_outcome(postgres: Postgres) -> None:
+    """Postgres drops every connection: the next outcome is retried and written once."""
+    async with postgres_store(postgres) as (store, url):
+        await fund(store, DOLLAR_NANO)
+        async with writing(store) as (writer, _):
+            await writer.hold(make_hold())
+            async with aside(url) as other:
+                await other.rows(DROP_OTHERS)
+            assert await writer.end(make_outcome(usage=Usage(100, 1))) == Ended(1030)
+        assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
+
+
+async def test_a_value_that_postgres_refuses_fails_alone(postgres: Postgres) -> None:
+    """A text that Postgres cannot store fails that outcome only; the store does not count as unavailable."""
+    async with postgres_store(postgres) as (store, _):
+        await fund(store, DOLLAR_NANO)
+        async with writing(store) as (writer, metrics):
+            await hold_all(writer, [make_hold("r1"), make_hold("r2")])
+            unfit = msgspec.structs.replace(make_outcome("r1"), model="no\0body")
+            ends = [writer.end(unfit), writer.end(make_outcome("r2", Usage(100, 1)))]
+            await asyncio.wait(ends, timeout=SOON_S)
+            assert (counted(metrics, "ledger_refused"), counted(metrics, "ledger_retries")) == (1, 0)
+            assert isinstance(ends[0].exception(), Exception)
+        assert ends[1].result() == Ended(1030)
+        assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
+
+
+async def test_writers_that_meet_on_several_accounts_do_not_deadlock(postgres: Postgres) -> None:
+    """Batches that name the same accounts in opposite orders, while one of them is locked, are all written."""
+    async with postgres_store(postgres) as (store, url), opened(url, SOON_S) as near, opened(url, SOON_S) as far:
+        for account in "abc":
+            await fund(store, LITTLE_NANO, account)
+        async with writing(near, timing=ALONE) as (one, one_metrics), writing(far, timing=ALONE) as (two, two_metrics):
+            async with transaction(url) as locking:
+                await locking.rows("SELECT * FROM accounts WHERE id = 'acct_c' FOR UPDATE")
+                queued = await queue_all(one, [make_hold(f"near_{name}", account=name) for name in "acb"])
+                queued += await queue_all(two, [make_hold(f"far_{name}", account=name) for name in "bca"])
+                assert await come_to_wait(store, 2)
+            answers = await asyncio.gather(*queued, return_exceptions=True)
+            assert [type(answer) for answer in answers] == [Held] * 6
+            assert [counted(metrics, "ledger_retries") for metrics in (one_metrics, two_metrics)] == [0, 0]
+        assert await findings(store) == []
+
+
+async def test_writers_that_meet_on_one_idempotency_key_do_not_deadlock(postgres: Postgres) -> None:
+    """Both wait for the account: one of them gets the key, and the other its ids."""
+    async with postgres_store(postgres) as (store, url), opened(url, SOON_S) as near, opened(url, SOON_S) as far:
+        await fund(store, LITTLE_NANO)
+        async with writing(near, timing=ALONE) as (one, one_metrics), writing(far, timing=ALONE) as (two, two_metrics):
+            async with transaction(url) as locking:
+                await locking.rows("SELECT * FROM accounts FOR UPDATE")
+                queued = await queue_all(one, [make_hold("r1"), make_hold("r2", key=KEY)])
+                assert await come_to_wait(store, 1)
+                queued += await queue_all(two, [make_hold("r3", key=KEY)])
+                assert await come_to_wait(store, 2)
+            answers = await asyncio.gather(*queued, return_exceptions=True)
+            assert sorted(type(answer).__name__ for answer in answers) == ["Held", "Held", "Repeated"]
+            assert [counted(metrics, "ledger_retries") for metrics in (one_metrics, two_metrics)] == [0, 0]
+        assert await findings(store) == []
+
+
+async def test_marks_and_outcomes_do_not_deadlock(postgres: Postgres) -> None:
+    """Requests that end while their marks are written are settled at the first try, and leave no mark."""
+    log = io.StringIO()
+    async with (
+        postgres_store(postgres) as (store, url),
+        opened(url, SOON_S) as patient,
+        writing(patient, log_to=log, timing=MARKS_AT_ONCE) as (writer, metrics),
+    ):
+        await fund(store, DOLLAR_NANO)
+        progress = Progress(3)
+        for name in ("r1", "r2"):
+            await writer.hold(make_hold(name))
+            writer.track(name, progress)
+        await writer.mark()
+        async with transaction(url) as locking:
+            await locking.rows("SELECT * FROM marks WHERE completion_id = 'r1' FOR UPDATE")
+            progress.delivered_tokens = 5
+            assert await come_to_wait(store, 1)  # the marks, for r1
+            ends = [writer.end(make_outcome(name, Usage(100, 5))) for name in ("r2", "r1")]
+            await come_to_wait(store, 2, timeout_s=1.0)  # the outcomes, if they wait for the same lock
+        assert await asyncio.gather(*ends) == [Ended(1150), Ended(1150)]
+        assert counted(metrics, "ledger_retries") == 0
+        assert '"level":"warning"' not in log.getvalue()

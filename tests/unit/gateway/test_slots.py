@@ -187,3 +187,76 @@ async def test_a_request_without_a_slot_is_refused_and_counted() -> None:
     assert int(dict(refused.value.headers)[b"retry-after-ms"]) == SATURATED_RETRY_S * 1000
     assert metrics.registry.get_sample_value("cadenza_refused_total", {"reason": "slots"}) == 1
     assert slots.taken == 0
+
+
+async def test_a_free_slot_is_given_at_once() -> None:
+    """Up to the limit, nobody waits."""
+    slots = Slots(3, LONG_S, LONG_S)
+    async with asyncio.timeout(WAIT_S):
+        assert [await slots.enter("key_a") for _ in range(3)] == [True, True, True]
+    assert slots.taken == 3
+
+
+async def test_a_slot_that_becomes_free_within_the_wait_is_given() -> None:
+    """A waiter enters as soon as another request leaves."""
+    slots = await full("key_a")
+    (waiter,) = await line_up(slots, "key_b")
+    assert not waiter.done()
+    slots.leave("key_a")
+    assert await asyncio.wait_for(waiter, WAIT_S)
+    assert slots.taken == 1
+
+
+async def test_among_equal_keys_the_first_waiter_is_next() -> None:
+    """Keys that hold the same number of slots enter in the order in which they came."""
+    slots = await full("key_a", "key_a", "key_a")
+    waiters = await line_up(slots, "key_b", "key_c", "key_d")
+    for number in range(3):
+        slots.leave("key_a")
+        await let_tasks_run()
+        assert [waiter.done() for waiter in waiters] == [place <= number for place in range(3)]
+
+
+async def test_a_cancellation_that_comes_too_late_changes_nothing() -> None:
+    """A waiter that has entered keeps its slot until it leaves."""
+    slots = await full("key_a")
+    (waiter,) = await line_up(slots, "key_b")
+    slots.leave("key_a")
+    assert await waiter
+    assert not waiter.cancel()
+    assert slots.taken == 1
+    slots.leave("key_b")
+    await check_all_free(slots, 1)
+
+
+async def test_a_lower_limit_lets_nobody_in_until_there_is_room() -> None:
+    """Requests that run go on; a slot above the new limit is not given again."""
+    slots = await full("key_a", "key_a", "key_a")
+    slots.change_limit(1)
+    (waiter,) = await line_up(slots, "key_b")
+    for _ in range(2):
+        slots.leave("key_a")
+        await let_tasks_run()
+        assert not waiter.done()
+    slots.leave("key_a")
+    assert await asyncio.wait_for(waiter, WAIT_S)
+
+
+async def test_a_cancelled_task_gives_back_its_slot() -> None:
+    """Whether it is cancelled in its block or while it waits for a slot."""
+    slots, metrics = Slots(1, wait_s=LONG_S), Metrics()
+
+    async def stay(key: str) -> None:
+        await wait_for_slot(slots, key, metrics)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            slots.leave(key)
+
+    inside, waiting = asyncio.create_task(stay("key_a")), asyncio.create_task(stay("key_b"))
+    await let_tasks_run()
+    assert slots.taken == 1
+    waiting.cancel()
+    inside.cancel()
+    await asyncio.gather(inside, waiting, return_exceptions=True)
+    assert (inside.cancelled(), waiting.cancelled(), slots.taken) == (True, True, 0)
