@@ -20,7 +20,7 @@ COMMAND_S = 20.0
 READY_S = 100.0
 POLL_S = 0.1
 STOPPING_S = 0.0005
-LOOK_S = 0.002
+POLL_S = 0.002
 IDLE_LOOKS = 5
 STEADY = {"PYTHONHASHSEED": "0"}  # dicts and sets have the same order in every run
 
@@ -65,7 +65,7 @@ class Counter:
         """Wait until no thread has run for IDLE_LOOKS looks. One that waits for a core counts as running."""
         quiet = 0
         while quiet < IDLE_LOOKS:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             quiet = quiet + 1 if self._tree.is_sleeping else 0
 
     async def _tell(self, *command: str) -> None:

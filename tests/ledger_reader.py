@@ -19,7 +19,7 @@ from tests.tokens import count_tokens
 
 READ_S = 60.0
 GIVE_BACK_S = 30.0
-LOOK_EVERY_S = 0.05
+POLL_INTERVAL_S = 0.05
 MESSAGE_TOKENS = 4
 MARKED_CHARS = 5
 INTERRUPTED = 500
@@ -115,7 +115,7 @@ class LedgerReader:
         self.check_rules()
         until_s = time.monotonic() + GIVE_BACK_S
         while self.reserves and time.monotonic() < until_s:
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
         assert self.reserves == 0
         assert self.query("SELECT id FROM accounts WHERE held_nano <> 0") == []
 

@@ -32,7 +32,7 @@ from cadenza.config.parts import (
 )
 from cadenza.config.settings import DEFAULT_PRICES, ObserveSettings
 from cadenza.control.class_versions import ServingProcess
-from cadenza.control.email.low_balance import LOOK_EVERY_S, LowBalanceNotices
+from cadenza.control.email.low_balance import POLL_INTERVAL_S, LowBalanceNotices
 from cadenza.control.email.outbox import Outbox
 from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.prices import read_schedules, say_unused
@@ -245,7 +245,7 @@ class App:
             send, base_url = build_send(self._settings.mail), self._settings.platform.base_url
             notices = LowBalanceNotices(self._store, send, self._log, base_url)
             await stack.enter_async_context(
-                running(repeat(lambda: notices.look(clock.now_ms()), LOOK_EVERY_S, self._log))
+                running(repeat(lambda: notices.poll(clock.now_ms()), POLL_INTERVAL_S, self._log))
             )
         keeper = RetentionKeeper(self._store, self._settings.retention, self._log)
         await stack.enter_async_context(running(keeper.run()))
@@ -259,7 +259,7 @@ class App:
         stack.callback(LoopLag(self._observer.metrics).stop)
         canaries = Canaries(self._store, self._observer, lambda: gateway.snapshot.catalogue)
         stack.push_async_callback(canaries.stop)
-        await stack.enter_async_context(running(repeat(canaries.look, USUAL_RULES.every_s, self._log, at_once=True)))
+        await stack.enter_async_context(running(repeat(canaries.poll, USUAL_RULES.every_s, self._log, at_once=True)))
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()

@@ -15,7 +15,7 @@ RESERVE_BYTES = 160 * MIB  # the tokenizer, the connections and the rest of a bu
 ADDRESS_RESERVE_BYTES = 448 * MIB  # the same, and a heap and a stack for each of a handful of threads
 NO_LIMIT_BYTES = 2**60  # v1 writes a number near 2**63 where there is no limit
 NO_THREAD = "can't start new thread"
-LOOK_EVERY_S = 5.0
+POLL_INTERVAL_S = 5.0
 QUIET_CONNECTIONS = 500  # a full collection then takes a few ms; beside 2,400 connections it takes 20 to 40
 QUIET_LOOKS = (8, 16, 32, 64)  # first when kept connections to upstreams are closed, then for what was in use before
 
@@ -105,14 +105,16 @@ def return_memory() -> None:
 
 
 async def return_memory_after_peaks(
-    count_connections: Callable[[], int], look_every_s: float = LOOK_EVERY_S, act: Callable[[], None] = return_memory
+    count_connections: Callable[[], int],
+    poll_interval_s: float = POLL_INTERVAL_S,
+    act: Callable[[], None] = return_memory,
 ) -> None:
     """Call `act` when few connections were open at 8 looks in a row, and again at 16, 32 and 64 (QUIET_LOOKS)."""
     import asyncio  # noqa: PLC0415 children do without it
 
     looks = 0
     while True:
-        await asyncio.sleep(look_every_s)
+        await asyncio.sleep(poll_interval_s)
         looks = looks + 1 if count_connections() < QUIET_CONNECTIONS else 0
         if looks in QUIET_LOOKS:
             act()

@@ -186,12 +186,12 @@ async def _relay(world: "World", chat: Chat, credit: Credit) -> ReplyResult:
     """The upstream answers, in a few chunks, and reports what it counted."""
     request, meter = chat.request, credit.meter
     pause_s = request.takes_s / CHUNKS
-    credit.note_asked(ROUTE)
+    credit.record_attempt(ROUTE)
     world.asked(chat)
     await asyncio.sleep(pause_s)
     if request.upstream == "fails":
         chat.has_failed = True
-        credit.note_asked(None)
+        credit.record_attempt(None)
         raise Refusal(502)
     credit.routed(ROUTE)
     tokens = min(request.output_tokens, credit.output_limit)

@@ -20,7 +20,7 @@ from cadenza.store.statements import Statement
 from tests.simulation.database import Deadlock, ModelDatabase, ModelSession, Refused, StatementResult
 from tests.simulation.tables import Kind, layouts
 
-LOOK_EVERY_S = 0.001
+POLL_INTERVAL_S = 0.001
 WAIT_S = 20.0
 DEADLOCK_MS = 10
 # Rows are then locked in the order in which a statement names them.
@@ -192,7 +192,7 @@ class PostgresSide:
         """Wait until each statement has ended, or waits for a session that runs none."""
         async with asyncio.timeout(WAIT_S):
             while self._tasks:
-                await asyncio.wait(self._tasks.values(), timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(self._tasks.values(), timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
                 for number in [number for number, task in self._tasks.items() if task.done()]:
                     self.finished[number] = self._tasks.pop(number).result()
                 roots = await self.waiting() if self._tasks else {}

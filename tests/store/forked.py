@@ -37,7 +37,7 @@ class Fork:
         self._process = process
         self._line = line
 
-    async def hear(self) -> str:
+    async def on_message(self) -> str:
         """Wait for what it says next."""
         try:
             return str(await asyncio.to_thread(self._line.recv))
@@ -45,7 +45,7 @@ class Fork:
             raise AssertionError(f"the process ended, exit code {await self.wait()}") from None
 
     async def hear_word(self, word: str) -> None:
-        said = await self.hear()
+        said = await self.on_message()
         assert said == word, said
 
     def tell(self, words: str = "go") -> None:

@@ -35,7 +35,7 @@ from tests.store.rows import NOW_MS, add_account, add_key
 
 PRICE = Price(input_nano=10, output_nano=30, cached_input_nano=2)
 PATIENCE_S = 60.0  # how long a test waits for something that must happen
-LOOK_EVERY_S = 0.02
+POLL_INTERVAL_S = 0.02
 HOUR_S = 3600.0
 MARKS_AT_ONCE = LedgerTiming(mark_every_s=0.02, mark_after_s=0.0)
 PATIENT = LedgerTiming(wait_s=PATIENCE_S, ask_s=10.0)  # other processes have time to give back credit on a busy machine
@@ -44,7 +44,7 @@ ALONE = LedgerTiming(
     mark_every_s=HOUR_S,
     mark_after_s=0.0,
     sweep_every_s=HOUR_S,
-    give_back_every_s=HOUR_S,
+    release_every_s=HOUR_S,
     reconcile_every_s=HOUR_S,
 )  # nothing happens unless the test makes it happen
 QUIET = HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=2 * HOUR_S, dead_s=3 * HOUR_S)  # no beats, and always fresh
@@ -317,10 +317,10 @@ async def end_all(writer: LedgerWriter, outcomes: Iterable[Outcome]) -> list[Ans
 
 async def comes_true(is_so: Callable[[], Awaitable[bool]], timeout_s: float = PATIENCE_S) -> bool:
     """Wait for something that no event announces: another process, or the writer's own period."""
-    for _ in range(round(timeout_s / LOOK_EVERY_S)):
+    for _ in range(round(timeout_s / POLL_INTERVAL_S)):
         if await is_so():
             return True
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
     return False
 
 

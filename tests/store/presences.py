@@ -117,7 +117,7 @@ async def pass_time(store: Store, clock: HandClock, seconds: float, *those: Pres
 async def other_process(url: str) -> AsyncIterator[tuple[Fork, str]]:
     """A registered process and its name. It is killed at the end of the block."""
     async with forked(main, url) as started:
-        yield started, await started.hear()
+        yield started, await started.on_message()
 
 
 async def main(line: Connection, url: str) -> None:

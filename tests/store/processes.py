@@ -25,7 +25,7 @@ async def run_at_once(*works: tuple[str, ...]) -> list[str]:
             await process.hear_word("ready")
         for process in started:
             process.tell()
-        said = [await process.hear() for process in started]
+        said = [await process.on_message() for process in started]
         assert [await process.wait() for process in started] == [0] * len(works)
     return said
 

@@ -35,7 +35,7 @@ def process(*words: str) -> AbstractAsyncContextManager[Fork]:
 
 async def numbers(running: Fork) -> list[int]:
     """Wait for the numbers that it says next."""
-    return [int(number) for number in (await running.hear()).split()]
+    return [int(number) for number in (await running.on_message()).split()]
 
 
 async def spend(line: Connection, writer: LedgerWriter, name: str, times: int) -> None:

@@ -70,12 +70,12 @@ class CountingProcess:
             {CLASS: msgspec.structs.replace(served(state.version), candidate=candidate, share=state.share)}
         )
 
-    async def look(self) -> ClassState:
+    async def poll(self) -> ClassState:
         """As at the end of an interval, and after every reload."""
         self.state = await read(self._store)
-        await self._canaries.look()
+        await self._canaries.poll()
         self.state = await read(self._store)
-        await self._canaries.look()
+        await self._canaries.poll()
         return self.state
 
     def serve(self, account_id: str, **fields: object) -> int:
@@ -124,11 +124,11 @@ async def test_a_good_candidate_steps_up_by_itself(store: Store) -> None:
     await begin(store)
     process = CountingProcess(store)
     epoch, versions = await epochs.current(store, epochs.CLASSES), dict[str, list[int]]()
-    shares = [(await process.look()).share]
+    shares = [(await process.poll()).share]
     while shares[-1]:
         for name in [f"acct_{number}" for number in range(600)]:
             versions.setdefault(name, []).append(process.serve(name))
-        shares.append((await process.look()).share)
+        shares.append((await process.poll()).share)
     state = await read(store)
     assert shares == [5, 25, 0]
     assert (state.version.number, state.previous, state.candidate, state.canary) == (2, 1, None, None)
@@ -156,11 +156,11 @@ async def test_a_worse_candidate_is_rolled_back(sqlite_store: Store, fault: dict
     """Failures, answers of a fallback, slow, cut, long and short answers: within 30 requests, with the reason."""
     await begin(sqlite_store, 25)
     process, served = CountingProcess(sqlite_store, msgspec.structs.replace(RULES, steps=StepRules())), 0
-    await process.look()
+    await process.poll()
     names = map("acct_{}".format, count())
     while served < 30 and process.state and process.state.candidate:
         served += sum(process.serve(next(names), **fault) == 2 for _ in range(8))
-        await process.look()
+        await process.poll()
     state = await read(sqlite_store)
     assert (state.version.number, state.candidate, state.canary) == (1, None, None)
     (event,) = await audit_events.list_of_subject(sqlite_store, CLASS, 10)
@@ -188,12 +188,12 @@ async def test_what_is_not_the_candidates_fault(sqlite_store: Store, harmless: d
     """Disconnects, our own refusals, a shutdown, a killed process and small differences raise no alarm."""
     await begin(sqlite_store, 25)
     process = CountingProcess(sqlite_store, msgspec.structs.replace(RULES, steps=StepRules()))
-    await process.look()
+    await process.poll()
     for number in range(400):
         process.serve(f"acct_{number}", **harmless)
         if number % 40 == 0:
-            await process.look()
-    assert (await process.look()).share == 25
+            await process.poll()
+    assert (await process.poll()).share == 25
 
 
 async def test_counts_of_two_processes_add_up(store: Store) -> None:
@@ -201,7 +201,7 @@ async def test_counts_of_two_processes_add_up(store: Store) -> None:
     begun = await begin(store, 25)
     processes = [CountingProcess(store), CountingProcess(store)]
     for process in processes:
-        await process.look()
+        await process.poll()
     names = iter(range(10_000))
     for process in processes:
         wanted, shared = 2, accounts(25)
@@ -210,23 +210,23 @@ async def test_counts_of_two_processes_add_up(store: Store) -> None:
         for name in (f"acct_{next(names)}" for _ in range(60)):
             if bucket_of(name, CLASS, 2) >= 2500:
                 process.serve(name)
-        state = await process.look()
+        state = await process.poll()
         if process is processes[0]:
             assert (state.share, state.revision) == (25, begun.revision + 1)
     assert state.candidate is None
     assert len(await audit_events.list_of_subject(store, CLASS, 10)) == 1
-    assert (await processes[0].look()).candidate is None
+    assert (await processes[0].poll()).candidate is None
 
 
 async def test_one_account_counts_little(sqlite_store: Store) -> None:
     """A hundred failures of one account count once in ten seconds; invalid requests count once an hour."""
     await begin(sqlite_store, 25)
     process = CountingProcess(sqlite_store, CanaryRules())
-    await process.look()
+    await process.poll()
     for name in ("acct_x", "acct_y", *(f"acct_{number}" for number in range(40))):
         for _ in range(100):
             process.serve(name)
-    await process.look()
+    await process.poll()
     sample = process.observer.metrics.registry.get_sample_value
     counted = [
         sample("cadenza_canary_requests_total", {"class_id": CLASS, "side": side}) or 0
@@ -239,10 +239,10 @@ async def test_a_request_of_the_step_before_does_not_count(sqlite_store: Store) 
     """Requests that began before the canary are left out on both sides."""
     await begin(sqlite_store, 25)
     process = CountingProcess(sqlite_store)
-    await process.look()
+    await process.poll()
     for name in (next(accounts(25)), "acct_0", "acct_1"):
         process.serve(name, duration_ms=60_000)
-    await process.look()
+    await process.poll()
     sample = process.observer.metrics.registry.get_sample_value
     labels = {"class_id": CLASS, "side": "candidate"}
     assert not sample("cadenza_canary_requests_total", labels)
@@ -252,12 +252,12 @@ async def test_an_operator_came_first(sqlite_store: Store) -> None:
     """Counts of a canary that an operator ended are dropped, and change nothing."""
     begun = await begin(sqlite_store, 25)
     process = CountingProcess(sqlite_store)
-    await process.look()
+    await process.poll()
     for name, _ in zip(accounts(25), range(20), strict=False):
         process.serve(name, status=502, fault="failed", usage=None)
     ended = msgspec.structs.replace(begun, candidate=None, share=0, canary=None, revision=begun.revision + 1)
     assert await sqlite_store.transact(lambda tx: class_versions.change_state(tx, ended, 3))
-    state = await process.look()
+    state = await process.poll()
     assert (state.version.number, state.canary, state.changed_at) == (1, None, 3)
     assert await audit_events.list_of_subject(sqlite_store, CLASS, 10) == []
 
@@ -266,13 +266,13 @@ async def test_counts_that_cannot_be_read_do_not_end_the_task(store: Store) -> N
     """The log says once what to do. When the counts can be read again, the canary goes on."""
     await begin(store)
     process = CountingProcess(store)
-    await process.look()
+    await process.poll()
     await store.transact(lambda tx: class_versions.set_canary(tx, CLASS, "[1]"))
-    await process.look()
+    await process.poll()
     [line] = [json.loads(line) for line in process.log.getvalue().splitlines()]
     assert (line["event"], line["class_id"]) == ("a canary cannot be followed", CLASS)
     assert "cadenza class rollback forte" in line["reason"]
     await store.transact(lambda tx: class_versions.set_canary(tx, CLASS, new_canary()))
     for name in [f"acct_{number}" for number in range(600)]:
         process.serve(name)
-    assert (await process.look()).share == 25
+    assert (await process.poll()).share == 25

@@ -182,22 +182,22 @@ async def test_a_low_balance_is_told_once(store: Store, url: str) -> None:
     async with opened(url) as beside:
         watchers = [LowBalanceNotices(one, mailbox.send, make_log(), "https://c.example") for one in (store, beside)]
         for _ in range(3):
-            await asyncio.gather(*(watcher.look(NOW_MS) for watcher in watchers))
+            await asyncio.gather(*(watcher.poll(NOW_MS) for watcher in watchers))
     [letter] = mailbox.sent
     assert letter.to == EMAIL
     assert "Your credit is low: 0.99" in letter.subject
     assert "https://c.example/credit" in letter.text
     await store.transact(lambda tx: credit.grant(tx, "acct_a", DOLLAR_NANO, "", NOW_MS))
-    assert await watchers[0].look(NOW_MS) == 0
+    assert await watchers[0].poll(NOW_MS) == 0
     await correct(store, -DOLLAR_NANO)
-    assert await watchers[0].look(NOW_MS) == 1
+    assert await watchers[0].poll(NOW_MS) == 1
 
 
 async def test_a_new_account_is_not_low(store: Store) -> None:
     """An account that never made a request is not told that its credit is low."""
     await fund(store, 0)
     mailbox = Mailbox()
-    assert await LowBalanceNotices(store, mailbox.send, make_log(), None).look(NOW_MS) == 0
+    assert await LowBalanceNotices(store, mailbox.send, make_log(), None).poll(NOW_MS) == 0
 
 
 async def test_a_notice_that_was_not_sent_is_sent_later(store: Store) -> None:
@@ -206,9 +206,9 @@ async def test_a_notice_that_was_not_sent_is_sent_later(store: Store) -> None:
     mailbox = Mailbox()
     mailbox.is_broken = True
     watcher = LowBalanceNotices(store, mailbox.send, make_log(), None)
-    assert await watcher.look(NOW_MS) == 0
+    assert await watcher.poll(NOW_MS) == 0
     mailbox.is_broken = False
-    assert await watcher.look(NOW_MS) == 1
+    assert await watcher.poll(NOW_MS) == 1
 
 
 async def test_the_owner_chooses_what_is_low(store: Store) -> None:
@@ -217,11 +217,11 @@ async def test_the_owner_chooses_what_is_low(store: Store) -> None:
     mailbox = Mailbox()
     watcher = LowBalanceNotices(store, mailbox.send, make_log(), None)
     await set_low_balance(store, "acct_a", 0, EMAIL, NOW_MS)
-    assert await watcher.look(NOW_MS) == 0
+    assert await watcher.poll(NOW_MS) == 0
     await set_low_balance(store, "acct_a", (await money(store))[0], EMAIL, NOW_MS)
-    assert await watcher.look(NOW_MS) == 0, "it is not below the balance"
+    assert await watcher.poll(NOW_MS) == 0, "it is not below the balance"
     await set_low_balance(store, "acct_a", DOLLAR_NANO, EMAIL, NOW_MS)
-    assert await watcher.look(NOW_MS) == 1
+    assert await watcher.poll(NOW_MS) == 1
     with pytest.raises(ControlError):
         await set_low_balance(store, "acct_a", -1, EMAIL, NOW_MS)
 

@@ -218,7 +218,7 @@ async def test_an_erasure_that_is_killed_between_any_two_batches_is_continued(fi
 async def test_the_limits_of_retention_work_in_batches(filled: Store) -> None:
     """Removing sessions, links and audit events and rolling up requests: each in small transactions."""
     counting = CountingStore(filled)
-    done = await RetentionKeeper(counting, LIMITS, make_log(io.StringIO()), pause_s=0.0).look(LATER_MS)
+    done = await RetentionKeeper(counting, LIMITS, make_log(io.StringIO()), pause_s=0.0).poll(LATER_MS)
     assert msgspec.structs.astuple(done) == (MANY, MANY, 2 * MANY, MANY)
     assert max(counting.changed) <= ROWS_MAX
     assert await findings(filled) == []
@@ -231,7 +231,7 @@ async def test_a_killed_roll_up_is_continued(filled: Store) -> None:
     while await count(filled, "SELECT COUNT(*) FROM usage"):
         keeper = RetentionKeeper(CountingStore(filled, 12), LIMITS, make_log(io.StringIO()), pause_s=0.0)
         try:
-            await keeper.look(now_ms)
+            await keeper.poll(now_ms)
         except Killed:
             killed += 1
         assert await findings(filled) == []

@@ -36,7 +36,7 @@ async def test_attempts_are_added_up(store: Store) -> None:
     counts.add(ROUTE, "trial", 5, 1)
     counts.add(ROUTE, "timed_out")
     taken = counts.take()
-    counts.put_back(taken)
+    counts.requeue(taken)
     assert counts.take() == taken
     for _ in range(2):
         await attempts.add(store, taken)

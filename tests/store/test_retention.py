@@ -48,8 +48,8 @@ async def fill(store: Store) -> None:
 async def test_what_is_older_than_the_limits_goes(store: Store) -> None:
     """And nothing else: live sessions and links, newer events, events of the service, and newer requests stay."""
     await fill(store)
-    assert await keeper(store, RetentionLimits(365, 365)).look(NOW_MS) == Removed(sessions=1, links=1)
-    assert await keeper(store).look(NOW_MS + TURN_MS) == Removed(sessions=2, audit_events=1, usage=2)
+    assert await keeper(store, RetentionLimits(365, 365)).poll(NOW_MS) == Removed(sessions=1, links=1)
+    assert await keeper(store).poll(NOW_MS + TURN_MS) == Removed(sessions=2, audit_events=1, usage=2)
     assert [row.digest.strip() for row in await rows_of(store, sessions)] == [b"live"]
     kept = {(row.event, row.account_id) for row in await rows_of(store, audit_events)}
     assert kept == {("key.day31", None), ("key.day29", "acct_a")}
@@ -64,10 +64,10 @@ async def test_one_process_of_a_fleet_does_the_work(store: Store, url: str) -> N
     """Of several that look at once, and of those that look soon after, each row is removed by one."""
     await fill(store)
     async with opened(url) as beside:
-        found = await asyncio.gather(*(keeper(one).look(NOW_MS) for one in (store, beside) * 2))
+        found = await asyncio.gather(*(keeper(one).poll(NOW_MS) for one in (store, beside) * 2))
     assert sum([one.usage for one in found]) == 2
     assert [one.sessions for one in found].count(0) == 3
-    assert await keeper(store).look(NOW_MS + 1) == Removed()
+    assert await keeper(store).poll(NOW_MS + 1) == Removed()
 
 
 async def test_the_audit_log_stays_append_only(store: Store) -> None:

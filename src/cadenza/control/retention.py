@@ -23,7 +23,7 @@ from cadenza.store.store import Store
 from cadenza.store.tables import retention
 from cadenza.store.tables.retention import Kept
 
-LOOK_EVERY_S = 600.0
+POLL_INTERVAL_S = 600.0
 ERASE_EVERY_S = 60.0
 TURN_MS = 30 * 60 * 1000  # a kind of rows that was worked on in this time is claimed: others skip it
 SLICE_ROWS = 500
@@ -55,10 +55,10 @@ class RetentionKeeper:
         """Finish erasures, and then every few minutes also remove what is too old, until cancelled."""
         await asyncio.gather(
             repeat(lambda: finish_erasures(self._store), ERASE_EVERY_S, self._log, at_once=True),
-            repeat(lambda: self.look(clock.now_ms()), LOOK_EVERY_S, self._log),
+            repeat(lambda: self.poll(clock.now_ms()), POLL_INTERVAL_S, self._log),
         )
 
-    async def look(self, now_ms: int) -> Removed:
+    async def poll(self, now_ms: int) -> Removed:
         """Remove what is too old, unless another process does it."""
         done, limits = Removed(), self._limits
         ends = {"now": now_ms, "idle": now_ms - limits.session_idle_ms, "began": now_ms - limits.session_ms}

@@ -56,7 +56,7 @@ class AttemptCounts:
         taken, self._counts = self._counts, {}
         return taken
 
-    def put_back(self, taken: Mapping[AttemptKey, AttemptSums]) -> None:
+    def requeue(self, taken: Mapping[AttemptKey, AttemptSums]) -> None:
         """The store did not take them."""
         for key, sums in taken.items():
             self._add(key, sums)

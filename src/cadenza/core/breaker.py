@@ -80,16 +80,16 @@ class Breaker:
     def end_trial(self) -> None:
         self._trial_until_s = NEVER_S
 
-    def note_answer(self, started_s: float) -> None:
+    def record_response(self, started_s: float) -> None:
         """A request that was sent before the breaker opened does not close it."""
         if started_s >= self._opened_s:
             self._faults_before_token = self._times_opened = 0
             self.open_until_s = NEVER_S
 
-    def note_finish(self) -> None:
+    def record_finish(self) -> None:
         self._faults_after_token = 0
 
-    def note_fault(
+    def record_fault(
         self, started_s: float, now_s: float, *, has_answered: bool, is_busy: bool, is_lasting: bool = False
     ) -> bool:
         """Whether the breaker opened. Requests sent before it opened do not prolong that when they fail too."""

@@ -79,7 +79,7 @@ class Shares:
         held[key] = held.get(key, 0) + 1
         return True
 
-    def give_back(self, key: str) -> None:
+    def release(self, key: str) -> None:
         held = self._held
         left = held[key] - 1
         self.taken -= 1

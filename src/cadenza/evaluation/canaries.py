@@ -166,7 +166,7 @@ class Canaries:
                     if class_id not in self._failing:
                         await self._add(counter)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Add what was counted to the store, and do what follows from it."""
         self._follow()
         for class_id, counter in self._counters.items():

@@ -27,8 +27,8 @@ from cadenza.store.tables import audit_events, verdicts, watches
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.verdicts import AnswerScore, EvaluationRecord, VerdictState
 
-LOOK_S_MAX = 60.0  # how often a process looks whether a watch is due
-LOOK_S_MIN = 1.0
+POLL_S_MAX = 60.0  # how often a process looks whether a watch is due
+POLL_S_MIN = 1.0
 LOOKS_PER_PERIOD = 10
 RUN_S_MAX = 1800.0
 ANSWERED_SHARE_MIN = 0.5  # with fewer answers, the upstream is down, and the watch says nothing about the model
@@ -95,8 +95,8 @@ class Watches:
         """Watch what is due until cancelled. Of what `list_watched` returns, classes with a schedule are watched."""
         while True:
             watched = [one for one in list_watched() if one.every_s is not None]
-            shortest_s = min((one.every_s for one in watched if one.every_s), default=LOOK_S_MAX * LOOKS_PER_PERIOD)
-            await asyncio.sleep(min(LOOK_S_MAX, max(LOOK_S_MIN, shortest_s / LOOKS_PER_PERIOD)))
+            shortest_s = min((one.every_s for one in watched if one.every_s), default=POLL_S_MAX * LOOKS_PER_PERIOD)
+            await asyncio.sleep(min(POLL_S_MAX, max(POLL_S_MIN, shortest_s / LOOKS_PER_PERIOD)))
             try:
                 for one in watched:
                     await self._look(one)

@@ -32,11 +32,11 @@ async def take_all(rates: Rates, limits: Sequence[Limit]) -> Ticket | None:
     for number, limit in enumerate(limits):
         ticket = await rates.take(limit.name, limit.rate)
         if not ticket.is_granted:
-            give_back(rates, limits[:number])
+            release(rates, limits[:number])
             return ticket
     return None
 
 
-def give_back(rates: Rates, limits: Sequence[Limit]) -> None:
+def release(rates: Rates, limits: Sequence[Limit]) -> None:
     for limit in limits:
-        rates.give_back(limit.name, limit.rate)
+        rates.release(limit.name, limit.rate)

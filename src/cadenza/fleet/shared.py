@@ -22,7 +22,7 @@ class Rates(Protocol):
 
     async def take(self, name: str, rate: Rate) -> Ticket: ...
 
-    def give_back(self, name: str, rate: Rate) -> None:
+    def release(self, name: str, rate: Rate) -> None:
         """Return a ticket that was granted."""
 
 
@@ -86,7 +86,7 @@ class MemoryRates:
             self._sweep(now_ns)
         return ticket
 
-    def give_back(self, name: str, rate: Rate) -> None:
+    def release(self, name: str, rate: Rate) -> None:
         if name in self._whole_at_ns:
             self._whole_at_ns[name] -= rate.step_ns
 

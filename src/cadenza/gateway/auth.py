@@ -60,7 +60,7 @@ async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> Found
         gateway.unknown_keys.spend(digest)
         raise
     except StoreUnavailable:
-        gateway.unknown_keys.give_back(digest)
+        gateway.unknown_keys.release(digest)
         raise
     if found is None or keys.state_of(found.revoked_at, found.expires_at, clock.now_ms()) != "active":
         gateway.unknown_keys.found_dead(digest, is_permanent=found is None or found.suspended_at is None)

@@ -121,7 +121,7 @@ class Credit:
             await self._break_off(error)
         assert self._is_ended
 
-    def note_asked(self, route: Route | None) -> None:
+    def record_attempt(self, route: Route | None) -> None:
         """The request was handed to this route, or (None) the route that had it failed."""
         self._asked = route
 

@@ -179,7 +179,7 @@ class Paying(Protocol):
     @property
     def output_limit(self) -> int: ...
 
-    def note_asked(self, route: Route | None, /) -> None: ...
+    def record_attempt(self, route: Route | None, /) -> None: ...
 
 
 def compose(
@@ -210,7 +210,7 @@ def compose(
         is_fitted=max_tokens is None,
         is_large=type(chat.texts) is LargeTexts or grounding.texts_bytes > SLICE_BYTES,
         counted_bytes=sent_bytes(chat.messages, fields) + grounding.texts_bytes + own_bytes,
-        on_asked=credit.note_asked,
+        on_asked=credit.record_attempt,
     )
 
 

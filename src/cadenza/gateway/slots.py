@@ -82,7 +82,7 @@ class Slots:
         return self._lender is not None
 
     def leave(self, key: str) -> None:
-        self._shares.give_back(key)
+        self._shares.release(key)
         if self._waiting:
             self._let_in()
 

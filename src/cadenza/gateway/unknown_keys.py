@@ -11,7 +11,7 @@ from collections.abc import Callable
 from cadenza.core.bounded_cache import BoundedCache
 from cadenza.core.errors import RateLimited, Unauthenticated
 from cadenza.core.rates import NS_PER_S, Rate, Ticket
-from cadenza.fleet.limits import Limit, give_back, network_limits, take_all
+from cadenza.fleet.limits import Limit, network_limits, release, take_all
 from cadenza.fleet.shared import Rates
 from cadenza.observe import Metrics
 
@@ -74,7 +74,7 @@ class UnknownKeyLimiter:
 
     def found_live(self, digest: bytes) -> None:
         self._live.put(digest, None)
-        self.give_back(digest)
+        self.release(digest)
 
     def found_dead(self, digest: bytes, *, is_permanent: bool = True) -> None:
         """A key that may live again, because its account is suspended, is not remembered."""
@@ -87,6 +87,6 @@ class UnknownKeyLimiter:
         """End a look-up whose result is unknown because the client disconnected: its ticket stays taken."""
         self._tickets.pop(digest, None)
 
-    def give_back(self, digest: bytes) -> None:
+    def release(self, digest: bytes) -> None:
         """End a look-up whose failure was not the client's fault."""
-        give_back(self._networks, self._tickets.pop(digest, []))
+        release(self._networks, self._tickets.pop(digest, []))

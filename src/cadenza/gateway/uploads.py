@@ -44,8 +44,8 @@ class Uploads:
         for owner in (principal.key_id, principal.account_id):
             self._taken_bytes[owner] = self._with(owner, size_bytes)
 
-    def give_back(self, principal: Principal, size_bytes: int) -> None:
-        self._memory.give_back(size_bytes)
+    def release(self, principal: Principal, size_bytes: int) -> None:
+        self._memory.release(size_bytes)
         for owner in (principal.key_id, principal.account_id):
             left_bytes = self._taken_bytes.pop(owner) - size_bytes
             assert left_bytes >= 0
@@ -86,9 +86,9 @@ class Upload:
             self._uploads.take(self._principal, self._arrived_bytes - self._taken_bytes)
             self._taken_bytes = self._arrived_bytes
 
-    def give_back(self, _size_bytes: int) -> None:
+    def release(self, _size_bytes: int) -> None:
         if self._taken_bytes:
-            self._uploads.give_back(self._principal, self._taken_bytes)
+            self._uploads.release(self._principal, self._taken_bytes)
             self._taken_bytes = 0
 
     @property

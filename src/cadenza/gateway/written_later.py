@@ -54,7 +54,7 @@ class AttemptLog:
             await attempts.add(self._store, counted)
         except (StoreUnavailable, StoreRefused):
             self._observer.log.warning("cannot write attempts at providers; will try again")
-            self._observer.attempts.put_back(counted)
+            self._observer.attempts.requeue(counted)
 
 
 class DetailLog:
@@ -72,7 +72,7 @@ class DetailLog:
         try:
             await request_details.add(self._store, taken)
         except StoreUnavailable:
-            self._observer.details.put_back(taken)
+            self._observer.details.requeue(taken)
             return
         except StoreRefused as error:  # it would refuse them again, and all later ones with them
             self._observer.log.warning("details of requests were not written", reason=str(error))

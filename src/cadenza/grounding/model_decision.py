@@ -68,13 +68,13 @@ class ModelDecision:
         async with self._charges.charge(served.plan.class_id, served.prices, at_most, what, served.version) as work:
             work.usage = None
 
-            def note_asked(route: Route | None) -> None:
+            def record_attempt(route: Route | None) -> None:
                 work.usage = msgspec.structs.replace(at_most, completion_tokens=0) if route else None
 
             def routed(route: Route) -> None:
                 work.provider, work.model = route.provider, route.model
 
-            ask = Ask(raw, SAMPLING, DECISION_TOKENS, stream=False, prompt_tokens=size_bytes, on_asked=note_asked)
+            ask = Ask(raw, SAMPLING, DECISION_TOKENS, stream=False, prompt_tokens=size_bytes, on_asked=record_attempt)
             wanted = Dispatch(served.plan, ask, prompt, self._upstreams, self._charges.key_id, self._charges.request_id)
             async with asyncio.timeout(limit_s), RoutedReply(self._dispatcher, wanted, routed) as reply:
                 await reply.deliver(answer)

@@ -50,7 +50,7 @@ class BodyBudget(Protocol):
     def take(self, size_bytes: int) -> None:
         """Take this many bytes more, or raise BodyMemoryFull and take nothing."""
 
-    def give_back(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """Give back everything that was taken."""
 
 
@@ -68,7 +68,7 @@ class BodyMemory:
         self.expect(size_bytes)
         self.free_bytes -= size_bytes
 
-    def give_back(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         self.free_bytes += size_bytes
 
 
@@ -175,7 +175,7 @@ class RequestBody(msgspec.Struct, eq=False):
     def release(self) -> None:
         """Give the memory of the body back to its budget."""
         if self.budget is not None:
-            self.budget.give_back(self.size_bytes)
+            self.budget.release(self.size_bytes)
             self.budget = None
 
     async def read(self, budget: BodyBudget, content_length: bytes, ask_for_more: Callable[[], None]) -> bytearray:

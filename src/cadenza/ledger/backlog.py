@@ -99,7 +99,7 @@ class Backlog:
             self._drained.set_result(None)
             self._drained = None
 
-    def put_back(self, batch: Iterable[Move]) -> None:
+    def requeue(self, batch: Iterable[Move]) -> None:
         """Put moves back at the head of the queues of their accounts. Holds without a waiting caller are dropped."""
         for move in reversed([one for one in batch if one.is_needed]):
             assert move.account_id in self._in_flight

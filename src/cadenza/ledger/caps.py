@@ -57,7 +57,7 @@ class CapState(msgspec.Struct):
         if is_new:
             self._excuse()
 
-    def give_back(self, completion_id: str) -> int:
+    def release(self, completion_id: str) -> int:
         """Release what a request holds that ends now, and return the amount."""
         amount_nano = self.ending_nano.pop(completion_id, 0)
         self.hold(-amount_nano)

@@ -72,7 +72,7 @@ def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes
     if end.is_marked:
         changes.unmarked.append(hold.completion_id)
     cap = known.caps.get(hold.key_id)
-    own_nano = cap.give_back(hold.completion_id) if cap else 0
+    own_nano = cap.release(hold.completion_id) if cap else 0
     if end.is_uncertain and (recorded := known.ended.get(hold.completion_id)):
         return _end_again(account, end, recorded, known, changes)
     assert hold.completion_id not in known.ended, "a request ends once in a batch"

@@ -33,7 +33,7 @@ BATCHES_AT_ONCE = 4  # on Postgres; SQLite has one writer
 BATCH_LEAST = 64  # to start another batch beside one in flight: fewer moves wait, and share the next commit
 LOCK_S = 0.1  # how long a batch waits for accounts that another process is writing
 PROBE_EVERY_S = 0.1
-LOOK_EVERY_S = 0.25  # how often moves that wait too long are looked for
+POLL_INTERVAL_S = 0.25  # how often moves that wait too long are looked for
 REGISTERED = Statement(select(processes.c.name).where(processes.c.name == bindparam("of"), processes.c.beats >= 0))
 
 Batch = dict[str, tuple[AccountMoves, list[Move], list[Move]]]  # by account: for the transaction, the ends, the holds
@@ -75,7 +75,7 @@ class Committer:
         self._is_stopping = False
         self.has_failed = False  # the store did not take the last batch
         observer.metrics.ledger_waiting.set_function(lambda: len(self._backlog))
-        observer.metrics.ledger_longest_wait.set_function(lambda: self._backlog.looks_most * LOOK_EVERY_S)
+        observer.metrics.ledger_longest_wait.set_function(lambda: self._backlog.looks_most * POLL_INTERVAL_S)
 
     def hold_in_memory(self, hold: Hold) -> Held | None:
         """Hold credit inside the reserve, if it covers the hold.
@@ -102,12 +102,12 @@ class Committer:
             self._add(Move(account_id, self._loop.create_future()))
 
     def fail_late(self, wait_s: float) -> None:
-        """Fail the callers of moves that have waited for longer than `wait_s`. To be called every LOOK_EVERY_S.
+        """Fail the callers of moves that have waited for longer than `wait_s`. To be called every POLL_INTERVAL_S.
 
         Ends stay queued and will be written; a hold that was taken meanwhile is given back. If moves of unlocked
         accounts wait, the store hangs: no reserve is used until it has taken a batch again.
         """
-        late = self._backlog.late(round(wait_s / LOOK_EVERY_S))
+        late = self._backlog.late(round(wait_s / POLL_INTERVAL_S))
         if any(move.hold or move.end for move in late):
             self._observer.log.repeated("the store did not answer the ledger in time", moves=len(late))
         for move in late:
@@ -192,7 +192,7 @@ class Committer:
         except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
             return await self._commit_apart(batch, process, error, mode)
         if process != self._presence.name:  # swept after this commit: its reserves are gone
-            self._put_back(batch)
+            self._requeue(batch)
             return True
         self._observer.at("ledger-committed")
         if applied:  # empty if all accounts are locked
@@ -206,7 +206,7 @@ class Committer:
                 self._backlog.rejoin(account_id)
             else:
                 self._backlog.set_aside(account_id)
-                self._backlog.put_back([move for move in batch if move.account_id == account_id])
+                self._backlog.requeue([move for move in batch if move.account_id == account_id])
         return True
 
     async def _apply(self, process: str, moves: list[AccountMoves], mode: BatchMode) -> dict[str, Applied]:
@@ -232,7 +232,7 @@ class Committer:
             by_account.setdefault(move.account_id, []).append(move)
         if len(by_account) == 1:
             self._backlog.set_aside(batch[0].account_id)
-            self._backlog.put_back(batch)
+            self._backlog.requeue(batch)
             return True
         return await self._commit_each([*by_account.values()], mode)
 
@@ -240,7 +240,7 @@ class Committer:
         """Write each group in its own transaction, until the store does not take one."""
         for number, group in enumerate(groups, start=1):
             if not await self._commit(group, mode):
-                self._put_back([move for rest in groups[number:] for move in rest])
+                self._requeue([move for rest in groups[number:] for move in rest])
                 return False
         return True
 
@@ -365,7 +365,7 @@ class Committer:
         self.has_failed = self.has_failed or self._is_stopping or not is_locked
         self._observer.metrics.ledger_retries.inc()
         self._observer.log.repeated("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
-        self._put_back([move for move in batch if not fail_hold(move, error)])
+        self._requeue([move for move in batch if not fail_hold(move, error)])
         for move in batch:
             if move.hold and move.hold.idempotency_digest:  # the store may have its key
                 self._end_unserved(move.hold, None)
@@ -377,10 +377,10 @@ class Committer:
         else:
             self._backlog.fail_holds(error)
 
-    def _put_back(self, batch: list[Move]) -> None:
+    def _requeue(self, batch: list[Move]) -> None:
         """Queue moves again whose batch may have been written."""
         self._make_uncertain(batch)
-        self._backlog.put_back(batch)
+        self._backlog.requeue(batch)
 
     @staticmethod
     def _make_uncertain(batch: list[Move]) -> None:
@@ -400,7 +400,7 @@ class Committer:
                 self._fail(batch, away)
                 return False
             if has_rejoined:
-                self._put_back(batch)
+                self._requeue(batch)
                 return True
         if len(batch) > 1 or (batch[0].end and not batch[0].end.is_uncertain):
             self._make_uncertain(batch)

@@ -28,7 +28,7 @@ from cadenza.store.statements import Statement, total
 from cadenza.store.store import Store, Transaction
 
 BALANCE_NANO_LIMIT = 2**62
-LOOK_S = 0.05
+POLL_S = 0.05
 LOOKS = 20
 _OF_ACCOUNT = accounts.c.id == bindparam("account")
 _MONEY = (accounts.c.balance_nano, accounts.c.held_nano, accounts.c.debt_nano, accounts.c.granted_nano)
@@ -254,7 +254,7 @@ async def gather_free(store: Store, account_id: str, amount_nano: int) -> None:
         if free_nano >= amount_nano or await store.row(SPARE, {"account": account_id, "me": ""}) is None:
             return
         await store.transact(lambda tx: ask_others(tx, account_id, ""))
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def ask_others(tx: Transaction, account_id: str, process: str) -> bool:

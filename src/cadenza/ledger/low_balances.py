@@ -57,6 +57,6 @@ async def claim(store: Store, account_id: str, now_ms: int) -> bool:
     return await store.transact(lambda tx: tx.change(CLAIM, {"account": account_id, "now": now_ms})) == 1
 
 
-async def give_back(store: Store, account_id: str) -> None:
+async def release(store: Store, account_id: str) -> None:
     """Give up the claim: the notice could not be sent."""
     await store.transact(lambda tx: change_row(tx, accounts, account_id, low_noticed_at=None))

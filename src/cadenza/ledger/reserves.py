@@ -207,7 +207,7 @@ class Reserves:
         if not reserve.amount_nano and reserve.is_idle(self._clock_s()):
             del self._reserves[account.id]
 
-    def ask_back(self, account_id: str) -> None:
+    def reclaim(self, account_id: str) -> None:
         """Another process needs credit: for EXACT_S, keep no more than the requests in flight need."""
         if reserve := self._reserves.get(account_id):
             reserve.exact_until_s = self._clock_s() + EXACT_S

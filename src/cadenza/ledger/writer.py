@@ -18,7 +18,7 @@ from cadenza.fleet.background import repeat
 from cadenza.fleet.presence import Presence
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import HOLDS_OF_PROCESS
-from cadenza.ledger.committer import LOOK_EVERY_S, Committer
+from cadenza.ledger.committer import POLL_INTERVAL_S, Committer
 from cadenza.ledger.marks import Delivery, Marks, OpenHold
 from cadenza.ledger.provider_costs import ProviderCosts
 from cadenza.ledger.reserves import Reserves
@@ -64,8 +64,8 @@ class LedgerWriter:
         loops = [
             repeat(self.mark, timing.mark_every_s, log),
             repeat(self.sweep, timing.sweep_every_s, log),
-            repeat(self._fail_late, LOOK_EVERY_S, log),
-            repeat(self._give_back_idle, timing.give_back_every_s, log),
+            repeat(self._fail_late, POLL_INTERVAL_S, log),
+            repeat(self._release_idle, timing.release_every_s, log),
             repeat(self._reconcile, timing.reconcile_every_s, log),
             self._answer_asks(),
         ]
@@ -200,20 +200,20 @@ class LedgerWriter:
             await wake.wait()
             wake = self._wake  # before the tables are read: what is announced meanwhile is not missed
             if self._reserves:
-                await self._give_back_asked()
+                await self._release_reclaimed()
 
-    async def _give_back_asked(self) -> None:
+    async def _release_reclaimed(self) -> None:
         of_me = {"me": self._presence.name}
         with contextlib.suppress(StoreUnavailable):  # asked again at the next wake
             if await self._store.row(ASKED, of_me):
                 for (account_id,) in await self._store.rows(ASKED, of_me):
-                    self._reserves.ask_back(account_id)
+                    self._reserves.reclaim(account_id)
                     self._committer.resize(account_id)
 
     async def _fail_late(self) -> None:
         self._committer.fail_late(self._timing.wait_s)
 
-    async def _give_back_idle(self) -> None:
+    async def _release_idle(self) -> None:
         for account_id in self._reserves.pass_time():
             self._committer.resize(account_id)
 

@@ -61,6 +61,6 @@ class DetailBuffer:
             self._uncharged.clear()
         return taken
 
-    def put_back(self, taken: list[EndedRequest]) -> None:
+    def requeue(self, taken: list[EndedRequest]) -> None:
         """The store did not take them. The oldest show how it began, so they stay."""
         self._waiting = (taken + self._waiting)[:WAITING_MAX]

@@ -57,7 +57,7 @@ class RoutedReply:
                 await self._reply.deliver(continued or sink)
             except Fault as fault:
                 self._wanted.ask.on_asked(None)
-                self._attempt.note_fault(fault)
+                self._attempt.record_fault(fault)
                 self._wanted.record.broke_off(self.route, fault)
                 self._dispatcher.report_fault(self._wanted, self.route, fault)
                 if continued is None:
@@ -67,7 +67,7 @@ class RoutedReply:
                 await self._continue(continued, routes, fault)
                 routes.remove(self.route)
             else:
-                self._attempt.note_finish()
+                self._attempt.record_finish()
                 return
 
     async def close(self) -> None:

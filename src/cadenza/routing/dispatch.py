@@ -92,7 +92,7 @@ class Dispatcher:
             try:
                 reply = await wanted.upstreams[route.provider].open(route, wanted.ask)
             except Fault as fault:
-                attempt.note_fault(fault)
+                attempt.record_fault(fault)
                 attempt.end()
                 wanted.ask.on_asked(None)
                 wanted.record.failed(route, fault)
@@ -107,7 +107,7 @@ class Dispatcher:
                 attempt.end()
                 raise
             else:
-                attempt.note_answer(is_stream=wanted.ask.stream)
+                attempt.record_response(is_stream=wanted.ask.stream)
                 return route, reply, attempt
         if not faults:
             self.metrics.refused.labels("routes").inc()

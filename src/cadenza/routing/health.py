@@ -103,7 +103,7 @@ class RouteHealth:
             return None
         return Attempt(self, key_id, now_s, is_trial)
 
-    def note_fault(self, fault: Fault, started_s: float, *, has_answered: bool) -> None:
+    def record_fault(self, fault: Fault, started_s: float, *, has_answered: bool) -> None:
         self._on_fault(fault)
         if fault.kind is FaultKind.INVALID:  # the request is at fault, not the route
             return
@@ -116,7 +116,7 @@ class RouteHealth:
         is_lasting = fault.kind is FaultKind.QUOTA
         if fault.retry_after_s:
             self.breaker.open(now_s, fault.retry_after_s, is_busy=is_busy)
-        elif not self.breaker.note_fault(
+        elif not self.breaker.record_fault(
             started_s, now_s, has_answered=has_answered, is_busy=is_busy, is_lasting=is_lasting
         ):
             return
@@ -133,16 +133,16 @@ class Attempt(msgspec.Struct):
     has_answered: bool = False
 
     def end(self) -> None:
-        self.health.shares.give_back(self.key_id)
+        self.health.shares.release(self.key_id)
         if self.is_trial:
             self._end_trial()
 
-    def note_answer(self, *, is_stream: bool) -> None:
+    def record_response(self, *, is_stream: bool) -> None:
         self.has_answered = True
         if self.is_trial:
             self._end_trial()
         health, started_s = self.health, self.started_s
-        health.breaker.note_answer(started_s)
+        health.breaker.record_response(started_s)
         health.failures = 0
         now_s, ceiling, times = health.clock(), health.ceiling, health.first_tokens[is_stream]
         is_loaded = health.shares.taken * 2 >= ceiling.limit(now_s)
@@ -152,11 +152,11 @@ class Attempt(msgspec.Struct):
         elif is_loaded:
             ceiling.raise_by_answer(health.shares.taken)
 
-    def note_finish(self) -> None:
-        self.health.breaker.note_finish()
+    def record_finish(self) -> None:
+        self.health.breaker.record_finish()
 
-    def note_fault(self, fault: Fault) -> None:
-        self.health.note_fault(fault, self.started_s, has_answered=self.has_answered)
+    def record_fault(self, fault: Fault) -> None:
+        self.health.record_fault(fault, self.started_s, has_answered=self.has_answered)
 
     def _end_trial(self) -> None:
         """A trial that has its result lets another begin while this request goes on."""

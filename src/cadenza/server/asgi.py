@@ -107,8 +107,8 @@ class PageBody:
         self._taken_bytes += size_bytes
         self._memory.taken_bytes[self._network] = self._memory.taken_bytes.get(self._network, 0) + size_bytes
 
-    def give_back(self, _size_bytes: int) -> None:
-        self._memory.give_back(self._taken_bytes)
+    def release(self, _size_bytes: int) -> None:
+        self._memory.release(self._taken_bytes)
         if left_bytes := self._memory.taken_bytes.pop(self._network, 0) - self._taken_bytes:
             self._memory.taken_bytes[self._network] = left_bytes
         self._taken_bytes = 0

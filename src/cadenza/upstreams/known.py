@@ -12,7 +12,7 @@ from cadenza.upstreams.base import Probe
 from cadenza.upstreams.dialects import DIALECTS, dialect_of
 from cadenza.upstreams.openai import OpenAIUpstream
 
-LOOK_S = 1.0  # a server on this machine answers within milliseconds
+TIMEOUT_S = 1.0  # a server on this machine answers within milliseconds
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp", "library": "ollama"}  # -> dialect
 OLLAMA_WINDOW = 4096  # its default; it drops what does not fit, without an error
 
@@ -61,7 +61,7 @@ async def find_servers(places: Sequence[ModelPlace] = LOCAL) -> list[ModelPlace]
 
 async def _look(place: ModelPlace) -> ModelPlace | None:
     try:
-        async with asyncio.timeout(LOOK_S):
+        async with asyncio.timeout(TIMEOUT_S):
             probe = await list_models(place, None)
     except TimeoutError:
         return None

@@ -37,7 +37,7 @@ from cadenza.core.errors import ControlError, InvalidRequest, render_error
 from cadenza.core.public import to_public
 from cadenza.core.query import read_query
 from cadenza.core.rates import Rate
-from cadenza.fleet.limits import give_back, network_limits, take_all
+from cadenza.fleet.limits import network_limits, release, take_all
 from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.store import StoreUnavailable
 from cadenza.web.account.archive_turns import ArchiveTurns
@@ -268,7 +268,7 @@ async def _begin_token_visit(context: WebContext, request: Request) -> Visit:
     visit.token_user = await find_token(context.store, secret.encode("latin-1", "replace"), visit.now_ms)
     if visit.token_user is None:
         raise TokenRefused(IS_API_KEY if secret.startswith(KEY_PREFIX) else "")
-    give_back(context.rates, limits)
+    release(context.rates, limits)
     return visit
 
 

@@ -45,7 +45,7 @@ async def test_a_ticket_that_is_given_back_can_be_taken_again(state: SharedState
     """And no more than that."""
     for _ in range(SLOW.burst):
         await state.rates.take("key_a", SLOW)
-    state.rates.give_back("key_a", SLOW)
+    state.rates.release("key_a", SLOW)
     assert [(await state.rates.take("key_a", SLOW)).is_granted for _ in range(2)] == [True, False]
 
 
@@ -142,7 +142,7 @@ async def test_one_rate_over_three_processes_is_exact(valkey: Valkey, per_s: flo
 
     async def run() -> list[float]:
         async with forked(client.take, valkey.url, str(per_s), str(burst), str(TAKE_S)) as process:
-            return [float(word) for word in (await process.hear()).split()]
+            return [float(word) for word in (await process.on_message()).split()]
 
     counts, *times = zip(*await asyncio.gather(run(), run(), run()), strict=True)
     begun_s, used_up_s, last_s, ended_s = times

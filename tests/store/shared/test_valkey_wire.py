@@ -70,7 +70,7 @@ async def test_a_message_that_is_not_ours_is_ignored(tmp_path: Path) -> None:
         state = ValkeyState(url, 1, Observer(make_log()), ValkeyTiming(trip_s=WAIT_S, connect_s=WAIT_S))
         Slots(4, lender=state.lender)
         for message in (b"", b"\xff\xfe", b"short", b"\xff short \x00"):
-            state.lender.hear(message)
+            state.lender.on_message(message)
 
 
 def test_a_command_for_a_connection_that_ends_is_answered(tmp_path: Path) -> None:

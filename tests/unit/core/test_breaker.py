@@ -10,7 +10,7 @@ RETRY_AFTER_S = 7.0
 
 def fail(breaker: Breaker, now_s: float, times: int = 1, *, has_answered: bool = False) -> list[bool]:
     """Requests that begin and fail at this time; whether each opened the breaker."""
-    return [breaker.note_fault(now_s, now_s, has_answered=has_answered, is_busy=False) for _ in range(times)]
+    return [breaker.record_fault(now_s, now_s, has_answered=has_answered, is_busy=False) for _ in range(times)]
 
 
 def opened(now_s: float = NOW_S) -> Breaker:
@@ -47,7 +47,7 @@ def test_open_becomes_half_open_when_the_rest_is_over() -> None:
 def test_an_answer_closes_it(waited_s: float) -> None:
     """The trial's answer closes it, when it is half-open and when the trial was a last resort."""
     breaker = opened()
-    breaker.note_answer(NOW_S + waited_s)
+    breaker.record_response(NOW_S + waited_s)
     assert breaker.state(NOW_S + waited_s) is BreakerState.CLOSED
 
 
@@ -93,7 +93,7 @@ def test_an_answer_resets_the_count_of_faults_and_the_length_of_the_rest() -> No
     """After an answer it takes five faults to open again, and the first rest is the shortest."""
     breaker = opened()
     fail(breaker, NOW_S + 1)
-    breaker.note_answer(NOW_S + 3)
+    breaker.record_response(NOW_S + 3)
     assert fail(breaker, NOW_S + 3, FAULTS_TO_OPEN) == [False] * (FAULTS_TO_OPEN - 1) + [True]
     assert breaker.open_s(NOW_S + 3) == OPEN_S_MIN
 
@@ -103,9 +103,9 @@ def test_faults_before_and_after_the_first_token_are_counted_separately() -> Non
     breaker = Breaker(NOW_S)
     fail(breaker, NOW_S, FAULTS_TO_OPEN - 1)
     assert fail(breaker, NOW_S, FAULTS_TO_OPEN - 1, has_answered=True) == [False] * (FAULTS_TO_OPEN - 1)
-    breaker.note_answer(NOW_S)
+    breaker.record_response(NOW_S)
     assert fail(breaker, NOW_S) == [False]
-    breaker.note_finish()
+    breaker.record_finish()
     assert fail(breaker, NOW_S, FAULTS_TO_OPEN - 1, has_answered=True) == [False] * (FAULTS_TO_OPEN - 1)
     assert fail(breaker, NOW_S, has_answered=True) == [True]
 
@@ -113,8 +113,8 @@ def test_faults_before_and_after_the_first_token_are_counted_separately() -> Non
 def test_requests_sent_before_it_opened_neither_prolong_the_rest_nor_close_it() -> None:
     """However many of them fail or are answered late, the rest stays as it was, and the next one only doubles."""
     breaker, sent_s, late_s = opened(), NOW_S - 1, NOW_S + 0.5
-    assert not any(breaker.note_fault(sent_s, late_s, has_answered=False, is_busy=False) for _ in range(50))
-    breaker.note_answer(sent_s)
+    assert not any(breaker.record_fault(sent_s, late_s, has_answered=False, is_busy=False) for _ in range(50))
+    breaker.record_response(sent_s)
     assert breaker.open_s(late_s) == OPEN_S_MIN - 0.5
     fail(breaker, NOW_S + OPEN_S_MIN)
     assert breaker.open_s(NOW_S + OPEN_S_MIN) == 2 * OPEN_S_MIN
@@ -143,7 +143,7 @@ def test_a_reset_closes_it_and_forgets_all_faults() -> None:
     assert breaker.begin_trial(NOW_S)
     breaker.reset(NOW_S + 0.5)
     assert breaker.state(NOW_S + 0.5) is BreakerState.CLOSED
-    assert not any(breaker.note_fault(NOW_S, NOW_S + 1, has_answered=False, is_busy=False) for _ in range(50))
+    assert not any(breaker.record_fault(NOW_S, NOW_S + 1, has_answered=False, is_busy=False) for _ in range(50))
     assert not breaker.begin_trial(NOW_S)
     assert fail(breaker, NOW_S + 1, FAULTS_TO_OPEN) == [False] * (FAULTS_TO_OPEN - 1) + [True]
     assert breaker.open_s(NOW_S + 1) == OPEN_S_MIN

@@ -27,10 +27,10 @@ def test_a_key_cannot_give_back_a_place_that_it_does_not_have() -> None:
     shares = Shares(2)
     shares.take(GREEDY, 0.0)
     with pytest.raises(KeyError):
-        shares.give_back(MODEST)
-    shares.give_back(GREEDY)
+        shares.release(MODEST)
+    shares.release(GREEDY)
     with pytest.raises(KeyError):
-        shares.give_back(GREEDY)
+        shares.release(GREEDY)
     assert shares.taken == 0
 
 
@@ -39,10 +39,10 @@ def test_a_key_above_its_share_leaves_free_places_to_a_refused_key() -> None:
     shares = Shares(4)
     take_all(shares, GREEDY)
     refuse(shares, MODEST, 0.0, times=2)
-    shares.give_back(GREEDY)
+    shares.release(GREEDY)
     assert not shares.take(GREEDY, 0.1)
     assert shares.take(MODEST, 0.2)
-    shares.give_back(GREEDY)
+    shares.release(GREEDY)
     assert not shares.take(GREEDY, 0.3)
     assert shares.take(MODEST, 0.4)
     assert (shares.held_by(GREEDY), shares.held_by(MODEST)) == (2, 2)
@@ -53,7 +53,7 @@ def test_a_want_expires() -> None:
     shares = Shares(4)
     take_all(shares, GREEDY)
     refuse(shares, MODEST, 10.0)
-    shares.give_back(GREEDY)
+    shares.release(GREEDY)
     assert not shares.take(GREEDY, 10.0 + WANTS_S - 0.001)
     assert shares.take(GREEDY, 10.0 + WANTS_S)
 
@@ -65,7 +65,7 @@ def test_expired_wants_are_not_added_to_new_ones() -> None:
     refuse(shares, MODEST, 0.0, times=30)
     refuse(shares, MODEST, 10 * WANTS_S)
     for _ in range(20):
-        shares.give_back(GREEDY)
+        shares.release(GREEDY)
     assert take_all(shares, GREEDY, 10 * WANTS_S) == 19
 
 
@@ -74,10 +74,10 @@ def test_a_key_cannot_hold_back_more_than_its_share() -> None:
     shares = Shares(4)
     take_all(shares, GREEDY)
     refuse(shares, MODEST, 0.0)
-    shares.give_back(GREEDY)
+    shares.release(GREEDY)
     shares.take(MODEST, 0.1)
     refuse(shares, GREEDY, 0.2, times=10)
-    shares.give_back(GREEDY)
+    shares.release(GREEDY)
     assert take_all(shares, MODEST, 0.3) == 1
 
 
@@ -90,7 +90,7 @@ def test_only_the_latest_refused_keys_are_remembered() -> None:
         is_late = number >= 2 * WANTING_KEYS_MAX
         refuse(shares, f"key_{number}", WANTS_S / 2 if is_late else 0.0)
     for _ in range(places):
-        shares.give_back(GREEDY)
+        shares.release(GREEDY)
     assert take_all(shares, GREEDY, WANTS_S) == places - WANTING_KEYS_MAX
 
 
@@ -100,7 +100,7 @@ def test_one_key_holds_back_a_bounded_number_of_places() -> None:
     take_all(shares, GREEDY)
     refuse(shares, MODEST, 0.0, times=10 * WANTS_PER_KEY_MAX)
     for _ in range(400):
-        shares.give_back(GREEDY)
+        shares.release(GREEDY)
     take_all(shares, GREEDY, 0.1)
     assert shares.limit - shares.taken == WANTS_PER_KEY_MAX
 

@@ -59,9 +59,9 @@ class SharesMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held.total())
     @rule(data=st.data())
-    def give_back(self, data: st.DataObject) -> None:
+    def release(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(+self.held)))
-        self.shares.give_back(key)
+        self.shares.release(key)
         self.held[key] -= 1
 
     @rule(time_s=st.sampled_from([0.1, WANTS_S / 2, WANTS_S]))

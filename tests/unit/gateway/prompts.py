@@ -19,7 +19,7 @@ class Paid(msgspec.Struct, frozen=True):
     output_limit: int
     asked: list[Route | None] = []
 
-    def note_asked(self, route: Route | None) -> None:
+    def record_attempt(self, route: Route | None) -> None:
         self.asked.append(route)
 
 

@@ -23,7 +23,7 @@ EVENTS = 512  # far more than the buffers between the two ends can hold
 LONG_ROUTE = msgspec.structs.replace(ROUTE, context_tokens=200_000, max_output_tokens=131_072)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 END = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3}}\n\n'
-LOOK_EVERY_S = 0.1
+POLL_INTERVAL_S = 0.1
 
 
 class PouringServer:
@@ -50,7 +50,7 @@ class PouringServer:
         seen = -1
         while seen != self.written:
             seen = self.written
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[OpenAIUpstream]:

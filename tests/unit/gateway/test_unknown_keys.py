@@ -136,7 +136,7 @@ async def test_a_look_up_without_a_result(limiter: UnknownKeyLimiter, is_given_b
     """A store that fails costs the address nothing; a client that disconnects does."""
     for digest in digests(LOOK_UPS_OF_ONE_ADDRESS.burst, "unanswered"):
         await limiter.begin(digest, HOME)
-        (limiter.give_back if is_given_back else limiter.spend)(digest)
+        (limiter.release if is_given_back else limiter.spend)(digest)
     assert await flood(limiter, HOME) == left
 
 

@@ -100,8 +100,8 @@ def test_everything_is_given_back(pool: Pool) -> None:
         upload.take(MIB)
     assert len(pool.uploads) == 4
     for upload in uploads:
-        upload.give_back(MIB)
-        upload.give_back(MIB)
+        upload.release(MIB)
+        upload.release(MIB)
     assert (len(pool.uploads), pool.free_mib) == (0, POOL_MIB)
 
 

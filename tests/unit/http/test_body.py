@@ -233,7 +233,7 @@ def test_bodies_share_a_bounded_memory() -> None:
     with pytest.raises(BodyMemoryFull):
         body.take(memory)
     assert body.size_bytes == 0
-    memory.give_back(1)
+    memory.release(1)
     assert body.take(memory) == b"abc"
     assert body.size_bytes == 3
 
@@ -249,5 +249,5 @@ async def test_a_body_takes_memory_part_by_part() -> None:
     memory.take(50)
     with pytest.raises(BodyMemoryFull):
         memory.take(1)
-    memory.give_back(250)
+    memory.release(250)
     memory.take(250)

@@ -44,7 +44,7 @@ async def test_accounts_set_aside_take_turns() -> None:
         batches = backlog.take_alone(10), backlog.take_probes(1)
         alone, probed = alone + accounts_of(batches[0][:1]), probed + accounts_of(batches[1])
         for batch in batches:
-            backlog.put_back(batch)
+            backlog.requeue(batch)
             backlog.done(batch)
     assert alone == "abcabc"
     assert {*probed} == {*"abc"}
@@ -58,7 +58,7 @@ async def test_moves_that_are_put_back_are_first_and_in_their_order() -> None:
     first = add(backlog, *"aa")
     batch = backlog.take(10)
     later = add(backlog, "a")
-    backlog.put_back(batch)
+    backlog.requeue(batch)
     backlog.done(batch)
     assert backlog.take(10) == [*first, *later]
 
@@ -70,7 +70,7 @@ async def test_a_hold_that_nobody_waits_for_is_not_put_back() -> None:
     batch = backlog.take(10)
     backlog.fail_holds(StoreUnavailable("no answer"))  # those that wait: none
     batch[0].answer.cancel()
-    backlog.put_back(batch)
+    backlog.requeue(batch)
     backlog.done(batch)
     assert accounts_of(backlog.take(10)) == "b"
 
@@ -80,5 +80,5 @@ async def test_a_move_is_late_by_the_looks_at_it() -> None:
     backlog = Backlog()
     [move] = add(backlog, "a")
     batch = backlog.take(1)
-    backlog.put_back(batch)
+    backlog.requeue(batch)
     assert [backlog.late(2) for _ in range(3)] == [[], [], [move]]

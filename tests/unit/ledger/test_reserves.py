@@ -224,8 +224,8 @@ def test_a_reserve_is_idle_one_second_after_its_last_hold(desk: Desk, idle_s: fl
 
 def test_a_reserve_that_is_asked_for_is_given_back_for_a_second(desk: Desk) -> None:
     """Only the requests in flight keep theirs, and nothing more is wanted; after a second it may grow again."""
-    desk.reserves.ask_back("a")
-    desk.reserves.ask_back("unknown")
+    desk.reserves.reclaim("a")
+    desk.reserves.reclaim("unknown")
     demand = desk.demand()
     assert (demand.kept_nano, demand.in_use_nano, demand.wanted_nano) == (ONE_NANO, ONE_NANO, 0)
     assert desk.hold(1) is None
@@ -353,7 +353,7 @@ class Process:
                 self.clock.now_s += number / 50
                 self.reserves.pass_time()
             case "asked":
-                self.reserves.ask_back("a")
+                self.reserves.reclaim("a")
 
 
 def make_outcome(completion_id: str) -> Outcome:

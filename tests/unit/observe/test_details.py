@@ -87,5 +87,5 @@ def test_what_waits_for_the_store_is_bounded() -> None:
         buffer.note(replace(REFUSED, account_id=f"acct_{number}"))
     taken = buffer.take()
     buffer.note(REFUSED)
-    buffer.put_back(taken)
+    buffer.requeue(taken)
     assert buffer.take() == taken

@@ -127,7 +127,7 @@ class ScriptedRoutes:
         for _ in range(1 if fault else FAULTS_TO_OPEN):
             attempt = self.health(number).begin(KEY)
             assert attempt
-            attempt.note_fault(fault or Fault(FaultKind.FAILED, 500))
+            attempt.record_fault(fault or Fault(FaultKind.FAILED, 500))
             attempt.end()
         assert self.health(number).is_open
 

@@ -41,22 +41,22 @@ class TimedRoute:
         for _ in range(times):
             attempt = self.begin()
             self.now_s += 0.001
-            attempt.note_fault(fault)
+            attempt.record_fault(fault)
             attempt.end()
 
     def answer(self) -> None:
         """A request that is answered to its end."""
         attempt = self.begin()
-        attempt.note_answer(is_stream=True)
-        attempt.note_finish()
+        attempt.record_response(is_stream=True)
+        attempt.record_finish()
         attempt.end()
 
     def break_off(self, times: int = 1) -> None:
         """Requests, one after the other, whose replies begin and break off."""
         for _ in range(times):
             attempt = self.begin()
-            attempt.note_answer(is_stream=True)
-            attempt.note_fault(Fault(FaultKind.TRUNCATED))
+            attempt.record_response(is_stream=True)
+            attempt.record_fault(Fault(FaultKind.TRUNCATED))
             attempt.end()
 
     def rest(self) -> None:
@@ -109,7 +109,7 @@ def test_which_faults_lower_the_ceiling(fault: Fault, is_lowered: bool) -> None:
     route = TimedRoute()
     attempts = [route.begin() for _ in range(40)]
     route.now_s += 1
-    attempts[0].note_fault(fault)
+    attempts[0].record_fault(fault)
     assert route.health.limit == (int(40 * STEP_DOWN) if is_lowered else MOST)
 
 
@@ -119,7 +119,7 @@ def test_a_trial_that_finds_no_place_does_not_block_the_next() -> None:
     places = [route.begin() for _ in range(MOST)]
     route.now_s += 1
     for place in places[:FAULTS_TO_OPEN]:
-        place.note_fault(FAILED)
+        place.record_fault(FAILED)
     route.now_s += OPEN_S_MIN
     assert route.health.begin(KEY) is None
     places[0].end()
@@ -132,7 +132,7 @@ def test_a_resting_route_takes_one_request_at_a_time_as_the_last_resort() -> Non
     route.fail(times=FAULTS_TO_OPEN)
     attempt = route.begin(is_last_resort=True)
     assert route.health.begin(KEY, is_last_resort=True) is None
-    attempt.note_answer(is_stream=False)
+    attempt.record_response(is_stream=False)
     assert not route.health.is_open
     assert route.takes_one
 
@@ -170,7 +170,7 @@ class QueueingRoute(TimedRoute):
         begun = list(filter(None, (self.health.begin(KEY) for _ in range(requests))))
         self.now_s += 0.1 * max(1.0, len(begun) / self._at_once)
         for attempt in begun:
-            attempt.note_answer(is_stream=True)
+            attempt.record_response(is_stream=True)
         for attempt in begun:
             attempt.end()
 
@@ -218,10 +218,10 @@ def test_an_unpaid_bill_opens_the_circuit_at_once() -> None:
     route = TimedRoute()
     together = [route.begin() for _ in range(40)]
     route.now_s += 1
-    together[0].note_fault(UNPAID)
+    together[0].record_fault(UNPAID)
     assert route.health.is_down
     for attempt in together:
-        attempt.note_fault(UNPAID)
+        attempt.record_fault(UNPAID)
         attempt.end()
     assert (route.health.is_down, route.health.is_failing, route.health.limit) == (True, True, MOST)
     assert route.opened_for_s == [OPEN_S_MAX]

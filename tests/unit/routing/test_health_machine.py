@@ -46,7 +46,7 @@ class HealthMachine(RuleBasedStateMachine):
         place = data.draw(st.integers(0, len(self.open) - 1))
         attempt, has_answered = self.open[place]
         if not has_answered:
-            attempt.note_answer(is_stream=is_stream)
+            attempt.record_response(is_stream=is_stream)
             self.open[place] = (attempt, True)
 
     @precondition(lambda self: self.open)
@@ -54,9 +54,9 @@ class HealthMachine(RuleBasedStateMachine):
     def end(self, data: st.DataObject, ending: Fault | None) -> None:
         attempt, has_answered = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
         if ending:
-            attempt.note_fault(ending)
+            attempt.record_fault(ending)
         elif has_answered:
-            attempt.note_finish()
+            attempt.record_finish()
         attempt.end()
 
     @rule(passed_s=st.sampled_from([0.0, 0.01, 0.5, 1.0, 5.0, 31.0, 61.0]))

@@ -32,7 +32,7 @@ class ObservedTable:
         """A request on the route LARGE that ends with this fault."""
         attempt = self.table.of(LARGE).begin(KEY)
         assert attempt
-        attempt.note_fault(fault)
+        attempt.record_fault(fault)
         attempt.end()
 
 

@@ -170,6 +170,6 @@ def test_the_bodies_of_one_network_leave_room_for_others() -> None:
     other.expect(BODY_BYTES_MAX)
     other.take(BODY_BYTES_MAX)
     for body in (*kept, other):
-        body.give_back(BODY_BYTES_MAX)
+        body.release(BODY_BYTES_MAX)
     kept[2].take(BODY_BYTES_MAX)
     assert memory.free_bytes == 3 * BODY_BYTES_MAX

@@ -10,7 +10,7 @@ from cadenza.observe import Log
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 
-LOOK_EVERY_S = 60.0
+POLL_INTERVAL_S = 60.0
 NOTICES_MAX = 100  # in one check
 
 
@@ -23,7 +23,7 @@ class LowBalanceNotices:
         self._log = log
         self._base_url = base_url
 
-    async def look(self, now_ms: int) -> int:
+    async def poll(self, now_ms: int) -> int:
         """Notify the owners of all accounts whose balance became low. Return how many were notified."""
         await low_balances.clear_risen(self._store)
         told = 0
@@ -33,7 +33,7 @@ class LowBalanceNotices:
             try:
                 await self._send(self._write(account))
             except SendFailed:
-                await low_balances.give_back(self._store, account.id)
+                await low_balances.release(self._store, account.id)
                 self._log.warning("a notice of low credit was not sent: the mail server did not take it")
                 break
             told += 1

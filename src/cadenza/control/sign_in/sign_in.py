@@ -15,7 +15,7 @@ from cadenza.control.sign_in.second_factor import Code, Sealer, use_second_facto
 from cadenza.control.sign_in.throttle import short_digest
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
-from cadenza.fleet.limits import Limit, give_back, network_limits
+from cadenza.fleet.limits import Limit, network_limits, release
 from cadenza.fleet.shared import Rates
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, second_factors
@@ -86,11 +86,11 @@ class SignIns:
         try:
             is_right = await self.passwords.matches(password_hash, attempt.password, lane)
         except throttle.Throttled:
-            give_back(self._rates, failures)
+            release(self._rates, failures)
             raise
         if account is None or password_hash is None or not is_right:
             raise ControlError(WRONG_PASSWORD)
-        give_back(self._rates, failures)
+        release(self._rates, failures)
         return Checked(account, await self.stage_after_password(account), password_hash)
 
     async def stage_after_password(self, account: Account) -> Stage:
@@ -108,7 +108,7 @@ class SignIns:
         limits = [Limit(f"code:{given.is_recovery}:{of_whom}", rate)]
         await throttle.take(self._rates, limits, TOO_MANY_HERE)
         await use_second_factor(self._store, self.sealer, account, given, now_ms)
-        give_back(self._rates, limits)
+        release(self._rates, limits)
 
     async def check_again(self, account: Account, session: Session, password: str) -> None:
         """Check the password of somebody who is signed in already. ControlError if it is wrong."""
@@ -117,7 +117,7 @@ class SignIns:
         password_hash = await accounts.get_password(self._store, account.id)
         if not await self.passwords.matches(password_hash, password, HashLane.KNOWN):
             raise ControlError("This is not your password.")
-        give_back(self._rates, failures)
+        release(self._rates, failures)
 
 
 def _known_limit(account: Account) -> Limit:

@@ -52,9 +52,9 @@ class ValkeyRates:
             self._add(name, (self._known.reset_ns(name), 0, 0), None)
         return ticket
 
-    def give_back(self, name: str, rate: Rate) -> None:
+    def release(self, name: str, rate: Rate) -> None:
         is_shared = self._link.is_up and self._is_settled
-        self._known.give_back(name, rate if is_shared else self._share(rate))
+        self._known.release(name, rate if is_shared else self._share(rate))
         if self._link.is_up:
             self._add(name, (rate.step_ns, _span_ns(rate), -1), None)
 

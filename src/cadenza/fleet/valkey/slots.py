@@ -76,7 +76,7 @@ class ValkeyLender:
             ask(self._link.send, "PUBLISH", self._link.channel, f"free {self._name}"),
         )
 
-    def hear(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """Handle a message: `short` if another process needs slots, `free` if one gave some back."""
         word, _, sender = message.decode(errors="replace").partition(" ")
         if sender == self._name or self._borrower is None:

@@ -31,7 +31,7 @@ class ValkeyState:
         self.lender = ValkeyLender(self._link, timing, processes, name or secrets.token_hex(8))
         self.rates = ValkeyRates(self._link, "rate", lambda: self.lender.processes, timing)
         self.networks = ValkeyRates(self._link, "network", lambda: self.lender.processes, timing)
-        self._link.pushed = self.lender.hear
+        self._link.pushed = self.lender.on_message
         self._link.came_up = self._come_up
 
     @property

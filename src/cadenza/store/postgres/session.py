@@ -215,7 +215,7 @@ class Pool:
             self._expired.add(session)
             raise
         finally:
-            self._give_back(session)
+            self._release(session)
 
     def expire(self) -> None:
         """Close the idle connections now, and the busy ones as soon as they are given back."""
@@ -256,7 +256,7 @@ class Pool:
                 return session
         return None
 
-    def _give_back(self, session: PostgresSession) -> None:
+    def _release(self, session: PostgresSession) -> None:
         self._busy.discard(session)
         if session.is_idle and session not in self._expired:
             self._idle.append(session)

@@ -11,7 +11,7 @@ from cadenza.control.sign_in.passwords import clean_password
 from cadenza.control.sign_in.sign_up import Invitation, SignUpChoice, find_invitation, join, sign_up
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
-from cadenza.fleet.limits import Limit, give_back, network_limits
+from cadenza.fleet.limits import Limit, network_limits, release
 from cadenza.web.account.sessions import FIRST_PAGE, start_session
 from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
@@ -108,7 +108,7 @@ async def _opening_credit(visit: Visit) -> AsyncIterator[int]:
     try:
         yield settings.opening_credit_nano
     except ControlError:
-        give_back(rates, limits)
+        release(rates, limits)
         raise
 
 

@@ -132,7 +132,7 @@ async def _find(
     try:
         found = await find()
     except StoreUnavailable:
-        unknown.give_back(digest)
+        unknown.release(digest)
         raise
     except BaseException:
         unknown.spend(digest)

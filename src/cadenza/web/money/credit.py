@@ -15,7 +15,7 @@ from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
-from cadenza.fleet.limits import Limit, give_back, network_limits
+from cadenza.fleet.limits import Limit, network_limits, release
 from cadenza.web.errors import BadForm
 from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
@@ -132,7 +132,7 @@ async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
         raise
     finally:
         if not is_guess:
-            give_back(rates, limits)
+            release(rates, limits)
 
 
 async def change_notice(visit: Visit, given: NoticeForm) -> None:

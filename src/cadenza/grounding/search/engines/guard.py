@@ -63,7 +63,7 @@ class GuardedEngine:
         await self._engine.close()
 
     def _note_answer(self, started_s: float) -> None:
-        self._breaker.note_answer(started_s)
+        self._breaker.record_response(started_s)
         if self._logged:
             self._logged = ""
             self._log.info("the search engine works again", engine=self.name)
@@ -78,7 +78,7 @@ class GuardedEngine:
         if failed.reason == "busy":
             asked_s = OPEN_S if failed.retry_after_s is None else failed.retry_after_s
             open_s = min(max(asked_s, BUSY_S_MIN), BUSY_S_MAX)
-        elif is_trial or self._breaker.note_fault(started_s, now_s, has_answered=False, is_busy=False):
+        elif is_trial or self._breaker.record_fault(started_s, now_s, has_answered=False, is_busy=False):
             open_s = OPEN_S
         if open_s:
             self._breaker.open(now_s, open_s, is_busy=False)
