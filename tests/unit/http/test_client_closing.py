@@ -317,3 +317,11 @@ async def test_a_large_request_is_cancelled_as_its_connection_ends() -> None:
     del sending, connection
     gc.collect()
     assert reports == []
+
+
+async def test_unreachable_carries_no_address() -> None:
+    """The exception has no text and no cause that would show an address in a log."""
+    async with client_of("http://no-such-host.invalid/v1") as client:
+        with pytest.raises(Unreachable) as failure:
+            await fetch(client)
+    assert (str(failure.value), failure.value.__cause__, failure.value.__suppress_context__) == ("", None, True)
