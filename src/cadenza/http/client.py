@@ -6,6 +6,7 @@ certificates, or with `authorities` instead, in PEM.
 """
 
 import asyncio
+import contextlib
 import errno
 import math
 import socket
@@ -205,18 +206,16 @@ async def connect_to_first(addresses: Sequence[Address]) -> socket.socket:
     """Connected to the first address that accepts it; else the error of the first, the preferred one."""
     loop, errors = asyncio.get_running_loop(), list[OSError]()
     for family, kind, protocol, _, address in addresses:
-        connected = socket.socket(family, kind, protocol)
-        connected.setblocking(False)
-        try:
-            await loop.sock_connect(connected, address)
-        except OSError as error:
-            connected.close()
-            errors.append(error)
-        except BaseException:
-            connected.close()
-            raise
-        else:
-            return connected
+        with contextlib.ExitStack() as on_error:
+            try:
+                connected = on_error.enter_context(socket.socket(family, kind, protocol))
+                connected.setblocking(False)
+                await loop.sock_connect(connected, address)
+            except OSError as error:  # also where this machine has no sockets of this family
+                errors.append(error)
+            else:
+                on_error.pop_all()
+                return connected
     raise errors[0]
 
 
