@@ -12,7 +12,7 @@ from cadenza.core.message_json import find_words
 from cadenza.core.money import format_dollars
 from cadenza.core.prices import Pricing, PricingChange
 from cadenza.core.records import FinishReason, Usage
-from cadenza.core.sent import counted_texts
+from cadenza.core.sent import counted_texts, sent_bytes
 from cadenza.core.tool_calls import ToolCallDelta
 
 # The sampling fields of OpenAI's interface that go upstream as they are.
@@ -30,6 +30,7 @@ SAMPLING = (
 
 Fields = Mapping[str, msgspec.Raw]
 NO_FIELDS: Fields = {}
+ESCAPE_BYTES = 6
 QUESTION_MESSAGES_MAX = 3  # what a short question refers to is in the user messages before it
 
 
@@ -152,7 +153,7 @@ class CountTexts(Protocol):
 
 
 class LargeTexts(msgspec.Struct, frozen=True):
-    """The texts of a large body. They are counted where the body is parsed."""
+    """The texts of a large body. They are counted in pieces, or where the body was parsed."""
 
     chars: int
     count: CountTexts
@@ -227,6 +228,13 @@ class ChatRequest(Content, msgspec.Struct, frozen=True):
     def fields(self) -> dict[str, msgspec.Raw]:
         """Everything but the messages that goes upstream. A new field belongs in one of these two."""
         return self.sampling | self.tools if self.tools else self.sampling
+
+    @property
+    def least_chars(self) -> int:
+        """The fewest characters that the counted texts can have: an escape makes six bytes of one."""
+        assert isinstance(self.texts, list), "whoever parsed a large body has said how many it has"
+        json_bytes = sent_bytes(self.messages, self.fields) - self.media.size_bytes
+        return max(sum(map(len, self.texts)), json_bytes // ESCAPE_BYTES)
 
     def counted_texts(self) -> list[str]:
         """The texts whose tokens make up the prompt: everything that goes upstream."""

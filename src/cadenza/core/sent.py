@@ -43,8 +43,10 @@ def counted_texts(
     """The texts of everything that is sent. `excluded` is the data that is left out, by the index of its message."""
     texts = list[str]()
     for index, raw in enumerate(messages):
-        texts += _texts_of(raw, excluded.get(index, ()))
-    return texts + [resolved(bytes(raw)) for raw in fields.values() if not _is_setting(raw)]
+        texts += texts_of_message(raw, excluded.get(index, ()))
+    for raw in fields.values():
+        texts += texts_of_field(raw)
+    return texts
 
 
 def sent_bytes(messages: Sequence[msgspec.Raw], fields: Mapping[str, msgspec.Raw]) -> int:
@@ -65,7 +67,7 @@ def resolved(json: bytes) -> str:
     return _LITERAL.decode(b'"%b"' % literal)
 
 
-def _texts_of(raw: msgspec.Raw, excluded: Sequence[msgspec.Raw]) -> list[str]:
+def texts_of_message(raw: msgspec.Raw, excluded: Sequence[msgspec.Raw] = ()) -> list[str]:
     """The texts of a message. Each one also counts for the tokens of a role and of separators."""
     if _JUST_TEXT.fullmatch(raw):
         content = _MESSAGE.decode(raw).content
@@ -90,5 +92,6 @@ def without_data(json: bytes, excluded: Sequence[msgspec.Raw]) -> bytes:
     return b"".join([*kept, json[end:]])
 
 
-def _is_setting(raw: msgspec.Raw) -> bool:
-    return len(raw) <= NUMBER_BYTES_MAX and memoryview(raw)[0] not in b'"[{'
+def texts_of_field(raw: msgspec.Raw) -> list[str]:
+    is_setting = len(raw) <= NUMBER_BYTES_MAX and memoryview(raw)[0] not in b'"[{'
+    return [] if is_setting else [resolved(bytes(raw))]

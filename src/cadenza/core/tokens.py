@@ -52,9 +52,11 @@ class Tokenizer:
 
     def count(self, text: str) -> int:
         """A long text is counted in parts: the tokenizer holds the interpreter's lock, for 1 ms each instead of 200."""
-        if len(text) <= self._part_chars:
-            return self._count_part(text)
-        return sum(map(self._count_part, _parts(text, self._part_chars)))
+        return self._count_part(text) if len(text) <= self._part_chars else sum(self.count_parts(text))
+
+    def count_parts(self, text: str) -> Iterator[int]:
+        """The tokens of one part after the other, for a caller that lets others run in between."""
+        return map(self._count_part, _parts(text, self._part_chars))
 
     def count_prompt(self, texts: Sequence[str], enough_tokens: int = COUNT_TOKENS_MAX) -> int:
         """The tokens of a conversation, one text per message.

@@ -6,6 +6,7 @@ spans of a traced request, and for a test that kills the process.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -22,13 +23,14 @@ from cadenza.gateway.credit_errors import check_least_credit
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header, passed_fields
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.large.bodies import LargeBodies
+from cadenza.gateway.messages import TooManySteps
 from cadenza.gateway.optional_steps import ground, with_able_routes
 from cadenza.gateway.parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import wait_for_slot
 from cadenza.gateway.uploads import Upload
-from cadenza.gateway.validate import parse_chat
+from cadenza.gateway.validate import LIGHT_BYTES, is_light, parse_chat
 from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, is_turned_off
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
@@ -37,10 +39,11 @@ from cadenza.ledger.rules import Hold
 from cadenza.routing.catalogue import has_ample_room, routes_that_fit
 from cadenza.routing.continuation import RoutedReply
 from cadenza.routing.dispatch import Dispatch
-from cadenza.routing.prompt import Character, PromptSize
+from cadenza.routing.prompt import QUICK_BYTES, Character, PromptSize
 from cadenza.upstreams.base import Ask
 
-INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
+LARGE_BYTES = 1024 * 1024  # a larger body is parsed in another process, so that it holds up nobody
+STEPS_MAX = 3000  # and so is one with more messages, parts and calls: see `check_messages`
 SLICE_BYTES = 256 * 1024  # how much is copied in one turn of the event loop
 OWN_BYTES = 2048  # of a request, not counted: the names of fields, the model, limits and switches
 NAME_OWN_BYTES = 4  # of a field: the quotes of its name, a colon and a comma
@@ -59,9 +62,9 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         served = with_able_routes(served, chat, grounder, catalogue)  # 400
         if not grounder.settings.attachments:  # files go to the model, and are paid for
             media = with_files(media, chat.files)
-    texts = chat.texts if type(chat.texts) is LargeTexts else chat.counted_texts  # large ones are counted elsewhere
-    plan, grounding, tokenizer = served.plan, NO_GROUNDING, gateway.dispatcher.tokenizer
-    prompt = PromptSize(tokenizer, served.character, texts, exchange.body.size_bytes, media, plan.fields_bytes)
+    plan, grounding, size_bytes = served.plan, NO_GROUNDING, exchange.body.size_bytes
+    texts = chat.counted_texts if size_bytes <= QUICK_BYTES else large_texts(gateway, chat, key_id)
+    prompt = PromptSize(gateway.dispatcher.tokenizer, served.character, texts, size_bytes, media, plan.fields_bytes)
     if chat.extra:
         count_passed_fields(chat.extra, plan, prompt)  # 400
     if not slots.take(key_id):
@@ -104,7 +107,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
 def read_chat_now(exchange: Exchange) -> ChatRequest | None:
     """The chat, if its body has arrived and is small, as most are."""
     body, headers = exchange.body, exchange.request.headers
-    if not body.is_complete or body.unread_bytes > INLINE_BYTES:
+    if not body.is_complete or body.unread_bytes > LIGHT_BYTES:
         return None
     if b"content-encoding" in headers or SWITCH in headers:
         _check_headers(exchange.request)
@@ -116,9 +119,10 @@ async def read_chat(
 ) -> ChatRequest:
     _check_headers(exchange.request)
     body = await read_body(exchange, budget)
-    if len(body) > INLINE_BYTES:
-        return await large_bodies.parse(principal.account_id, body)
-    return parse_chat(body)
+    if len(body) <= LARGE_BYTES and is_light(body):
+        with suppress(TooManySteps):
+            return parse_chat(body, STEPS_MAX)
+    return await large_bodies.parse(principal.account_id, body)
 
 
 async def read_body(exchange: Exchange, budget: BodyBudget) -> bytes | bytearray:
@@ -137,6 +141,11 @@ def _check_headers(request: Request) -> None:
         raise UnsupportedEncoding
     if SWITCH in headers:
         is_turned_off(request)  # refuses an unknown value, with tools too
+
+
+def large_texts(gateway: Gateway, chat: ChatRequest, key_id: str) -> LargeTexts:
+    """The texts of a long request. Those that another process parsed are counted there."""
+    return chat.texts if type(chat.texts) is LargeTexts else gateway.counted_messages.texts_of(chat, key_id)
 
 
 async def fit(plan: Plan, prices: PriceSchedule, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:

@@ -3,7 +3,9 @@
 They have parts, tool calls or results of calls. Each call must have an answer.
 """
 
+import math
 from collections.abc import Sequence
+from itertools import count
 
 import msgspec
 
@@ -15,6 +17,7 @@ from cadenza.gateway.tools import NOTHING, CallFields, ToolFields, restore_upstr
 
 PARTS_MAX = 16_384  # of all messages together
 CALLS_MAX = 4096  # of all messages together
+PART_STEPS, CALL_STEPS = 4, 2  # a part may be an image, whose size is read
 SHOWN_CHARS_MAX = 80  # of an id that an error quotes
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
@@ -38,16 +41,24 @@ class SentMessage(Content, msgspec.Struct):
     annotations: msgspec.Raw = NOTHING  # of our own replies
 
 
-def check_messages(messages: list[SentMessage]) -> list[str]:
-    """Check the messages and return their texts. Each tool call must have an answer."""
-    _check_numbers(messages)
-    texts = [_check_message(index, message) for index, message in enumerate(messages)]
-    if any(message.tool_calls or message.role == "tool" for message in messages):
-        _check_answers(messages)
+class TooManySteps(Exception):
+    """The messages, their parts and their calls are too many to be checked on the event loop."""
+
+
+def check_messages(messages: list[SentMessage], steps_max: float = math.inf) -> list[str]:
+    """Check the messages and return their texts. Each tool call must have an answer.
+
+    TooManySteps if that takes more than `steps_max` steps: one for a message, more for its parts and calls.
+    """
+    if _count_steps(messages) > steps_max:
+        raise TooManySteps
+    texts = list(map(_check_message, count(), messages))
+    _check_answers(messages)
     return texts
 
 
-def _check_numbers(messages: list[SentMessage]) -> None:
+def _count_steps(messages: list[SentMessage]) -> int:
+    """About how long it takes to check the messages; 400 if they have too many parts or calls."""
     parts = calls = 0
     for message in messages:
         if type(message.content) is list:
@@ -58,35 +69,39 @@ def _check_numbers(messages: list[SentMessage]) -> None:
         raise InvalidRequest(f"messages: they have {parts} parts together; at most {PARTS_MAX} are allowed.")
     if calls > CALLS_MAX:
         raise InvalidRequest(f"messages: they have {calls} tool calls together; at most {CALLS_MAX} are allowed.")
+    return len(messages) + PART_STEPS * parts + CALL_STEPS * calls
 
 
 def _check_answers(messages: list[SentMessage]) -> None:
     """Each call must have an answer, and each answer a call."""
-    unanswered: dict[str | None, str] = {}  # call id to the path of the call
+    unanswered: dict[str | None, tuple[int, int]] = {}  # call id to the message and the number of the call
     for index, message in enumerate(messages):
         if message.role != "tool":
-            _check_none_left(unanswered)
-            calls = enumerate(message.tool_calls or ())
-            unanswered = {call.id: f"messages[{index}].tool_calls[{number}]" for number, call in calls}
+            if unanswered:
+                _refuse_unanswered(unanswered)
+            if message.tool_calls:
+                unanswered = {call.id: (index, number) for number, call in enumerate(message.tool_calls)}
         elif unanswered.pop(message.tool_call_id, None) is None:
             shown = str(message.tool_call_id)[:SHOWN_CHARS_MAX]
             raise InvalidRequest(
                 f"messages[{index}].tool_call_id: '{shown}' answers no call of the preceding assistant message."
             )
-    _check_none_left(unanswered)
+    if unanswered:
+        _refuse_unanswered(unanswered)
 
 
-def _check_none_left(unanswered: dict[str | None, str]) -> None:
-    for call_id, path in unanswered.items():
-        shown = str(call_id)[:SHOWN_CHARS_MAX]
-        raise InvalidRequest(f"{path}: the call '{shown}' has no tool message that answers it.")
+def _refuse_unanswered(unanswered: dict[str | None, tuple[int, int]]) -> None:
+    call_id, (index, number) = next(iter(unanswered.items()))
+    path, shown = f"messages[{index}].tool_calls[{number}]", str(call_id)[:SHOWN_CHARS_MAX]
+    raise InvalidRequest(f"{path}: the call '{shown}' has no tool message that answers it.")
 
 
 def _check_message(index: int, message: SentMessage) -> str:
     """Check a message and return its text."""
-    is_plain = message.role in PLAIN_ROLES and isinstance(message.content, str)
-    if is_plain and not message.tool_calls and message.function_call is NOTHING:
-        return str(message.content)
+    role, content = message.role, message.content
+    is_known = role in PLAIN_ROLES or (role == "tool" and message.tool_call_id)
+    if is_known and type(content) is str and message.function_call is NOTHING and not message.tool_calls:
+        return content
     path = f"messages[{index}]"
     if message.role == "function" or is_truthy(message.function_call):
         raise InvalidRequest(
@@ -132,11 +147,16 @@ def to_upstream(message: SentMessage, raw: msgspec.Raw) -> msgspec.Raw:
 
     That is the role `developer`, refusals as parts of the content, empty `tool_calls`, our call ids and annotations.
     """
-    parts = message.content if isinstance(message.content, list) else []
-    has_refusal = any(part.type == "refusal" for part in parts)
-    has_annotations = message.role == "assistant" and message.annotations != NOTHING
-    has_ids = bool(message.tool_calls) or message.role == "tool"
-    if not (has_refusal or has_annotations or has_ids or message.role == "developer" or message.tool_calls == []):
+    role, content, calls = message.role, message.content, message.tool_calls
+    if message.tool_call_id:
+        raw = restore_upstream_ids(raw, (message.tool_call_id,))
+    if calls:
+        raw = restore_upstream_ids(raw, [call.id for call in calls])
+    parts = content if type(content) is list else ()
+    has_refusal = bool(parts) and any(part.type == "refusal" for part in parts)
+    has_annotations = role == "assistant" and message.annotations != NOTHING
+    has_no_calls = calls == [] and role != "tool"
+    if not (has_refusal or has_annotations or has_no_calls or role == "developer"):
         return raw
     fields = RAW_FIELDS.decode(raw)
     if has_refusal:
@@ -144,12 +164,10 @@ def to_upstream(message: SentMessage, raw: msgspec.Raw) -> msgspec.Raw:
         fields["content"] = msgspec.Raw(msgspec.json.encode(text))
     if has_annotations:
         del fields["annotations"]
-    if has_ids:
-        restore_upstream_ids(fields)
-    elif message.role == "developer":
+    if role == "developer":
         fields["role"] = msgspec.Raw(b'"system"')
-    if message.tool_calls == [] and message.role != "tool":
+    if has_no_calls:
         del fields["tool_calls"]
-        if message.content is None:
+        if content is None:
             fields["content"] = msgspec.Raw(b'""')
     return msgspec.Raw(msgspec.json.encode(fields))

@@ -1,8 +1,9 @@
 """The token counts of one reply: what the upstream reported last, and our own count of what was delivered.
 
-We count replies without usage and replies that break off. Most replies are never counted. The marks of a running stream
-are estimated by length if the tokenizer is not loaded. Delivered text is kept until it is counted: at most 16 K
-characters of it, or 64 K and what arrives between two marks while the tokenizer is not loaded.
+We count replies without usage and replies that break off. Most replies are never counted. In the marks of a running
+stream a long prompt is estimated by its length, and all is if the tokenizer is not loaded. Delivered text is kept until
+it is counted: at most 16 K characters of it, or 64 K and what arrives between two marks while the tokenizer is not
+loaded.
 """
 
 import asyncio
@@ -94,15 +95,18 @@ class UsageMeter(Content, msgspec.Struct, eq=False):
 
     async def progress(self) -> Usage:
         """What is charged if this process dies now: our own count, or an estimate that is rather too low."""
-        if self.prompt.tokenizer.is_loaded or self.kept_chars > KEPT_CHARS_MAX:
-            return await self.count()
-        delivered_tokens = rough_tokens(self.kept_chars) or 1
-        return Usage(self.prompt.rough, min(delivered_tokens, self.output_limit), estimated=True)
+        prompt, tokenizer = self.prompt, self.prompt.tokenizer
+        if self.kept_chars > KEPT_CHARS_MAX:
+            await self._load_tokenizer()
+        if not tokenizer.is_loaded:
+            delivered_tokens = rough_tokens(self.kept_chars) or 1
+            return Usage(prompt.rough, min(delivered_tokens, self.output_limit), estimated=True)
+        prompt_tokens = await prompt.count() if prompt.is_quick else prompt.rough
+        return Usage(prompt_tokens, min(self._count_delivered(), self.output_limit), estimated=True)
 
     async def count(self) -> Usage:
         """Our own count of the prompt and of what was delivered."""
-        if not self.prompt.tokenizer.is_loaded:
-            await asyncio.to_thread(self.prompt.tokenizer.load)
+        await self._load_tokenizer()
         prompt_tokens = await self.prompt.count_or_estimate()
         self.own = Usage(prompt_tokens, min(self._count_delivered(), self.output_limit), estimated=True)
         return self.own
@@ -131,6 +135,10 @@ class UsageMeter(Content, msgspec.Struct, eq=False):
             is_free=fault is not None and not self.has_delivered,
             is_doubtful=is_corrected or self.is_doubtful,
         )
+
+    async def _load_tokenizer(self) -> None:
+        if not self.prompt.tokenizer.is_loaded:
+            await asyncio.to_thread(self.prompt.tokenizer.load)
 
     def _count_delivered(self) -> int:
         if self.uncounted and self.kept_chars:

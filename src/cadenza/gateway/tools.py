@@ -11,10 +11,13 @@ import msgspec
 
 from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
+from cadenza.core.message_json import RAW_FIELDS
 from cadenza.core.tool_calls import unwrap_id
 
 TOOLS_MAX = 128
 NOTHING = msgspec.Raw(b"null")  # a raw field that was not sent
+CALLS_REPLACED_MAX = 16  # in one message: it is copied for each
+BEFORE_ID = (b'"tool_call_id":', b'"id":', b'"tool_call_id": ', b'"id": ')
 CHOICE_BYTES_MAX = 64 * 1024
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TYPES = ("function", "custom")
@@ -155,8 +158,21 @@ def _read_choice(raw: msgspec.Raw) -> ChoiceFields | str | None:
     return choice
 
 
-def restore_upstream_ids(fields: dict[str, msgspec.Raw]) -> None:
-    """Replace our call ids in the fields of a message by the upstream's own."""
+def restore_upstream_ids(raw: msgspec.Raw, call_ids: Sequence[str]) -> msgspec.Raw:
+    """The message with the upstream's own ids in place of ours. It is not decoded if they are few and easy to find."""
+    restored = None
+    for call_id in call_ids:
+        inner_id = unwrap_id(call_id)
+        if inner_id != call_id:
+            before, _, after = (restored or bytes(raw)).partition(b'"%b"' % call_id.encode())
+            if not before.endswith(BEFORE_ID) or len(call_ids) > CALLS_REPLACED_MAX:
+                return _restore_by_field(raw)
+            restored = b"".join((before, msgspec.json.encode(inner_id), after))
+    return raw if restored is None else msgspec.Raw(restored)
+
+
+def _restore_by_field(raw: msgspec.Raw) -> msgspec.Raw:
+    fields = RAW_FIELDS.decode(raw)
     if fields.get("tool_call_id", NOTHING) != NOTHING:
         fields["tool_call_id"] = _unwrapped(fields["tool_call_id"])
     if fields.get("tool_calls", NOTHING) != NOTHING:
@@ -164,6 +180,7 @@ def restore_upstream_ids(fields: dict[str, msgspec.Raw]) -> None:
         for call in calls:
             call["id"] = _unwrapped(call["id"])
         fields["tool_calls"] = msgspec.Raw(msgspec.json.encode(calls))
+    return msgspec.Raw(msgspec.json.encode(fields))
 
 
 def _unwrapped(raw_id: msgspec.Raw) -> msgspec.Raw:

@@ -5,6 +5,7 @@ Everything that OpenAI accepts is accepted, except its deprecated `functions`. A
 and named in a header, unless a route passes it on (extra_fields.py).
 """
 
+import math
 import re
 from collections.abc import Iterable
 from typing import TypeVar
@@ -14,7 +15,6 @@ import msgspec
 from cadenza.core.chat import NO_FIELDS, SAMPLING, ChatRequest, Fields, UsageOptions
 from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
-from cadenza.core.message_json import RAW_ITEMS
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.extra_fields import read_extra_fields
 from cadenza.gateway.messages import (
@@ -31,12 +31,14 @@ from cadenza.gateway.tools import NOTHING, ToolFields, check_choice, check_tools
 T = TypeVar("T")
 
 MESSAGES_MAX = 4096
+LIGHT_BYTES, COMMAS_MAX = 64 * 1024, 16 * 1024
 FIELD_BYTES_MAX = 64 * 1024  # of a sampling field, except:
 SCHEMA_BYTES_MAX = 1024 * 1024  # a schema in `response_format`, or `logit_bias`
 UNCHANGED_ROLES = frozenset({"system", "user", "assistant"})
 SYSTEM_ROLES = frozenset({"system", "developer"})
 LARGE_SAMPLING = ("response_format", "logit_bias")
 TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
+STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # A backslash and what it escapes, or a whole surrogate pair, or text without a backslash.
 WHOLE_SURROGATES = re.compile(
@@ -48,7 +50,7 @@ class ChatBody(Content, msgspec.Struct, forbid_unknown_fields=True):
     """The fields that are used. What has a structure of its own stays raw."""
 
     model: str | None = None
-    messages: msgspec.Raw = NOTHING
+    messages: list[msgspec.Raw] | None = None
     stream: bool | None = None
     stream_options: msgspec.Raw = NOTHING  # ignored: every stream ends with its usage
     max_tokens: int | float | None = None
@@ -78,28 +80,40 @@ class OpenChatBody(ChatBody, forbid_unknown_fields=False):
 
 _BODY, _OPEN_BODY = msgspec.json.Decoder(ChatBody), msgspec.json.Decoder(OpenChatBody)
 _KNOWN = frozenset(ChatBody.__struct_fields__)
-_MESSAGES = msgspec.json.Decoder(list[SentMessage] | None)
+_MESSAGE, _MESSAGES = msgspec.json.Decoder(SentMessage), msgspec.json.Decoder(list[SentMessage])
 _TOOLS = msgspec.json.Decoder(list[ToolFields] | None)
 _NUMBER = msgspec.json.Decoder(float | None)
 
 
-def parse_chat(body: bytes | bytearray) -> ChatRequest:
+def parse_chat(body: bytes | bytearray, steps_max: float = math.inf) -> ChatRequest:
+    """TooManySteps beyond `steps_max`: see `check_messages`."""
     decoded, extra = decode_body(body)
-    return check_body(decoded, extra)
+    return check_body(decoded, extra, steps_max)
 
 
-def check_body(body: ChatBody, extra: Fields = NO_FIELDS) -> ChatRequest:
-    messages = _decode(_MESSAGES, body.messages, "messages")
+def is_light(body: bytes | bytearray) -> bool:
+    """Whether the JSON has few values, however much text: then it takes the decoder some milliseconds at most.
+
+    Between two values there is a comma, and what is nested without one is skipped.
+    """
+    if len(body) <= LIGHT_BYTES or body.count(b",") <= COMMAS_MAX:
+        return True
+    has_few_strings = body.count(b'"') - body.count(b'\\"') <= 2 * COMMAS_MAX
+    return has_few_strings and STRING.sub(b"", body).count(b",") <= COMMAS_MAX
+
+
+def check_body(body: ChatBody, extra: Fields = NO_FIELDS, steps_max: float = math.inf) -> ChatRequest:
+    raw_messages = body.messages or []
+    messages = _read_messages(raw_messages)
     tools = _decode(_TOOLS, body.tools, "tools") if body.tools is not NOTHING else None
     _refuse_unsupported(body, extra, tools)
     if not messages:
         raise InvalidRequest(_messages_hint(extra))
     if not tools and (body.tool_choice is not NOTHING or body.parallel_tool_calls is not NOTHING):
         extra = {**extra, **_tool_fields(body, TOOL_FIELDS[1:])}
-    raw_messages = RAW_ITEMS.decode(body.messages)
     texts, forwarded, attached = _plain_texts(messages), raw_messages, NOTHING_ATTACHED
     if texts is None:
-        texts = check_messages(messages)
+        texts = check_messages(messages, steps_max)
         forwarded = list(map(to_upstream, messages, raw_messages))
         contents = [(index, one.content) for index, one in enumerate(messages) if isinstance(one.content, list)]
         attached = find_attached(forwarded, contents, reads_files=not tools)
@@ -211,10 +225,17 @@ def _messages_hint(extra: Fields) -> str:
     return "messages: must be an array of at least one message."
 
 
+def _read_messages(raw_messages: list[msgspec.Raw]) -> list[SentMessage]:
+    if len(raw_messages) > MESSAGES_MAX:
+        raise InvalidRequest(f"messages: {len(raw_messages)} were sent; at most {MESSAGES_MAX} are allowed.")
+    try:
+        return list(map(_MESSAGE.decode, raw_messages))
+    except (msgspec.DecodeError, RecursionError):  # once more, for an error that says which one
+        return _decode(_MESSAGES, b"[%b]" % b",".join(raw_messages), "messages")
+
+
 def _plain_texts(messages: list[SentMessage]) -> list[str] | None:
     """The texts, if each message is a role and a text: the usual case, with nothing more to check or to change."""
-    if len(messages) > MESSAGES_MAX:
-        raise InvalidRequest(f"messages: {len(messages)} were sent; at most {MESSAGES_MAX} are allowed.")
     texts: list[str] = []
     nothing, roles = NOTHING, UNCHANGED_ROLES
     for message in messages:

@@ -14,7 +14,7 @@ from cadenza.core.chat import NO_MEDIA, LargeTexts, Media
 from cadenza.core.errors import CadenzaError
 from cadenza.core.tokens import Tokenizer, least_tokens, rough_tokens
 
-INLINE_BYTES = 16 * 1024  # a larger prompt is counted off the event loop
+QUICK_BYTES = 16 * 1024  # a larger prompt is not counted at once
 BYTES_PER_TOKEN = 4  # of ordinary text
 
 
@@ -75,8 +75,8 @@ class PromptSize:
 
     @property
     def is_quick(self) -> bool:
-        """Whether it can be counted on the event loop."""
-        return self.bound <= INLINE_BYTES
+        """Whether it can be counted at once."""
+        return self.bound <= QUICK_BYTES
 
     @property
     def at_least(self) -> int:
@@ -132,6 +132,6 @@ class PromptSize:
 
     async def _count(self, texts: Texts, size: int) -> int:
         """Their tokens. The size, in bytes or in characters, decides where they are counted."""
-        if self.tokenizer.is_loaded and size <= INLINE_BYTES:
+        if self.tokenizer.is_loaded and size <= QUICK_BYTES:
             return self.tokenizer.count_prompt(texts())
         return await asyncio.to_thread(lambda: self.tokenizer.count_prompt(texts()))

@@ -14,9 +14,9 @@ from cadenza.core.errors import InsufficientCredit, InvalidRequest, RateLimited
 from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
-from cadenza.gateway.chat import INLINE_BYTES, compose, fit, read_chat
+from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX, compose, fit, read_chat
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
-from cadenza.gateway.validate import parse_chat
+from cadenza.gateway.validate import COMMAS_MAX, parse_chat
 from cadenza.http.body import BodyMemory
 from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import Character, PromptSize
@@ -100,12 +100,42 @@ async def test_a_prompt_that_no_window_can_take_is_refused_without_a_count(read:
     assert not prompt.exact
 
 
+CALLED = b',{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"look"}}]}'
+ANSWERED = b',{"role":"tool","tool_call_id":"a","content":"%b"}'
+
+
+@pytest.mark.parametrize(
+    ("messages", "is_apart"),
+    [
+        ((CALLED + ANSWERED % (b"word, " * 300)) * 300, False),  # a long turn of an agent: 600 kB
+        ((CALLED + ANSWERED % b"") * STEPS_MAX, True),
+        (ANSWERED % (b"word " * (LARGE_BYTES // 5)), True),
+        (CALLED + ANSWERED % (b"," * COMMAS_MAX * 2), False),
+        (b',{"role":"user","content":"%b","x":[0%b]}' % (b"word " * 10_000, b",0" * COMMAS_MAX), True),
+        (b',{"role":"user","content":"hi","x":[""%b]}' % (b',""' * COMMAS_MAX * 2), True),
+        (b',{"role":"user","content":"hi","x":[""%b]}' % (b',"\\\\"' * COMMAS_MAX * 3), True),
+    ],
+    ids=["agent", "steps", "large", "commas in 64 KiB", "values", "strings", "escapes"],
+)
+async def test_what_holds_up_nobody_is_parsed_at_once(
+    large_bodies: LargeBodies, messages: bytes, is_apart: bool
+) -> None:
+    """A body of much text is parsed on the event loop; one with very many values, messages or bytes is not."""
+    body = b'{"messages":[{"role":"user","content":"hi"}%b]}' % messages
+    try:
+        chat = await read_chat(Client().open(body=body), BodyMemory(), large_bodies, principal("key"))
+    except InvalidRequest:  # 4,096 messages and calls are the most
+        assert is_apart
+    else:
+        assert (type(chat.texts) is LargeTexts) is is_apart
+
+
 async def test_an_account_with_many_keys_gets_the_turns_of_one() -> None:
     """Large bodies of all its keys wait in one line, which is bounded and delays no other account."""
     large_bodies = LargeBodies(
         Observer(make_log(io.StringIO())), LargeLimits(turns=TurnLimits(waiting_per_owner_max=2, wait_s=200))
     )
-    body = b'{"messages":[{"role":"user","content":"%b"}]}' % (b"a" * INLINE_BYTES)
+    body = b'{"messages":[{"role":"user","content":"%b"}]}' % (b"a" * LARGE_BYTES)
     served = list[str]()
 
     async def send(sender: Principal) -> None:

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
+from cadenza.core.tool_calls import wrap_id
+from cadenza.gateway.tools import CALLS_REPLACED_MAX
 from cadenza.gateway.validate import parse_chat
 
 USER = {"role": "user", "content": "hi"}
@@ -63,3 +65,32 @@ def test_any_tools_are_a_request_or_a_refusal(messages: Any, tools: Any, choice:
         return
     for raw in [*request.messages, *request.tools.values()]:
         json.loads(bytes(raw))
+
+
+SPACED, COMPACT, ESCAPED = (", ", ": "), (",", ":"), (" ,", " : ")
+
+
+@given(
+    st.lists(st.sampled_from(["up_1", "call_9f", "0" * 32, 'a"b']), min_size=1, max_size=3, unique=True),
+    st.sampled_from([SPACED, COMPACT, ESCAPED]),
+    st.sampled_from(["", "before", "within"]),
+    st.booleans(),
+)
+def test_ids_of_ours_become_those_of_the_upstream(
+    upstream_ids: list[str], separators: tuple[str, str], other: str, is_escaped: bool
+) -> None:
+    """Ours are replaced however the JSON is written, where calls and answers have them, and nowhere else."""
+    ours = [wrap_id(upstream_id) for upstream_id in upstream_ids]
+    others = {"": {}, "before": {"name": ours[0]}, "within": {"content": f'see "{ours[0]}": {ours[0]}'}}[other]
+    many = [call(f"own_{number}") for number in range(CALLS_REPLACED_MAX if other == "within" else 0)]
+
+    def history(ids: list[str]) -> list[dict[str, Any]]:
+        made = [call(one) for one in ids] + many
+        return [others | calls(*made) | others, *({**others, **answer(one), **others} for one in ids)]
+
+    sent = [USER, *history(ours), *(answer(one["id"]) for one in many)]
+    body = json.dumps({"messages": sent, "tools": [tool()]}, separators=separators)
+    if is_escaped:
+        body = body.replace(ours[0], "\\u0063" + ours[0][1:], 2)
+    expected = [USER, *history(upstream_ids), *(answer(one["id"]) for one in many)]
+    assert [json.loads(bytes(raw)) for raw in parse_chat(body.encode()).messages] == expected

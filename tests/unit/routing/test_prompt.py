@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.core.chat import Media
 from cadenza.core.tokens import COUNT_TOKENS_MAX, MESSAGE_OVERHEAD_TOKENS, Tokenizer
-from cadenza.routing.prompt import INLINE_BYTES, Character, PromptSize
+from cadenza.routing.prompt import QUICK_BYTES, Character, PromptSize
 
 CHARACTER = Character("Be brief.")
 TEXTS = ["hello world", "hello"]
@@ -82,17 +82,17 @@ def test_the_length_of_a_prompt_is_found_once(tokenizer: WatchedTokenizer) -> No
 
 @pytest.mark.parametrize(
     ("body_bytes", "is_inline"),
-    [(INLINE_BYTES - CHARACTER.size_bytes, True), (INLINE_BYTES - CHARACTER.size_bytes + 1, False)],
+    [(QUICK_BYTES - CHARACTER.size_bytes, True), (QUICK_BYTES - CHARACTER.size_bytes + 1, False)],
 )
 async def test_a_large_prompt_is_counted_in_a_thread(
     tokenizer: WatchedTokenizer, body_bytes: int, is_inline: bool
 ) -> None:
-    """Up to INLINE_BYTES a prompt is counted on the event loop's thread, above it on another."""
+    """Up to QUICK_BYTES a prompt is counted on the event loop's thread, above it on another."""
     await size_of(tokenizer, body_bytes).count()
     assert (tokenizer.threads == [threading.get_ident()]) is is_inline
 
 
-@pytest.mark.parametrize(("chars", "is_inline"), [(INLINE_BYTES, True), (INLINE_BYTES + 1, False)])
+@pytest.mark.parametrize(("chars", "is_inline"), [(QUICK_BYTES, True), (QUICK_BYTES + 1, False)])
 async def test_large_texts_that_are_counted_apart_are_counted_in_a_thread(
     tokenizer: WatchedTokenizer, chars: int, is_inline: bool
 ) -> None:

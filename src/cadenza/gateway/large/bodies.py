@@ -1,4 +1,4 @@
-"""Parses and counts large bodies in child processes, so that no body can hold up the other requests.
+"""Parses and counts very large bodies in child processes, so that no body can hold up the other requests.
 
 There are two children: one parses, and one counts, which only accounts with credit can ask for. Each works on one body
 at a time, and accounts take turns, by the CPU time that their bodies took. If a child fails, the request is refused and

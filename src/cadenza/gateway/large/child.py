@@ -13,14 +13,12 @@ from cadenza.children.confine import allow_cpu, confine, enter_sandbox, read_lim
 from cadenza.core.chat import ChatRequest, UserQuestion, find_user_question
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS, RAW_ITEMS
-from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.large.messages import TASKS, Counted, InvalidBody, Parsed, Reply, Span
 from cadenza.gateway.tools import NOTHING
 from cadenza.gateway.validate import ChatBody, check_body, decode_body
 
 QUESTION_CHARS = 4096
-ESCAPE_BYTES = 6
 MODEL_CHARS_MAX = 256  # no class name is longer
 TOO_LARGE = "The body takes too much memory to read: it has too many fields, messages or parts."
 
@@ -75,12 +73,6 @@ def _texts(chat: ChatRequest) -> list[str]:
     return chat.texts
 
 
-def _least_chars(chat: ChatRequest) -> int:
-    """The fewest characters that the counted texts can have: an escape makes six bytes of one."""
-    json_bytes = sent_bytes(chat.messages, chat.fields) - chat.media.size_bytes
-    return max(sum(map(len, _texts(chat))), json_bytes // ESCAPE_BYTES)
-
-
 def _question(chat: ChatRequest) -> UserQuestion | None:
     question = find_user_question(chat.messages, _texts(chat))
     return question and msgspec.structs.replace(question, texts=tuple(map(_shortened, question.texts)))
@@ -92,10 +84,10 @@ def _shortened(text: str) -> str:
 
 
 def describe(body: bytearray, decoded: ChatBody, chat: ChatRequest) -> Parsed:
-    spans, sent = SpanFinder(body), RAW_ITEMS.decode(decoded.messages)
+    spans, sent = SpanFinder(body), decoded.messages or []
     messages = [
         span if forwarded == raw else spans.add(forwarded)
-        for forwarded, raw, span in zip(chat.messages, sent, spans.find_items(decoded.messages, sent), strict=True)
+        for forwarded, raw, span in zip(chat.messages, sent, spans.find_items(sent), strict=True)
     ]
     return Parsed(
         model=chat.model and chat.model[:MODEL_CHARS_MAX],
@@ -110,7 +102,7 @@ def describe(body: bytearray, decoded: ChatBody, chat: ChatRequest) -> Parsed:
         question=_question(chat),
         files=[(one.message, one.start, one.end, one.name, spans.find(one.data)) for one in chat.files],
         media=chat.media,
-        text_chars=_least_chars(chat),
+        text_chars=chat.least_chars,
         extra_fields={name: spans.find(raw) for name, raw in chat.extra.items()},
         extra=memoryview(spans.extra),
         wants_cost=chat.wants_cost,
@@ -118,7 +110,7 @@ def describe(body: bytearray, decoded: ChatBody, chat: ChatRequest) -> Parsed:
 
 
 def check_field_numbers(body: ChatBody) -> None:
-    for index, message in enumerate(RAW_ITEMS.decode(body.messages)):
+    for index, message in enumerate(body.messages or ()):
         fields = _check(f"messages[{index}]", message)
         for number, call in enumerate(_items(fields.get("tool_calls", NOTHING))):
             _check(f"messages[{index}].tool_calls[{number}]", call)
@@ -157,9 +149,9 @@ class SpanFinder:
         assert start >= 0, "a raw field is a part of its body"
         return start, start + memoryview(raw).nbytes
 
-    def find_items(self, array: msgspec.Raw, items: Iterable[msgspec.Raw]) -> Iterator[Span]:
-        """The spans of the items of an array, in their order: between two there is only a comma and white space."""
-        end, _ = self.find(array)
+    def find_items(self, items: Iterable[msgspec.Raw]) -> Iterator[Span]:
+        """The spans of the items of one array, in their order: after the first, little is between two of them."""
+        end = 0
         for item in items:
             start = self._body.find(item, end)
             end = start + memoryview(item).nbytes

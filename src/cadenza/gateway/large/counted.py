@@ -1,0 +1,72 @@
+"""Counts the texts of long requests on the event loop, a part at a time, and remembers how many tokens they have.
+
+An agent sends its whole conversation with each turn, so nearly all of it was counted before. What is remembered of a
+message is a number and a digest. The digest is made with a secret that only this process has, and with the id of the
+key: nobody can tell from it, or from the time that a count takes, what another key has sent.
+"""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from cadenza.core.bounded_cache import BoundedCache
+from cadenza.core.chat import ChatRequest, LargeTexts
+from cadenza.core.sent import texts_of_field, texts_of_message
+from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, PART_CHARS, Tokenizer
+
+COUNTS_MAX = 64 * 1024  # of messages: they take 12 MB
+DIGEST_BYTES = 16
+
+
+class CountedMessages:
+    """The tokens of the messages that were counted last."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._secret = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
+        self._counts: BoundedCache[bytes, int] = BoundedCache(COUNTS_MAX)
+
+    def texts_of(self, chat: ChatRequest, key_id: str) -> LargeTexts:
+        return LargeTexts(chat.least_chars, partial(self._count, chat, key_id))
+
+    async def _count(self, chat: ChatRequest, key_id: str, character: str, *, is_urgent: bool) -> int:  # noqa: ARG002 it never waits
+        if not self._tokenizer.is_loaded:
+            await asyncio.to_thread(self._tokenizer.load)
+        keyed = hashlib.blake2b(key_id.encode(), digest_size=DIGEST_BYTES, key=self._secret)
+        tokens, passed_bytes = await self._count_texts([character]), 0
+        for index, raw in enumerate(chat.messages):
+            if excluded := chat.excluded.get(index):
+                tokens += await self._count_texts(texts_of_message(raw, excluded))
+            else:
+                tokens += await self._count_once(keyed.copy(), raw, texts_of_message)
+            passed_bytes += len(raw)
+            if passed_bytes > PART_CHARS:
+                await asyncio.sleep(0)
+                passed_bytes = 0
+        for raw in chat.fields.values():
+            tokens += await self._count_once(keyed.copy(), raw, texts_of_field)
+        return tokens
+
+    async def _count_once(
+        self, digest: "hashlib.blake2b", raw: msgspec.Raw, texts_of: Callable[[msgspec.Raw], list[str]]
+    ) -> int:
+        digest.update(raw)
+        key = digest.digest()
+        tokens = self._counts.get(key)
+        if tokens is None:
+            tokens = await self._count_texts(texts_of(raw))
+        self._counts.put(key, tokens)
+        return tokens
+
+    async def _count_texts(self, texts: list[str]) -> int:
+        tokens = len(texts) * MESSAGE_OVERHEAD_TOKENS
+        for text in texts:
+            for number, part_tokens in enumerate(self._tokenizer.count_parts(text)):
+                tokens += part_tokens
+                if number:
+                    await asyncio.sleep(0)
+        return tokens
