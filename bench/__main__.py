@@ -13,7 +13,7 @@ from pathlib import Path
 
 import rich.console
 
-from bench import alone, documents, fleet, growth, idle, ledger, machine, measure
+from bench import agent, alone, documents, fleet, growth, idle, ledger, machine, measure
 from bench.figures import Results, Section
 from bench.gateways.base import Gateway, running
 from bench.gateways.cadenza import Cadenza
@@ -25,7 +25,7 @@ from bench.plots import draw_plots
 from bench.report import show, write_report
 from bench.testbed import progress_bar, upstream
 
-PARTS = ("gateways", "alone", "growth", "ledger", "documents", "fleet")
+PARTS = ("gateways", "agent", "alone", "growth", "ledger", "documents", "fleet")
 STEPS_PER_GATEWAY = 5
 PUBLISHED = ROOT / "docs" / "performance"
 ALONE = (
@@ -101,6 +101,7 @@ def pace_of(options: argparse.Namespace) -> measure.Pace:
 def count_steps(options: argparse.Namespace, chosen: list[Gateway]) -> int:
     steps = {
         "gateways": 2 + STEPS_PER_GATEWAY * len(chosen) * pace_of(options).rounds,
+        "agent": agent.count_steps(len(chosen), pace_of(options).rounds),
         "alone": len(ALONE),
         "growth": growth.count_steps(options.scale),
         "ledger": 1,
@@ -118,6 +119,8 @@ def measure_parts(results: Results, site: Site, chosen: list[Gateway], options: 
         results.direct = measure_direct(site)
         results.gateways = measure_gateways(chosen, site, results.direct)
         results.versions |= {one.name: one.version for one in results.gateways if one.version}
+    if "agent" in options.parts:
+        results.beside += _sections_or_failure("An agent's turn", lambda: agent.measure_agent(chosen, site))
     if has_own and "alone" in options.parts:
         results.sections += _sections_or_failure("Cadenza alone", lambda: measure_alone(site, is_quick=is_quick))
     if has_own and "growth" in options.parts:

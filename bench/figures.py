@@ -118,7 +118,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """A table about Cadenza alone. If it is about growth, `axis` names the quantity that grows."""
+    """A table. If it is about growth, `axis` names the quantity that grows."""
 
     title: str
     note: str
@@ -136,6 +136,7 @@ class Results(msgspec.Struct, kw_only=True):
     direct: list[Timing] = []
     gateways: list[GatewayFigures] = []
     sections: list[Section] = []
+    beside: list[Section] = []  # about every gateway: a line's figures have the gateways' names
 
     def find(self, name: str) -> GatewayFigures | None:
         return next((one for one in self.gateways if one.name == name and not one.failure), None)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from bench import agent
 from bench.figures import Cost, GatewayFigures, Results
 
 PLAIN_US = 250.0  # about the least for Python with every feature on
@@ -17,6 +18,8 @@ FIRST_AT_ONCE = 64
 RSS_MB = 80.0
 IDLE_STREAM_KB = 40.0
 COLD_START_S = 0.8
+AGENT_OF_VLLM_ROUTER = 1.0
+AGENT_FIRST_OF_VLLM_ROUTER = 1.5
 
 
 class Goal(msgspec.Struct, frozen=True):
@@ -36,7 +39,7 @@ class Goal(msgspec.Struct, frozen=True):
 
 def goals(results: Results) -> list[Goal]:
     own = results.find("Cadenza")
-    return list(_goals(results, own)) if own else []
+    return [*(_goals(results, own) if own else ()), *_agent_goals(results)]
 
 
 def _goals(results: Results, own: GatewayFigures) -> Iterator[Goal]:
@@ -58,6 +61,19 @@ def _goals(results: Results, own: GatewayFigures) -> Iterator[Goal]:
     yield Goal("resident memory under load", RSS_MB, own.rss_load_mb, "MB")
     yield Goal("memory per idle open stream", IDLE_STREAM_KB, _idle_stream_kb(results), "kB")
     yield Goal("cold start", COLD_START_S, own.cold_start_s, "s")
+
+
+def _agent_goals(results: Results) -> Iterator[Goal]:
+    rows = (
+        (agent.CPU, "CPU time", AGENT_OF_VLLM_ROUTER, "µs"),
+        (agent.FIRST, "added first token", AGENT_FIRST_OF_VLLM_ROUTER, "ms"),
+    )
+    for title, what, factor, unit in rows:
+        for line in (line for section in results.beside if section.title == title for line in section.lines):
+            name = f"agent's turn of {line.subject}, {what}, {factor} × vllm-router"
+            their, own = line.figures.get("vllm-router"), line.figures.get("Cadenza")
+            if line.size and line.size >= agent.TOOLS_KB:
+                yield Goal(name, _times(their, factor), own, unit)
 
 
 def _cpu_us(cost: Cost | None) -> float | None:

@@ -72,6 +72,8 @@ def render(results: Results, pictures: Sequence[Path]) -> str:
         parts += ["## Gateways, side by side", table(COST_HEAD, [cost_row(one) for one in results.gateways])]
         parts += _errors(results)
         parts += ["## Time added to the first token and to the gaps between chunks", render_times(results)]
+    if results.beside:
+        parts += ["## Agents, side by side", *(render_section(section) for section in results.beside)]
     parts += ["## Plots", *(f"![{ALT_TEXTS[path.stem]}]({path.name})" for path in pictures)] if pictures else []
     if results.sections:
         parts += ["## Cadenza alone", *(render_section(section) for section in results.sections)]
@@ -79,6 +81,8 @@ def render(results: Results, pictures: Sequence[Path]) -> str:
 
 
 def show(results: Results, console: rich.console.Console) -> None:
+    for section in results.beside:
+        console.print(render_section(section), markup=False, highlight=False, soft_wrap=True)
     if not results.gateways:
         return
     shown = rich.table.Table(box=None, header_style="bold")

@@ -12,7 +12,7 @@ from typing import cast
 import msgspec
 import uvloop
 
-from bench.workload import MARK, PLAIN, Shape, read_shape
+from bench.workload import MARK, PLAIN, End, Shape, read_shape
 
 BACKLOG = 8192
 LAST_CHUNK = b"0\r\n\r\n"
@@ -138,7 +138,7 @@ class Upstream(asyncio.Protocol):
         shape = read_shape(body)
         if shape == PLAIN:
             self._transport.write(PLAIN_REPLY)
-        elif shape.is_silent:
+        elif shape.end == End.SILENT:
             self._transport.write(BEGIN + CONTENT)
         elif shape.gap_ms and shape.chunks > 1:
             Spaced(self._transport, shape)

@@ -4,6 +4,7 @@ The tag is at the start of the user's message, because every gateway forwards th
 contains one MARK, so the client can count the marks to check that the whole reply arrived.
 """
 
+import enum
 import re
 from collections.abc import Mapping
 
@@ -20,12 +21,21 @@ TEXT = (
 OUTPUT_TOKENS_MIN = 256
 
 
+class End(enum.IntEnum):
+    """How a reply ends. Silent: a stream that stays open after its first chunk. Failed: a 500 instead of a reply."""
+
+    COMPLETE = 0
+    SILENT = 1
+    CALLS = 2  # two parallel tool calls
+    FAILED = 3
+
+
 class Shape(msgspec.Struct, frozen=True):
-    """The reply to send. Zero chunks: a plain reply. Silent: a stream that stays open after its first chunk."""
+    """The reply to send. Zero chunks: a plain reply."""
 
     chunks: int = 0
     gap_ms: int = 0
-    is_silent: bool = False
+    end: End = End.COMPLETE
 
     @property
     def marks(self) -> int:
@@ -33,14 +43,14 @@ class Shape(msgspec.Struct, frozen=True):
 
     @property
     def tag(self) -> str:
-        return f"[bench {self.chunks} {self.gap_ms} {int(self.is_silent)}]"
+        return f"[bench {self.chunks} {self.gap_ms} {self.end:d}]"
 
 
 PLAIN = Shape()
 BURST = Shape(chunks=100)
 SPACED = Shape(chunks=100, gap_ms=5)
 SPACED_SHORT = Shape(chunks=20, gap_ms=5)
-SILENT = Shape(chunks=100, is_silent=True)
+SILENT = Shape(chunks=100, end=End.SILENT)
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -79,4 +89,4 @@ def chat_body(model: str, shape: Shape, text: str = TEXT) -> bytes:
 
 def read_shape(body: bytes | bytearray) -> Shape:
     found = SHAPE_TAG.search(body)
-    return Shape(int(found[1]), int(found[2]), found[3] == b"1") if found else PLAIN
+    return Shape(int(found[1]), int(found[2]), End(int(found[3]))) if found else PLAIN

@@ -27,7 +27,7 @@ http {{
   server {{
     listen 127.0.0.1:{port} backlog=8192;
     client_max_body_size 64m;
-    client_body_buffer_size 64k;
+    client_body_buffer_size 1m;
     location / {{
       proxy_pass http://bench;
       proxy_http_version 1.1;
