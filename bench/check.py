@@ -22,6 +22,7 @@ import uvloop
 from bench.bulk import BulkStore
 from bench.callgrind import Counter, counted
 from bench.compare import make_side
+from bench.conversation import Conversation
 from bench.gateways.base import free_port
 from bench.gateways.cadenza import Cadenza
 from bench.gateways.install import ROOT, debian_program
@@ -38,6 +39,7 @@ WARM = 1  # rounds before the count
 ROUNDS = 4
 REQUESTS = AT_ONCE * (WARM + ROUNDS)
 STREAM = Shape(chunks=10)
+AGENT_BYTES = 200_000
 STEP = 3  # chunks after the first that are counted together
 REPLY_S = 120.0
 OK = 200
@@ -55,6 +57,7 @@ class Case(msgspec.Struct, frozen=True):
     requests: list[bytes]
     shape: Shape = PLAIN
     status: int = OK
+    has_parts: bool = False  # a chunk and the end of a stream are shown by themselves
 
 
 class SteppedUpstream:
@@ -111,6 +114,8 @@ class Rounds:
         first, *steps, end = counts
         chunk = min(steps) / STEP
         total = first + (case.shape.chunks - 1) * chunk + end
+        if not case.has_parts:
+            return {case.name: round(total)}
         return {case.name: round(total), "one more chunk": round(chunk), "end of a stream": round(end)}
 
     async def _run_round(self, case: Case, number: int, streams: Streams) -> Streams:
@@ -216,7 +221,9 @@ def cases(gateway: Cadenza, folder: Path, target: Target) -> Iterator[Case]:
     poor = gateway.cli(folder, "key", "create", "--account", POOR, "--expires", "never").strip()
     yield Case("plain request", [target.request(PLAIN)] * REQUESTS)
     yield Case("first request of a key", [_with_key(target, key) for key in store.secrets])
-    yield Case(f"stream of {STREAM.chunks} chunks", [target.request(STREAM)] * REQUESTS, STREAM)
+    yield Case(f"stream of {STREAM.chunks} chunks", [target.request(STREAM)] * REQUESTS, STREAM, has_parts=True)
+    turn = Conversation(1, AGENT_BYTES).body(target.model, STREAM, AGENT_BYTES)
+    yield Case(f"agent's turn, {AGENT_BYTES // 1000} kB", [target.head(len(turn)) + turn] * REQUESTS, STREAM)
     yield Case("unknown key", [_with_key(target, make_key()) for _ in range(REQUESTS)], status=401)
     yield Case("no credit", [_with_key(target, poor)] * REQUESTS, status=402)
 

@@ -29,8 +29,8 @@ from cadenza.gateway.parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import wait_for_slot
-from cadenza.gateway.uploads import Upload
-from cadenza.gateway.validate import LIGHT_BYTES, is_light, parse_chat
+from cadenza.gateway.uploads import SMALL_BYTES, Upload
+from cadenza.gateway.validate import is_light, parse_chat
 from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, is_turned_off
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
@@ -107,7 +107,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
 def read_chat_now(exchange: Exchange) -> ChatRequest | None:
     """The chat, if its body has arrived and is small, as most are."""
     body, headers = exchange.body, exchange.request.headers
-    if not body.is_complete or body.unread_bytes > LIGHT_BYTES:
+    if not body.is_complete or body.unread_bytes > SMALL_BYTES:
         return None
     if b"content-encoding" in headers or SWITCH in headers:
         _check_headers(exchange.request)

@@ -31,7 +31,7 @@ from cadenza.gateway.tools import NOTHING, ToolFields, check_choice, check_tools
 T = TypeVar("T")
 
 MESSAGES_MAX = 4096
-LIGHT_BYTES, COMMAS_MAX = 64 * 1024, 16 * 1024
+LIGHT_BYTES, COMMAS_MAX = 256 * 1024, 16 * 1024
 FIELD_BYTES_MAX = 64 * 1024  # of a sampling field, except:
 SCHEMA_BYTES_MAX = 1024 * 1024  # a schema in `response_format`, or `logit_bias`
 UNCHANGED_ROLES = frozenset({"system", "user", "assistant"})
@@ -156,7 +156,7 @@ def decode_body(body: bytes | bytearray) -> tuple[ChatBody, Fields]:
     except (msgspec.DecodeError, RecursionError):
         decoded = _decode(_OPEN_BODY, body)
         extra = read_extra_fields(body, _KNOWN)
-    has_escape = body.find(b"\\") >= 0 and body.find(b"\\u") >= 0  # one byte is found at once
+    has_escape = body.find(b"\\") >= 0
     if has_escape and SURROGATE.search(body) and not WHOLE_SURROGATES.fullmatch(body):
         raise InvalidRequest("The body is not valid JSON: a string has half of a surrogate pair.")
     return decoded, extra

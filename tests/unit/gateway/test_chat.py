@@ -16,7 +16,7 @@ from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX, compose, fit, read_chat
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
-from cadenza.gateway.validate import COMMAS_MAX, parse_chat
+from cadenza.gateway.validate import COMMAS_MAX, LIGHT_BYTES, parse_chat
 from cadenza.http.body import BodyMemory
 from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import Character, PromptSize
@@ -101,6 +101,7 @@ async def test_a_prompt_that_no_window_can_take_is_refused_without_a_count(read:
 
 
 CALLED = b',{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"look"}}]}'
+VALUES = b',{"role":"user","content":"hi","x":[0%b]}'
 ANSWERED = b',{"role":"tool","tool_call_id":"a","content":"%b"}'
 
 
@@ -110,12 +111,13 @@ ANSWERED = b',{"role":"tool","tool_call_id":"a","content":"%b"}'
         ((CALLED + ANSWERED % (b"word, " * 300)) * 300, False),  # a long turn of an agent: 600 kB
         ((CALLED + ANSWERED % b"") * STEPS_MAX, True),
         (ANSWERED % (b"word " * (LARGE_BYTES // 5)), True),
-        (CALLED + ANSWERED % (b"," * COMMAS_MAX * 2), False),
-        (b',{"role":"user","content":"%b","x":[0%b]}' % (b"word " * 10_000, b",0" * COMMAS_MAX), True),
-        (b',{"role":"user","content":"hi","x":[""%b]}' % (b',""' * COMMAS_MAX * 2), True),
-        (b',{"role":"user","content":"hi","x":[""%b]}' % (b',"\\\\"' * COMMAS_MAX * 3), True),
+        (CALLED + ANSWERED % (b"," * (LARGE_BYTES // 2)), False),
+        (VALUES % (b",0" * COMMAS_MAX), False),  # 33 kB
+        (VALUES % (b",0" * LIGHT_BYTES), True),
+        (VALUES % (b',""' * LIGHT_BYTES), True),
+        (VALUES % (b',"\\\\"' * LIGHT_BYTES), True),
     ],
-    ids=["agent", "steps", "large", "commas in 64 KiB", "values", "strings", "escapes"],
+    ids=["agent", "steps", "large", "commas", "few values", "values", "strings", "escapes"],
 )
 async def test_what_holds_up_nobody_is_parsed_at_once(
     large_bodies: LargeBodies, messages: bytes, is_apart: bool
