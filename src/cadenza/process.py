@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 MIB = 1024 * 1024
 RESERVE_BYTES = 160 * MIB  # the tokenizer, the connections and the rest of a busy process
 ADDRESS_RESERVE_BYTES = 448 * MIB  # the same, and a heap and a stack for each of a handful of threads
@@ -17,6 +18,8 @@ NO_LIMIT_BYTES = 2**60  # v1 writes a number near 2**63 where there is no limit
 NO_THREAD = "can't start new thread"
 POLL_INTERVAL_S = 5.0
 QUIET_CONNECTIONS = 500  # a full collection then takes a few ms; beside 2,400 connections it takes 20 to 40
+KEPT_BYTES = 16 * MIB  # of freed memory; enough for the bodies of eight agents' turns at once
+MAPPED_BYTES = 4 * MIB  # what is larger is returned to the system when it is freed
 QUIET_LOOKS = (8, 16, 32, 64)  # first when kept connections to upstreams are closed, then for what was in use before
 
 
@@ -91,6 +94,17 @@ def group_folders(controller: str, root: Path) -> Iterator[Path]:
 def is_exhausted(error: BaseException) -> bool:
     """Whether the process is out of memory or threads. Once other requests have ended, there may be some again."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error) == NO_THREAD)
+
+
+def keep_freed_memory() -> None:
+    """Keep what a request has freed for the next one, where the C library is glibc.
+
+    Otherwise glibc returns the memory of each long body, and the system clears as many pages for the next: a tenth of
+    the cost of an agent's turn. `return_memory_after_peaks` returns it when the process is quiet.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):  # musl does not have it
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        libc.mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 def return_memory() -> None:

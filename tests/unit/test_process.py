@@ -1,5 +1,6 @@
 """Settings of a process: how much memory its limits leave it, and which errors mean that it is exhausted."""
 
+import ctypes
 import resource
 import subprocess
 import sys
@@ -39,6 +40,23 @@ del tuples
 kept = sys.getallocatedblocks() - before
 return_memory()
 print(kept, sys.getallocatedblocks() - before)
+"""
+
+FREED = """
+import resource
+from cadenza.process import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        bodies = [bytes(600_000) for _ in range(8)]
+        del bodies
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+before = faults()
+keep_freed_memory()
+faults()
+print(before, faults())
 """
 
 
@@ -115,6 +133,16 @@ def test_memory_is_returned() -> None:
     kept, kept_after = map(int, done.stdout.split())
     assert kept >= 1900
     assert kept_after < kept / 2
+
+
+def test_freed_memory_is_kept_for_the_next_bodies() -> None:
+    """Where the C library is glibc, bodies like those before take no page of the system."""
+    if not hasattr(ctypes.CDLL(None), "mallopt"):
+        return
+    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
+    faults, faults_after = map(int, done.stdout.split())
+    assert faults > 1000
+    assert faults_after < 100
 
 
 async def test_memory_is_returned_after_a_peak() -> None:

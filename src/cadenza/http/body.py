@@ -178,8 +178,12 @@ class RequestBody(msgspec.Struct, eq=False):
             self.budget.release(self.size_bytes)
             self.budget = None
 
-    async def read(self, budget: BodyBudget, content_length: bytes, ask_for_more: Callable[[], None]) -> bytearray:
+    async def read(
+        self, budget: BodyBudget, content_length: bytes, ask_for_more: Callable[[], None]
+    ) -> bytes | bytearray:
         """The whole body; BodyTooLarge, BodyTimeout or BodyMemoryFull where a limit is passed."""
+        if self.is_complete:
+            return self.take(budget)
         if content_length.isdigit():
             if len(content_length) > 20 or int(content_length) > self.limits.bytes_max:
                 raise BodyTooLarge

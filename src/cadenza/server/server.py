@@ -27,7 +27,7 @@ import uvloop
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.connections import Connections, ConnectionsLimits
 from cadenza.http.exchange import Exchange
-from cadenza.process import protect_memory, return_memory_after_peaks
+from cadenza.process import keep_freed_memory, protect_memory, return_memory_after_peaks
 from cadenza.server.acceptor import Acceptor, allow_many_files, connections_limits
 
 SEND_BUFFER_BYTES = 128 * 1024  # of the kernel: small, so that a slow reader is noticed
@@ -219,6 +219,7 @@ def serve_one(
 ) -> None:
     """Serve in this process until a signal ends it. The service, or the name of a function that builds it."""
     protect_memory()
+    keep_freed_memory()
     listener.set_inheritable(False)  # in a worker it is: no program that is started from here may keep the port
     limits = ServerLimits(connections=connections_limits(allow_many_files()))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
