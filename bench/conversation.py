@@ -11,6 +11,7 @@ import random
 import msgspec
 
 from bench.workload import TEXT, Shape
+from cadenza.core.tool_calls import wrap_id
 
 TOOLS = {  # by name: what it does, and its parameters
     "read_file": ("Read a file of the workspace", "path offset:integer limit:integer"),
@@ -115,9 +116,9 @@ class Conversation:
         return b",".join((head, *used, filled)) + end
 
     def _step(self) -> bytes:
-        """One or two parallel calls, and their results."""
+        """One or two parallel calls, with ids as Cadenza gives them, and their results."""
         names = self._random.choices(list(TOOLS), k=self._random.choice((1, 1, 2)))
-        calls = [_call(f"call_{next(self._ids):08d}", name, self._random.choice(NAMES)) for name in names]
+        calls = [_call(wrap_id(f"{next(self._ids):032d}"), name, self._random.choice(NAMES)) for name in names]
         said = self._random.choice((None, TEXT))
         messages: list[object] = [{"role": "assistant", "content": said, "tool_calls": calls}]
         messages += [_result(str(call["id"]), self._code(self._random.randint(*RESULT_LINES))) for call in calls]

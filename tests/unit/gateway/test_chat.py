@@ -101,6 +101,8 @@ async def test_a_prompt_that_no_window_can_take_is_refused_without_a_count(read:
 
 
 CALLED = b',{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"look"}}]}'
+IMAGE = b',{"type":"image_url","image_url":{"url":"data:image/png;base64,aGVsbG8="}}'
+IMAGES = b',{"role":"user","content":[{"type":"text","text":"hi"}%b]}'
 VALUES = b',{"role":"user","content":"hi","x":[0%b]}'
 ANSWERED = b',{"role":"tool","tool_call_id":"a","content":"%b"}'
 
@@ -116,8 +118,25 @@ ANSWERED = b',{"role":"tool","tool_call_id":"a","content":"%b"}'
         (VALUES % (b",0" * LIGHT_BYTES), True),
         (VALUES % (b',""' * LIGHT_BYTES), True),
         (VALUES % (b',"\\\\"' * LIGHT_BYTES), True),
+        (CALLED + ANSWERED % (b"\\ud83d\\ude00" * (LIGHT_BYTES // 13)), False),
+        (CALLED + ANSWERED % (b"\\ud83d\\ude00" * (LIGHT_BYTES // 10)), True),
+        (IMAGES % (IMAGE * 10), False),
+        (IMAGES % (IMAGE * (STEPS_MAX // 40)), True),
     ],
-    ids=["agent", "steps", "large", "commas", "few values", "values", "strings", "escapes"],
+    ids=[
+        "agent",
+        "steps",
+        "large",
+        "commas",
+        "few values",
+        "values",
+        "strings",
+        "escapes",
+        "few pairs",
+        "pairs",
+        "few images",
+        "images",
+    ],
 )
 async def test_what_holds_up_nobody_is_parsed_at_once(
     large_bodies: LargeBodies, messages: bytes, is_apart: bool
