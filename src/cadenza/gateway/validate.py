@@ -144,8 +144,8 @@ def check_body(body: ChatBody, extra: Fields = NO_FIELDS, steps_max: float = mat
 def decode_body(body: bytes | bytearray, steps_max: float = math.inf) -> tuple[ChatBody, Fields]:
     """The known fields, and the others, which most requests do not have.
 
-    Raw JSON is not decoded later, so invalid UTF-8 and lone surrogates in it must be found here. To look at each escaped
-    surrogate takes 40 ns per byte: TooManySteps if there is one in a long body, and steps are bounded.
+    Raw JSON is not decoded later, so invalid UTF-8 and lone surrogates in it must be found here. Escaped surrogates
+    take 40 ns per byte: TooManySteps if there is one in a long body, and steps are bounded.
     """
     if not body.isascii():
         try:
