@@ -19,7 +19,6 @@ import secrets
 import string
 import zlib
 from collections.abc import Iterable
-from functools import lru_cache
 from itertools import product
 from typing import Any, Literal
 
@@ -31,7 +30,6 @@ CallType = Literal["function", "custom"]
 
 PREFIX = "call_"
 UPSTREAM_ID_CHARS_MAX = 256
-KEPT_IDS_MAX, KEPT_CHARS_MAX = 16 * 1024, 64  # 5 MB
 CHECK_BYTES = 3
 RANDOM_BYTES, RANDOM_BYTES_MAX = 3, 15
 FITTING_BYTES = 25 - CHECK_BYTES - 1  # of random bytes and a packed id: 25 bytes are 34 characters
@@ -199,8 +197,7 @@ def wrap_id(upstream_id: str) -> str:
 
 def unwrap_id(call_id: str) -> str:
     """The upstream's id inside an id of ours; any other id is returned unchanged."""
-    find_inner = _find_inner_again if len(call_id) <= KEPT_CHARS_MAX else _find_inner
-    return find_inner(call_id) or call_id
+    return _find_inner(call_id) or call_id
 
 
 def _find_inner(call_id: str) -> str | None:
@@ -215,10 +212,6 @@ def _find_inner(call_id: str) -> str | None:
         if _check(body) == check:
             return _unpack(body[0] >> 4, body[1 + (body[0] & 15) :])
     return None
-
-
-# Each turn of an agent sends the ids of all turns before, each of them twice.
-_find_inner_again = lru_cache(KEPT_IDS_MAX)(_find_inner)
 
 
 def _pack(text: str) -> tuple[int, bytes]:

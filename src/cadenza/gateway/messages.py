@@ -101,8 +101,10 @@ def _check_message(index: int, message: SentMessage) -> str:
     """Check a message and return its text."""
     role, content = message.role, message.content
     is_known = role in PLAIN_ROLES or (role == "tool" and message.tool_call_id)
-    if is_known and type(content) is str and message.function_call is NOTHING and not message.tool_calls:
-        return content
+    if is_known and message.function_call is NOTHING and type(content) is str:
+        return content + _text_of_calls(message) if message.tool_calls else content
+    if role == "assistant" and content is None and message.tool_calls and message.function_call is NOTHING:
+        return _text_of_calls(message) + (message.refusal or "")
     path = f"messages[{index}]"
     if message.role == "function" or is_truthy(message.function_call):
         raise InvalidRequest(
@@ -149,6 +151,8 @@ def to_upstream(message: SentMessage, raw: msgspec.Raw) -> msgspec.Raw:
     That is the role `developer`, refusals as parts of the content, empty `tool_calls`, our call ids and annotations.
     """
     role, content, calls = message.role, message.content, message.tool_calls
+    if role == "tool" and type(content) is str and not calls:
+        return restore_upstream_ids(raw, (message.tool_call_id,)) if message.tool_call_id else raw
     if message.tool_call_id:
         raw = restore_upstream_ids(raw, (message.tool_call_id,))
     if calls:

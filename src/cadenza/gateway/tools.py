@@ -6,6 +6,7 @@ a message that says what to correct. It does not check the content of a JSON sch
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -17,6 +18,7 @@ from cadenza.core.tool_calls import unwrap_id
 TOOLS_MAX = 128
 NOTHING = msgspec.Raw(b"null")  # a raw field that was not sent
 CALLS_REPLACED_MAX = 16  # in one message: it is copied for each
+KEPT_IDS_MAX, KEPT_CHARS_MAX = 16 * 1024, 64  # 7 MB
 BEFORE_ID = (b'"tool_call_id":', b'"id":', b'"tool_call_id": ', b'"id": ')
 CHOICE_BYTES_MAX = 64 * 1024
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -162,13 +164,22 @@ def restore_upstream_ids(raw: msgspec.Raw, call_ids: Sequence[str]) -> msgspec.R
     """The message with the upstream's own ids in place of ours. It is not decoded if they are few and easy to find."""
     restored = None
     for call_id in call_ids:
-        inner_id = unwrap_id(call_id)
-        if inner_id != call_id:
-            before, _, after = (restored or bytes(raw)).partition(b'"%b"' % call_id.encode())
+        ours, inner = _kept_json_ids(call_id) if len(call_id) <= KEPT_CHARS_MAX else _json_ids(call_id)
+        if inner:
+            before, _, after = (restored or bytes(raw)).partition(ours)
             if not before.endswith(BEFORE_ID) or len(call_ids) > CALLS_REPLACED_MAX:
                 return _restore_by_field(raw)
-            restored = b"".join((before, msgspec.json.encode(inner_id), after))
+            restored = b"".join((before, inner, after))
     return raw if restored is None else msgspec.Raw(restored)
+
+
+def _json_ids(call_id: str) -> tuple[bytes, bytes]:
+    """An id and the upstream's own inside it as JSON; the second is empty if there is none."""
+    inner_id = unwrap_id(call_id)
+    return msgspec.json.encode(call_id), msgspec.json.encode(inner_id) if inner_id != call_id else b""
+
+
+_kept_json_ids = lru_cache(KEPT_IDS_MAX)(_json_ids)  # each turn of an agent has the ids of all turns before, twice
 
 
 def _restore_by_field(raw: msgspec.Raw) -> msgspec.Raw:
