@@ -59,6 +59,28 @@ async def test_a_reserve_of_the_same_size_may_get_a_spare_part_and_lose_it(store
     assert found == [(WHOLE_NANO, is_spare) for is_spare in (False, False, True, True, False)]
 
 
+async def test_the_accounts_of_a_batch_do_not_touch_each_other(store: Store) -> None:
+    """What a batch does to an account, it does to it alone too: a store could have each account elsewhere."""
+
+    def batch(first: str, second: str) -> list[AccountMoves]:
+        made = [ended(f"{first}1", Usage(90, 20), first), ended(f"{second}1", Usage(10, 3), second)]
+        poor = moves(second, made[1:], [f"{second}{number}" for number in range(2, 9)])
+        return [moves(first, made[:1], [f"{first}2", f"{first}3"], times=3), poor]
+
+    for name in "abcd":
+        await fund(store, DOLLAR_NANO if name in "ac" else 5 * WHOLE_NANO, name)
+        await take(store, make_hold(f"{name}1", account=name))
+    together = await apply(store, *batch("a", "b"))
+    alone = [await apply(store, one) for one in batch("c", "d")]
+
+    def numbers(applied: Applied) -> list[object]:
+        answers = [(type(one), getattr(one, "amount_nano", None)) for one in applied.answers]
+        return [*msgspec.structs.astuple(applied.account)[1:], *answers, *[one.charged_nano for one in applied.ended]]
+
+    assert list(map(numbers, together.values())) == [numbers(applied) for one in alone for applied in one.values()]
+    assert [await money(store, name) for name in "ab"] == [await money(store, name) for name in "cd"]
+
+
 story = st.lists(
     st.tuples(
         st.sampled_from("ab"),
