@@ -94,7 +94,7 @@ async def most_done_before(hog: Hog, light: Callable[[], Awaitable[object]]) -> 
 @asynccontextmanager
 async def reading(turns: TurnLimits) -> AsyncIterator[Work]:
     reader = DocumentReader(
-        Observer(make_log(io.StringIO())), ReaderLimits(LIMITS, task_s=WAIT_S, turns=turns, turn_s=0)
+        Observer(make_log(io.StringIO())), ReaderLimits(LIMITS, task_s=WAIT_S, held_s=WAIT_S, turns=turns, turn_s=0)
     )
     try:
         yield lambda account, is_heavy: reader.read_files(

@@ -5,6 +5,7 @@ counts tokens takes 94 MB.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,7 +14,9 @@ import msgspec
 
 from cadenza.children.confine import ChildLimits
 from cadenza.children.process import Buffer, Child, Died, TooHeavy
-from cadenza.children.turns import TurnLimits, Turns
+from cadenza.children.turns import OverBudget, TurnLimits, Turns
+
+LOOK_S = 0.1
 
 Run = Callable[[bytes, Sequence[Buffer]], Awaitable[bytearray]]  # a task within a turn
 
@@ -27,6 +30,7 @@ class LaneSettings(msgspec.Struct, frozen=True):
     turns: TurnLimits = TurnLimits()
     is_shared: bool = True  # whether one child serves several owners; if not, the next owner gets a new one
     idle_s: float = 300.0  # without a task for this long, the child is ended
+    held_s: float = math.inf  # how long a task may take, by the clock, while another owner waits
 
 
 class Lane:
@@ -47,6 +51,8 @@ class Lane:
 
     async def run(self, owner: str, head: bytes, body: Sequence[Buffer] = (), *, is_bounded: bool = True) -> bytearray:
         """The bytes of the child's reply. QueueFull, Died, TooHeavy or TimeoutError if there is none.
+
+        OverBudget, which is a QueueFull, if it took more than `held_s` while another owner waited.
 
         A task that is cancelled or takes too long ends the child: there is no other way to stop it.
         """
@@ -72,8 +78,7 @@ class Lane:
         self._owner = owner
         child = child or await Child.start(self._settings.limits, self._settings.module)
         try:
-            async with asyncio.timeout(self._settings.task_s):
-                reply = await child.exchange(head, body)
+            reply = await self._exchange(child, owner, head, body)
             self._child = child
             self._idle_timer = asyncio.get_running_loop().call_later(self._settings.idle_s, self._end_idle)
         except (TooHeavy, Died):
@@ -87,6 +92,23 @@ class Lane:
             self._turns.charge(owner, child.take_cpu_s() + next_start_s)
         self.is_sandboxed = child.is_sandboxed
         return reply
+
+    async def _exchange(self, child: Child, owner: str, head: bytes, body: Sequence[Buffer]) -> bytearray:
+        clock, settings = asyncio.get_running_loop().time, self._settings
+        began_s = clock()
+        exchange = asyncio.create_task(child.exchange(head, body))
+        try:
+            while True:
+                await asyncio.wait([exchange], timeout=LOOK_S)
+                if exchange.done():
+                    return exchange.result()
+                held_s = clock() - began_s
+                if held_s > settings.held_s and self._turns.has_others(owner):
+                    raise OverBudget(self._turns.use_up(owner))
+                if held_s > settings.task_s:
+                    raise TimeoutError
+        finally:
+            exchange.cancel()
 
     async def stop(self) -> None:
         if child := self._take_child():

@@ -133,6 +133,15 @@ class Turns:
         """The owner's turn used this much CPU time."""
         self._budgets.charge(owner, cpu_s)
 
+    def use_up(self, owner: str) -> float:
+        """The owner's turn counts as its whole budget. How long it must wait for the next one."""
+        self._budgets.charge(owner, max(self._budgets.left(owner), 0.0))
+        return self._budgets.wait_s(owner)
+
+    def has_others(self, owner: str) -> bool:
+        """Whether a task of another owner waits."""
+        return any(one != owner for one in self._waiting)
+
     async def _take(self, owner: str, *, is_bounded: bool, is_budgeted: bool) -> None:
         self._budgets.note(owner)
         if is_budgeted and (wait_s := self._budgets.wait_s(owner)):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cadenza.children.confine import ChildLimits
-from cadenza.children.lane import Lane, LaneSettings
+from cadenza.children.lane import LOOK_S, Lane, LaneSettings
 from cadenza.children.process import Child, Died, TooHeavy
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import CpuBudget, OverBudget, TurnLimits
@@ -128,6 +128,20 @@ async def test_no_other_owner_comes_between_the_tasks_of_a_turn() -> None:
         assert int(await run(b"say the process", ())) == first
         assert not other.done()
     assert await other != first
+    await lane.stop()
+
+
+async def test_a_task_may_not_hold_the_child_while_others_wait() -> None:
+    """It ends after `held_s` by the clock, and its owner has used up its budget. Alone it may go on."""
+    lane = Lane(LaneSettings(PROBE, LIMITS, WAIT_S, held_s=0.01))
+    hog = asyncio.create_task(lane.run("hog", b"use CPU time"))
+    done, _ = await asyncio.wait({hog}, timeout=3 * LOOK_S)
+    assert not done
+    assert await process(lane, "light")
+    with pytest.raises(OverBudget):
+        await hog
+    with pytest.raises(OverBudget):
+        await process(lane, "hog")
     await lane.stop()
 
 

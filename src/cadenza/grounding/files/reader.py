@@ -56,6 +56,7 @@ class ReaderLimits(msgspec.Struct, frozen=True):
     child: ChildLimits = ChildLimits(cpu_s=10, memory_bytes=768 * MIB)
     page_cpu_s: int = 2  # a search waits for its pages for seconds only, and heavy pages would keep others from theirs
     task_s: float = 30.0  # by the clock
+    held_s: float = 3.0  # of a file, while another account waits
     turns: TurnLimits = TurnLimits(cpu=CpuBudget(burst_s=20.0))
     turn_s: float = 2.0  # after it, a request waits for its next turn; a new child takes a quarter of it
 
@@ -87,7 +88,7 @@ class DocumentReader:
         settings = LaneSettings(module, limits.child, limits.task_s, limits.turns, is_shared=False)
         for_page = msgspec.structs.replace(limits.child, cpu_s=min(limits.page_cpu_s, limits.child.cpu_s))
         self._observer = observer
-        self._files = Lane(settings)
+        self._files = Lane(msgspec.structs.replace(settings, held_s=limits.held_s))
         self._pages = Lane(msgspec.structs.replace(settings, limits=for_page))
         self._turn_s = limits.turn_s
         self._has_warned = False
