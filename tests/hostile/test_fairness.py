@@ -106,7 +106,7 @@ async def reading(turns: TurnLimits) -> AsyncIterator[Work]:
 
 @asynccontextmanager
 async def parsing(turns: TurnLimits) -> AsyncIterator[Work]:
-    bodies = LargeBodies(Observer(make_log(io.StringIO())), LargeLimits(LIMITS, LIMITS, WAIT_S, turns))
+    bodies = LargeBodies(Observer(make_log(io.StringIO())), limits=LargeLimits(LIMITS, LIMITS, WAIT_S, turns))
     try:
         yield lambda account, is_heavy: bodies.parse(account, HEAVY_BODY if is_heavy else LIGHT_BODY)
     finally:

@@ -11,6 +11,7 @@ before credit is held. An account that cannot pay for any answer gets none.
 import asyncio
 import re
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -38,6 +39,21 @@ STREAM = (
 PING_S = 12.5  # with the tenth that a ping may be late, and a second of a busy machine, less than 15 seconds
 
 
+class ErrorShape(msgspec.Struct, frozen=True):
+    """How a protocol shows an error, by its message and its type: as a reply, and as the end of a broken stream."""
+
+    reply: Callable[[str, str], bytes]
+    event: Callable[[str, str], bytes]
+
+
+def error_event(message: str, type_: str) -> bytes:
+    """The newline before it ends an event that may be unfinished."""
+    return b"\n" + write_event(render_error(message, type_))
+
+
+CHAT_ERRORS = ErrorShape(render_error, error_event)
+
+
 class Answers(Content, msgspec.Struct, eq=False):
     """Sends the one reply to a request, with the headers of its endpoint and those that are added on the way."""
 
@@ -45,6 +61,7 @@ class Answers(Content, msgspec.Struct, eq=False):
     request_id: str
     headers: bytes = CORS
     added_headers: bytes = b""  # its rate, for instance
+    errors: ErrorShape = CHAT_ERRORS
     is_waiting: bool = False  # the head of a stream was sent, and its reply has not begun
 
     def send_json(self, body: bytes, more_headers: bytes = b"") -> None:
@@ -79,12 +96,13 @@ class Answers(Content, msgspec.Struct, eq=False):
         if self.exchange.state is STREAMING:
             if self.is_waiting:
                 self.exchange.status = error.status  # for the log and the metrics
-            self.exchange.abort_stream(error_event(error.message, error.type if self.is_waiting else CadenzaError.type))
+            type_ = error.type if self.is_waiting else CadenzaError.type
+            self.exchange.abort_stream(self.errors.event(error.message, type_))
         else:
             if error.pause_s:
                 self.exchange.hold_back(error.pause_s)
             headers = self._headers(JSON + encode_headers(error_headers(error)), b"")
-            self.exchange.respond(error.status, headers, render_error(error.message, error.type))
+            self.exchange.respond(error.status, headers, self.errors.reply(error.message, error.type))
 
     def _headers(self, first: bytes, last: bytes) -> bytes:
         request_id = self.request_id.encode()
@@ -121,11 +139,6 @@ class Pings:
         for answers, since_s in self._since_s.items():
             if since_s <= silent_s and answers.exchange.last_write_s <= silent_s:
                 answers.ping()
-
-
-def error_event(message: str, type_: str = CadenzaError.type) -> bytes:
-    """The event that ends a broken stream. The newline before it ends an event that may be unfinished."""
-    return b"\n" + write_event(render_error(message, type_))
 
 
 def new_request_id() -> str:

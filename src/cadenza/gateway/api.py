@@ -20,7 +20,7 @@ from cadenza.core.errors import (
     RateLimited,
 )
 from cadenza.core.query import read_query
-from cadenza.gateway.answers import CORS, Answers
+from cadenza.gateway.answers import CHAT_ERRORS, CORS, Answers, ErrorShape
 from cadenza.gateway.auth import Caller, authorize, identify, rate_headers
 from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.endpoints import (
@@ -49,7 +49,7 @@ INTERRUPTIONS = {Interruption.SHUTDOWN: Ending, Interruption.REVOKED: KeyRevoked
 class Endpoint(msgspec.Struct, frozen=True):
     """A path that is served: its name in the log, its methods, the scope that it needs, and what serves it.
 
-    `identify` finds who asks; `headers` are on every reply.
+    `identify` finds who asks; `headers` are on every reply, and `errors` is how it shows an error.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     serve: Callable[[Gateway, ApiRequest], Awaitable[None]]
     identify: Callable[[Gateway, Exchange], Awaitable[Caller]] = identify
     headers: bytes = CORS
+    errors: ErrorShape = CHAT_ERRORS
 
 
 ENDPOINTS = {
@@ -91,7 +92,7 @@ async def serve_api(
             record.endpoint = "preflight"
             return answers.send_no_content(preflight_headers(exchange))
         endpoint = endpoint or find_endpoint(request.path)
-        record.endpoint = endpoint.name
+        record.endpoint, answers.errors = endpoint.name, endpoint.errors
         if request.method not in endpoint.methods:
             raise not_allowed(request.method, endpoint.methods)
         caller = await endpoint.identify(gateway, exchange)  # 401

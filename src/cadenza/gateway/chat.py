@@ -23,14 +23,14 @@ from cadenza.gateway.credit_errors import check_least_credit
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header, passed_fields
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.large.bodies import LargeBodies
-from cadenza.gateway.messages import TooManySteps
+from cadenza.gateway.large.weight import TooManySteps, is_light
 from cadenza.gateway.optional_steps import ground, with_able_routes
 from cadenza.gateway.parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import wait_for_slot
 from cadenza.gateway.uploads import SMALL_BYTES, Upload
-from cadenza.gateway.validate import is_light, parse_chat
+from cadenza.gateway.validate import parse_chat
 from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, is_turned_off
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
@@ -53,8 +53,12 @@ MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     exchange, principal, record, snapshot = request.exchange, request.principal, request.record, request.snapshot
     at, key_id, catalogue, slots = record.at, principal.key_id, snapshot.catalogue, gateway.slots
-    chat = read_chat_now(exchange) or await read_chat(  # 415 400 413 402 408 429
-        exchange, Upload(gateway.uploads, principal, catalogue.least_nano), gateway.large_bodies, principal
+    chat = (
+        request.chat
+        or read_chat_now(exchange)
+        or await read_chat(  # 415 400 413 402 408 429
+            exchange, Upload(gateway.uploads, principal, catalogue.least_nano), gateway.large_bodies, principal
+        )
     )
     at("read")
     served, media, grounder = catalogue.find(chat.model, principal), chat.media, gateway.grounder  # 400
@@ -62,8 +66,8 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         served = with_able_routes(served, chat, grounder, catalogue)  # 400
         if not grounder.settings.attachments:  # files go to the model, and are paid for
             media = with_files(media, chat.files)
-    plan, grounding, size_bytes = served.plan, NO_GROUNDING, exchange.body.size_bytes
-    texts = chat.counted_texts if size_bytes <= QUICK_BYTES else large_texts(gateway, chat, key_id)
+    plan, grounding, size_bytes = served.plan, NO_GROUNDING, request.chat_bytes or exchange.body.size_bytes
+    texts = chat.counted_texts if size_bytes <= QUICK_BYTES else gateway.large_bodies.texts_of(chat, key_id)
     prompt = PromptSize(gateway.dispatcher.tokenizer, served.character, texts, size_bytes, media, plan.fields_bytes)
     if chat.extra:
         count_passed_fields(chat.extra, plan, prompt)  # 400
@@ -143,11 +147,6 @@ def _check_headers(request: Request) -> None:
         is_turned_off(request)  # refuses an unknown value, with tools too
 
 
-def large_texts(gateway: Gateway, chat: ChatRequest, key_id: str) -> LargeTexts:
-    """The texts of a long request. Those that another process parsed are counted there."""
-    return chat.texts if type(chat.texts) is LargeTexts else gateway.counted_messages.texts_of(chat, key_id)
-
-
 async def fit(plan: Plan, prices: PriceSchedule, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:
     """The plan with the routes whose window is large enough; 400 if there is none.
 
@@ -179,7 +178,7 @@ def start_relay(
     )
     if chat.stream:
         return request.make_stream_relay(request.exchange, request.answers, head, credit.meter)
-    return WholeRelay(request.answers, head, credit.meter)
+    return request.make_whole_relay(request.answers, head, credit.meter)
 
 
 class Paying(Protocol):

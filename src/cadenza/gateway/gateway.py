@@ -11,7 +11,6 @@ from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.large.bodies import LargeBodies
-from cadenza.gateway.large.counted import CountedMessages
 from cadenza.gateway.slots import Slots
 from cadenza.gateway.unknown_keys import UnknownKeyLimiter
 from cadenza.gateway.uploads import Uploads
@@ -67,8 +66,7 @@ class Gateway:
         self.slots = Slots(snapshot.limits.concurrency, lender=state.shared.lender)
         self.key_cache = KeyCache(store, state.presence)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics, state.shared.networks)
-        self.large_bodies = LargeBodies(observer)
-        self.counted_messages = CountedMessages(self.dispatcher.tokenizer)
+        self.large_bodies = LargeBodies(observer, self.dispatcher.tokenizer)
         self.grounder = state.grounder or Grounder(store, observer)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)

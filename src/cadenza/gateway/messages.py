@@ -12,6 +12,7 @@ import msgspec
 from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
+from cadenza.gateway.large.weight import TooManySteps
 from cadenza.gateway.parts import Part, check_part
 from cadenza.gateway.tools import NOTHING, CallFields, ToolFields, restore_upstream_ids
 
@@ -39,10 +40,6 @@ class SentMessage(Content, msgspec.Struct):
     reasoning_details: msgspec.Raw = NOTHING
     audio: msgspec.Raw = NOTHING
     annotations: msgspec.Raw = NOTHING  # of our own replies
-
-
-class TooManySteps(Exception):
-    """The messages, their parts and their calls are too many to be checked on the event loop."""
 
 
 def check_messages(messages: list[SentMessage], steps_max: float = math.inf) -> list[str]:

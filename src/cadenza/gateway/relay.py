@@ -14,17 +14,20 @@ import msgspec
 
 from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, text_of_extras, usage_object
 from cadenza.core.content import Content
+from cadenza.core.errors import CadenzaError
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, text_of_calls
-from cadenza.gateway.answers import Answers, error_event
-from cadenza.gateway.chunks import Chunks, Events, encode
+from cadenza.gateway.answers import Answers
 from cadenza.gateway.meter import UsageMeter
+from cadenza.gateway.protocols.chat import Chunks, Events, encode
 from cadenza.grounding.answer import GroundedStream, ground_whole
 from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.http.events import DONE
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import NO_EXTRAS, Fault, OpenReply, Piece
+
+BROKE_OFF = "The model's answer broke off before its end. Retry."
 
 
 class ReplyHead(Content, msgspec.Struct, frozen=True):
@@ -157,7 +160,7 @@ class StreamRelay:
 
     def finish(self, result: ReplyResult) -> None:
         if result.fault:
-            self._exchange.abort_stream(error_event("The model's answer broke off before its end. Retry."))
+            self._exchange.abort_stream(self._answers.errors.event(BROKE_OFF, CadenzaError.type))
             return
         reason, events = result.finish_reason, self._events
         assert reason

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import msgspec
 
 from cadenza import clock
+from cadenza.core.chat import ChatRequest
 from cadenza.core.content import Content
 from cadenza.core.errors import CadenzaError, Internal, KeyRevoked, RateLimited
 from cadenza.core.records import DISCONNECTED_STATUS, Outcome, Principal, ReplyResult, RequestStep, Route
 from cadenza.gateway.answers import SANE_ID, Answers, new_request_id
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.relay import ReplyHead, StreamRelay
+from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.http.exchange import Exchange, Interruption
 from cadenza.ledger.rules import Hold
 from cadenza.process import is_exhausted
@@ -140,7 +141,10 @@ class RequestRecord(RouteRecord):
 
 
 class ApiRequest(Content, msgspec.Struct, frozen=True):
-    """A request whose key is live, has the scope and is within its rate, and what relays a stream."""
+    """A request whose key is live, has the scope and is within its rate, and what relays its reply.
+
+    `chat` is given if another protocol has read the body and translated it, to so many bytes.
+    """
 
     exchange: Exchange
     principal: Principal
@@ -149,6 +153,9 @@ class ApiRequest(Content, msgspec.Struct, frozen=True):
     snapshot: Snapshot  # to its end, whatever is reloaded or promoted meanwhile
     query: dict[str, str]
     make_stream_relay: Callable[[Exchange, Answers, ReplyHead, UsageMeter], StreamRelay] = StreamRelay
+    make_whole_relay: Callable[[Answers, ReplyHead, UsageMeter], WholeRelay] = WholeRelay
+    chat: ChatRequest | None = None
+    chat_bytes: int = 0
 
 
 def early_end(error: BaseException, interruption: Interruption | None) -> tuple[int, str]:

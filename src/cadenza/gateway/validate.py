@@ -6,7 +6,6 @@ and named in a header, unless a route passes it on (extra_fields.py).
 """
 
 import math
-import re
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -17,10 +16,10 @@ from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.extra_fields import read_extra_fields
+from cadenza.gateway.large.weight import check_surrogates
 from cadenza.gateway.messages import (
     CUSTOM_TOOLS,
     SentMessage,
-    TooManySteps,
     check_messages,
     has_custom_tools,
     is_truthy,
@@ -32,19 +31,12 @@ from cadenza.gateway.tools import NOTHING, ToolFields, check_choice, check_tools
 T = TypeVar("T")
 
 MESSAGES_MAX = 4096
-LIGHT_BYTES, COMMAS_MAX = 256 * 1024, 16 * 1024
 FIELD_BYTES_MAX = 64 * 1024  # of a sampling field, except:
 SCHEMA_BYTES_MAX = 1024 * 1024  # a schema in `response_format`, or `logit_bias`
 UNCHANGED_ROLES = frozenset({"system", "user", "assistant"})
 SYSTEM_ROLES = frozenset({"system", "developer"})
 LARGE_SAMPLING = ("response_format", "logit_bias")
 TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
-STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-# A backslash and what it escapes, or a whole surrogate pair, or text without a backslash.
-WHOLE_SURROGATES = re.compile(
-    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
-)
 
 
 class ChatBody(Content, msgspec.Struct, forbid_unknown_fields=True):
@@ -92,17 +84,6 @@ def parse_chat(body: bytes | bytearray, steps_max: float = math.inf) -> ChatRequ
     return check_body(decoded, extra, steps_max)
 
 
-def is_light(body: bytes | bytearray) -> bool:
-    """Whether the JSON has few values, however much text: then it takes the decoder some milliseconds at most.
-
-    Between two values there is a comma, and what is nested without one is skipped.
-    """
-    if len(body) <= LIGHT_BYTES or body.count(b",") <= COMMAS_MAX:
-        return True
-    has_few_strings = body.count(b'"') - body.count(b'\\"') <= 2 * COMMAS_MAX
-    return has_few_strings and STRING.sub(b"", body).count(b",") <= COMMAS_MAX
-
-
 def check_body(body: ChatBody, extra: Fields = NO_FIELDS, steps_max: float = math.inf) -> ChatRequest:
     raw_messages = body.messages or []
     messages = _read_messages(raw_messages)
@@ -144,8 +125,7 @@ def check_body(body: ChatBody, extra: Fields = NO_FIELDS, steps_max: float = mat
 def decode_body(body: bytes | bytearray, steps_max: float = math.inf) -> tuple[ChatBody, Fields]:
     """The known fields, and the others, which most requests do not have.
 
-    Raw JSON is not decoded later, so invalid UTF-8 and lone surrogates in it must be found here. Escaped surrogates
-    take 40 ns per byte: TooManySteps if there is one in a long body, and steps are bounded.
+    Raw JSON is not decoded later, so invalid UTF-8 and lone surrogates in it must be found here.
     """
     if not body.isascii():
         try:
@@ -158,12 +138,7 @@ def decode_body(body: bytes | bytearray, steps_max: float = math.inf) -> tuple[C
     except (msgspec.DecodeError, RecursionError):
         decoded = _decode(_OPEN_BODY, body)
         extra = read_extra_fields(body, _KNOWN)
-    has_escape = body.find(b"\\") >= 0
-    if has_escape and SURROGATE.search(body):
-        if len(body) > LIGHT_BYTES and steps_max < math.inf:
-            raise TooManySteps
-        if not WHOLE_SURROGATES.fullmatch(body):
-            raise InvalidRequest("The body is not valid JSON: a string has half of a surrogate pair.")
+    check_surrogates(body, is_bounded=steps_max < math.inf)
     return decoded, extra
 
 

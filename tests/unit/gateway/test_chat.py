@@ -16,7 +16,8 @@ from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX, compose, fit, read_chat
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
-from cadenza.gateway.validate import COMMAS_MAX, LIGHT_BYTES, parse_chat
+from cadenza.gateway.large.weight import COMMAS_MAX, LIGHT_BYTES
+from cadenza.gateway.validate import parse_chat
 from cadenza.http.body import BodyMemory
 from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import Character, PromptSize
@@ -154,7 +155,7 @@ async def test_what_holds_up_nobody_is_parsed_at_once(
 async def test_an_account_with_many_keys_gets_the_turns_of_one() -> None:
     """Large bodies of all its keys wait in one line, which is bounded and delays no other account."""
     large_bodies = LargeBodies(
-        Observer(make_log(io.StringIO())), LargeLimits(turns=TurnLimits(waiting_per_owner_max=2, wait_s=200))
+        Observer(make_log(io.StringIO())), limits=LargeLimits(turns=TurnLimits(waiting_per_owner_max=2, wait_s=200))
     )
     body = b'{"messages":[{"role":"user","content":"%b"}]}' % (b"a" * LARGE_BYTES)
     served = list[str]()

@@ -13,8 +13,8 @@ from cadenza.core.faults import FaultKind
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.gateway.answers import Answers
-from cadenza.gateway.chunks import Chunks, encode
 from cadenza.gateway.meter import UsageMeter
+from cadenza.gateway.protocols.chat import Chunks, encode
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.grounding.material import Grounding
 from cadenza.http.events import DONE, EventReader

@@ -2,7 +2,7 @@
 
 There are two children: one parses, and one counts, which only accounts with credit can ask for. Each works on one body
 at a time, and accounts take turns, by the CPU time that their bodies took. If a child fails, the request is refused and
-the next one gets a new child.
+the next one gets a new child. What is only long is counted here, a part at a time (counted.py).
 """
 
 from functools import partial
@@ -15,6 +15,8 @@ from cadenza.children.process import Died, TooHeavy
 from cadenza.children.turns import OverBudget, QueueFull, TurnLimits
 from cadenza.core.chat import ChatRequest, FilePart, LargeTexts
 from cadenza.core.errors import InvalidRequest, RateLimited
+from cadenza.core.tokens import Tokenizer
+from cadenza.gateway.large.counted import CountedMessages
 from cadenza.gateway.large.messages import REPLIES, Counted, InvalidBody, Parsed, Reply, Span, Task
 from cadenza.observe import Observer
 
@@ -36,10 +38,13 @@ class LargeLimits(msgspec.Struct, frozen=True):
 
 
 class LargeBodies:
-    """The two child processes of one service process."""
+    """The two child processes of one service process, and the counts of what it parsed by itself."""
 
-    def __init__(self, observer: Observer, limits: LargeLimits | None = None) -> None:
+    def __init__(
+        self, observer: Observer, tokenizer: Tokenizer | None = None, limits: LargeLimits | None = None
+    ) -> None:
         limits = limits or LargeLimits()
+        self._counted = CountedMessages(tokenizer or Tokenizer())
         self._observer = observer
         self._parser = Lane(LaneSettings(CHILD, limits.parse, limits.task_s, limits.turns))
         self._counter = Lane(LaneSettings(CHILD, limits.count, limits.task_s, limits.turns))
@@ -50,6 +55,10 @@ class LargeBodies:
         assert isinstance(reply, Parsed)
         texts = LargeTexts(reply.text_chars, partial(self.count, account_id, body))
         return _chat_request(reply, body, texts)
+
+    def texts_of(self, chat: ChatRequest, key_id: str) -> LargeTexts:
+        """The texts of a long request. Those of a body that a child has parsed are counted by a child too."""
+        return chat.texts if type(chat.texts) is LargeTexts else self._counted.texts_of(chat, key_id)
 
     async def count(self, account_id: str, body: bytes | bytearray, character: str, *, is_urgent: bool = False) -> int:
         """The tokens of the character and the texts of a valid body. An urgent count waits without a limit."""

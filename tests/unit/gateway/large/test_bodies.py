@@ -104,7 +104,7 @@ def children() -> set[int]:
 
 @asynccontextmanager
 async def running(limits: LargeLimits | None = None) -> AsyncIterator[LargeBodies]:
-    large_bodies = LargeBodies(Observer(make_log(io.StringIO())), limits)
+    large_bodies = LargeBodies(Observer(make_log(io.StringIO())), limits=limits)
     try:
         yield large_bodies
     finally:
