@@ -76,16 +76,18 @@ class KeyCache:
         """The mark is read before the epoch, and the epoch before the key: each is from that moment or a later one."""
         now_s = time.perf_counter()
         mark = self._store.change_mark()
-        epoch = await epochs.current(self._store, epochs.CHANGES)
-        if epoch != self._epoch:
-            self._cached.clear()
-            self._epoch = epoch
+        if mark is None or mark != self._change_mark:
+            epoch = await epochs.current(self._store, epochs.CHANGES)
+            if epoch != self._epoch:
+                self._cached.clear()
+                self._epoch = epoch
         if mark is not None:
             self._change_mark, self._unchanged_s = mark, now_s
         if (cached := self._cached.get(digest)) is not None:
             return cached
+        known = self._epoch
         found = await keys.look_up(self._store, digest)
-        if found and found.revoked_at is None and epoch == self._epoch:
+        if found and found.revoked_at is None and known == self._epoch:
             self._cached.put(digest, found)
         return found
 

@@ -39,12 +39,13 @@ from cadenza.store.store import (
 )
 
 READS_MAX = 4
+IDS_MAX = 128  # in one statement
 PROGRESS_STEPS = 20_000  # of SQLite's machine, about a millisecond: how often a report looks whether it is cancelled
 POLL_INTERVAL_S = 0.04  # for commits of other processes; `Store.watch` promises 50 ms
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
 STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
-BUSY = ("cache_size=-65536", f"wal_autocheckpoint={write_ahead_log.LOG_PAGES_MAX}")  # 8 MB of cache
+BUSY = ("cache_size=-8192", f"wal_autocheckpoint={write_ahead_log.LOG_PAGES_MAX}")  # 8 MB of cache
 PING = Statement(text("PRAGMA schema_version"))
 QUICK_CHECK = Statement(text("PRAGMA quick_check(1)"))
 ADVICE = {
@@ -76,7 +77,10 @@ class SqliteTransaction(msgspec.Struct):
         return self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
 
     def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
-        return [row for one in ids if (row := self.row(select.one, {**values, "id": one}))]
+        found: list[Row] = []
+        for begin in range(0, len(ids), IDS_MAX):
+            found += self.rows(*select.for_sqlite(ids[begin : begin + IDS_MAX], values))
+        return found
 
     def change(self, statement: Statement, values: Values) -> int:
         return self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
