@@ -46,6 +46,7 @@ DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
 STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
 BUSY = ("cache_size=-8192", f"wal_autocheckpoint={write_ahead_log.LOG_PAGES_MAX}")  # 8 MB of cache
+WRITER_CACHE = "cache_size=-32768"  # 1,000 accounts in turn touch some 20 MB of a large store
 PING = Statement(text("PRAGMA schema_version"))
 QUICK_CHECK = Statement(text("PRAGMA quick_check(1)"))
 ADVICE = {
@@ -368,7 +369,9 @@ class SqliteStore:
 
     def _open_writer(self) -> sqlite3.Cursor:
         if self._writer is None:
-            self._writer = self._open(STRICT_TRIGGERS, *BUSY).cursor()  # one for all, also for BEGIN and COMMIT
+            self._writer = self._open(
+                STRICT_TRIGGERS, *BUSY, WRITER_CACHE
+            ).cursor()  # one for all, also for BEGIN and COMMIT
         return self._writer
 
     def _work(self, work: Callable[[Transaction], T]) -> T:
