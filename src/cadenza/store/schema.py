@@ -149,6 +149,7 @@ reserves = table(
     Column("is_asked", Boolean, nullable=False, server_default=false()),  # another process asks for the spare part
     CheckConstraint("amount_nano >= 0", name="amount_is_not_negative"),
     Index("ix_reserves_process", "process"),
+    index_where("is_asked", "ix_reserves_asked", "process"),
 )
 
 marks = table(

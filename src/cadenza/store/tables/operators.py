@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, 
 
 from cadenza.core.public import Public
 from cadenza.core.spans import DAY_MS
-from cadenza.store.schema import accounts, payments, processes, sessions, usage, vouchers
+from cadenza.store.schema import accounts, payments, processes, reserves, sessions, usage, vouchers
 from cadenza.store.statements import Statement, total
 from cadenza.store.store import Row, Store
 from cadenza.store.tables.accounts import COLUMNS, Account, read_account
@@ -96,6 +96,7 @@ SEARCH = Statement(
     .order_by(accounts.c.email)
     .limit(bindparam("count"))
 )
+SPARE = select(total(reserves.c.amount_nano)).where(reserves.c.has_spare)  # `Account` says why it is not held
 TOTALS = Statement(
     select(
         _count_if(accounts.c.erased_at.is_(None)),
@@ -108,7 +109,7 @@ TOTALS = Statement(
                 else_=accounts.c.granted_nano,
             )
         ),
-        total(accounts.c.held_nano),
+        total(accounts.c.held_nano) - SPARE.scalar_subquery(),
     )
 )
 # completion ids begin with the time, so that this reads a range of the primary key
