@@ -99,8 +99,8 @@ class TogetherScheduling(LoadFileScheduling):  # type: ignore[misc]
         return group[0] if group else nodeid.partition("::")[0]
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> TogetherScheduling:
-    return TogetherScheduling(config)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> TogetherScheduling:
+    return TogetherScheduling(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
