@@ -13,7 +13,7 @@ from pathlib import Path
 
 import rich.console
 
-from bench import agent, alone, documents, fleet, growth, idle, ledger, machine, measure, mix, real
+from bench import agent, alone, documents, fleet, growth, idle, ledger, machine, measure, mix, neighbours, real
 from bench.figures import Results, Section
 from bench.gateways.base import Gateway, running
 from bench.gateways.cadenza import Cadenza
@@ -26,7 +26,7 @@ from bench.report import show, write_report
 from bench.testbed import progress_bar, upstream
 
 PARTS = ("gateways", "agent", "alone", "growth", "ledger", "documents", "fleet")
-APART = ("real",)  # parts that are measured by themselves
+APART = ("real", "neighbours")  # parts that are measured by themselves
 STEPS_PER_GATEWAY = 5
 PUBLISHED = ROOT / "docs" / "performance"
 ALONE = (
@@ -75,6 +75,13 @@ def read_options() -> argparse.Namespace:
         "--real", action="store_const", const="real", dest="parts", help="measure a hosted service's mix alone"
     )
     parser.add_argument(
+        "--neighbours",
+        action="store_const",
+        const="neighbours",
+        dest="parts",
+        help="measure an account beside another one's load alone",
+    )
+    parser.add_argument(
         "--scale", choices=growth.SCALES, help="how large the store grows (default: full, or quick with --quick)"
     )
     parser.add_argument("--output", type=Path, help="folder for the report (default: .bench/report)")
@@ -107,6 +114,7 @@ def count_steps(options: argparse.Namespace, chosen: list[Gateway]) -> int:
         "gateways": 2 + STEPS_PER_GATEWAY * len(chosen) * pace_of(options).rounds,
         "agent": agent.count_steps(len(chosen), pace_of(options).rounds),
         "real": real.count_steps(chosen),
+        "neighbours": neighbours.count_steps(),
         "alone": len(ALONE),
         "growth": growth.count_steps(options.scale),
         "ledger": 1,
@@ -129,6 +137,9 @@ def measure_parts(results: Results, site: Site, chosen: list[Gateway], options: 
     if "real" in options.parts:
         load = real.QUICK if is_quick else real.FULL
         results.beside += _sections_or_failure(mix.TITLE, lambda: real.measure_real(chosen, site, load))
+    if has_own and "neighbours" in options.parts:
+        loads = neighbours.QUICK if is_quick else neighbours.FULL
+        results.beside += _sections_or_failure("Neighbours", lambda: neighbours.measure_neighbours(site, loads))
     if has_own and "alone" in options.parts:
         results.sections += _sections_or_failure("Cadenza alone", lambda: measure_alone(site, is_quick=is_quick))
     if has_own and "growth" in options.parts:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 from sqlalchemy import text
@@ -72,6 +72,14 @@ PAY = Statement(
 )
 NO_TRIGGERS = Statement(text("SET LOCAL session_replication_role = replica"))  # foreign keys take half of the time
 LAST = Statement(text("SELECT COALESCE(MAX(id), 0) FROM entries"))
+
+
+async def in_store(url: str, work: Callable[[Store], Awaitable[object]]) -> None:
+    store = open_store(url)
+    try:
+        await work(store)
+    finally:
+        await store.close()
 
 
 class BulkStore:

@@ -18,6 +18,9 @@ FIRST_AT_ONCE = 64
 RSS_MB = 80.0
 IDLE_STREAM_KB = 40.0
 COLD_START_S = 0.8
+NEIGHBOURS = "Chats beside another account's load, "  # of a section, with its store
+TIMES_ALONE = 3.0
+MORE_MS = 20.0
 MIX_OF_TENSORZERO = 0.6
 LITELLM_OVER_MIX = 20
 MIX_FIRST_P99_MS = 5.0
@@ -42,7 +45,12 @@ class Goal(msgspec.Struct, frozen=True):
 
 def goals(results: Results) -> list[Goal]:
     own = results.find("Cadenza")
-    return [*(_goals(results, own) if own else ()), *_agent_goals(results), *_mix_goals(results)]
+    return [
+        *(_goals(results, own) if own else ()),
+        *_agent_goals(results),
+        *_mix_goals(results),
+        *_neighbour_goals(results),
+    ]
 
 
 def _goals(results: Results, own: GatewayFigures) -> Iterator[Goal]:
@@ -91,6 +99,14 @@ def _mix_goals(results: Results) -> Iterator[Goal]:
         yield Goal(f"{what}: CPU time, 1/{LITELLM_OVER_MIX} of LiteLLM", limit_us, own.get("cpu_us"), "µs")
         yield Goal(f"{what}: added first token, p99", MIX_FIRST_P99_MS, own.get("first_p99_ms"), "ms")
         yield Goal(f"{what}: mischarged", 0.0, own.get("mischarged"), "requests")
+
+
+def _neighbour_goals(results: Results) -> Iterator[Goal]:
+    for section in (section for section in results.beside if section.title.startswith(NEIGHBOURS)):
+        for line in section.lines:
+            limit_ms = _times(line.figures.get("alone_p99_ms"), TIMES_ALONE)
+            name = f"{section.title.removeprefix(NEIGHBOURS)}, a chat beside {line.subject}, p99"
+            yield Goal(name, limit_ms and limit_ms + MORE_MS, line.figures.get("beside_p99_ms"), "ms")
 
 
 def _cpu_us(cost: Cost | None) -> float | None:

@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 from tests.postgres import OWNER
 
 from bench import backends, fleet
-from bench.bulk import FIRST_ACCOUNT, BulkStore
+from bench.bulk import FIRST_ACCOUNT, BulkStore, in_store
 from bench.fleet_store import Accounts
 from bench.gateways.base import Gateway, running
 from bench.gateways.cadenza import Cadenza
@@ -23,9 +23,8 @@ from bench.money.litellm import LiteLLMOnPostgres
 from bench.workload import Target
 from cadenza.core.records import Cap
 from cadenza.ledger.cap_rows import set_cap
-from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
-from cadenza.store.store import Store, Transaction
+from cadenza.store.store import Transaction
 
 LITELLM_KEYS = 100  # it takes 30 ms to make one
 LITELLM_EVERY = 10
@@ -109,7 +108,7 @@ def _cadenza(folder: Path, upstream_port: int, setup: fleet.Setup, processes: in
 
 def _make_accounts(store_url: str) -> list[str]:
     """The keys of the accounts; every CAPPED_EVERYth has a spend cap that is not reached."""
-    asyncio.run(_in_store(store_url, migrate))
+    asyncio.run(in_store(store_url, migrate))
     bulk = BulkStore(store_url, known=ACCOUNTS)
     bulk.grow_accounts(ACCOUNTS)
 
@@ -118,16 +117,8 @@ def _make_accounts(store_url: str) -> list[str]:
             ids = f"acct_bench_{number}", f"key_bench_{number}"
             set_cap(tx, *ids, Cap(LARGE_NANO, "month"), bulk.month.end_ms, is_new_key=True)
 
-    asyncio.run(_in_store(store_url, lambda store: store.transact(cap_keys)))
+    asyncio.run(in_store(store_url, lambda store: store.transact(cap_keys)))
     return bulk.secrets
-
-
-async def _in_store(url: str, work: Callable[[Store], Awaitable[object]]) -> None:
-    store = open_store(url)
-    try:
-        await work(store)
-    finally:
-        await store.close()
 
 
 def _charges(folder: Path) -> Counter[int]:

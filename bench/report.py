@@ -69,7 +69,7 @@ def render(results: Results, pictures: Sequence[Path]) -> str:
         parts += _errors(results)
         parts += ["## Time added to the first token and to the gaps between chunks", render_times(results)]
     if results.beside:
-        parts += ["## Agents and a mix, side by side", *(render_section(section) for section in results.beside)]
+        parts += ["## Side by side", *(render_section(section) for section in results.beside)]
     parts += ["## Plots", *(f"![{ALT_TEXTS[path.stem]}]({path.name})" for path in pictures)] if pictures else []
     if results.sections:
         parts += ["## Cadenza alone", *(render_section(section) for section in results.sections)]
