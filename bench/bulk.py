@@ -1,14 +1,14 @@
 """A large store on SQLite or Postgres: accounts with a key each, and a long ledger, added to a migrated schema.
 
 The sums are right, so that `cadenza ledger check` holds. Requests are spread over all accounts in turn, but every
-fourth one belongs to the first account. Of the keys, SAMPLE have a secret that is known and can be used.
+fourth one belongs to the first account. Of the keys, `known` have a secret that is known and can be used.
 """
 
 import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 from sqlalchemy import text
@@ -74,14 +74,23 @@ NO_TRIGGERS = Statement(text("SET LOCAL session_replication_role = replica"))  #
 LAST = Statement(text("SELECT COALESCE(MAX(id), 0) FROM entries"))
 
 
+async def in_store(url: str, work: Callable[[Store], Awaitable[object]]) -> None:
+    store = open_store(url)
+    try:
+        await work(store)
+    finally:
+        await store.close()
+
+
 class BulkStore:
     """Adds to one store, whose service is not running."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, known: int = SAMPLE) -> None:
         self.accounts = 0
         self.charges = 0
         self.secrets: list[str] = []
         self._url = url
+        self._known = known
         self._since_ms = time.time_ns() // 1_000_000 - YEAR_MS
 
     @property
@@ -92,7 +101,7 @@ class BulkStore:
     def grow_accounts(self, accounts: int) -> None:
         """Add accounts up to this number, each with one key and a grant. The known keys are spread over all of them."""
         added = range(self.accounts, accounts)
-        known = {number: make_key() for number in added[:: max(1, len(added) // SAMPLE)]}
+        known = {number: make_key() for number in added[:: max(1, len(added) // self._known)]}
         self.secrets += known.values()
         rows = [self._row(number, known.get(number)) for number in added]
         asyncio.run(self._add_accounts(rows))
