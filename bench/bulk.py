@@ -15,9 +15,11 @@ from sqlalchemy import text
 
 from cadenza.core.codes import digest_key, display_prefix, make_key
 from cadenza.core.spans import DAY_MS, Span
+from cadenza.ledger.day_sums import ON_CONFLICT
 from cadenza.store.address import open_store
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables.metered import KEY, OF_REQUEST, SUMS
 
 SAMPLE = 1000
 GRANT_NANO = 10**12
@@ -27,6 +29,7 @@ BATCH = 100_000
 WAIT_S = 600.0
 FIRST_ACCOUNT = 100_000_000  # so that all ids have the same length
 Row = dict[str, str | int | bytes]
+ADDED = [f"SUM({sql})" for sql in SUMS.values()]
 ADD_ACCOUNT = Statement(
     text("""
     INSERT INTO accounts (id, email, password_hash, preferred_class, balance_nano, held_nano, created_at)
@@ -63,6 +66,13 @@ ADD_CHARGES = Statement(
     SELECT account_id, 'charge', -cost_nano, completion_id, '', started_at + 2000, 0 FROM usage
     WHERE completion_id >= 'chatcmpl-bench-' || CAST(1000000000000 + :first AS TEXT)
     AND completion_id < 'chatcmpl-bench-' || CAST(1000000000000 + :end AS TEXT) ORDER BY completion_id""")
+)
+ADD_DAYS = Statement(
+    text(f"""
+    INSERT INTO usage_days ({", ".join((*KEY, *SUMS))}) SELECT {", ".join((*OF_REQUEST.values(), *ADDED))} FROM usage
+    WHERE completion_id >= 'chatcmpl-bench-' || CAST(1000000000000 + :first AS TEXT)
+    AND completion_id < 'chatcmpl-bench-' || CAST(1000000000000 + :end AS TEXT)
+    GROUP BY {", ".join(OF_REQUEST.values())} {ON_CONFLICT}""")  # noqa: S608 names of the schema
 )
 PAY = Statement(
     text("""
@@ -131,6 +141,7 @@ class BulkStore:
             ends = {"first": part.start, "end": part.stop}
             tx.change(ADD_USAGES, values | ends)
             tx.change(ADD_CHARGES, ends)
+            tx.change(ADD_DAYS, ends)
             tx.change(PAY, {"after": found[0]})
 
         async with self._open() as store:
