@@ -115,7 +115,7 @@ def _make_accounts(store_url: str) -> list[str]:
     def cap_keys(tx: Transaction) -> None:
         for number in range(FIRST_ACCOUNT + CAPPED_EVERY - 1, FIRST_ACCOUNT + ACCOUNTS, CAPPED_EVERY):
             ids = f"acct_bench_{number}", f"key_bench_{number}"
-            set_cap(tx, *ids, Cap(LARGE_NANO, "month"), bulk.month.end_ms, is_new_key=True)
+            set_cap(tx, *ids, Cap(LARGE_NANO, "month"), bulk.month.end_ms)
 
     asyncio.run(in_store(store_url, lambda store: store.transact(cap_keys)))
     return bulk.secrets
