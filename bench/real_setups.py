@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -109,13 +110,13 @@ def _cadenza(folder: Path, upstream_port: int, setup: fleet.Setup, processes: in
 def _make_accounts(store_url: str) -> list[str]:
     """The keys of the accounts; every CAPPED_EVERYth has a spend cap that is not reached."""
     asyncio.run(in_store(store_url, migrate))
-    bulk = BulkStore(store_url, known=ACCOUNTS)
+    bulk, now_ms = BulkStore(store_url, known=ACCOUNTS), time.time_ns() // 1_000_000
     bulk.grow_accounts(ACCOUNTS)
 
     def cap_keys(tx: Transaction) -> None:
         for number in range(FIRST_ACCOUNT + CAPPED_EVERY - 1, FIRST_ACCOUNT + ACCOUNTS, CAPPED_EVERY):
             ids = f"acct_bench_{number}", f"key_bench_{number}"
-            set_cap(tx, *ids, Cap(LARGE_NANO, "month"), bulk.month.end_ms)
+            set_cap(tx, *ids, Cap(LARGE_NANO, "month"), now_ms)
 
     asyncio.run(in_store(store_url, lambda store: store.transact(cap_keys)))
     return bulk.secrets
