@@ -34,7 +34,8 @@ class Reserve(msgspec.Struct):
     extra_nano: int = 0  # the most that was recently asked for a longer answer
     free_nano: int = 0  # the free credit of the account after the last commit
     used_s: float = 0.0
-    decayed_s: float = 0.0
+    peak_s: float = 0.0  # when `peak` decayed last
+    usual_s: float = 0.0  # when `usual_nano` and `extra_nano` did
     exact_until_s: float = 0.0
     idle_s: float = 0.0  # a reserve that is unused for this long is given back
 
@@ -44,8 +45,8 @@ class Reserve(msgspec.Struct):
 
     def hold(self, held_nano: int, usual_nano: int, extra_nano: int, now_s: float) -> None:
         """Hold `held_nano` for a request that asked for `usual_nano`, and for `extra_nano` if its answer is longer."""
-        if now_s - self.decayed_s >= DECAY_S:
-            self._decay(now_s)
+        if now_s - self.usual_s >= DECAY_S:
+            self._decay(now_s, has_hold=True)
         self.in_use_nano += held_nano
         self.requests += 1
         if self.requests > self.peak:
@@ -56,14 +57,20 @@ class Reserve(msgspec.Struct):
             self.extra_nano = extra_nano
         self.used_s = now_s
 
-    def _decay(self, now_s: float) -> None:
-        """Let the recent peaks decay within seconds: by a half or a quarter every DECAY_S."""
-        times = int((now_s - self.decayed_s) / DECAY_S)
-        self.decayed_s += times * DECAY_S
+    def _decay(self, now_s: float, *, has_hold: bool) -> None:
+        """Let the recent peaks decay within seconds: by a half or a quarter every DECAY_S.
+
+        Without a new hold, the last ones stay what is usual: however late a request is charged, its account is judged
+        by what it held.
+        """
+        times = int((now_s - self.peak_s) / DECAY_S)
+        self.peak_s += times * DECAY_S
         self.peak = max(self.requests, self.peak >> times)
-        left = 0.75**times
-        self.usual_nano = math.ceil(self.usual_nano * left)
-        self.extra_nano = math.ceil(self.extra_nano * left)
+        if has_hold:
+            times = int((now_s - self.usual_s) / DECAY_S)
+            self.usual_s += times * DECAY_S
+            self.usual_nano = math.ceil(self.usual_nano * 0.75**times)
+            self.extra_nano = math.ceil(self.extra_nano * 0.75**times)
 
     def demand(self, now_s: float, charged_nano: int, covered_nano: int, new: Sequence[Hold]) -> Demand:
         """What to keep and to ask for in a batch that charges `charged_nano` and takes these holds.
@@ -76,8 +83,8 @@ class Reserve(msgspec.Struct):
         """
         assert 0 <= covered_nano <= charged_nano
         assert covered_nano <= self.in_use_nano, "what is due and held stays in use until it is charged"
-        if now_s - self.decayed_s >= DECAY_S:
-            self._decay(now_s)
+        if now_s - self.peak_s >= DECAY_S or new:
+            self._decay(now_s, has_hold=bool(new))
         self.in_use_nano -= covered_nano
         self.amount_nano = max(self.in_use_nano, self.amount_nano - charged_nano)
         usual_nano, extra_nano = self.usual_nano, self.extra_nano
@@ -149,7 +156,9 @@ class Reserves:
         reserve = self._reserves.get(account_id)
         if reserve is None:
             now_s = self._clock_s()
-            reserve = self._reserves[account_id] = Reserve(used_s=now_s, decayed_s=now_s, idle_s=self._idle_s)
+            reserve = self._reserves[account_id] = Reserve(
+                used_s=now_s, peak_s=now_s, usual_s=now_s, idle_s=self._idle_s
+            )
         return reserve.demand(self._clock_s(), charged_nano, covered_nano, new)
 
     def written(self, account: LockedAccount, taken: Sequence[tuple[Hold, Held]]) -> None:

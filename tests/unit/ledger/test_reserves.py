@@ -176,6 +176,14 @@ def test_nothing_is_kept_near_the_end_of_a_credit(desk: Desk, free_nano: int, ke
     assert desk.demand().kept_nano == kept_nano
 
 
+def test_a_late_charge_is_judged_by_what_was_held(desk: Desk) -> None:
+    """An account near the end of its credit keeps nothing, however long its last request took."""
+    desk.store_has(10 * ONE_NANO, AMPLE_NANO - 1)
+    desk.reserves.end("a", ONE_NANO, ONE_NANO)
+    desk.clock.now_s += 20 * DECAY_S
+    assert desk.demand(charged_nano=ONE_NANO).kept_nano == 0
+
+
 def test_a_reserve_is_wanted_for_twice_the_most_requests_lately(desk: Desk) -> None:
     """For 8 requests at least; the most requests in flight are forgotten when they were some time ago."""
     assert desk.demand().wanted_nano == LEAST_REQUESTS * ONE_NANO
