@@ -341,6 +341,7 @@ CREATE TABLE reserves (
     CONSTRAINT fk_reserves_process FOREIGN KEY(process) REFERENCES processes (name)
 );
 CREATE INDEX ix_reserves_process ON reserves (process);
+CREATE INDEX ix_reserves_asked ON reserves (process) WHERE is_asked;
 
 CREATE TABLE sessions (
     digest BYTES NOT NULL, account_id TEXT NOT NULL, stage TEXT NOT NULL, agent TEXT NOT NULL,
