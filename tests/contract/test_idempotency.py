@@ -13,6 +13,7 @@ from tests.loopback import ROLE, STOP, LoopbackUpstream, Pause, Raw, Sse, said
 from tests.raw_client import MESSAGES, RawClient, Reply, read_until
 from tests.service import Service
 from tests.service_config import ordinary_spec
+from tests.store.rows import sum_up_file
 
 COST_NANO = forte_nano(11, 7)
 DAY_MS = 24 * 60 * 60 * 1000
@@ -108,6 +109,7 @@ def test_key_is_remembered_for_a_day(
     with closing(sqlite3.connect(service.folder / "data" / "cadenza.db", timeout=60)) as store, store:
         store.execute("UPDATE idempotency SET created_at = created_at - ? WHERE completion_id = ?", (age_ms, served))
         store.execute("UPDATE usage SET started_at = started_at - ? WHERE completion_id = ?", (age_ms, served))
+        sum_up_file(store)
     assert ask(account.api, "a day").status == status
 
 

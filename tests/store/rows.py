@@ -1,5 +1,6 @@
 """Rows that the tests of the store start from, and reading tables back."""
 
+import sqlite3
 from collections import namedtuple
 from typing import Any
 
@@ -50,6 +51,12 @@ def sum_up(tx: Transaction) -> None:
     """Make the sums by day those of the metering rows, which a test has written itself."""
     tx.change(Statement(text("DELETE FROM usage_days")), {})
     tx.change(SUM_UP, {})
+
+
+def sum_up_file(database: sqlite3.Connection) -> None:
+    """The same, in the file of a SQLite store."""
+    database.execute("DELETE FROM usage_days")
+    database.execute(SUM_UP.sqlite_text)
 
 
 async def run_sql(store: Store, *statements: str) -> None:

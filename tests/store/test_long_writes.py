@@ -27,7 +27,7 @@ from tests.store.rows import NOW_MS, add_account, add_key, run_sql, sum_up
 T = TypeVar("T")
 
 MANY = 600
-ROWS_MAX = 550
+ROWS_MAX = 250
 LATER_MS = NOW_MS + 90 * DAY_MS
 OWNER, EMAIL = "acct_a", "acct_a@example.org"
 LIMITS = RetentionLimits(audit_event_days=30, usage_days=30)

@@ -25,6 +25,7 @@ from tests.account import Account, forte_nano, run_command
 from tests.loopback import LoopbackUpstream
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import classes_spec
+from tests.store.rows import sum_up_file
 from tests.stripe.charge_list import ChargeList, listing_charges
 from tests.stripe.local_stripe import SECRET_KEY, STRIPE_TOML, WEBHOOK_SECRET, make_event, send_event
 from tests.visitor import Visitor
@@ -123,6 +124,7 @@ class Business:
                 "UPDATE usage SET started_at = (SELECT e.created_at FROM entries e"
                 " WHERE e.completion_id = usage.completion_id AND e.kind = 'charge') - duration_ms"
             )
+            sum_up_file(store)
             store.execute("UPDATE accounts SET created_at = ?", (month_span(self.before).start_ms,))
 
 

@@ -26,7 +26,7 @@ from cadenza.store.tables.retention import Kept
 POLL_INTERVAL_S = 600.0
 ERASE_EVERY_S = 60.0
 TURN_MS = 30 * 60 * 1000  # a kind of rows that was worked on in this time is claimed: others skip it
-SLICE_ROWS = 500
+SLICE_ROWS = 200  # some milliseconds of database time
 PAUSE_S = 0.05  # between batches: requests go first
 
 

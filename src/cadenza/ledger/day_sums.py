@@ -17,17 +17,20 @@ from cadenza.store.tables.metered import KEY, SUMS
 
 OK = 200
 FAILED_STATUS = 500  # and above
-COLUMNS = (*KEY, *SUMS)
-_OF_ROW = itemgetter(
+_NAMES = usage.c.keys()
+_OF = slice(1, 6)
+assert _NAMES[_OF] == [name for name in KEY if name != "day"]
+_AT = _NAMES.index("started_at")
+_COUNTS = itemgetter(
     *map(
-        usage.c.keys().index,
+        _NAMES.index,
         (
-            *("account_id", "started_at", "key_id", "class_id", "provider", "model"),
             *("prompt_tokens", "cached_tokens", "completion_tokens", "cost_nano"),
             *("provider_cost_nano", "status", "estimated"),
         ),
     )
 )
+COLUMNS = (*KEY, *SUMS)
 ON_CONFLICT = (
     f"ON CONFLICT ({', '.join(KEY)}) DO UPDATE SET "
     f"{', '.join(f'{name} = usage_days.{name} + excluded.{name}' for name in SUMS)}"
@@ -49,19 +52,39 @@ _VALUES = (*(f"of_{name}" for name in KEY), *(f"less_{name}" for name in SUMS))
 
 def add_up(rows: Sequence[Row]) -> list[Row]:
     """What metering rows add: a row of COLUMNS for each account, day, key, class and model."""
-    found: dict[Row, list[Row]] = {}
+    found: dict[tuple[Row, int], list[Row]] = {}
     for row in rows:
-        account_id, at_ms, key_id, class_id, provider, model, prompt, cached, answer, cost, paid, status, estimated = (
-            _OF_ROW(row)
-        )
-        is_counted = prompt + answer > 0
-        added = (
-            *(1, prompt, cached, answer, cost, paid or 0, status >= FAILED_STATUS, is_counted),
-            *(is_counted and status != OK, is_counted and estimated),
-            *((is_counted, cost) if paid is None else (0, 0)),
-        )
-        found.setdefault((account_id, at_ms // DAY_MS, key_id, class_id, provider, model), []).append(added)
-    return [(*key, *map(sum, zip(*many, strict=True))) for key, many in found.items()]
+        key = row[_OF], row[_AT] // DAY_MS
+        if key in found:
+            found[key].append(row)
+        else:
+            found[key] = [row]
+    return [(of[0], day, *of[1:], *_sums(many)) for (of, day), many in found.items()]
+
+
+def _sums(rows: list[Row]) -> Row:
+    """In the order of SUMS."""
+    prompt = cached = answer = cost_nano = paid_nano = 0
+    failed = counted = broken = estimated = uncosted = uncosted_nano = 0
+    for row in rows:
+        prompt_tokens, cached_tokens, answer_tokens, nano, provider_nano, status, is_estimated = _COUNTS(row)
+        prompt += prompt_tokens
+        cached += cached_tokens
+        answer += answer_tokens
+        cost_nano += nano
+        if provider_nano is None:
+            uncosted_nano += nano
+        else:
+            paid_nano += provider_nano
+        if status >= FAILED_STATUS:
+            failed += 1
+        if prompt_tokens or answer_tokens:
+            counted += 1
+            broken += status != OK
+            estimated += is_estimated
+            uncosted += provider_nano is None
+    requests = (len(rows), prompt, cached, answer, cost_nano, paid_nano)
+    return (*requests, failed, counted, broken, estimated, uncosted, uncosted_nano)
 
 
 def replace(tx: Transaction, before: Row, after: Row) -> None:

@@ -11,7 +11,7 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction, change_row
 from cadenza.store.tables.accounts import COLUMNS, Account
 
-BATCH_ROWS = 500
+BATCH_ROWS = 200
 _OF_ACCOUNT = accounts.c.id == bindparam("account")
 _IS_LOW = accounts.c.balance_nano < accounts.c.low_balance_nano
 _IS_UNTOLD = (_IS_LOW, accounts.c.low_noticed_at.is_(None))

@@ -39,7 +39,7 @@ from cadenza.store.schema import accounts, entries, idempotency, reserves, usage
 from cadenza.store.statements import SelectByIds, Statement
 from cadenza.store.store import Row, Store, StoreRefused, Transaction
 
-FORGOTTEN_MAX = 500  # in a transaction
+FORGOTTEN_MAX = 200  # in a transaction
 _ACCOUNTS = (
     select(
         accounts.c.id,

@@ -33,7 +33,7 @@ from cadenza.store.table_parts import ABOUT, MEANING, REPLACED, OfService, Remov
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.batches import BatchedChange
 
-BATCH_ROWS = 500
+BATCH_ROWS = 200  # some milliseconds of database time
 PAUSE_S = 0.02  # between batches: requests go first
 ERASED = "account.erase"  # the event of the audit log
 _ACCOUNT: BindParameter[str] = bindparam("account")

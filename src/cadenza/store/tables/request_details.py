@@ -32,7 +32,7 @@ from cadenza.store.store import Row, Store, Transaction
 KEPT_MS = 3 * 24 * 60 * 60 * 1000
 ROWS_MAX = 50_000
 MS_PER_S = 1000
-REMOVED_MAX = 500  # in a transaction
+REMOVED_MAX = 200  # in a transaction
 SEARCHES_MS = 5 * 60 * MS_PER_S  # a search begins at most this long before the hold of its request
 STEPS = msgspec.json.Decoder(list[RequestStep])
 COLUMNS = tuple(name for name in request_details.c.keys() if name != "id")  # noqa: SIM118 a collection of columns
