@@ -194,7 +194,7 @@ async def test_a_server_out_of_connections_says_so(store: PostgresStore, postgre
         limited = url.replace(f"//{OWNER}@", f"//{name_of(url)}@")
         async with opened(PostgresStore(limited, PATIENT)) as one, opened(PostgresStore(limited, PATIENT)) as two:
             await one.ping()
-            with pytest.raises(StoreUnavailable, match=r"too many connections.*Raise max_connections.*up to 11"):
+            with pytest.raises(StoreUnavailable, match=r"too many connections.*Raise max_connections.*up to 10"):
                 await two.ping()
             with pytest.raises(StoreUnavailable, match=r"permission denied.*Give its user the right"):
                 await one.transact(lambda tx: tx.change(RENAME, renaming("acct_a", "mezzo")))
