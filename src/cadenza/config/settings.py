@@ -122,7 +122,7 @@ class LimitSettings(ConfigTable, frozen=True):
 
 
 class ModelSettings(ConfigTable, frozen=True):
-    aliases: Annotated[dict[str, str] | None, ALIASES, Like(dict(DEFAULT_ALIASES), is_off=True), "model names that a class serves, * for any characters, the first that fits; without it, those of the example, for /v1/responses only"] = None
+    aliases: Annotated[dict[str, str] | None, ALIASES, Like(dict(DEFAULT_ALIASES), is_off=True), "model names that a class serves, * for any characters, the first that fits; without it, those of the example, for /v1/responses and /v1/messages only"] = None
 
 
 class CharacterSettings(ConfigTable, frozen=True):

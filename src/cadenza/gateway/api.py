@@ -34,6 +34,7 @@ from cadenza.gateway.endpoints import (
 )
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.in_flight import NO_KEY
+from cadenza.gateway.protocols.messages import MESSAGE_ERRORS, count_tokens, serve_messages
 from cadenza.gateway.request import ApiRequest, At, RequestRecord
 from cadenza.http.exchange import STREAMING, Exchange, Interruption
 from cadenza.observe import places
@@ -63,6 +64,8 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 ENDPOINTS = {
     "/v1/chat/completions": Endpoint("chat", ("POST",), "inference", serve_chat),
+    "/v1/messages": Endpoint("messages", ("POST",), "inference", serve_messages, errors=MESSAGE_ERRORS),
+    "/v1/messages/count_tokens": Endpoint("count_tokens", ("POST",), "inference", count_tokens, errors=MESSAGE_ERRORS),
     MODELS_PATH: Endpoint("models", READ, "models", list_models),
     "/v1/usage": Endpoint("usage", READ, "usage", get_usage),
 }
