@@ -13,7 +13,7 @@ from pathlib import Path
 
 import rich.console
 
-from bench import agent, alone, documents, fleet, growth, idle, ledger, machine, measure
+from bench import agent, alone, documents, fleet, growth, idle, ledger, machine, measure, mix, neighbours, real
 from bench.figures import Results, Section
 from bench.gateways.base import Gateway, running
 from bench.gateways.cadenza import Cadenza
@@ -26,6 +26,7 @@ from bench.report import show, write_report
 from bench.testbed import progress_bar, upstream
 
 PARTS = ("gateways", "agent", "alone", "growth", "ledger", "documents", "fleet")
+APART = ("real", "neighbours")  # parts that are measured by themselves
 STEPS_PER_GATEWAY = 5
 PUBLISHED = ROOT / "docs" / "performance"
 ALONE = (
@@ -71,6 +72,16 @@ def read_options() -> argparse.Namespace:
         "--parts", default=",".join(PARTS), help="comma-separated parts to measure (default: %(default)s)"
     )
     parser.add_argument(
+        "--real", action="store_const", const="real", dest="parts", help="measure a hosted service's mix alone"
+    )
+    parser.add_argument(
+        "--neighbours",
+        action="store_const",
+        const="neighbours",
+        dest="parts",
+        help="measure an account beside another one's load alone",
+    )
+    parser.add_argument(
         "--scale", choices=growth.SCALES, help="how large the store grows (default: full, or quick with --quick)"
     )
     parser.add_argument("--output", type=Path, help="folder for the report (default: .bench/report)")
@@ -81,8 +92,8 @@ def read_options() -> argparse.Namespace:
     options.output = options.output or (PUBLISHED if options.publish else WORK_DIR / "report")
     options.scale = options.scale or ("quick" if options.quick else "full")
     options.parts = options.parts.split(",")
-    if unknown := set(options.parts) - set(PARTS):
-        parser.error(f"unknown part {unknown.pop()!r}; choose from {', '.join(PARTS)}")
+    if unknown := set(options.parts) - {*PARTS, *APART}:
+        parser.error(f"unknown part {unknown.pop()!r}; choose from {', '.join((*PARTS, *APART))}")
     return options
 
 
@@ -102,6 +113,8 @@ def count_steps(options: argparse.Namespace, chosen: list[Gateway]) -> int:
     steps = {
         "gateways": 2 + STEPS_PER_GATEWAY * len(chosen) * pace_of(options).rounds,
         "agent": agent.count_steps(len(chosen), pace_of(options).rounds),
+        "real": real.count_steps(chosen),
+        "neighbours": neighbours.count_steps(),
         "alone": len(ALONE),
         "growth": growth.count_steps(options.scale),
         "ledger": 1,
@@ -121,6 +134,12 @@ def measure_parts(results: Results, site: Site, chosen: list[Gateway], options: 
         results.versions |= {one.name: one.version for one in results.gateways if one.version}
     if "agent" in options.parts:
         results.beside += _sections_or_failure("An agent's turn", lambda: agent.measure_agent(chosen, site))
+    if "real" in options.parts:
+        load = real.QUICK if is_quick else real.FULL
+        results.beside += _sections_or_failure(mix.TITLE, lambda: real.measure_real(chosen, site, load))
+    if has_own and "neighbours" in options.parts:
+        loads = neighbours.QUICK if is_quick else neighbours.FULL
+        results.beside += _sections_or_failure("Neighbours", lambda: neighbours.measure_neighbours(site, loads))
     if has_own and "alone" in options.parts:
         results.sections += _sections_or_failure("Cadenza alone", lambda: measure_alone(site, is_quick=is_quick))
     if has_own and "growth" in options.parts:

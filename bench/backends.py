@@ -19,6 +19,7 @@ from bench.machine import CannotRun, ProcessTree
 READY_S = 20.0
 POLL_S = 0.02
 CONNECTIONS_MAX = 200
+VALKEY_PID = "valkey.pid"
 SHARED_PROGRAMS = ("valkey-server", "redis-server")
 
 
@@ -52,6 +53,7 @@ def valkey(folder: Path) -> Iterator[int]:
         raise CannotRun(f"none of {', '.join(SHARED_PROGRAMS)} is installed")
     port = free_port()
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    command += ["--pidfile", str(folder / VALKEY_PID)]
     with ProcessTree(command, None, folder / "valkey.log") as tree:
         _wait_for_port(port, tree)
         yield port

@@ -1,23 +1,25 @@
 """A large store on SQLite or Postgres: accounts with a key each, and a long ledger, added to a migrated schema.
 
 The sums are right, so that `cadenza ledger check` holds. Requests are spread over all accounts in turn, but every
-fourth one belongs to the first account. Of the keys, SAMPLE have a secret that is known and can be used.
+fourth one belongs to the first account. Of the keys, `known` have a secret that is known and can be used.
 """
 
 import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 from sqlalchemy import text
 
 from cadenza.core.codes import digest_key, display_prefix, make_key
 from cadenza.core.spans import DAY_MS, Span
+from cadenza.ledger.day_sums import ON_CONFLICT
 from cadenza.store.address import open_store
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables.metered import KEY, OF_REQUEST, SUMS
 
 SAMPLE = 1000
 GRANT_NANO = 10**12
@@ -27,6 +29,7 @@ BATCH = 100_000
 WAIT_S = 600.0
 FIRST_ACCOUNT = 100_000_000  # so that all ids have the same length
 Row = dict[str, str | int | bytes]
+ADDED = [f"SUM({sql})" for sql in SUMS.values()]
 ADD_ACCOUNT = Statement(
     text("""
     INSERT INTO accounts (id, email, password_hash, preferred_class, balance_nano, held_nano, created_at)
@@ -64,6 +67,13 @@ ADD_CHARGES = Statement(
     WHERE completion_id >= 'chatcmpl-bench-' || CAST(1000000000000 + :first AS TEXT)
     AND completion_id < 'chatcmpl-bench-' || CAST(1000000000000 + :end AS TEXT) ORDER BY completion_id""")
 )
+ADD_DAYS = Statement(
+    text(f"""
+    INSERT INTO usage_days ({", ".join((*KEY, *SUMS))}) SELECT {", ".join((*OF_REQUEST.values(), *ADDED))} FROM usage
+    WHERE completion_id >= 'chatcmpl-bench-' || CAST(1000000000000 + :first AS TEXT)
+    AND completion_id < 'chatcmpl-bench-' || CAST(1000000000000 + :end AS TEXT)
+    GROUP BY {", ".join(OF_REQUEST.values())} {ON_CONFLICT}""")  # noqa: S608 names of the schema
+)
 PAY = Statement(
     text("""
     UPDATE accounts SET balance_nano = balance_nano + charged.nano
@@ -74,14 +84,23 @@ NO_TRIGGERS = Statement(text("SET LOCAL session_replication_role = replica"))  #
 LAST = Statement(text("SELECT COALESCE(MAX(id), 0) FROM entries"))
 
 
+async def in_store(url: str, work: Callable[[Store], Awaitable[object]]) -> None:
+    store = open_store(url)
+    try:
+        await work(store)
+    finally:
+        await store.close()
+
+
 class BulkStore:
     """Adds to one store, whose service is not running."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, known: int = SAMPLE) -> None:
         self.accounts = 0
         self.charges = 0
         self.secrets: list[str] = []
         self._url = url
+        self._known = known
         self._since_ms = time.time_ns() // 1_000_000 - YEAR_MS
 
     @property
@@ -92,7 +111,7 @@ class BulkStore:
     def grow_accounts(self, accounts: int) -> None:
         """Add accounts up to this number, each with one key and a grant. The known keys are spread over all of them."""
         added = range(self.accounts, accounts)
-        known = {number: make_key() for number in added[:: max(1, len(added) // SAMPLE)]}
+        known = {number: make_key() for number in added[:: max(1, len(added) // self._known)]}
         self.secrets += known.values()
         rows = [self._row(number, known.get(number)) for number in added]
         asyncio.run(self._add_accounts(rows))
@@ -122,6 +141,7 @@ class BulkStore:
             ends = {"first": part.start, "end": part.stop}
             tx.change(ADD_USAGES, values | ends)
             tx.change(ADD_CHARGES, ends)
+            tx.change(ADD_DAYS, ends)
             tx.change(PAY, {"after": found[0]})
 
         async with self._open() as store:

@@ -55,7 +55,9 @@ class Connection(asyncio.Protocol):
             else:
                 self._pending.set_exception(ConnectionResetError("connection closed"))
 
-    def send(self, request: bytes) -> "asyncio.Future[Reply]":
+    def send(self, request: bytes, marks_max: int | None = None) -> "asyncio.Future[Reply]":
+        """The client leaves after `marks_max`: the reply ends there, and the connection is closed."""
+        self._marks_max = marks_max
         self._pending = asyncio.get_running_loop().create_future()
         self._has_head = self._until_close = self._is_chunked = self._has_terminator = False
         self._status = self._missing_bytes = 0
@@ -88,7 +90,10 @@ class Connection(asyncio.Protocol):
         self._has_terminator = self._has_terminator or DONE in seen
         self._missing_bytes -= len(data)
         self._tail = seen[-TAIL_BYTES:]
-        if not self._until_close and (seen.endswith(LAST_CHUNK) if self._is_chunked else self._missing_bytes <= 0):
+        if self._marks_max and len(self._marks_s) >= self._marks_max:
+            self._finish()
+            self.close()
+        elif not self._until_close and (seen.endswith(LAST_CHUNK) if self._is_chunked else self._missing_bytes <= 0):
             self._finish()
 
     def _take_head(self, data: bytes) -> bytes | None:

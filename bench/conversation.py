@@ -95,15 +95,15 @@ class Conversation:
             self._steps.append(self._step())
             size += len(self._steps[-1]) + 1
 
-    def body(self, model: str, shape: Shape, size: int) -> bytes:
-        """A turn whose request has this many bytes; its last call has the result that fills it."""
+    def body(self, model: str, shape: Shape, size: int, tag: str = "") -> bytes:
+        """A turn whose request has this many bytes; its last call has the result, with the tag, that fills it."""
         system = {"role": "system", "content": f"{shape.tag} {self._system}"}
         head = b'{"messages":[%b,%b' % (_encode(system), _encode({"role": "user", "content": TEXT}))
         end = b'],"model":%b,"max_tokens":4096,"stream":true,"stream_options":{"include_usage":true},"tools":%b}' % (
             _encode(model),
             tools(),
         )
-        call, empty = _call("call_last", "run_tests", "a"), _result("call_last", "")
+        call, empty = _call("call_last", "run_tests", "a"), _result("call_last", tag)
         last = _encode({"role": "assistant", "content": None, "tool_calls": [call]}) + b"," + _encode(empty)
         used, room = list[bytes](), size - len(head) - len(end) - len(last) - 1
         assert room > 0, f"a body of {size} bytes has no room for the system message and the tools"

@@ -136,7 +136,7 @@ class Results(msgspec.Struct, kw_only=True):
     direct: list[Timing] = []
     gateways: list[GatewayFigures] = []
     sections: list[Section] = []
-    beside: list[Section] = []  # about every gateway: a line's figures have the gateways' names
+    beside: list[Section] = []  # about several gateways or accounts; the terminal shows them too
 
     def find(self, name: str) -> GatewayFigures | None:
         return next((one for one in self.gateways if one.name == name and not one.failure), None)

@@ -165,8 +165,8 @@ def configure(home: Path, setup: Setup, upstream_port: int) -> None:
 
 
 @contextlib.contextmanager
-def running_fleet(home: Path, processes: int, accounts: Accounts) -> Iterator[Fleet]:
-    """Start the processes on every core and wait until each has served a request."""
+def running_fleet(home: Path, processes: int, accounts: Accounts, core: int | None = None) -> Iterator[Fleet]:
+    """Start the processes, on every core if it is None, and wait until each has served a request."""
     headers = {"authorization": f"Bearer {accounts.keys[0]}"}
     with contextlib.ExitStack() as stack:
         members = []
@@ -181,7 +181,7 @@ def running_fleet(home: Path, processes: int, accounts: Accounts) -> Iterator[Fl
                 str(port),
             ]
             launch = Launch(command, Target(port, CLASS, headers))
-            tree = stack.enter_context(ProcessTree(command, None, home / f"{number}.log"))
+            tree = stack.enter_context(ProcessTree(command, core, home / f"{number}.log"))
             target = wait_for_reply(tree, launch, time.perf_counter() + READY_S)
             members.append(Running(tree, target, 0.0))
         yield Fleet(members, accounts)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from bench import agent
+from bench import agent, mix
 from bench.figures import Cost, GatewayFigures, Results
 
 PLAIN_US = 250.0  # about the least for Python with every feature on
@@ -18,6 +18,12 @@ FIRST_AT_ONCE = 64
 RSS_MB = 80.0
 IDLE_STREAM_KB = 40.0
 COLD_START_S = 0.8
+NEIGHBOURS = "Chats beside another account's load, "  # of a section, with its store
+TIMES_ALONE = 3.0
+MORE_MS = 20.0
+MIX_OF_TENSORZERO = 0.6
+LITELLM_OVER_MIX = 20
+MIX_FIRST_P99_MS = 5.0
 AGENT_OF_VLLM_ROUTER = 1.0
 AGENT_FIRST_OF_VLLM_ROUTER = 1.5
 
@@ -39,7 +45,12 @@ class Goal(msgspec.Struct, frozen=True):
 
 def goals(results: Results) -> list[Goal]:
     own = results.find("Cadenza")
-    return [*(_goals(results, own) if own else ()), *_agent_goals(results)]
+    return [
+        *(_goals(results, own) if own else ()),
+        *_agent_goals(results),
+        *_mix_goals(results),
+        *_neighbour_goals(results),
+    ]
 
 
 def _goals(results: Results, own: GatewayFigures) -> Iterator[Goal]:
@@ -74,6 +85,28 @@ def _agent_goals(results: Results) -> Iterator[Goal]:
             their, own = line.figures.get("vllm-router"), line.figures.get("Cadenza")
             if line.size and line.size >= agent.TOOLS_KB:
                 yield Goal(name, _times(their, factor), own, unit)
+
+
+def _mix_goals(results: Results) -> Iterator[Goal]:
+    sections = (section for section in results.beside if section.title == mix.TITLE)
+    figures = {line.subject: line.figures for section in sections for line in section.lines}
+    their_us, slow_us = (figures.get(name, {}).get("cpu_us") for name in (mix.TENSORZERO, mix.LITELLM))
+    for name in (one for one in mix.OWN if one in figures):
+        own, what = figures[name], f"{mix.TITLE}, {name.removeprefix('Cadenza, ')}"
+        limit_us = _times(their_us, MIX_OF_TENSORZERO)
+        yield Goal(f"{what}: CPU time, {MIX_OF_TENSORZERO} × TensorZero", limit_us, own.get("cpu_us"), "µs")
+        limit_us = _times(slow_us, 1 / LITELLM_OVER_MIX)
+        yield Goal(f"{what}: CPU time, 1/{LITELLM_OVER_MIX} of LiteLLM", limit_us, own.get("cpu_us"), "µs")
+        yield Goal(f"{what}: added first token, p99", MIX_FIRST_P99_MS, own.get("first_p99_ms"), "ms")
+        yield Goal(f"{what}: mischarged", 0.0, own.get("mischarged"), "requests")
+
+
+def _neighbour_goals(results: Results) -> Iterator[Goal]:
+    for section in (section for section in results.beside if section.title.startswith(NEIGHBOURS)):
+        for line in section.lines:
+            limit_ms = _times(line.figures.get("alone_p99_ms"), TIMES_ALONE)
+            name = f"{section.title.removeprefix(NEIGHBOURS)}, a chat beside {line.subject}, p99"
+            yield Goal(name, limit_ms and limit_ms + MORE_MS, line.figures.get("beside_p99_ms"), "ms")
 
 
 def _cpu_us(cost: Cost | None) -> float | None:

@@ -126,13 +126,18 @@ class ProcessTree:
         return " ".join(lines)[-chars:]
 
     def _stats(self) -> list[ProcessStat]:
-        found = []
-        for name in os.listdir("/proc"):  # noqa: PTH208 faster, and this runs often
-            if name.isdigit():
-                with contextlib.suppress(OSError):
-                    found.append(ProcessStat(int(name)))
-        own = {stat.pid for stat in found if stat.session == self.pid}
-        return [stat for stat in found if (stat.pid in own or stat.parent in own) and not stat.is_dead]
+        return stats_of(self.pid)
+
+
+def stats_of(session: int) -> list[ProcessStat]:
+    """The living processes of a session, and their children that have sessions of their own."""
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208 faster, and this runs often
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                found.append(ProcessStat(int(name)))
+    own = {stat.pid for stat in found if stat.session == session}
+    return [stat for stat in found if (stat.pid in own or stat.parent in own) and not stat.is_dead]
 
 
 @contextlib.contextmanager

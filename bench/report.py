@@ -62,28 +62,33 @@ def write_page(results: Results, folder: Path, pictures: Sequence[Path]) -> None
 
 def render(results: Results, pictures: Sequence[Path]) -> str:
     parts = ["# Results", _environment(results), METHOD]
-    if reached := goals(results):
-        rows = [
-            (goal.name, _with_unit(goal.limit, goal.unit), _with_unit(goal.measured, goal.unit), goal.verdict)
-            for goal in reached
-        ]
-        parts += ["## Goals", table(("goal", "at most", "measured", "result"), rows)]
+    if reached := render_goals(results):
+        parts += ["## Goals", reached]
     if results.gateways:
         parts += ["## Gateways, side by side", table(COST_HEAD, [cost_row(one) for one in results.gateways])]
         parts += _errors(results)
         parts += ["## Time added to the first token and to the gaps between chunks", render_times(results)]
     if results.beside:
-        parts += ["## Agents, side by side", *(render_section(section) for section in results.beside)]
+        parts += ["## Side by side", *(render_section(section) for section in results.beside)]
     parts += ["## Plots", *(f"![{ALT_TEXTS[path.stem]}]({path.name})" for path in pictures)] if pictures else []
     if results.sections:
         parts += ["## Cadenza alone", *(render_section(section) for section in results.sections)]
     return "\n\n".join(parts) + "\n"
 
 
+def render_goals(results: Results) -> str:
+    rows = [
+        (goal.name, _with_unit(goal.limit, goal.unit), _with_unit(goal.measured, goal.unit), goal.verdict)
+        for goal in goals(results)
+    ]
+    return table(("goal", "at most", "measured", "result"), rows) if rows else ""
+
+
 def show(results: Results, console: rich.console.Console) -> None:
     for section in results.beside:
         console.print(render_section(section), markup=False, highlight=False, soft_wrap=True)
     if not results.gateways:
+        console.print(render_goals(results), markup=False, highlight=False, soft_wrap=True)
         return
     shown = rich.table.Table(box=None, header_style="bold")
     for column in TERMINAL_COLUMNS:

@@ -7,12 +7,13 @@ Runs in its own process: `python -m bench.upstream PORT`. It validates nothing; 
 import asyncio
 import functools
 import sys
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
 import uvloop
 
-from bench.workload import MARK, PLAIN, End, Shape, read_shape
+from bench.workload import MARK, PLAIN, End, read_shape
 
 BACKLOG = 8192
 LAST_CHUNK = b"0\r\n\r\n"
@@ -75,31 +76,31 @@ def burst(chunks: int) -> bytes:
     return BEGIN + CONTENT * chunks + ending(chunks)
 
 
-class Spaced:
-    """A stream with chunks on a fixed schedule: a late chunk does not delay the next."""
+@functools.cache
+def spaced(chunks: int) -> Sequence[bytes]:
+    return [BEGIN + CONTENT, *[CONTENT] * (chunks - 2), CONTENT + ending(chunks)]
 
-    def __init__(self, transport: asyncio.Transport, shape: Shape) -> None:
+
+class Spaced:
+    """A stream with pieces on a fixed schedule: a late one does not delay the next. `sent` counts them."""
+
+    def __init__(self, transport: asyncio.Transport, pieces: Sequence[bytes], gap_ms: int) -> None:
+        self.sent = 0
         self._transport = transport
-        self._shape = shape
-        self._left = shape.chunks - 1
+        self._pieces = pieces
+        self._gap_s = gap_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._next_s = self._loop.time()
-        transport.write(BEGIN + CONTENT)
-        self._wait()
-
-    def _wait(self) -> None:
-        self._next_s += self._shape.gap_ms / 1000
-        self._loop.call_at(self._next_s, self._step)
+        self._step()
 
     def _step(self) -> None:
         if self._transport.is_closing():
             return
-        self._left -= 1
-        if self._left > 0:
-            self._transport.write(CONTENT)
-            self._wait()
-        else:
-            self._transport.write(CONTENT + ending(self._shape.chunks))
+        self._transport.write(self._pieces[self.sent])
+        self.sent += 1
+        if self.sent < len(self._pieces):
+            self._next_s += self._gap_s
+            self._loop.call_at(self._next_s, self._step)
 
 
 class Upstream(asyncio.Protocol):
@@ -132,6 +133,10 @@ class Upstream(asyncio.Protocol):
 
     def _answer(self) -> None:
         body, self._body, self._missing_bytes = self._body, bytearray(), None
+        self.reply(body)
+
+    def reply(self, body: bytearray) -> None:
+        """To a request, with its head."""
         if body.startswith(b"GET"):
             self._transport.write(GET_REPLY)
             return
@@ -141,7 +146,7 @@ class Upstream(asyncio.Protocol):
         elif shape.end == End.SILENT:
             self._transport.write(BEGIN + CONTENT)
         elif shape.gap_ms and shape.chunks > 1:
-            Spaced(self._transport, shape)
+            Spaced(self._transport, spaced(shape.chunks), shape.gap_ms)
         else:
             self._transport.write(burst(shape.chunks))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests.debian import begin_to_install_all
 from tests.loopback import LoopbackUpstream
@@ -28,13 +29,16 @@ SLOW = "slow and not release"
 FOR_RELEASE = re.compile(r"pytest\.mark\.release|^from tests\.browser\.looks import", re.MULTILINE)
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/clients/")
 LONGEST = (  # of the slow ones, which begin first
-    "tests/browser/test_design.py",
+    "tests/browser/",
     "tests/cli/test_retention_audit.py",
+    "tests/clients/",
     "tests/docs/test_blocks.py",
     "tests/evaluation/test_equal_candidates.py",
-    "tests/fleet/test_failover.py",
-    "tests/fleet/test_postgres_faults.py",
-    "tests/fleet/test_upgrade.py",
+    "tests/fleet/",
+)
+# Files that share what takes seconds to start run in one process: a Chromium, a fleet, a loaded model.
+TOGETHER = re.compile(
+    r"tests/(browser/test_c|browser/|embedded/|fleet/test_(?=class|gateway|postgres|prices|revocation))"
 )
 
 # How long an example takes says nothing on a busy machine.
@@ -87,6 +91,18 @@ def pytest_xdist_auto_num_workers() -> int:
     return 2 * (os.cpu_count() or 1)
 
 
+class TogetherScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """A file, or a group of them, is run by one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        group = TOGETHER.match(nodeid)
+        return group[0] if group else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> TogetherScheduling:
+    return TogetherScheduling(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mix the files, so that those that wait and those that compute run side by side.
 
@@ -100,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if path.startswith(SHORT):
             return mixed
         if is_slow:
-            return 0 if path in LONGEST else mixed * 0.65
+            return 0 if path.startswith(LONGEST) else mixed * 0.65
         return 0.15 + mixed * 0.4 if path.startswith(NEED_PACKAGES) else mixed * 0.65
 
     items.sort(key=place)

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,44 @@ ROOT = Path(__file__).parents[1]
 ORDER_BYTES_MAX = 100_000
 COMMAND_S = 240.0
 NUMBER_BYTES = 20  # of a pid and of an exit code: both may be in the pipe before one is read
+
+
+def start_program(
+    command: Sequence[str], folder: Path, variables: Mapping[str, str], out: IO[bytes], *, is_typed: bool = False
+) -> "Process":
+    """Start `cadenza`, which writes all to `out`: forked, or by its command, as variables of the interpreter need."""
+    if is_typed or sys.platform != "linux":
+        return subprocess.Popen(command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    return ForkedProcess(command, folder, variables, out)
+
+
+def run_program(
+    command: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    given: str = "",
+    *,
+    limit_s: float,
+    is_typed: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run `cadenza` with this standard input to its end, in the same way."""
+    if is_typed or sys.platform != "linux":
+        return subprocess.run(
+            command,
+            cwd=folder,
+            env=variables,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as typed:
+        typed.write(given.encode())
+        typed.seek(0)
+        code = ForkedProcess(command, folder, variables, out, errors, given=typed).wait(limit_s)
+        texts = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (out, errors)]
+    return subprocess.CompletedProcess(command, code, *texts)
 
 
 class ForkedProcess:
@@ -79,6 +118,9 @@ class ForkedProcess:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+Process = subprocess.Popen[bytes] | ForkedProcess
 
 
 @functools.cache

@@ -79,8 +79,16 @@ class LedgerReader:
 
     @property
     def reserves(self) -> int:
-        """How many processes have credit of an account reserved. They give it back a second after its last use."""
+        """How many processes have credit of an account reserved. They give it back some time after its last use."""
         return int(self.query("SELECT COUNT(*) FROM reserves")[0][0])
+
+    def is_given_back(self) -> bool:
+        """Whether nothing is reserved. Until then processes are asked for their reserves, as another one would ask."""
+        if self.reserves == 0:
+            return True
+        with self._open() as store, store:
+            store.execute("UPDATE reserves SET is_asked = TRUE WHERE has_spare")
+        return False
 
     @property
     def charges(self) -> int:
@@ -111,10 +119,10 @@ class LedgerReader:
             balances_nano[entry["account_id"]] = balance_nano
 
     def check(self) -> None:
-        """The rules hold, and nothing is held any more, or soon: a running process gives its reserves back."""
+        """The rules hold, and nothing is held, once running processes were asked for their reserves."""
         self.check_rules()
         until_s = time.monotonic() + GIVE_BACK_S
-        while self.reserves and time.monotonic() < until_s:
+        while not self.is_given_back() and time.monotonic() < until_s:
             time.sleep(POLL_INTERVAL_S)
         assert self.reserves == 0
         assert self.query("SELECT id FROM accounts WHERE held_nano <> 0") == []

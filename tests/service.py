@@ -8,7 +8,6 @@ import contextlib
 import functools
 import http.client
 import itertools
-import os
 import re
 import secrets
 import signal
@@ -34,7 +33,7 @@ from cadenza.fleet.changes import make_change
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from tests.environment import environment
-from tests.forked import ForkedProcess
+from tests.forked import Process, run_program, start_program
 from tests.ledger_reader import LedgerReader
 from tests.migrated import STORE_WAIT_S, checkpointed_bytes, copy_migrated_store, run_aside, with_store
 from tests.passwords import cheap_hash
@@ -58,7 +57,6 @@ COPY_ACCOUNT = """
 SUSPEND = Statement(text("UPDATE accounts SET suspended_at = :at WHERE email = :email"))
 
 T = TypeVar("T")
-Process = subprocess.Popen[bytes] | ForkedProcess
 
 
 class Serving:
@@ -128,12 +126,7 @@ class ServiceProcess(Serving):
                 self._log_writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=out)
                 assert self._log_writer.stdin
                 out = files.enter_context(self._log_writer.stdin)
-            if variables or sys.platform != "linux":  # they may be of the interpreter
-                process: Process = subprocess.Popen(
-                    command, cwd=folder, env=environment(**armed), stdin=subprocess.DEVNULL, stdout=out, stderr=out
-                )
-            else:
-                process = ForkedProcess(command, folder, environment(**armed), out)
+            process = start_program(command, folder, environment(**armed), out, is_typed=bool(variables))
         super().__init__(process, log)
 
     @property
@@ -266,14 +259,7 @@ class Deployment:
     def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run one command in a process of its own."""
         command = [program(), *args, "--config", str(self.config)]
-        if sys.platform != "linux":
-            return subprocess.run(
-                command, capture_output=True, text=True, timeout=CLI_S, env=environment(), check=False
-            )
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-            code = ForkedProcess(command, self.folder, environment(), out, errors).wait(CLI_S)
-            texts = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (out, errors)]
-        return subprocess.CompletedProcess(command, code, *texts)
+        return run_program(command, self.folder, environment(), limit_s=CLI_S)
 
     def files(self) -> Iterator[Path]:
         """Every file that the processes have written, their logs included."""

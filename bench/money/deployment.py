@@ -42,6 +42,11 @@ class GatewayProcess:
     def start(self) -> None:
         self._tree = ProcessTree(self._command, None, self.folder / "process.log", self._env)
 
+    @property
+    def tree(self) -> ProcessTree:
+        assert self._tree
+        return self._tree
+
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
         self.stop()  # nothing is left to stop: it waits for the end of all of its processes

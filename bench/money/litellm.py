@@ -1,4 +1,4 @@
-"""The LiteLLM proxy: three processes on Postgres and Redis, with virtual keys that have budgets.
+"""The LiteLLM proxy on Postgres and Redis, with virtual keys that have budgets.
 
 The settings are those that its documentation gives for several instances, with the two that guard budgets best. Its
 database client, Prisma, has a native query engine that is in no package registry. Here the same engine runs as
@@ -127,7 +127,7 @@ class LiteLLMUnderTest(GatewayUnderTest):
 
 
 class LiteLLMOnPostgres(MoneyGateway):
-    """Three instances of one worker each."""
+    """Instances of one worker each."""
 
     name = "litellm"
     settle_s = 45.0  # spend goes from memory to Redis and from there to Postgres, every 10 to 15 seconds each
@@ -136,6 +136,9 @@ class LiteLLMOnPostgres(MoneyGateway):
         "from which one instance writes it to Postgres. It promises nothing about spend in a killed instance's memory.",
         "With Redis, instances share their counters and the invalidation of keys.",
     )
+
+    def __init__(self, processes: int = PROCESSES) -> None:
+        self._processes = processes
 
     def install(self) -> str:
         site_packages = next((python_environment("litellm") / ".." / "lib").resolve().glob("python3*/site-packages"))
@@ -156,7 +159,7 @@ class LiteLLMOnPostgres(MoneyGateway):
             config = folder / "litellm.yaml"
             config.write_text(CONFIG.format(upstream_port=upstream_port, redis_port=redis_port))
             processes = []
-            for number in range(PROCESSES):
+            for number in range(self._processes):
                 link = stack.enter_context(Link(socket_path).running())
                 processes.append(make_process(folder / str(number), config, link))
             stack.enter_context(started(processes))

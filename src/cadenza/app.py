@@ -240,6 +240,7 @@ class App:
         await self._keep_writing(stack, DetailLog(self._store, self._observer))
         await self.gateway.start(epoch)
         stack.push_async_callback(self.gateway.stop)
+        stack.push_async_callback(self.gateway.key_use.write, is_last=True)
         await self._keep_writing(stack, self.gateway.key_use)
         if self._settings.mail and self._outbox:
             stack.push_async_callback(self._outbox.stop)

@@ -1,6 +1,7 @@
 """Chromium, driven by Playwright, and a service for it to look at. Debian's package is installed if it is missing.
 
-While Playwright runs, its thread has a running event loop. So it ends with each file, and no test here is asynchronous.
+While Playwright runs, its thread has a running event loop. It ends with this folder's tests,
+and none of them is asynchronous.
 """
 
 import os
@@ -53,7 +54,7 @@ OpenPage = Callable[..., Page]
 expect.set_options(timeout=TIMEOUT_MS)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     path = installed(SHELL) or installed("chromium") or find_or_install(SHELL, SHELL)
     with sync_playwright() as driver:

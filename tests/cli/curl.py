@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.cli.program import COMMAND_S, run_program
+from tests.cli.program import COMMAND_S, run_other
 
 
 def curl(line: str, **variables: str) -> str:
@@ -18,7 +18,7 @@ def curl(line: str, **variables: str) -> str:
     if shutil.which("curl") is None:
         text = string.Template(line).substitute(os.environ | variables)
         return send(shlex.split(text.replace("\\\n", " ")))
-    done = run_program(["bash", "-c", line], Path.cwd(), **variables)
+    done = run_other(["bash", "-c", line], Path.cwd(), **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -17,6 +17,7 @@ from unittest import mock
 
 from cadenza.cli import main
 from tests.environment import environment
+from tests.forked import run_program, start_program
 from tests.processes import children, command_of
 
 PROGRAM = Path(sys.executable).parent / "cadenza"
@@ -32,8 +33,9 @@ Done = subprocess.CompletedProcess[str]
 
 
 def run(folder: Path, *args: str, given: str = "", **variables: str) -> Done:
-    """Run one command in `folder` as a process of its own."""
-    return run_program([str(PROGRAM), *args], folder, given, **variables)
+    """Run one command in `folder` as a process of its own; with variables, by its command."""
+    command, typed = [str(PROGRAM), *args], environment(**variables)
+    return run_program(command, folder, typed, given, limit_s=COMMAND_S, is_typed=bool(variables))
 
 
 def run_here(folder: Path, *args: str, given: str = "") -> Done:
@@ -53,17 +55,9 @@ def run_here(folder: Path, *args: str, given: str = "") -> Done:
     return Done(args, exit_code, out.getvalue(), err.getvalue())
 
 
-def run_program(command: list[str], folder: Path, given: str = "", **variables: str) -> Done:
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=environment(**variables),
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_S,
-        check=False,
-    )
+def run_other(command: list[str], folder: Path, **variables: str) -> Done:
+    """Run another program than `cadenza`."""
+    return run_program(command, folder, environment(**variables), limit_s=COMMAND_S, is_typed=True)
 
 
 class Server:
@@ -73,14 +67,7 @@ class Server:
         self.folder = folder
         self._file = folder / "server.out"
         with self._file.open("wb") as out:
-            self._process = subprocess.Popen(
-                [PROGRAM, "serve", "--port", "0"],
-                cwd=folder,
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-            )
+            self._process = start_program([str(PROGRAM), "serve", "--port", "0"], folder, environment(), out)
 
     @property
     def pid(self) -> int:

@@ -2,15 +2,13 @@
 
 import sqlite3
 import stat
-import subprocess
 from contextlib import closing
 from pathlib import Path
 
 from argon2 import PasswordHasher
 
 from tests.cli.conftest import EMAIL, PASSWORD
-from tests.cli.program import COMMAND_S, PROGRAM, run_here
-from tests.environment import environment
+from tests.cli.program import run, run_here
 
 
 def test_password_is_the_first_line_of_standard_input(made: Path) -> None:
@@ -22,17 +20,7 @@ def test_password_is_the_first_line_of_standard_input(made: Path) -> None:
 
 def test_without_a_terminal_the_option_is_named(tmp_path: Path) -> None:
     """A command that can ask nobody says how to send the password."""
-    done = subprocess.run(
-        [PROGRAM, "account", "create", EMAIL],
-        cwd=tmp_path,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_S,
-        start_new_session=True,
-        check=False,
-    )
+    done = run(tmp_path, "account", "create", EMAIL)
     assert done.returncode == 1
     assert "cadenza: There is no terminal to ask for the password: send it with --password-stdin." in done.stderr
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from tests.cli.evaluated import CASES, NEW, Models, asked_cases, configure, evaluate, run_evaluate, stored, write_suite
 from tests.cli.program import PROGRAM
 from tests.environment import environment
+from tests.forked import start_program
 from tests.hostile.started import core_limits
 from tests.loopback import LoopbackUpstream, Pause, Request, Status, Step
 from tests.service import refusing_address
@@ -118,21 +118,16 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, upstream: LoopbackUpstream, 
     upstream.reset()
     upstream.always(_Holding(Models(failed), 13, hold))
     given = ["class", "evaluate", "forte", "--candidate", NEW, "--suite", "suite.jsonl", "--runs", "1", "--restart"]
-    process = subprocess.Popen(
-        [PROGRAM, *given, "--concurrency", "1"],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    printed, command = tmp_path / "printed", [str(PROGRAM), *given, "--concurrency", "1"]
+    with printed.open("wb") as out:
+        process = start_program(command, tmp_path, environment(), out)
     hold.wait_until_reached()
     assert sys.platform != "linux" or core_limits(process.pid) == ("0", "0"), "its memory has messages and keys"
     os.kill(process.pid, number)
-    _, said = process.communicate(timeout=60)
+    code = process.wait(60)
     if number == signal.SIGINT:
-        assert process.returncode == 130
-        assert "Repeat the same command to go on" in said
+        assert code == 130
+        assert "Repeat the same command to go on" in printed.read_text()
     rows = stored(tmp_path, "SELECT count(*) FROM verdict_scores GROUP BY verdict_id ORDER BY 1")
     assert rows == [(24,), (48,)]  # of 12 cases, and of the first evaluation
     upstream.reset()

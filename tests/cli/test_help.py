@@ -15,7 +15,7 @@ import click
 from cadenza.cli import app
 from cadenza.cli.lazy import LazyGroup
 from tests.cli.conftest import EMAIL
-from tests.cli.program import run, run_here, run_program
+from tests.cli.program import run, run_here, run_other
 
 LIST_MODULES = """
 import json, sys
@@ -53,7 +53,7 @@ STORE_COMMANDS = [
 
 def modules_after(folder: Path, commands: list[tuple[str, ...]]) -> dict[str, set[str]]:
     """The modules that are loaded after each of these commands, which run in one process."""
-    done = run_program([sys.executable, "-c", LIST_MODULES, json.dumps(commands)], folder)
+    done = run_other([sys.executable, "-c", LIST_MODULES, json.dumps(commands)], folder)
     assert done.returncode == 0, done.stderr
     loaded = json.loads(done.stderr.splitlines()[-1])
     return {" ".join(args): set(names) for args, names in zip(commands, loaded, strict=True)}
@@ -128,5 +128,5 @@ def test_completion_works_in_bash(tmp_path: Path) -> None:
         'eval "$(_CADENZA_COMPLETE=bash_source cadenza)"; COMP_WORDS=(cadenza le); COMP_CWORD=1; '
         '_cadenza_completion cadenza; echo "${COMPREPLY[@]}"'
     )
-    done = run_program(["bash", "-c", script], tmp_path, PATH=f"{program}:{os.environ['PATH']}")
+    done = run_other(["bash", "-c", script], tmp_path, PATH=f"{program}:{os.environ['PATH']}")
     assert "ledger\n" in done.stdout, done.stderr

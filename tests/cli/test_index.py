@@ -17,6 +17,8 @@ import pytest
 
 from tests.cli.program import COMMAND_S, PROGRAM, Done, run_here, wait_until
 from tests.environment import environment
+from tests.forked import Process, start_program
+from tests.processes import read_of
 
 LONG_AGO_S = 1_000_000_000
 SUMMARY = re.compile(
@@ -25,6 +27,7 @@ SUMMARY = re.compile(
 )
 LONG = 400
 TRIES = 10
+PRINTED = "printed"
 BINARY = b"\x00\xff\x80\x01" * 100
 
 
@@ -263,38 +266,37 @@ def test_a_bar_shows_progress_on_a_terminal(tmp_path: Path, docs: Path) -> None:
 
 
 @contextmanager
-def begun_run(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def begun_run(folder: Path) -> Iterator[Process]:
     """A run that has indexed some files of many, and is then paused."""
     for number in range(LONG):
         write(folder / "docs", f"{number:04}.md", f"Zebra {number} has stripes.\n" * 300)
-    process = next(filter(None, (begin_and_pause(folder) for _ in range(TRIES))), None)
+    process = next((begun for _ in range(TRIES) if (begun := begin_and_pause(folder))), None)
     assert process, "no run could be paused in time"
     try:
         yield process
     finally:
         process.kill()
-        process.communicate()
+        process.wait(COMMAND_S)
 
 
-def begin_and_pause(folder: Path) -> subprocess.Popen[str] | None:
+def begin_and_pause(folder: Path) -> Process | None:
     """A run that is paused before the middle; none if it got further while this process stood still."""
-    process = subprocess.Popen(
-        [PROGRAM, "index", "docs"], cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
-    )
+    with (folder / PRINTED).open("wb") as out:
+        process = start_program([str(PROGRAM), "index", "docs"], folder, environment(), out)
     wait_until(lambda: bool(files_so_far(folder)), "the first files to be indexed")
     process.send_signal(signal.SIGSTOP)
     wait_until(lambda: is_stopped(process), "the pause")
     if files_so_far(folder) <= LONG // 2:
         return process
     process.kill()
-    process.communicate()
+    process.wait(COMMAND_S)
     shutil.rmtree(folder / "data")
     return None
 
 
-def is_stopped(process: subprocess.Popen[str]) -> bool:
+def is_stopped(process: Process) -> bool:
     """Whether it is paused, or has ended."""
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0] in "TZ"
+    return process.poll() is not None or b") T " in read_of(process.pid, "stat")
 
 
 @pytest.mark.slow(reason="a long run of the command")
@@ -303,8 +305,8 @@ def test_a_run_that_is_stopped_leaves_a_good_index(tmp_path: Path) -> None:
     with begun_run(tmp_path) as process:
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGCONT)
-        _, said = process.communicate(timeout=COMMAND_S)
-    assert process.returncode == 130, said
+        code, said = process.wait(COMMAND_S), (tmp_path / PRINTED).read_text()
+    assert code == 130, said
     assert said == "Stopped. What was indexed so far is in the index; the next run goes on from there.\n"
     so_far = files_so_far(tmp_path)
     assert 0 < so_far < LONG
@@ -325,8 +327,8 @@ def test_a_second_run_at_the_same_time_says_so(tmp_path: Path) -> None:
     with begun_run(tmp_path) as process:
         assert "Another 'cadenza index' is writing to" in refused(run_here(tmp_path, "index", "docs"))
         process.send_signal(signal.SIGCONT)
-        _, said = process.communicate(timeout=COMMAND_S)
-    assert process.returncode == 0, said
+        code, said = process.wait(COMMAND_S), (tmp_path / PRINTED).read_text()
+    assert code == 0, said
     assert f"Indexed {LONG} files" in said
 
 

@@ -1,4 +1,4 @@
-"""Client libraries against the real service, each as a program in its own environment. What it got is checked."""
+"""Client libraries against the real service, as programs in their own environments. What each got is checked."""
 
 import json
 import shutil
@@ -22,6 +22,7 @@ RUN_S = 240.0
 PROGRAMS = Path(__file__).parent / "programs"
 EXAMPLES = {block.section: block.text for block in blocks(CLIENTS, "python")}
 NODE_CLIENTS = ["ai_sdk", "openai"]
+ENVIRONMENTS = sorted({client.environment for client in PYTHON_CLIENTS.values()})
 
 pytestmark = [
     pytest.mark.timeout(PROGRAMS_S + 2 * INSTALL_S + RUN_S),
@@ -29,8 +30,8 @@ pytestmark = [
 ]
 
 
-def run_client(command: list[str], service: Service, folder: Path, cwd: Path, given: str = "") -> tuple[str, Any]:
-    """What the program on its standard input printed, and what the client's own program got."""
+def run_clients(command: list[str], service: Service, folder: Path, cwd: Path, given: str = "") -> str:
+    """What they printed."""
     variables = {
         "CADENZA_BASE_URL": service.base_url,
         "CADENZA_API_KEY": service.key,
@@ -49,11 +50,12 @@ def run_client(command: list[str], service: Service, folder: Path, cwd: Path, gi
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    *before, told = done.stdout.splitlines()
-    return "\n".join(before), json.loads(told)
+    return done.stdout
 
 
-def check_answers(told: Any) -> None:
+def check_answers(printed: str) -> None:
+    """The last line says what the client's program got."""
+    told: dict[str, Any] = json.loads(printed.splitlines()[-1])
     assert told["plain"] == GREETING
     assert "".join(told["stream"]) == GREETING
     assert len(told["stream"]) > 1
@@ -62,21 +64,25 @@ def check_answers(told: Any) -> None:
     assert told["report"] == REPORT
 
 
-@pytest.mark.parametrize("client", PYTHON_CLIENTS)
-def test_python_client(client: str, service: Service, upstream: LoopbackUpstream, tmp_path: Path) -> None:
-    """It gets an answer, a stream, two parallel calls in a stream, and a schema; its example on the page runs too."""
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_python_clients(name: str, service: Service, upstream: LoopbackUpstream, tmp_path: Path) -> None:
+    """Each gets an answer, a stream, two parallel calls in a stream, and a schema; its example on the page runs too."""
     upstream.always(ClientModel())
-    section = PYTHON_CLIENTS[client].section
-    example = at_port(EXAMPLES[section], service.port) if section else ""
+    sections = {client: one.section for client, one in PYTHON_CLIENTS.items() if one.environment == name}
+    examples = {
+        client: at_port(EXAMPLES[section], service.port) if section else "" for client, section in sections.items()
+    }
     try:
-        python = python_environment(PYTHON_CLIENTS[client].environment) / "python"
+        python = python_environment(name) / "python"
     except CannotInstall as reason:
         give_up(reason)
-    command = [str(python), "-m", "tests.clients.programs.run", client]
-    printed, told = run_client(command, service, tmp_path, ROOT, example)
-    check_answers(told)
-    if section:
-        assert ("city='Oslo' degrees=4" if section == "Instructor" else GREETING) in printed
+    command = [str(python), "-m", "tests.clients.programs.run"]
+    printed = run_clients(command, service, tmp_path, ROOT, json.dumps(examples)).split("\0")[:-1]
+    for section, text in zip(sections.values(), printed, strict=True):
+        check_answers(text)
+        if section:
+            example = text.rpartition("\n{")[0]
+            assert ("city='Oslo' degrees=4" if section == "Instructor" else GREETING) in example, section
 
 
 @pytest.mark.parametrize("client", NODE_CLIENTS)
@@ -88,5 +94,4 @@ def test_node_client(client: str, service: Service, upstream: LoopbackUpstream, 
     except CannotInstall as reason:
         give_up(reason)
     program = shutil.copy(PROGRAMS / f"{client}.mjs", folder)
-    _, told = run_client(["node", str(program)], service, tmp_path, folder)
-    check_answers(told)
+    check_answers(run_clients(["node", str(program)], service, tmp_path, folder))

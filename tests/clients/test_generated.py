@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.model import GREETING, ClientModel
-from tests.clients.test_clients import PROGRAMS, RUN_S, run_client
+from tests.clients.test_clients import PROGRAMS, RUN_S, run_clients
 from tests.debian import CannotInstall
 from tests.environment import environment
 from tests.installed import INSTALL_S, PROGRAMS_S, give_up, node_environment, python_environment
@@ -60,7 +60,7 @@ def test_openapi_python_client(service: Service, upstream: LoopbackUpstream, doc
     printed = generate([*command, "--config", "config.yaml", "--output-path", PACKAGE], folder)
     assert printed.split() == ["Generating", PACKAGE], printed
     program = shutil.copy(PROGRAMS / "generated.py", folder)
-    _, told = run_client([str(programs / "python"), str(program)], service, folder, folder)
+    told = json.loads(run_clients([str(programs / "python"), str(program)], service, folder, folder))
     assert told["models"] == ["auto", "mezzo", "forte", "fortissimo"]
     assert (told["plain"], told["error"]) == (GREETING, "invalid_request_error")
 

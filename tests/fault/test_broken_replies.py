@@ -99,7 +99,7 @@ def body_bytes(reply: ScriptedReply) -> int:
 
 def checked_rows(deployment: Deployment) -> dict[str, Row]:
     """The rows of all requests, once every hold has ended and the ledger was checked."""
-    wait_until(lambda: deployment.ledger.reserves == 0, "the return of every reserve")
+    wait_until(deployment.ledger.is_given_back, "the return of every reserve")
     deployment.ledger.check()
     rows = deployment.ledger.rows()
     assert CREDIT_NANO - deployment.ledger.balance_nano == sum(row.cost_nano or 0 for row in rows.values())

@@ -27,7 +27,7 @@ def has_tokenizer(process: ServiceProcess) -> bool:
 
 def check_charged(deployment: Deployment, reply: Reply, status: int) -> None:
     """The prompt and what was delivered are charged by the local count."""
-    wait_until(lambda: deployment.ledger.reserves == 0, "the return of every reserve")
+    wait_until(deployment.ledger.is_given_back, "the return of every reserve")
     row = deployment.ledger.rows()[STREAM.request_id]
     assert reply.text == "".join(WORDS)
     assert row.cost_nano == delivered_cost_nano("forte", STREAM.content, reply.chunks)

@@ -57,7 +57,7 @@ def check_released(deployment: Deployment, process: ServiceProcess, providers: l
     """Every slot and hold is released, and the ledger holds."""
     gauges = [*GAUGES, *(rf'cadenza_route_in_flight\{{model="{name}",provider="{name}"\}}' for name in providers)]
     wait_until(lambda: all(process.metric(gauge) == 0 for gauge in gauges), "every slot being free")
-    wait_until(lambda: deployment.ledger.reserves == 0, "the return of every reserve")
+    wait_until(deployment.ledger.is_given_back, "the return of every reserve")
     deployment.ledger.check()
 
 

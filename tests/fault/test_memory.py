@@ -95,7 +95,7 @@ def test_memory_is_flat_over_requests_of_every_kind(capsys: pytest.CaptureFixtur
             assert statuses[200] >= REQUESTS * 0.6
             assert {400, 401, 502} < statuses.keys() <= {200, 400, 401, 429, 502}
             assert grown_bytes < GROWTH_BYTES_MAX
-            wait_until(lambda: deployment.ledger.reserves == 0, "the return of every reserve")
+            wait_until(deployment.ledger.is_given_back, "the return of every reserve")
             deployment.ledger.check()
             assert process.metric("cadenza_slots_taken") == process.metric("cadenza_requests_in_flight") == 0
 

@@ -1,4 +1,7 @@
-"""An account with many requests asks for usage reports on many connections at once: others are served as before."""
+"""An account with many requests asks for usage reports on many connections at once: others are served as before.
+
+The reports begin within the day of these requests, so that they read the metering rows and not the sums by day.
+"""
 
 import asyncio
 import contextlib
@@ -9,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from cadenza.control.account.memory import add_note
+from cadenza.core.spans import DAY_MS
 from cadenza.store.report_turns import WAITING_MAX
 from tests.load import Connection, ConnectionPool
 from tests.loopback import LoopbackUpstream
@@ -46,12 +50,17 @@ def busy_key(service: Service) -> str:
     email = service.create_account(CREDIT_NANO)
     key = service.create_key(email)
     with contextlib.closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
-        store.execute(ADD_ROWS, (now_ms(), email))
+        store.execute(ADD_ROWS, (yesterday_ms() + DAY_MS // 2, email))
     return key
 
 
+def yesterday_ms() -> int:
+    return (now_ms() // DAY_MS - 1) * DAY_MS
+
+
 def report_request(key: str) -> bytes:
-    return f"GET /v1/usage HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\n\r\n".encode()
+    path = f"/v1/usage?start={yesterday_ms() // 1000 + 1}"
+    return f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\n\r\n".encode()
 
 
 async def test_chats_of_others_are_served_with_their_notes(

@@ -16,6 +16,7 @@ TABLES = (
     "marks",
     "idempotency",
     "usage",
+    "usage_days",
     "epochs",
     "caps",
     "cap_holds",

@@ -1,5 +1,5 @@
-"""The end of a run, on a real SQLite file in memory with the rows of the model: its month is closed, its requests are
-rolled up, and all rules of `cadenza ledger check` hold.
+"""The end of a run, on a real SQLite file in memory with the rows of the model: its month is closed, its sums by day
+are those of its requests, and all rules of `cadenza ledger check` hold.
 
 The month is sealed in the middle of the entries. The rest is written after that, the first by a clock that is behind.
 """
@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from sqlalchemy import create_engine
 
 from cadenza.core.spans import Span
-from cadenza.ledger import months, roll_up
+from cadenza.ledger import months
 from cadenza.ledger.check import rules_of
 from cadenza.store import schema
 from cadenza.store.month_end import NAME
@@ -26,10 +26,10 @@ DAY_MS = 86_400_000
 MONTH, MONTH_START_MS, MONTH_END_MS = "2026-10", 1_790_812_800_000, 1_793_491_200_000
 TABLES = (
     *("accounts", "keys", "entries", "usage", "usage_days", "reserves", "caps", "cap_holds", "debts"),
-    *("closed_months", "closed_balances"),
+    *("closed_months", "closed_balances", "retention"),
 )
-USAGE_KEYS = ("account_id", "key_id", "input_nano", "output_nano", "cached_input_nano", "status", "estimated")
-USAGE_SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_nano", "short_nano")
+USAGE_KEYS = ("account_id", "key_id", "class_id", "provider", "model")
+USAGE_SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_nano", "provider_cost_nano")
 T = TypeVar("T")
 Fail = Callable[[str, str], None]
 
@@ -84,7 +84,7 @@ def check_final_store(model: ModelDatabase, fail: Fail) -> None:
         if name != "entries":
             _insert(database, name, [*model.versions(name)])
     _close_month(database, [*model.table("entries")], fail)
-    _roll_up(database, [*model.table("usage")], fail)
+    _check_days([*model.table("usage")], [*model.table("usage_days")], fail)
     for rule, query in rules_of("sqlite").items():
         if found := database.execute(query).fetchone():
             fail(rule, str(found))
@@ -119,27 +119,26 @@ def _close_month(database: Any, entries: list[dict[str, Any]], fail: Fail) -> No
         fail("every entry stays", f"{count} of {len(entries)}")
 
 
-def _roll_up(database: Any, usage: list[dict[str, Any]], fail: Fail) -> None:
-    """The requests of a day are one row, and no count, price or cost is another one."""
-    tx = cast("Transaction", FinalTransaction(database))
-    before_ms = max([one["started_at"] for one in usage], default=0) // DAY_MS * DAY_MS + DAY_MS
-    for account_id in dict.fromkeys(one["account_id"] for one in usage):
-        while roll_up.roll_up(tx, account_id, before_ms):
-            pass
+def _check_days(usage: list[dict[str, Any]], days: list[dict[str, Any]], fail: Fail) -> None:
+    """What was added with each charge is what the metering rows of a day add up to."""
     due, found = Counter[Any](), Counter[Any]()
     for one in usage:
-        _add(due, one, one["started_at"] // DAY_MS * DAY_MS, 1)
-    names = schema.usage_days.c.keys()
-    for row in database.execute(f"SELECT {', '.join(names)} FROM usage_days"):
-        day = dict(zip(names, row, strict=True))
-        _add(found, day, day["started_at"], day["requests"])
+        is_counted = one["prompt_tokens"] + one["completion_tokens"] > 0
+        _add(due, one, one["started_at"] // DAY_MS, 1)
+        key = (*[one[name] for name in USAGE_KEYS], one["started_at"] // DAY_MS)
+        due[*key, "failed_requests"] += one["status"] >= 500
+        due[*key, "estimated_requests"] += is_counted and one["estimated"]
+    for one in days:
+        _add(found, one, one["day"], one["requests"])
+        for name in ("failed_requests", "estimated_requests"):
+            found[*[one[name] for name in USAGE_KEYS], one["day"], name] += one[name]
     if found != due:
         different = [(key, found[key], due[key]) for key in found | due if found[key] != due[key]]
-        fail("rolled up requests add up as before", str(different[0]))
+        fail("the sums by day are those of the requests", str(different[0]))
 
 
-def _add(sums: "Counter[Any]", row: dict[str, Any], day_ms: int, requests: int) -> None:
-    key = (*[row[name] for name in USAGE_KEYS], day_ms)
+def _add(sums: "Counter[Any]", row: dict[str, Any], day: int, requests: int) -> None:
+    key = (*[row[name] for name in USAGE_KEYS], day)
     sums[*key, "requests"] += requests
     for name in USAGE_SUMS:
         sums[*key, name] += row[name] or 0

@@ -16,6 +16,7 @@ from cadenza.fleet import changes, presence
 from cadenza.ledger import (
     cap_rows,
     credit,
+    day_sums,
     lots,
     low_balances,
     marks,
@@ -32,6 +33,7 @@ from cadenza.store.postgres.session import DIALECT
 from cadenza.store.statements import SelectByIds, Statement, compile_for
 from cadenza.store.store import CHANGE_NOTHING
 from cadenza.store.tables import accounts, audit_events, epochs, keys
+from cadenza.store.tables.metered import KEY, SUMS
 
 Pick = Callable[[Random], Any]
 Chosen = tuple[Statement, Mapping[str, Any]]
@@ -119,6 +121,7 @@ USAGE: dict[str, Pick] = {
     "source": one_of("request", "sweep"),
     "account_id": one_of(*ACCOUNTS),
 }
+DAY: dict[str, Pick] = {"day": one_of(1, 2), **dict.fromkeys(SUMS, one_of(0, 1, 5))}
 EPOCH: dict[str, Pick] = {"of": one_of("changes", "classes")}
 SPAN: dict[str, Pick] = {"start": one_of(0, 2), "end": one_of(2, 5000)}
 BATCHES, LOCKING, CHANGING = 0.15, 0.35, 0.85  # how often each kind is chosen
@@ -140,6 +143,7 @@ def batch(random: Random) -> dict[str, Any]:
     own: dict[str, Mapping[str, Pick]] = {
         "e": ENTRY,
         "u": USAGE,
+        "s": DAY,
         "a": {
             "account": one_of(*ACCOUNTS),
             "paid": one_of(-20, 0, 10),
@@ -185,6 +189,11 @@ CHANGES: list[tuple[Statement, Mapping[str, Pick]]] = [
     (rows.ADD_SOURCED_ENTRY, ENTRY),
     (rows.ADD_USAGE, USAGE),
     (rows.CORRECT_USAGE, {f"new_{name}": pick for name, pick in {**DEFAULTS, **USAGE}.items()}),
+    (day_sums.ADD, DAY),
+    (
+        day_sums.SUBTRACT,
+        {f"of_{name}": DAY.get(name) or DEFAULTS[name] for name in KEY} | {f"less_{name}": DAY[name] for name in SUMS},
+    ),
     (rows.ADD_RESERVE, {}),
     (rows.CHANGE_RESERVE, RESERVE),
     (rows.DROP_RESERVE, RESERVE),
@@ -286,7 +295,7 @@ LOCKS: list[tuple[Statement, Mapping[str, Pick]]] = [
 READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (cap_rows.READ.one, IN_KEYS),
     (cap_rows.READ.many, IN_KEYS),
-    (cap_rows.SPENT, SPAN),
+    (cap_rows.SPENT, {"start_day": one_of(0, 2), "end_day": one_of(2, 5000)}),
     (cap_rows.HELD, {}),
     (cap_rows.HELD_BY_PROCESS, {}),
     (cap_rows.HOLDS_OF_PROCESS, {}),
@@ -344,6 +353,7 @@ READS: list[tuple[Statement, Mapping[str, Pick]]] = [
 _LEDGER = (
     rows,
     cap_rows,
+    day_sums,
     marks,
     sweeps,
     transaction,

@@ -9,6 +9,7 @@ from typing import Literal
 
 from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Host, Presence
+from cadenza.ledger.timing import LedgerTiming
 from cadenza.observe import Observer, make_log
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.store import Store, StoreUnavailable
@@ -24,6 +25,7 @@ from tests.simulation.valkey import SimulatedValkey
 URL = "postgresql://simulated/cadenza"
 State = Literal["starting", "serving", "draining", "gone"]
 THAW_S = 2.5  # how long after a pause of all its clocks a process may take itself for fresh
+TIMING = LedgerTiming(idle_s=4.0)  # so that a run has reserves that are kept, and ends without any
 START_PAUSE_S = 0.5  # before a process that could not start is started again
 
 
@@ -76,7 +78,7 @@ class Process:
         self.presence = Presence(self.store, host=host)
         self.log = io.StringIO()
         self.observer = Observer(make_log(self.log))
-        self.ledger = WatchedLedger(self.store, self.observer, self.presence)
+        self.ledger = WatchedLedger(self.store, self.observer, self.presence, TIMING)
         self.ledger.process = self
         self.key_cache = KeyCache(self.store, self.presence)
         self.limits: ProcessLimits | None = None

@@ -16,8 +16,9 @@ from cadenza.ledger.writer import LedgerWriter
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables.metered import SUMS
 from tests.store.moves import cap, findings, finish, fund, make_hold, make_outcome, money, opened, take, writing
-from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
+from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql, sum_up
 
 (
     BALANCE_IS_SUM,
@@ -25,8 +26,8 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
     HELD_IS_COVERED,
     CHARGED_ONCE,
     CHARGE_IS_METERED,
+    DAYS_ARE_METERED,
     DAYS_ARE_CHARGED,
-    DAYS_COST_THEIR_COUNTS,
     CORRECTION_FOLLOWS,
     METERED_IS_CHARGED,
     REFUND_IS_PART,
@@ -87,7 +88,7 @@ BROKEN = {
     ),
     "a charge of an unknown request": (
         [NEW_ENTRY + "('acct_a', 'charge', -7, 'nobody', '', 0, -7, NULL)", PAY.format(7)],
-        [Violation(CHARGE_IS_METERED, "nobody", -7)],
+        [Violation(CHARGE_IS_METERED, "nobody", -7), Violation(DAYS_ARE_CHARGED, "acct_a", -7)],
     ),
     "a charge on another account": (
         [METER.format("open", 0), NEW_ENTRY + "('acct_b', 'charge', 0, 'open', '', 0, 0, NULL)"],
@@ -95,11 +96,19 @@ BROKEN = {
     ),
     "a metering row on another account": (
         ["UPDATE usage SET account_id = 'acct_b' WHERE completion_id = 'settled'"],
-        [Violation(CHARGE_IS_METERED, "settled", -1210)],
+        [
+            Violation(CHARGE_IS_METERED, "settled", -1210),
+            Violation(DAYS_ARE_CHARGED, "acct_a", -1210),
+            Violation(DAYS_ARE_CHARGED, "acct_b", 1210),
+        ],
     ),
     "a metering row that says more than was charged": (
         ["UPDATE usage SET cost_nano = cost_nano + 1, short_nano = -1 WHERE completion_id = 'settled'"],
-        [Violation(METERED_IS_CHARGED, "settled", 1), Violation(COSTS_ITS_COUNTS, "settled", 0)],
+        [
+            Violation(DAYS_ARE_CHARGED, "acct_a", 1),
+            Violation(METERED_IS_CHARGED, "settled", 1),
+            Violation(COSTS_ITS_COUNTS, "settled", 0),
+        ],
     ),
     "a charge above its counts and prices": (
         ["UPDATE usage SET cached_tokens = 90 WHERE completion_id = 'settled'"],
@@ -123,15 +132,19 @@ BROKEN = {
     ),
     "a correction that its metering row does not show": (
         [NEW_ENTRY + "('acct_a', 'correction', 5, 'settled', '', 0, 0, 'late-end')", GIVE_5],
-        [Violation(METERED_IS_CHARGED, "settled", 5)],
+        [Violation(DAYS_ARE_CHARGED, "acct_a", 5), Violation(METERED_IS_CHARGED, "settled", 5)],
     ),
     "a correction of a request that was not charged": (
         [NEW_ENTRY + "('acct_a', 'correction', 5, 'nobody', '', 0, 0, 'late-end')", GIVE_5],
-        [Violation(CORRECTION_FOLLOWS, "nobody", 5)],
+        [Violation(DAYS_ARE_CHARGED, "acct_a", 5), Violation(CORRECTION_FOLLOWS, "nobody", 5)],
     ),
     "a metering row with a cost that was not charged": (
         [METER.format("nobody", 8)],
-        [Violation(METERED_IS_CHARGED, "nobody", 8), Violation(COSTS_ITS_COUNTS, "nobody", 8)],
+        [
+            Violation(DAYS_ARE_CHARGED, "acct_a", 8),
+            Violation(METERED_IS_CHARGED, "nobody", 8),
+            Violation(COSTS_ITS_COUNTS, "nobody", 8),
+        ],
     ),
 }
 OWE_5 = "UPDATE accounts SET debt_nano = 5 WHERE id = 'acct_b'"
@@ -277,12 +290,13 @@ async def test_each_broken_rule_of_caps_is_found_and_nothing_else(capped: Store)
 
 
 async def found_after(store: Store, statements: list[str]) -> list[Violation]:
-    """What the check finds after these changes, which are rolled back."""
+    """What the check finds after these changes and new sums by day. They are rolled back."""
     found: list[Violation] = []
 
     def work(tx: Transaction) -> None:
         for statement in statements:
             tx.change(Statement(text(statement)), {})
+        sum_up(tx)
         found.extend(Violation(*row) for row in tx.rows(check.CHECK, {}))
         raise RollBack
 
@@ -299,7 +313,20 @@ async def test_a_second_charge_is_found(used: Store) -> None:
         NEW_ENTRY + "('acct_a', 'charge', -1210, 'settled', '', 0, -1210, NULL)",
         PAY.format(1210),
     )
-    assert await findings(used) == [Violation(CHARGED_ONCE, "settled", 2)]
+    assert await findings(used) == [
+        Violation(CHARGED_ONCE, "settled", 2),
+        Violation(DAYS_ARE_CHARGED, "acct_a", -1210),
+    ]
+
+
+@pytest.mark.parametrize("name", SUMS)
+async def test_a_wrong_sum_of_a_day_is_found(used: Store, name: str) -> None:
+    """Whichever sum it is, and a day that is gone."""
+    changes = [f"UPDATE usage_days SET {name} = {name} + 1", "DELETE FROM usage_days"]
+    for change in changes:
+        await run_sql(used, change)
+        found = {one.rule for one in await findings(used)}
+        assert found - {DAYS_ARE_CHARGED} == {DAYS_ARE_METERED}
 
 
 @pytest.mark.parametrize(("apart_ms", "is_found"), [(IDEMPOTENCY_MS - 1, True), (IDEMPOTENCY_MS, False)])

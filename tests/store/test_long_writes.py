@@ -20,8 +20,9 @@ from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, Transaction
 from cadenza.store.tables import audit_events, links, request_details, sessions
+from cadenza.store.tables.metered import first_id
 from tests.store.moves import findings
-from tests.store.rows import NOW_MS, add_account, add_key, run_sql
+from tests.store.rows import NOW_MS, add_account, add_key, run_sql, sum_up
 
 T = TypeVar("T")
 
@@ -167,11 +168,12 @@ async def filled(store: Store) -> Store:
         f"""INSERT INTO usage (completion_id, account_id, key_id, class_id, provider, model, prompt_tokens,
         cached_tokens, completion_tokens, cost_nano, estimated, status, stream, started_at, duration_ms,
         idempotency_digest, request_id, input_nano, output_nano, short_nano, source)
-        SELECT 'chatcmpl-' || n, '{OWNER}', 'key_a', 'forte', 'p', 'm', 0, 0, 0, 0, {false}, 502, {false},
+        SELECT '{first_id(NOW_MS - 1)}' || n, '{OWNER}', 'key_a', 'forte', 'p', 'm', 0, 0, 0, 0, {false}, 502, {false},
         {NOW_MS} - n / 550, 1, {blob}, '', 1, 1, 0, 'request' FROM {many}""",
         f"""INSERT INTO sessions SELECT {blob}, 'acct_b', 'complete', '', 1, 1, 1, 9 FROM {many}""",
         f"""INSERT INTO links SELECT {blob}, 'verify', 'acct_b', 'b', 1, 2 FROM {many}""",
     )
+    await store.transact(sum_up)
     return store
 
 
@@ -216,7 +218,7 @@ async def test_an_erasure_that_is_killed_between_any_two_batches_is_continued(fi
 
 
 async def test_the_limits_of_retention_work_in_batches(filled: Store) -> None:
-    """Removing sessions, links and audit events and rolling up requests: each in small transactions."""
+    """Removing sessions, links, audit events and requests: each in small transactions."""
     counting = CountingStore(filled)
     done = await RetentionKeeper(counting, LIMITS, make_log(io.StringIO()), pause_s=0.0).poll(LATER_MS)
     assert msgspec.structs.astuple(done) == (MANY, MANY, 2 * MANY, MANY)
@@ -225,7 +227,7 @@ async def test_the_limits_of_retention_work_in_batches(filled: Store) -> None:
     assert tables_read_whole(counting) == set()
 
 
-async def test_a_killed_roll_up_is_continued(filled: Store) -> None:
+async def test_a_killed_removal_is_continued(filled: Store) -> None:
     """Killed after each few transactions, it comes to the same end, and the money agrees at each point."""
     now_ms, killed = LATER_MS, 0
     while await count(filled, "SELECT COUNT(*) FROM usage"):

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from cadenza.fleet.changes import make_change
 from cadenza.fleet.key_cache import QUERIES_AT_ONCE, KeyCache
 from cadenza.fleet.presence import Presence
 from cadenza.store.sqlite.store import SqliteStore
@@ -51,12 +52,29 @@ async def test_a_request_that_arrives_after_a_revocation_is_refused(sqlite_store
     key_cache, before_s = KeyCache(sqlite_store, Presence(sqlite_store)), time.perf_counter()
     await key_cache.find(digest)  # opens the store
     found = await key_cache.find(digest)
-    await sqlite_store.transact(lambda tx: keys.revoke(tx, "key_a", NOW_MS))
+    await make_change(sqlite_store, lambda tx: keys.revoke(tx, "key_a", NOW_MS))
     assert key_cache.find_now(digest, before_s) is found is not None
     assert key_cache.find_now(digest, time.perf_counter()) is None
     again = await key_cache.find(digest)
     assert (again and again.revoked_at) == NOW_MS
     assert key_cache.find_now(digest, before_s) is None
+
+
+async def test_a_commit_that_changes_no_key_leaves_cached_keys(sqlite_store: SqliteStore) -> None:
+    """Charges of another process, and large writes of this one, do not make every key be read again."""
+    await add_account(sqlite_store)
+    digest = await add_key(sqlite_store)
+    key_cache = KeyCache(sqlite_store, Presence(sqlite_store))
+    await key_cache.find(digest)  # opens the store
+    found = await key_cache.find(digest)
+    other = SqliteStore(sqlite_store.path)
+    await keys.touch(other, {"key_a": 1})
+    await other.close()
+    assert key_cache.find_now(digest, time.perf_counter()) is None
+    assert await key_cache.find(digest) is found is not None
+    await sqlite_store.transact(lambda tx: tx.change(keys.TOUCH, {"key": "key_a", "used": 2}))
+    assert await key_cache.find(digest) is found
+    assert key_cache.find_now(digest, time.perf_counter()) is found
 
 
 async def test_a_revocation_between_our_commit_and_its_end_is_seen(sqlite_store: SqliteStore) -> None:
@@ -71,7 +89,10 @@ async def test_a_revocation_between_our_commit_and_its_end_is_seen(sqlite_store:
     with contextlib.closing(sqlite3.connect(sqlite_store.path, timeout=PATIENCE_S, isolation_level=None)) as other:
         charging = asyncio.create_task(keys.touch(sqlite_store, {"key_a": 2}))
         await asyncio.sleep(0)
-        other.execute("UPDATE keys SET revoked_at = 1")  # waits for our commit; the event loop has not heard of it yet
+        other.execute("BEGIN IMMEDIATE")  # waits for our commit; the event loop has not heard of it yet
+        other.execute("UPDATE keys SET revoked_at = 1")
+        other.execute("UPDATE epochs SET number = number + 1 WHERE name = 'changes'")
+        other.execute("COMMIT")
         assert other.execute("SELECT last_used_at FROM keys").fetchone() == (2,)
         assert key_cache.find_now(digest, time.perf_counter()) is None
         during = await key_cache.find(digest)

@@ -4,11 +4,12 @@ import asyncio
 import io
 
 from cadenza.control.retention import TURN_MS, Removed, RetentionKeeper
+from cadenza.core.chat import new_completion_id
 from cadenza.core.records import Usage
 from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
 from cadenza.observe import make_log
-from cadenza.store.schema import audit_events, sessions, usage, usage_days
+from cadenza.store.schema import audit_events, sessions, usage
 from cadenza.store.store import Store, StoreRefused
 from cadenza.store.tables import links, retention
 from cadenza.store.tables import sessions as session_rows
@@ -40,7 +41,7 @@ async def fill(store: Store) -> None:
         event = AuditEvent(NOW_MS - days * DAY_MS, "somebody", f"key.day{days}", account_id)
         await store.transact(lambda tx, one=event: add(tx, one))  # type: ignore[misc]
     for days in (42, 41, 39):
-        hold = make_hold(f"r{days}", started_at=NOW_MS - days * DAY_MS)
+        hold = make_hold(new_completion_id(NOW_MS - days * DAY_MS), started_at=NOW_MS - days * DAY_MS)
         await take(store, hold)
         await finish(store, hold, Usage(10, 1))
 
@@ -53,11 +54,10 @@ async def test_what_is_older_than_the_limits_goes(store: Store) -> None:
     assert [row.digest.strip() for row in await rows_of(store, sessions)] == [b"live"]
     kept = {(row.event, row.account_id) for row in await rows_of(store, audit_events)}
     assert kept == {("key.day31", None), ("key.day29", "acct_a")}
-    assert [row.completion_id for row in await rows_of(store, usage)] == ["r39"]
-    assert [row.requests for row in await rows_of(store, usage_days)] == [1, 1]
+    assert [row.started_at for row in await rows_of(store, usage)] == [NOW_MS - 39 * DAY_MS]
     states, oldest = await retention.read_states(store), await retention.read_oldest(store)
     assert states["usage"].kept_from == NOW_MS - NOW_MS % DAY_MS - 40 * DAY_MS
-    assert oldest["sessions"] == NOW_MS - 4 * DAY_MS
+    assert (oldest["sessions"], oldest["usage"]) == (NOW_MS - 4 * DAY_MS, NOW_MS - 39 * DAY_MS)
 
 
 async def test_one_process_of_a_fleet_does_the_work(store: Store, url: str) -> None:

@@ -56,8 +56,8 @@ MORE_ROWS = (
     f"""INSERT INTO request_details SELECT 4, 'r', 'c', account_id, key_id, 'chat', 'forte', 1, 'acme', 'large', 502,
         'upstream', 'failed', 0, 9, 5, NULL, 1, 2, 3, '[]' FROM {IDS}""",
     "INSERT INTO upstream_attempts VALUES (1, 'acme', 'large', 'retry', 1, 2, 3)",
-    f"""INSERT INTO usage_days SELECT 7, account_id, key_id, 'forte', 'acme', 'large', 1, 2, 3, NULL, 502, 0, 0, NULL,
-        1, 0, 0, 0, 0, 0, 0, NULL FROM {IDS}""",
+    f"""INSERT INTO usage_days SELECT account_id, 104249991, key_id, 'forte', 'acme', 'large', 1, 100, 3, 7, 1210, 0, 0,
+        1, 0, 1, 1, 1210 FROM {IDS}""",
     "INSERT INTO retention VALUES ('usage', 0, 1)",
     f"INSERT INTO debts SELECT 3, account_id, 'dp_1', 'a dispute', 0, 0, 1 FROM {IDS}",
     "INSERT INTO command_references VALUES (zeroblob(32), 'key.create', zeroblob(32), 'key_1', 1)",
@@ -224,10 +224,10 @@ def test_tables_of_another_program_are_left_alone(target: str, move: Callable[[]
 
 def test_a_transfer_that_fails_changes_nothing(source: Path, target: str, move: Callable[[], Done]) -> None:
     """If a row cannot be carried over, the target stays empty, and the next run carries everything over."""
-    change(source, "UPDATE usage SET model = 'a' || char(0) || 'b'")
+    change(source, "UPDATE usage SET request_id = 'a' || char(0) || 'b'")
     assert_refused(move(), "The target cannot be used")
     assert ask(target, "SELECT count(*) FROM accounts") == [(0,)]
-    change(source, "UPDATE usage SET model = 'large'")
+    change(source, "UPDATE usage SET request_id = 'req-1'")
     assert move().returncode == 0
 
 

@@ -13,10 +13,13 @@ from cadenza.ledger.timing import LedgerTiming
 from cadenza.store.schema import entries, processes, reserves
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables.accounts import get
+from cadenza.store.tables.operators import totals
 from tests.store.moves import (
     ALONE,
     HOUR_S,
     MARKS_AT_ONCE,
+    PATIENCE_S,
     QUIET,
     Progress,
     Steps,
@@ -33,10 +36,11 @@ from tests.store.moves import (
     money,
     opened,
     queue_all,
+    register,
     reserves_of,
     writing,
 )
-from tests.store.rows import DOLLAR_NANO, rows_of
+from tests.store.rows import DOLLAR_NANO, rows_of, run_sql
 
 WHOLE_NANO = 2500  # the amount of an ordinary hold
 BAD_MS = 2**63  # too large for its column
@@ -302,13 +306,13 @@ async def test_stopping_gives_everything_back(store: Store) -> None:
 
 
 async def test_an_idle_reserve_is_given_back(store: Store) -> None:
-    """A second after the last request nothing is held, though the writer runs on."""
+    """Some time after the last request nothing is held, though the writer runs on."""
     await fund(store, DOLLAR_NANO)
 
     async def nothing_is_held() -> bool:
         return (await money(store))[1] == 0
 
-    async with writing(store) as (writer, _):
+    async with writing(store, timing=LedgerTiming(idle_s=0.1)) as (writer, _):
         await writer.hold(make_hold())
         assert (await money(store))[1] > WHOLE_NANO
         await writer.end(make_outcome(usage=Usage(100, 1)))
@@ -333,11 +337,53 @@ async def test_a_reserve_that_its_process_does_not_know_is_given_back(store: Sto
     assert (await money(store), await findings(store)) == ((DOLLAR_NANO, 0), [])
 
 
-async def reserve_behind_its_back(store: Store, process: str) -> None:
+async def test_a_kept_reserve_is_shown_as_free(store: Store) -> None:
+    """To its owner and to operators: only what requests hold while there is nothing to spare counts as held."""
+    await fund(store, DOLLAR_NANO)
+    async with writing(store, timing=ALONE) as (writer, _):
+        await writer.hold(make_hold())
+        await writer.end(make_outcome(usage=Usage(100, 1)))
+        assert (await money(store))[1] > 0
+        found = await get(store, "acct_a")
+        assert found
+        assert (found.balance_nano, found.held_nano) == (DOLLAR_NANO - 1030, 0)
+        assert (await totals(store)).held_nano == 0
+    await fund(store, WHOLE_NANO, "b")
+    async with writing(store, timing=ALONE) as (writer, _):
+        await writer.hold(make_hold("r2", account="b"))
+        found = await get(store, "acct_b")
+        assert found
+        assert (found.held_nano, (await totals(store)).held_nano) == (WHOLE_NANO, WHOLE_NANO)
+        await writer.end(make_outcome("r2", account="b"))
+
+
+async def test_no_hold_is_refused_while_another_process_is_about_to_give_back(store: Store) -> None:
+    """It is waited for longer than the store is asked again, and the hold is taken as soon as the credit is free."""
+    await fund(store, 1000)
+    asked, steps = asyncio.Event(), Steps()
+    steps.actions["ledger_commit"] = [*[int] * 4, asked.set]
+    timing = msgspec.structs.replace(ALONE, ask_s=0.01, ask_most_s=PATIENCE_S)
+    async with writing(store, at=steps, timing=timing) as (writer, _):
+        await register(store, "proc_b")
+        await reserve_behind_its_back(store, "proc_b", has_spare=True)
+        waiting = asyncio.create_task(writer.hold(make_hold(allowance_tokens=0)))
+        await asked.wait()
+        assert not waiting.done()
+        await run_sql(
+            store,
+            "UPDATE accounts SET held_nano = 0",
+            "DELETE FROM reserves",
+            "DELETE FROM processes WHERE name = 'proc_b'",
+        )
+        assert isinstance(await waiting, Held)
+        await writer.end(make_outcome())
+
+
+async def reserve_behind_its_back(store: Store, process: str, *, has_spare: bool = False) -> None:
 
     def work(tx: Transaction) -> None:
         tx.change(Statement(text("UPDATE accounts SET held_nano = 700")), {})
         row = "INSERT INTO reserves (account_id, process, amount_nano, has_spare) VALUES ('acct_a', :of, 700, :spare)"
-        tx.change(Statement(text(row)), {"of": process, "spare": False})
+        tx.change(Statement(text(row)), {"of": process, "spare": has_spare})
 
     await store.transact(work)

@@ -122,7 +122,7 @@ async def create_own_key(
         _check_room(tx, key.account_id, now_ms)
         keys.add(tx, key, digest_key(secret.encode()))
         if cap:
-            cap_rows.set_cap(tx, key.account_id, key.id, cap, now_ms, is_new_key=True)
+            cap_rows.set_cap(tx, key.account_id, key.id, cap, now_ms)
         [created] = keys.find(tx, "id", key.id, now_ms)
         detail = f"{created.prefix} {' '.join(order.scopes) or 'all scopes'}, expires {order.expires}"
         audit_events.add(tx, AuditEvent(now_ms, by, "key.create", created.account_id, created.id, detail))

@@ -13,6 +13,7 @@ from cadenza.store.tables import accounts, audit_events, epochs, operators
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import NEWEST, AuditEvent
 from cadenza.store.tables.keys import OwnedKey, list_newest
+from cadenza.store.tables.metered import first_id
 from cadenza.store.tables.operators import (
     FIRST_TOKEN_MS,
     ClassUse,
@@ -72,7 +73,7 @@ class AccountDetails(msgspec.Struct, frozen=True):
 
 async def get_overview(store: Store, now_ms: int) -> ServiceOverview:
     start_ms = now_ms - now_ms % DAY_MS
-    today = await operators.use_since(store, _first_id(start_ms), start_ms)
+    today = await operators.use_since(store, start_ms // DAY_MS)
     hosts = await operators.list_hosts(store) if store.is_shared_by_machines else []
     return ServiceOverview(await operators.totals(store), start_ms, today, hosts)
 
@@ -92,7 +93,7 @@ class UseHistory:
         starts = [start_ms + place * step_ms for place in range(count)]
         final = self._final.get(step_ms, {})
         first_ms = next((at_ms for at_ms in starts if at_ms not in final), starts[-1])
-        rows = await operators.use_by_step(self._store, _first_id(first_ms), first_ms, step_ms)
+        rows = await operators.use_by_step(self._store, first_id(first_ms), first_ms, step_ms)
         found = {one.start_ms: one for one in rows}
         steps = [
             final[at_ms] if at_ms < first_ms else found.get(at_ms) or UseStep(at_ms, 0, 0, 0, 0, 0, NO_FIRST_TOKENS)
@@ -117,12 +118,7 @@ async def find_requests(store: Store, text: str, now_ms: int) -> list[FoundReque
     if not _is_plain(text):
         return []
     start_ms = now_ms - DAY_MS
-    return await operators.find_requests(store, text, _first_id(start_ms), start_ms, PAGE)
-
-
-def _first_id(start_ms: int) -> str:
-    """The lowest completion id of a time: a range of the primary key is read from there."""
-    return f"chatcmpl-{start_ms:011x}"
+    return await operators.find_requests(store, text, first_id(start_ms), start_ms, PAGE)
 
 
 async def search_accounts(store: Store, part: str, after: str = "", count: int = ACCOUNTS_PAGE) -> AccountsPage:

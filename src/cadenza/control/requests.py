@@ -103,7 +103,7 @@ class OperatorRequest(msgspec.Struct, frozen=True):
     """A request. `charged` is negative, and `granted` the part of it that was granted credit.
 
     Prices are in dollars a token. A request that was refused before its credit was held has no completion id, and is
-    known for three days. One whose metering row was rolled up lacks some of this.
+    known for three days. One whose metering row was removed lacks some of this.
     """
 
     completion_id: str | None

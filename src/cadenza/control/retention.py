@@ -1,8 +1,8 @@
 """Applies the limits of [retention], in small batches. Every process tries; the one that claims a kind of rows works on
 it, and the others skip it.
 
-Old requests are rolled up by day (ledger/roll_up.py); sessions, links and audit events are removed. Search results and
-pages are in memory only and have their own timers. Erasures that a process did not finish are continued here, too. A
+Of old requests the sums by day stay (ledger/day_sums.py). Search results and pages are in memory only and have their
+own timers. Erasures that a process did not finish are continued here, too. A
 store that fails is logged, and asked again later.
 """
 
@@ -16,11 +16,11 @@ from cadenza.control.account.erasure import finish_erasures
 from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.background import repeat
-from cadenza.ledger import roll_up
 from cadenza.observe import Log
 from cadenza.store.statements import Values
 from cadenza.store.store import Store
 from cadenza.store.tables import retention
+from cadenza.store.tables.metered import first_id
 from cadenza.store.tables.retention import Kept
 
 POLL_INTERVAL_S = 600.0
@@ -31,7 +31,7 @@ PAUSE_S = 0.05  # between batches: requests go first
 
 
 class Removed(msgspec.Struct):
-    """How many rows one pass removed, or rolled up."""
+    """How many rows one pass removed."""
 
     sessions: int = 0
     links: int = 0
@@ -67,8 +67,7 @@ class RetentionKeeper:
         if limits.audit_event_days is not None:
             done.audit_events = await self._remove_audit_events(now_ms, now_ms - limits.audit_event_days * DAY_MS)
         if limits.usage_days is not None:
-            today_ms = now_ms - now_ms % DAY_MS
-            done.usage = await self._roll_up(now_ms, today_ms - limits.usage_days * DAY_MS)
+            done.usage = await self._remove_usage(now_ms, (now_ms // DAY_MS - limits.usage_days) * DAY_MS)
         if done:
             self._log.info("what is older than the limits was removed", **msgspec.structs.asdict(done))
         return done
@@ -79,6 +78,13 @@ class RetentionKeeper:
         await self._store.transact(lambda tx: retention.keep_from(tx, "audit_events", before_ms))
         end = await retention.first_kept_event(self._store, before_ms)
         return await self._remove_all("audit_events", {"before": before_ms, "end": end})
+
+    async def _remove_usage(self, now_ms: int, before_ms: int) -> int:
+        """The metering rows of the days before this one."""
+        if not await self._claim("usage", now_ms):
+            return 0
+        await self._store.transact(lambda tx: retention.keep_from(tx, "usage", before_ms))
+        return await self._remove_all("usage", {"before": before_ms, "end": first_id(before_ms)})
 
     async def _remove(self, name: Kept, now_ms: int, values: Values) -> int:
         return await self._remove_all(name, values) if await self._claim(name, now_ms) else 0
@@ -91,20 +97,6 @@ class RetentionKeeper:
             removed += len(rows)
             await self._rest(name)
         return removed
-
-    async def _roll_up(self, now_ms: int, before_ms: int) -> int:
-        """The requests of all accounts that began before this day, account by account."""
-        if not await self._claim("usage", now_ms):
-            return 0
-        rolled_up, account_id = 0, ""
-        while due := await roll_up.accounts_due(self._store, before_ms, account_id):
-            for account_id in due:
-                work = partial(roll_up.roll_up, account_id=account_id, before_ms=before_ms)
-                while count := await self._store.transact(work):
-                    rolled_up += count
-                    await self._rest("usage")
-        await self._store.transact(lambda tx: retention.keep_from(tx, "usage", before_ms))
-        return rolled_up
 
     async def _claim(self, name: Kept, now_ms: int) -> bool:
         return await self._store.transact(lambda tx: retention.claim(tx, name, now_ms, TURN_MS))
@@ -129,7 +121,7 @@ async def read_kept(store: Store, limits: RetentionLimits) -> list[KeptRow]:
     oldest = await retention.read_oldest(store)
     days = {"requests": limits.usage_days, "audit events": limits.audit_event_days, "sessions": limits.session_days}
     found = {
-        "requests": await roll_up.oldest_request(store),
+        "requests": oldest["usage"],
         "audit events": oldest["audit_events"],
         "sessions": oldest["sessions"],
         "links in e-mails": oldest["links"],

@@ -23,7 +23,7 @@ class RetentionLimits(ConfigTable, frozen=True):
         int | None,
         whole(USAGE_DAYS_MIN, DAYS_MAX),
         Like(400),
-        "older requests are rolled up by day; without it, all are kept",
+        "older requests are removed, and their sums by day stay; without it, all are kept",
     ] = None
     search_result_s: Annotated[int, whole(0, 3600), "results of searches, in memory; 0: not at all"] = 300
     page_s: Annotated[int, whole(0, 3600), "pages that search has read, in memory; 0: not at all"] = 600

@@ -3,7 +3,7 @@
 A process on Postgres caches keys while it is fresh. So `make_change` waits until every process has reported the new
 epoch. A process that does not report it in time is no longer fresh and asks the store for every request: that is no
 error, and neither is a store that does not answer meanwhile. On SQLite a request sees
-every commit of another process, and every change of its own (`Store.change_mark`).
+the epoch of every change (fleet/key_cache.py).
 """
 
 import asyncio

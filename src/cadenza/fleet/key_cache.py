@@ -1,10 +1,11 @@
 """Finds the key of every request by its digest. Keys are cached; unknown digests are not.
 
-On SQLite a cached key is used until another process commits anything to the file, or this one anything but charges and
-the like (`Store.change_mark`). Requests that arrived before this was found out need not ask again. On Postgres it is
-used only while this process is fresh, and the cache is cleared with every change of keys, accounts or classes. So a
-request that arrives after a change was made sees it (see decision 17). Look-ups of Postgres that wait at the same time
-share one query; they join only a query that has not begun.
+The cache is cleared with every change of keys, accounts or classes: such a change begins a new epoch in its own
+transaction. On SQLite the epoch is read again once another process has committed anything to the file, or this one
+anything but charges and the like (`Store.change_mark`). Requests that arrived before this was found out need not read
+it. On Postgres a cached key is used only while this process is fresh. So a request that arrives after a change was made
+sees it (see decision 17). Look-ups of Postgres that wait at the same time share one query; they join only a query that
+has not begun.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import time
 from cadenza.core.bounded_cache import BoundedCache
 from cadenza.fleet.presence import Presence
 from cadenza.store.store import Store, StoreUnavailable
-from cadenza.store.tables import keys
+from cadenza.store.tables import epochs, keys
 from cadenza.store.tables.keys import FoundKey, FoundKeys
 
 QUERIES_AT_ONCE = 2
@@ -29,7 +30,8 @@ class KeyCache:
         self._store = store
         self._presence = presence
         self._wait_s = wait_s
-        self._cached = BoundedCache[bytes, FoundKey](keys_max)  # read under `presence.epoch`, or at `_change_mark`
+        self._cached = BoundedCache[bytes, FoundKey](keys_max)  # read under `presence.epoch`, or under `_epoch`
+        self._epoch: int | None = None  # of a SQLite store, at `_change_mark` or later
         self._change_mark: object = None
         self._unchanged_s = -math.inf  # when the store last had that mark, by the clock of exchanges
         self._turns = asyncio.Semaphore(QUERIES_AT_ONCE)
@@ -71,16 +73,21 @@ class KeyCache:
         return (await asyncio.shield(query)).by_digest.get(digest)
 
     async def _find_in_file(self, digest: bytes) -> FoundKey | None:
-        """The mark is read before the key: the key is from that moment or a later one, and is not trusted after it."""
+        """The mark is read before the epoch, and the epoch before the key: each is from that moment or a later one."""
         now_s = time.perf_counter()
         mark = self._store.change_mark()
-        if mark is not None:
-            if mark != self._change_mark:
+        if mark is None or mark != self._change_mark:
+            epoch = await epochs.current(self._store, epochs.CHANGES)
+            if epoch != self._epoch:
                 self._cached.clear()
-                self._change_mark = mark
-            self._unchanged_s = now_s
+                self._epoch = epoch
+        if mark is not None:
+            self._change_mark, self._unchanged_s = mark, now_s
+        if (cached := self._cached.get(digest)) is not None:
+            return cached
+        known = self._epoch
         found = await keys.look_up(self._store, digest)
-        if found and found.revoked_at is None and mark is not None and mark == self._change_mark:
+        if found and found.revoked_at is None and known == self._epoch:
             self._cached.put(digest, found)
         return found
 

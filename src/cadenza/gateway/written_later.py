@@ -5,6 +5,7 @@ the store refuses, are lost.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from cadenza import clock
@@ -13,6 +14,7 @@ from cadenza.store.store import Store, StoreRefused, StoreUnavailable
 from cadenza.store.tables import attempts, keys, request_details
 
 REMOVE_EVERY_S = 60.0
+AGAIN_MS = 30_000  # the last use of a key is written again after this time: each costs a page of the table
 
 
 class KeyUse:
@@ -20,23 +22,30 @@ class KeyUse:
 
     every_s = 1.0
 
-    def __init__(self, store: Store, log: Log) -> None:
+    def __init__(self, store: Store, log: Log, now_ms: Callable[[], int] = clock.now_ms) -> None:
         self._store = store
         self._log = log
+        self._now_ms = now_ms
         self._used_ms: dict[str, int] = {}
+        self._written_ms: dict[str, int] = {}  # when the last use was written, of keys of the last AGAIN_MS
 
     def note(self, key_id: str) -> None:
-        self._used_ms[key_id] = clock.now_ms()
+        self._used_ms[key_id] = self._now_ms()
 
-    async def write(self) -> None:
-        used_ms, self._used_ms = self._used_ms, {}
+    async def write(self, *, is_last: bool = False) -> None:
+        now_ms, written_ms = self._now_ms(), self._written_ms
+        since_ms = now_ms if is_last else now_ms - AGAIN_MS
+        used_ms = {key: used for key, used in self._used_ms.items() if written_ms.get(key, 0) <= since_ms}
         if not used_ms:
             return
         try:
             await keys.touch(self._store, used_ms)
         except StoreUnavailable:
             self._log.repeated("cannot write when keys were last used; will try again")
-            self._used_ms = used_ms | self._used_ms
+            return
+        self._used_ms = {key: used for key, used in self._used_ms.items() if used_ms.get(key) != used}
+        kept_ms = {key: written for key, written in written_ms.items() if written > since_ms}
+        self._written_ms = kept_ms | dict.fromkeys(used_ms, now_ms)
 
 
 class AttemptLog:

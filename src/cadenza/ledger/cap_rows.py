@@ -9,14 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlalchemy import bindparam, delete, exists, insert, select, text, update
 
 from cadenza.core.records import Cap
-from cadenza.core.spans import month_of, span_of
+from cadenza.core.spans import DAY_MS, month_of, span_of
 from cadenza.ledger.caps import CapState, CapStatus
 from cadenza.ledger.rules import Hold
-from cadenza.store.schema import accounts, cap_holds, caps, keys
+from cadenza.store.schema import accounts, cap_holds, caps, keys, usage_days
 from cadenza.store.statements import SelectByIds, Statement, total
 from cadenza.store.store import Row, Store, Transaction, change_row
 from cadenza.store.tables.accounts import lock_account
-from cadenza.store.tables.metered import DAYS, REQUESTS
 
 _OF_KEY = caps.c.key_id == bindparam("key")
 
@@ -33,13 +32,12 @@ _READ = select(
     _HELD.where(cap_holds.c.process == bindparam("process")).scalar_subquery(),
 )
 READ = SelectByIds(_READ, caps.c.key_id)
-_REQUESTS, _DAYS = (
-    select(total(rows.c.cost_nano)).where(*rows.of_span, rows.c.key_id == bindparam("key")).scalar_subquery()
-    for rows in (REQUESTS, DAYS)
-)
-SPENT = Statement(select(_REQUESTS + _DAYS))
-KNOWN_SPENT = Statement(
-    select(caps.c.spent_nano).where(_OF_KEY, caps.c.period == bindparam("of_period"), caps.c.month == bindparam("of"))
+SPENT = Statement(
+    select(total(usage_days.c.cost_nano)).where(
+        usage_days.c.key_id == bindparam("key"),
+        usage_days.c.day >= bindparam("start_day"),
+        usage_days.c.day < bindparam("end_day"),
+    )
 )
 HELD = Statement(select(total(cap_holds.c.amount_nano)).where(cap_holds.c.key_id == bindparam("key")))
 WRITE = Statement(
@@ -74,21 +72,15 @@ FLAG_ACCOUNT = Statement(
 )
 
 
-def set_cap(
-    tx: Transaction, account_id: str, key_id: str, cap: Cap | None, now_ms: int, *, is_new_key: bool = False
-) -> None:
-    """Set, change or remove the cap of a key. What its requests of this period have cost is already spent.
-
-    They are summed up only if the key had no cap of this period: there may be many, and requests wait meanwhile.
-    """
+def set_cap(tx: Transaction, account_id: str, key_id: str, cap: Cap | None, now_ms: int) -> None:
+    """Set, change or remove the cap of a key. What its requests of this period have cost is already spent."""
     lock_account(tx, account_id)
-    month = month_of(cap.period, now_ms) if cap else 0
-    known = tx.row(KNOWN_SPENT, {"key": key_id, "of_period": cap.period, "of": month}) if cap else None
     tx.change(REMOVE, {"key": key_id})
     if cap is None:
         tx.change(REMOVE_HOLDS, {"key": key_id})
     else:
-        spent_nano = 0 if is_new_key else _number(known) if known else _spent(tx, account_id, key_id, month)
+        month = month_of(cap.period, now_ms)
+        spent_nano = _spent(tx, key_id, month)
         held_nano = _number(tx.row(HELD, {"key": key_id}))
         values = {
             "key_id": key_id,
@@ -115,7 +107,7 @@ def read_caps(tx: Transaction, process: str, holds_by_key: Mapping[str, Sequence
         for hold in holds_by_key[key_id]:
             other = month_of(period, hold.started_at)
             if other not in (month, *state.other_months_nano):
-                state.other_months_nano[other] = _spent(tx, hold.account_id, key_id, other)
+                state.other_months_nano[other] = _spent(tx, key_id, other)
         found[key_id] = state
     return found
 
@@ -148,10 +140,10 @@ async def find_cap(store: Store, key_id: str, now_ms: int) -> CapStatus | None:
     return CapStatus(Cap(limit_nano, period), spent, limit_nano - spent - int(held_nano))
 
 
-def _spent(tx: Transaction, account_id: str, key_id: str, month: int) -> int:
+def _spent(tx: Transaction, key_id: str, month: int) -> int:
     """What the requests of a key that started in this month have cost, or all of its requests."""
     first_ms, next_ms = span_of(month)
-    return _number(tx.row(SPENT, {"account": account_id, "key": key_id, "start": first_ms, "end": next_ms}))
+    return _number(tx.row(SPENT, {"key": key_id, "start_day": first_ms // DAY_MS, "end_day": next_ms // DAY_MS}))
 
 
 def _number(row: Row | None) -> int:

@@ -2,8 +2,8 @@
 
 Every entry and every metering row is read a few times, whatever the number of rules: what several rules need is a
 query of PASSES, which the database runs once for the whole statement. If months are closed, the check begins with the
-balances at the end of the last one: it reads the entries since then, all corrections, and the metering rows from a day
-before on. `ledger/months.py` proves that the entries of closed months are those that were checked.
+balances at the end of the last one: it reads the entries since then, all corrections, and the metering rows and sums
+from a day before on. `ledger/months.py` proves that the entries of closed months are those that were checked.
 """
 
 from collections.abc import Mapping
@@ -18,17 +18,19 @@ from cadenza.ledger.months import ClosedMonth
 from cadenza.ledger.rules import IDEMPOTENCY_MS
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
+from cadenza.store.tables.metered import KEY, OF_REQUEST, SUMS
 
 # The words in capitals are filled in below: METERED and CHARGES are the metering rows and entries that are read, and
 # SUMMED are the amounts that add up to the balances. Both databases run these queries once and keep the result, because
 # several rules use each. `suspects` are the metering rows that break a rule together with their charge, if any. If
 # there are none, each metering row with costs has a charge. Then, if there are as many charges as metering rows with
 # one, no charge is without a metering row and none is the second of its request. So the rules about that look for such
-# charges only if there is a row of `doubts`. `rolled_up` are the charges whose metering rows were rolled up by day
-# (ledger/roll_up.py): they are compared by account and day.
+# charges only if there is a row of `doubts`. Metering rows that began before KEPT_SINCE, and whose ids are below
+# FIRST_KEPT_ID, may have been removed: only the sums by day are left of them.
 PASSES = {
     "sums": """
-        SELECT account_id, SUM(amount_nano) AS total, SUM(granted_nano) AS granted FROM SUMMED m GROUP BY account_id""",
+        SELECT account_id, SUM(amount_nano) AS total, SUM(granted_nano) AS granted, SUM(CHARGED) AS charged
+        FROM SUMMED m GROUP BY account_id""",
     "corrections": """
         SELECT id, account_id, completion_id, amount_nano, origin, debt_id FROM entries WHERE kind = 'correction'""",
     "corrected": """
@@ -41,18 +43,15 @@ PASSES = {
         LEFT JOIN corrected c ON c.completion_id = u.completion_id
         WHERE u.cost_nano <> -COALESCE(e.amount_nano, 0) - COALESCE(c.total, 0) OR u.account_id <> e.account_id
         OR u.cost_nano + u.short_nano <> PRICED OR u.short_nano < 0 OR u.cost_nano > HIGHEST""",
-    "rolled_up": """
-        SELECT account_id, charged_at, SUM(requests) AS requests, SUM(charged_nano) AS charged, SUM(cost_nano) AS cost
-        FROM usage_days d WHERE charged_at IS NOT NULL AND IS_OPEN_DAY GROUP BY account_id, charged_at""",
     "doubts": """
         SELECT 1 FROM suspects UNION ALL
-        SELECT 1 WHERE (SELECT COUNT(*) FROM CHARGES e WHERE e.kind = 'charge') <> (
-            SELECT COUNT(*) FROM METERED u WHERE SURELY EXISTS (
-                SELECT 1 FROM entries e WHERE e.completion_id = u.completion_id AND e.kind = 'charge' AND IS_READ)
-            ) + (SELECT COALESCE(SUM(requests), 0) FROM rolled_up)""",
+        SELECT 1 WHERE (
+            SELECT COUNT(*) FROM CHARGES e WHERE e.kind = 'charge' AND e.completion_id >= FIRST_KEPT_ID) <> (
+            SELECT COUNT(*) FROM METERED u WHERE u.completion_id >= FIRST_KEPT_ID AND (SURELY EXISTS (
+                SELECT 1 FROM entries e WHERE e.completion_id = u.completion_id AND e.kind = 'charge' AND IS_READ)))""",
 }
 # Each rule selects the rows that break it: the account, request or key, and by how much it is off. MONTH is the month
-# of u.started_at, like 202611 in UTC.
+# of u.day, like 202611 in UTC.
 RULES = {
     "the balance is the sum of the entries": """
         SELECT a.id, a.balance_nano - COALESCE(e.total, 0) FROM accounts a
@@ -70,24 +69,17 @@ RULES = {
     "a charge has its metering row, on the same account": """
         SELECT e.completion_id, e.amount_nano FROM CHARGES e LEFT JOIN usage u ON u.completion_id = e.completion_id
         WHERE e.kind = 'charge' AND (u.account_id IS NULL OR u.account_id <> e.account_id)
-        AND EXISTS (SELECT 1 FROM doubts) AND NOT (u.account_id IS NULL AND EXISTS (
-            SELECT 1 FROM rolled_up d WHERE d.account_id = e.account_id AND d.charged_at = DAY_OF_CHARGE))""",
-    "the charges of a day without metering rows add up to what was rolled up": """
-        SELECT f.account_id, SUM(f.charged) FROM (
-            SELECT account_id, charged_at, -requests AS requests, -charged AS charged, -cost AS cost FROM rolled_up
-            UNION ALL
-            SELECT e.account_id, DAY_OF_CHARGE, 1, -e.amount_nano, -e.amount_nano - COALESCE(c.total, 0)
-            FROM (SELECT account_id, MAX(charged_at) AS last FROM rolled_up GROUP BY account_id) a CROSS JOIN CHARGES e
-            LEFT JOIN usage u ON u.completion_id = e.completion_id
-            LEFT JOIN corrected c ON c.completion_id = e.completion_id
-            WHERE e.account_id = a.account_id AND e.created_at < a.last + DAY_MS
-            AND e.kind = 'charge' AND u.completion_id IS NULL AND EXISTS (
-                SELECT 1 FROM rolled_up d WHERE d.account_id = e.account_id AND d.charged_at = DAY_OF_CHARGE)
-        ) f GROUP BY f.account_id, f.charged_at
-        HAVING SUM(f.requests) <> 0 OR SUM(f.charged) <> 0 OR SUM(f.cost) <> 0""",
-    "what was rolled up costs its counts at its prices, less what could not be charged": """
-        SELECT u.account_id, u.cost_nano + u.short_nano - PRICED FROM usage_days u
-        WHERE u.cost_nano + u.short_nano <> PRICED""",
+        AND EXISTS (SELECT 1 FROM doubts) AND NOT (u.account_id IS NULL AND e.completion_id < FIRST_KEPT_ID)""",
+    "the sums by day are those of the metering rows": """
+        SELECT d.account_id, SUM(d.cost_nano) FROM (
+            SELECT DAY_COLUMNS FROM usage_days WHERE IS_OPEN_DAY
+            UNION ALL SELECT REQUEST_COLUMNS FROM METERED u WHERE u.started_at >= KEPT_SINCE
+        ) d GROUP BY DAY_KEY HAVING DIFFERS""",
+    "the sums by day cost what was charged and corrected": """
+        SELECT a.id, COALESCE(d.cost, 0) + COALESCE(e.charged, 0) FROM accounts a
+        LEFT JOIN (SELECT account_id, SUM(cost_nano) AS cost FROM usage_days GROUP BY account_id) d
+        ON d.account_id = a.id LEFT JOIN sums e ON e.account_id = a.id
+        WHERE IS_WHOLE AND COALESCE(d.cost, 0) <> -COALESCE(e.charged, 0)""",
     "a correction of a request follows its charge, on the same account": """
         SELECT c.completion_id, c.amount_nano FROM corrections c
         LEFT JOIN entries e ON e.completion_id = c.completion_id AND e.kind = 'charge' AND e.id < c.id
@@ -111,13 +103,10 @@ RULES = {
             ) AS after_ms
             FROM METERED u WHERE u.idempotency_digest IS NOT NULL AND u.cost_nano > 0
         ) k WHERE k.after_ms < DAY_MS""",
-    "what is spent of a cap is the sum of the metering rows of its period": """
+    "what is spent of a cap is the sum of the days of its period": """
         SELECT c.key_id, c.spent_nano - COALESCE(s.total, 0) FROM caps c
         LEFT JOIN (
-            SELECT k.key_id, SUM(u.cost_nano) AS total FROM caps k JOIN (
-                SELECT key_id, started_at, cost_nano FROM usage UNION ALL
-                SELECT key_id, started_at, cost_nano FROM usage_days
-            ) u ON u.key_id = k.key_id
+            SELECT k.key_id, SUM(u.cost_nano) AS total FROM caps k JOIN usage_days u ON u.key_id = k.key_id
             WHERE k.month = 0 OR k.month = MONTH GROUP BY k.key_id
         ) s ON s.key_id = c.key_id
         WHERE c.spent_nano <> COALESCE(s.total, 0)""",
@@ -162,11 +151,13 @@ RULES = {
 }
 OF_DATABASE = {
     "sqlite": {
-        "MONTH": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",
+        "MONTH": "CAST(strftime('%Y%m', u.day * 86400, 'unixepoch') AS INTEGER)",
+        "FIRST_KEPT_ID": "printf('chatcmpl-%011x', KEPT_SINCE)",
         "IN_ANY_ORDER": "NOT INDEXED",  # sorting ten million rows takes half as long as finding each by the index
     },
     "postgres": {
-        "MONTH": "CAST(to_char(to_timestamp(u.started_at / 1000) AT TIME ZONE 'UTC', 'YYYYMM') AS INTEGER)",
+        "MONTH": "CAST(to_char(DATE '1970-01-01' + CAST(u.day AS INTEGER), 'YYYYMM') AS INTEGER)",
+        "FIRST_KEPT_ID": "'chatcmpl-' || lpad(to_hex(KEPT_SINCE), 11, '0')",
         "IN_ANY_ORDER": "",
     },
 }
@@ -175,15 +166,23 @@ PRICED = """(
     + u.completion_tokens * u.output_nano)"""
 # An upstream may count twice as many prompt tokens, and send more of an answer than was asked for.
 HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))"
-DAY_OF_CHARGE = f"(e.created_at - e.created_at % {DAY_MS})"
-WORDS = {"PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_OF_CHARGE": DAY_OF_CHARGE, "DAY_MS": str(IDEMPOTENCY_MS)}
+KEPT_SINCE = "(SELECT COALESCE(MAX(kept_from), 0) FROM retention WHERE name = 'usage')"
+WORDS = {"PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_MS": str(IDEMPOTENCY_MS)}
+WORDS |= {
+    "DAY_COLUMNS": ", ".join((*KEY, *SUMS)),
+    "REQUEST_COLUMNS": ", ".join((*OF_REQUEST.values(), *(f"-({sql})" for sql in SUMS.values()))),
+    "DAY_KEY": ", ".join(KEY),
+    "DIFFERS": " OR ".join(f"SUM({name}) <> 0" for name in SUMS),
+}
 ALL = {
     "METERED": "usage",
     "CHARGES": "entries",
     "SUMMED": "(SELECT * FROM entries IN_ANY_ORDER)",
     "SURELY": "u.cost_nano > 0 OR",  # a metering row with costs has a charge
     "IS_READ": "TRUE",
-    "IS_OPEN_DAY": "TRUE",
+    "IS_OPEN_DAY": f"day >= KEPT_SINCE / {DAY_MS}",
+    "IS_WHOLE": "TRUE",
+    "CHARGED": "CASE WHEN kind = 'charge' OR (completion_id IS NOT NULL AND origin <> 'refund') THEN amount_nano END",
 }
 OPEN = {
     "METERED": "(SELECT * FROM usage WHERE completion_id >= :first_request AND started_at >= :began)",
@@ -193,7 +192,9 @@ OPEN = {
         UNION ALL SELECT account_id, balance_nano, granted_nano FROM closed_balances WHERE month = :closed)""",
     "SURELY": "",
     "IS_READ": "e.id >= :first AND e.created_at >= :since",
-    "IS_OPEN_DAY": "d.charged_at >= :since",
+    "IS_OPEN_DAY": f"day >= :began / {DAY_MS} AND day >= KEPT_SINCE / {DAY_MS}",
+    "IS_WHOLE": "FALSE",
+    "CHARGED": "0",
 }
 
 
@@ -213,7 +214,7 @@ def _passes() -> str:
 
 
 def _words(database: str, rows: Mapping[str, str]) -> dict[str, str]:
-    return {**WORDS, **rows, **OF_DATABASE[database]}
+    return {**WORDS, **rows, **OF_DATABASE[database], "KEPT_SINCE": KEPT_SINCE}
 
 
 def _fill_in(query: str, words: Mapping[str, str]) -> str:
@@ -226,7 +227,7 @@ CHECK = Statement(_check("sqlite", ALL), postgres=_check("postgres", ALL))
 CHECK_OPEN = Statement(_check("sqlite", OPEN), postgres=_check("postgres", OPEN))
 _COUNTS = """
     SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM CHARGES e),
-    (SELECT COUNT(*) FROM METERED u) + (SELECT COALESCE(SUM(d.requests), 0) FROM usage_days d WHERE IS_OPEN_DAY),
+    (SELECT COUNT(*) FROM METERED u),
     (SELECT COUNT(*) FROM reserves)"""
 COUNTS = Statement(text(_fill_in(_COUNTS, ALL)))
 COUNTS_OPEN = Statement(text(_fill_in(_COUNTS, OPEN)))

@@ -1,7 +1,7 @@
 """Refunds of requests. A request is refunded once, and at most what it cost: the source of the entry says which one.
 
 Granted credit is spent first, so paid credit is given back first. What a request cost is the sum of its entries: its
-metering row may have been rolled up.
+metering row may have been removed.
 """
 
 import msgspec

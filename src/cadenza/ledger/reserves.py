@@ -1,19 +1,23 @@
 """The reserves of this process in memory: credit that can be held without asking the store.
 
 The invariant: memory never has more than the store. A batch that may shrink a reserve takes the difference away before
-it is written, and what it adds is used only once it is durable. All of it runs on the event loop's thread. Keys with a
-spend cap hold credit in the store; `CapHolds` is this process's copy of what they hold.
+it is written, and what it adds is used only once it is durable. All of it runs on the event loop's thread. A reserve is
+kept after its requests have ended, because its account will probably be back; another process that needs the credit
+asks for it. Keys with a spend cap hold credit in the store (`CapHolds`).
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cadenza.ledger.caps import NO_CAP_USE, CapUse
-from cadenza.ledger.rules import AMPLE_TIMES, RESERVE_SHARE, Demand, End, Held, Hold, LockedAccount
+from cadenza.ledger.cap_holds import CapHolds
+from cadenza.ledger.rules import AMPLE_TIMES, RESERVE_SHARE, Demand, Held, Hold, LockedAccount
 
-IDLE_S = 1.0  # a reserve that is unused for this long is given back
+KEPT_MAX = 10_000  # beyond so many reserves, those unused for longest are given back
+RETURNED_MAX = 256  # reserves given back by one `pass_time` for their age: requests do not wait behind more
+DECAY_S = 0.25  # how often the recent peaks decay
 EXACT_S = 1.0  # how long after a request for credit nothing is reserved beyond the requests in flight
 LEAST_REQUESTS = 8  # a reserve covers at least this many requests
 PEAK_TIMES = 2  # and this many times the recent peak of requests in flight
@@ -30,7 +34,9 @@ class Reserve(msgspec.Struct):
     extra_nano: int = 0  # the most that was recently asked for a longer answer
     free_nano: int = 0  # the free credit of the account after the last commit
     used_s: float = 0.0
+    decayed_s: float = 0.0
     exact_until_s: float = 0.0
+    idle_s: float = 0.0  # a reserve that is unused for this long is given back
 
     @property
     def spare_nano(self) -> int:
@@ -38,6 +44,8 @@ class Reserve(msgspec.Struct):
 
     def hold(self, held_nano: int, usual_nano: int, extra_nano: int, now_s: float) -> None:
         """Hold `held_nano` for a request that asked for `usual_nano`, and for `extra_nano` if its answer is longer."""
+        if now_s - self.decayed_s >= DECAY_S:
+            self._decay(now_s)
         self.in_use_nano += held_nano
         self.requests += 1
         if self.requests > self.peak:
@@ -48,11 +56,14 @@ class Reserve(msgspec.Struct):
             self.extra_nano = extra_nano
         self.used_s = now_s
 
-    def decay(self) -> None:
-        """Let the recent peaks decay within seconds."""
-        self.peak = max(self.requests, self.peak // 2)
-        self.usual_nano -= self.usual_nano // 4
-        self.extra_nano -= self.extra_nano // 4
+    def _decay(self, now_s: float) -> None:
+        """Let the recent peaks decay within seconds: by a half or a quarter every DECAY_S."""
+        times = int((now_s - self.decayed_s) / DECAY_S)
+        self.decayed_s += times * DECAY_S
+        self.peak = max(self.requests, self.peak >> times)
+        left = 0.75**times
+        self.usual_nano = math.ceil(self.usual_nano * left)
+        self.extra_nano = math.ceil(self.extra_nano * left)
 
     def demand(self, now_s: float, charged_nano: int, covered_nano: int, new: Sequence[Hold]) -> Demand:
         """What to keep and to ask for in a batch that charges `charged_nano` and takes these holds.
@@ -65,6 +76,8 @@ class Reserve(msgspec.Struct):
         """
         assert 0 <= covered_nano <= charged_nano
         assert covered_nano <= self.in_use_nano, "what is due and held stays in use until it is charged"
+        if now_s - self.decayed_s >= DECAY_S:
+            self._decay(now_s)
         self.in_use_nano -= covered_nano
         self.amount_nano = max(self.in_use_nano, self.amount_nano - charged_nano)
         usual_nano, extra_nano = self.usual_nano, self.extra_nano
@@ -84,75 +97,17 @@ class Reserve(msgspec.Struct):
         return Demand(self.amount_nano, self.in_use_nano, wanted_nano, usual_nano)
 
     def is_idle(self, now_s: float) -> bool:
-        return not self.requests and not self.in_use_nano and now_s - self.used_s >= IDLE_S
-
-
-class CapHolds:
-    """What the requests in flight hold of the caps of their keys, by account and completion id."""
-
-    def __init__(self) -> None:
-        self._held: dict[str, dict[str, tuple[str, int]]] = {}
-        self._doubtful: dict[str, set[str]] = {}  # by account: keys for which the store may have another amount
-
-    def __contains__(self, account_id: str) -> bool:
-        return account_id in self._held
-
-    def use(self, account_id: str, ending: Iterable[End]) -> CapUse:
-        """What the process holds when these requests end."""
-        held, doubtful = self._held.get(account_id), self._doubtful.get(account_id)
-        if not held and not doubtful:
-            return NO_CAP_USE
-        kept_nano, ending_nano, ends = (
-            dict.fromkeys(doubtful or (), 0),
-            dict[str, int](),
-            {end.hold.completion_id for end in ending},
-        )
-        for completion_id, (key_id, amount_nano) in (held or {}).items():
-            if completion_id in ends:
-                ending_nano[completion_id] = amount_nano
-            else:
-                kept_nano[key_id] = kept_nano.get(key_id, 0) + amount_nano
-        return CapUse(kept_nano, ending_nano)
-
-    def hold(self, hold: Hold, amount_nano: int) -> None:
-        held = self._held.setdefault(hold.account_id, {})
-        assert hold.completion_id not in held
-        held[hold.completion_id] = hold.key_id, amount_nano
-
-    def end(self, account_id: str, completion_id: str) -> None:
-        """The end of a request was written."""
-        if held := self._held.get(account_id):
-            held.pop(completion_id, None)
-            if not held:
-                del self._held[account_id]
-
-    def doubt(self, account_id: str, key_id: str) -> None:
-        """The store may have another amount for a key: it is written again with the next batch of its account."""
-        self._doubtful.setdefault(account_id, set()).add(key_id)
-
-    def written(self, account_id: str) -> None:
-        """The store has the right amounts for an account."""
-        self._doubtful.pop(account_id, None)
-
-    def doubtful(self, found: Iterable[tuple[str, str]]) -> list[str]:
-        """The accounts with doubtful keys. `found` are the accounts and keys for which the store has amounts."""
-        for account_id, key_id in found:
-            if all(key_id != held_of for held_of, _ in self._held.get(account_id, {}).values()):
-                self.doubt(account_id, key_id)
-        return [*self._doubtful]
-
-    def lose(self) -> None:
-        self._held.clear()
-        self._doubtful.clear()
+        return not self.requests and not self.in_use_nano and now_s - self.used_s >= self.idle_s
 
 
 class Reserves:
-    """One reserve for each recently used account."""
+    """One reserve for each recently used account, in the order of their last use."""
 
-    def __init__(self, clock_s: Callable[[], float]) -> None:
+    def __init__(self, clock_s: Callable[[], float], idle_s: float) -> None:
         self.caps = CapHolds()
         self._clock_s = clock_s
-        self._reserves: dict[str, Reserve] = {}
+        self._idle_s = idle_s
+        self._reserves: OrderedDict[str, Reserve] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._reserves)
@@ -176,6 +131,7 @@ class Reserves:
         if amount_nano > reserve.amount_nano - reserve.in_use_nano:
             return None
         reserve.hold(amount_nano, usual_nano, extra_nano, self._clock_s())
+        self._reserves.move_to_end(hold.account_id)
         return Held(amount_nano, hold.allowance_tokens + hold.extra_tokens)
 
     def end(self, account_id: str, amount_nano: int, due_nano: int) -> None:
@@ -192,7 +148,8 @@ class Reserves:
         """See `Reserve.demand`."""
         reserve = self._reserves.get(account_id)
         if reserve is None:
-            reserve = self._reserves[account_id] = Reserve(used_s=self._clock_s())
+            now_s = self._clock_s()
+            reserve = self._reserves[account_id] = Reserve(used_s=now_s, decayed_s=now_s, idle_s=self._idle_s)
         return reserve.demand(self._clock_s(), charged_nano, covered_nano, new)
 
     def written(self, account: LockedAccount, taken: Sequence[tuple[Hold, Held]]) -> None:
@@ -201,10 +158,12 @@ class Reserves:
         for hold, held in taken:
             reserve.hold(held.amount_nano, hold.amount_nano, hold.extra_nano, self._clock_s())
             taken_nano += held.amount_nano
+            self._reserves.move_to_end(account.id)
         assert account.reserve_nano >= taken_nano, "it covers what was taken in it"
         reserve.amount_nano = account.reserve_nano
         reserve.free_nano = account.free_nano
-        if not reserve.amount_nano and reserve.is_idle(self._clock_s()):
+        is_unused = not reserve.amount_nano and not reserve.in_use_nano and not reserve.requests
+        if is_unused and self._clock_s() >= reserve.exact_until_s:
             del self._reserves[account.id]
 
     def reclaim(self, account_id: str) -> None:
@@ -213,11 +172,17 @@ class Reserves:
             reserve.exact_until_s = self._clock_s() + EXACT_S
 
     def pass_time(self) -> list[str]:
-        """Let recent peaks decay, and return the accounts whose reserves are idle."""
-        now_s = self._clock_s()
-        for reserve in self._reserves.values():
-            reserve.decay()
-        return [account_id for account_id, reserve in self._reserves.items() if reserve.is_idle(now_s)]
+        """The accounts whose reserves are to be given back: those that are idle, and those unused for longest."""
+        now_s, excess = self._clock_s(), len(self._reserves) - KEPT_MAX
+        found: list[str] = []
+        for account_id, reserve in self._reserves.items():
+            if len(found) < excess:
+                reserve.used_s = -math.inf
+            elif now_s - reserve.used_s < self._idle_s or len(found) >= RETURNED_MAX:
+                break
+            if reserve.is_idle(now_s):
+                found.append(account_id)
+        return found
 
     def close(self) -> list[str]:
         """Keep no more than the requests in flight need, until the end. Return the accounts of all reserves."""

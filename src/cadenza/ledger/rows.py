@@ -1,6 +1,7 @@
 """The rows that a batch of the ledger writes. Entries and metering rows have everything to recompute a charge.
 
-SQLite runs one statement for each kind of row, and Postgres one for all of them. A reserve is changed only if it is
+SQLite runs one statement for each kind of row, and Postgres one for all of them. The metering rows of a batch are also
+added to the sums by day (day_sums.py). A reserve is changed only if it is
 still as it was read; otherwise nothing is written and the batch is retried. On SQLite no other process can write
 meanwhile, so one that stays the same is not written. On Postgres every batch is fenced: it is refused if the row of
 its process in `processes` is fenced or gone, because another process sweeps it or has swept it. That row is read by a
@@ -12,12 +13,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import and_, bindparam, delete, insert, text, update
+from sqlalchemy import and_, bindparam, delete, insert, select, text, update
 
 from cadenza.core.records import Usage
+from cadenza.ledger import day_sums
 from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.rules import Charge, LockedAccount
-from cadenza.store.schema import accounts, entries, reserves, usage
+from cadenza.store.schema import accounts, entries, reserves, usage, usage_days
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, StoreRefused, Transaction
 
@@ -31,6 +33,7 @@ CORRECTED_COLUMNS = [name for name in USAGE_COLUMNS if name not in {*_IDENTITY, 
 ADD_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS)
 ADD_SOURCED_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS, "origin", "source")
 ADD_USAGE = Statement(insert(usage), *USAGE_COLUMNS)
+READ_USAGE = Statement(select(usage).where(usage.c.completion_id == bindparam("completion")))
 CORRECT_USAGE = Statement(
     update(usage)
     .where(usage.c.completion_id == bindparam("completion"))
@@ -113,13 +116,14 @@ class BatchRows(msgspec.Struct):
         if self.usage:
             tx.insert_rows(ADD_ENTRY, self.entries)
             tx.insert_rows(ADD_USAGE, self.usage)
+            tx.insert_rows(day_sums.ADD, day_sums.add_up(self.usage))
         change_each(tx, MOVE, self.accounts)
         changed = sum([row["is_same"] or tx.change(CHANGE_RESERVE, row) for row in self.changed_reserves])
         return changed + sum([tx.change(DROP_RESERVE, row) for row in self.dropped_reserves]), True
 
     def _write_at_once(self, tx: Transaction) -> tuple[int, bool]:
         values: dict[str, Any] = {"process": self.process}
-        for prefix, added in (("e", self.entries), ("u", self.usage)):
+        for prefix, added in (("e", self.entries), ("u", self.usage), ("s", day_sums.add_up(self.usage))):
             for number, column in enumerate(_ARRAYS[prefix]):
                 values[f"{prefix}_{column}"] = [row[number] for row in added]
         changed = (("a", self.accounts), ("r", self.changed_reserves), ("d", self.dropped_reserves))
@@ -143,7 +147,7 @@ def write_corrections(tx: Transaction, corrections: Sequence[Charge]) -> None:
     The database accepts one correction of a request by its late end.
     """
     for charge in corrections:
-        completion_id, row = charge.end.hold.completion_id, dict(zip(USAGE_COLUMNS, usage_row(charge), strict=True))
+        completion_id, row = charge.end.hold.completion_id, usage_row(charge)
         if charge.corrected_nano:
             back = CreditMove(
                 charge.end.hold.account_id,
@@ -155,8 +159,13 @@ def write_corrections(tx: Transaction, corrections: Sequence[Charge]) -> None:
                 completion_id,
             )
             tx.change(ADD_SOURCED_ENTRY, entry_row(back, charge.corrected_nano, charge.granted_nano))
-        new = {f"new_{name}": row[name] for name in CORRECTED_COLUMNS}
+        before = tx.row(READ_USAGE, {"completion": completion_id})
+        assert before, "only a request that has a metering row is corrected"
+        new = {
+            f"new_{name}": value for name, value in zip(USAGE_COLUMNS, row, strict=True) if name in CORRECTED_COLUMNS
+        }
         tx.change(CORRECT_USAGE, {"completion": completion_id, **new})
+        day_sums.replace(tx, before, row)
 
 
 def entry_row(move: CreditMove, amount_nano: int, granted_nano: int) -> dict[str, Any]:
@@ -212,6 +221,7 @@ _KINDS = {"INTEGER": "integer", "BIGINT": "bigint", "BOOLEAN": "boolean", "TEXT"
 _ARRAYS = {  # the arrays that Postgres is given: the prefix of their names, and their columns with types
     "e": {name: _KINDS[str(entries.c[name].type)] for name in ENTRY_COLUMNS},
     "u": {name: _KINDS[str(usage.c[name].type)] for name in USAGE_COLUMNS},
+    "s": {name: _KINDS[str(usage_days.c[name].type)] for name in day_sums.COLUMNS},
     "a": {"account": "text", "paid": "bigint", "more": "bigint", "granted": "bigint"},
     "r": {"account": "text", "before": "bigint", "after": "bigint", "spare": "boolean"},
     "d": {"account": "text", "before": "bigint"},
@@ -229,6 +239,8 @@ WRITE = Statement(  # for Postgres only
         INSERT INTO entries ({", ".join(ENTRY_COLUMNS)}) SELECT * FROM {_unnest("e")}
     ), added_usage AS (
         INSERT INTO usage ({", ".join(USAGE_COLUMNS)}) SELECT * FROM {_unnest("u")}
+    ), added_days AS (
+        INSERT INTO usage_days ({", ".join(day_sums.COLUMNS)}) SELECT * FROM {_unnest("s")} {day_sums.ON_CONFLICT}
     ), moved AS (
         UPDATE accounts SET balance_nano = balance_nano + m.paid, held_nano = held_nano + m.more,
         granted_nano = granted_nano + m.granted

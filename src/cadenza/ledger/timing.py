@@ -11,10 +11,11 @@ class LedgerTiming(msgspec.Struct, frozen=True):
     mark_every_s: float = 0.5
     mark_after_s: float = 0.25  # shorter requests are not marked
     sweep_every_s: float = 2.0
+    idle_s: float = 60.0  # a reserve that is unused for this long is given back
     release_every_s: float = 0.25
     reconcile_every_s: float = 15.0
-    ask_s: float = 0.15  # how long a request waits for other processes to give back credit before it is refused
-    ask_most_s: float = 1.0  # how long it waits in all, while they give back some
+    ask_s: float = 0.15  # how often a request that waits for credit of other processes asks again, unannounced
+    ask_most_s: float = 1.0  # how long it waits before it is refused, while they have some to spare
 
 
 USUAL_TIMING = LedgerTiming()

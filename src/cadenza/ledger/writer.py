@@ -42,7 +42,7 @@ class LedgerWriter:
         self._observer = observer
         self._timing = timing
         self._elapsed_s = presence.host.elapsed_s
-        self._reserves = Reserves(self._elapsed_s)
+        self._reserves = Reserves(self._elapsed_s, timing.idle_s)
         self._committer = Committer(store, observer, presence, self._reserves, self._on_swept, timing.retry_s)
         self._open: dict[str, OpenHold] = {}
         self._marks = Marks(store, self._open, timing.mark_after_s, self._elapsed_s)
@@ -106,7 +106,8 @@ class LedgerWriter:
     async def _take(self, hold: Hold) -> Taken:
         """Take a hold in the store. If the credit falls short, wait for what other processes give back.
 
-        The wait ends when nothing was announced for `ask_s`, and after `ask_most_s` at the latest.
+        The store is asked again with each announcement, and every `ask_s`: it refuses the hold once no other process
+        has credit to spare. A process that does not give back its own is waited for until `ask_most_s`.
         """
         until_s = self._elapsed_s() + max(self._timing.ask_s, self._timing.ask_most_s)
         while True:
@@ -118,7 +119,7 @@ class LedgerWriter:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.ask_s):
                     await wake.wait()
-            if not wake.is_set() or self._elapsed_s() >= until_s:
+            if self._elapsed_s() >= until_s:
                 hold = msgspec.structs.replace(hold, is_final=True)
 
     async def _take_once(self, hold: Hold) -> Taken:

@@ -23,7 +23,7 @@ WORDS = frozenset(
         *("status", "fault", "cause", "kind", "measure", "move", "signal", "parser", "error", "logger"),
         *("ms", "open_s", "pause_s", "limit_s", "prompt_tokens", "completion_tokens", "score", "share"),
         *("short_nano", "charged_nano", "corrected_nano", "spent_nano"),
-        *("audit_events", "links", "sessions", "usage"),  # that were removed or rolled up
+        *("audit_events", "links", "sessions", "usage"),  # that were removed
         *("accounts", "charged", "dropped", "moves", "requests", "times", "tries"),
         *("waiting", "workers", "threads", "is_last", "version", "before", "candidate", "ended_canary"),
         *("pid", "code", "exit_code", "address", "classes", "sections", LEFT_OUT),

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 from cadenza.store.store import ReportsBusy
 
-REPORTS_MAX = 3
+REPORTS_MAX = 2
 WAITING_MAX = 8
 WAIT_S = 10.0
 

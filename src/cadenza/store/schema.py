@@ -149,6 +149,7 @@ reserves = table(
     Column("is_asked", Boolean, nullable=False, server_default=false()),  # another process asks for the spare part
     CheckConstraint("amount_nano >= 0", name="amount_is_not_negative"),
     Index("ix_reserves_process", "process"),
+    index_where("is_asked", "ix_reserves_asked", "process"),
 )
 
 marks = table(
@@ -186,7 +187,7 @@ usage = table(
     Exported(
         "usage.csv",
         "Each request, oldest first. A web search is a request of the class `search` with one prompt token.",
-        kept="no limit, or `usage_days`: then it becomes a [sum](money.md#old-requests)",
+        kept="no limit, or `usage_days`: then only the [sums](money.md#old-requests) are left",
         by="started_at",
     ),
     Column("completion_id", Text, primary_key=True, info=shown("id of the reply")),
@@ -218,34 +219,30 @@ usage = table(
 )
 
 usage_days = table(
-    "usage_days",
-    Exported("usage_days.csv", "Old requests, as sums by day.", kept="kept", by="started_at"),
-    numbered(hidden(INTERNAL)),
-    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
-    Column("key_id", Text, ForeignKey("keys.id"), nullable=False, info=shown("id of the key")),
-    *required(Text, class_id="the class that answered", provider=hidden(PROVIDERS), model=hidden(PROVIDERS)),
-    *optional(BigInteger, version=hidden(PROVIDERS)),
-    *required(BigInteger, input_nano="price of a token in", output_nano="price of a token out"),
-    *optional(BigInteger, cached_input_nano="price of a cached token; empty: like the others"),
-    *required(Integer, status="HTTP status"),
-    *required(Boolean, estimated="whether we counted the tokens, not the provider"),
-    *required(BigInteger, started_at="the day, in UTC"),
-    *optional(BigInteger, charged_at=hidden(INTERNAL)),  # the day of the charges; null: there are none
-    *required(BigInteger, requests="number of requests"),
-    *required(BigInteger, prompt_tokens="tokens in", cached_tokens="the part of them that was cached"),
-    *required(BigInteger, completion_tokens="tokens out", cost_nano="what the requests cost"),
-    *required(BigInteger, charged_nano=hidden(INTERNAL)),  # the sum of the charges, before they were corrected
-    *required(BigInteger, short_nano=hidden(INTERNAL)),
-    *optional(BigInteger, provider_cost_nano=hidden(PROVIDERS)),
-    CheckConstraint("requests > 0", name="requests_are_counted"),
-    CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens", name="cached_is_part_of_prompt"),
-    CheckConstraint("completion_tokens >= 0", name="completion_is_not_negative"),
-    CheckConstraint("cost_nano >= 0 AND charged_nano >= 0", name="cost_is_not_negative"),
-    Index("ix_usage_days_account_id", "account_id", "started_at"),
+    "usage_days",  # ledger/day_sums.py: what all requests of a day add up to, whether or not they have a row in usage
+    Exported("usage_days.csv", "Requests as sums by day, key and class.", kept="kept"),
+    Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
+    Column("day", BigInteger, primary_key=True, autoincrement=False, info=shown("the day in UTC, in days since 1970")),
+    Column("key_id", Text, ForeignKey("keys.id"), primary_key=True, info=shown("id of the key")),
+    Column("class_id", Text, primary_key=True, info=shown("the class that answered")),
+    Column("provider", Text, primary_key=True, info=hidden(PROVIDERS)),
+    Column("model", Text, primary_key=True, info=hidden(PROVIDERS)),
+    *required(BigInteger, requests="number of requests", prompt_tokens="tokens in"),
+    *required(BigInteger, cached_tokens="the part of them that was cached", completion_tokens="tokens out"),
+    *required(BigInteger, cost_nano="what the requests cost"),
+    *required(BigInteger, provider_cost_nano=hidden(PROVIDERS)),  # as far as it is known
+    *required(BigInteger, failed_requests="those that failed because of the service or a provider"),
+    *required(BigInteger, counted_requests="those with tokens"),
+    *required(BigInteger, broken_requests="those of them that broke off"),
+    *required(BigInteger, estimated_requests="those of them whose tokens we counted, not the provider"),
+    *required(BigInteger, uncosted_requests=hidden(PROVIDERS), uncosted_nano=hidden(PROVIDERS)),
+    CheckConstraint("requests >= 0 AND cost_nano >= 0", name="sums_are_not_negative"),
+    Index("ix_usage_days_day", "day"),
+    Index("ix_usage_days_key_id", "key_id", "day"),
 )
 
 retention = table(
-    "retention",  # what its limits have removed or rolled up
+    "retention",  # what its limits have removed
     OfService("how far the limits of `[retention]` have come", kept="kept"),
     Column("name", Text, primary_key=True),  # what is kept: control/retention.py
     Column("kept_from", BigInteger),  # what is older is gone, or will be soon

@@ -4,7 +4,7 @@ The compiled text goes straight to the driver: on SQLite 7 µs for a small state
 session of Postgres (postgres/session.py) compiles the same statements for asyncpg.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
@@ -63,8 +63,21 @@ class SelectByIds:
     """Selects the rows whose `column` is one of many ids, for `Transaction.rows_by_ids`."""
 
     def __init__(self, core: Select[Any], column: ColumnElement[Any]) -> None:
+        self._core, self._column = core, column
+        self._of_sizes = dict[int, tuple[Statement, list[str]]]()
         self.one = Statement(core.where(column == bindparam("id")))
         self.many = Statement(core.where(column == func.any(bindparam("ids", type_=ARRAY(column.type)))))
+
+    def for_sqlite(self, ids: Sequence[str], values: Values) -> tuple[Statement, Values]:
+        """A statement for these ids, and its values. The last id is repeated up to a power of two: so they are few."""
+        if len(ids) == 1:
+            return self.one, {**values, "id": ids[0]}
+        size = 1 << (len(ids) - 1).bit_length()
+        if size not in self._of_sizes:
+            names = [f"id_{number}" for number in range(size)]
+            self._of_sizes[size] = Statement(self._core.where(self._column.in_(map(bindparam, names)))), names
+        statement, names = self._of_sizes[size]
+        return statement, {**values, **dict.fromkeys(names, ids[-1]), **dict(zip(names, ids, strict=False))}
 
 
 def total(column: ColumnElement[Any]) -> ColumnElement[int]:

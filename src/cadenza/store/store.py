@@ -70,7 +70,7 @@ class Transaction(Protocol):
     def rows(self, statement: Statement, values: Values) -> list[Row]: ...
 
     def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
-        """Return the rows of these ids: SQLite reads them one by one, Postgres in one round trip."""
+        """Return the rows of these ids, in the order of the ids or of the statement."""
 
     def change(self, statement: Statement, values: Values) -> int:
         """Return how many rows were changed."""

@@ -1,6 +1,8 @@
 """Files that the browser saves: a table as CSV or as a JSON list, whole or streamed."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -9,19 +11,25 @@ from cadenza.core.csv_text import csv_text
 from cadenza.web.routes import JSON
 
 CSV = "text/csv; charset=utf-8"
-Pages = AsyncIterator[list[dict[str, object]]]
+ROWS_AT_ONCE = 16  # some take 40 µs each, and other requests wait meanwhile
+
+T = TypeVar("T")
+Row = dict[str, object]
+Pieces = AsyncIterator[list[Row]]
 
 
 def csv_file(name: str, rows: Iterable[Iterable[object]]) -> Response:
     return Response(csv_text(rows), headers=saved_as(f"{name}.csv"), media_type=CSV)
 
 
-async def stream_rows(name: str, form: str, fields: Sequence[str], rest: Pages) -> StreamingResponse:
-    """The rows of all pages as one file. `form` is csv or json; CSV has these fields of each row.
+async def stream_rows(
+    name: str, form: str, fields: Sequence[str], rest: AsyncIterator[list[T]], show: Callable[[T], Row]
+) -> StreamingResponse:
+    """What all pages have as one file. `form` is csv or json; CSV has these fields of each row.
 
     The first page is read before the reply begins, so that a store that refuses it gives an error of its own.
     """
-    pages, headers = _with_first(await anext(rest, []), rest), saved_as(f"{name}.{form}")
+    pages, headers = _in_pieces(await anext(rest, []), rest, show), saved_as(f"{name}.{form}")
     if form == "csv":
         return StreamingResponse(_csv(fields, pages), headers=headers, media_type=CSV)
     return StreamingResponse(_json(pages), headers=headers, media_type=JSON)
@@ -32,19 +40,21 @@ def saved_as(name: str) -> dict[str, str]:
     return {"content-disposition": f'attachment; filename="{name}"'}
 
 
-async def _with_first(first: list[dict[str, object]], rest: Pages) -> Pages:
-    yield first
-    async for page in rest:
-        yield page
+async def _in_pieces(page: list[T] | None, rest: AsyncIterator[list[T]], show: Callable[[T], Row]) -> Pieces:
+    while page is not None:
+        for start in range(0, len(page), ROWS_AT_ONCE):
+            yield [show(one) for one in page[start : start + ROWS_AT_ONCE]]
+            await asyncio.sleep(0)
+        page = await anext(rest, None)
 
 
-async def _csv(fields: Sequence[str], pages: Pages) -> AsyncIterator[bytes]:
+async def _csv(fields: Sequence[str], pages: Pieces) -> AsyncIterator[bytes]:
     yield csv_text([fields]).encode()
     async for rows in pages:
         yield csv_text([row[name] for name in fields] for row in rows).encode()
 
 
-async def _json(pages: Pages) -> AsyncIterator[bytes]:
+async def _json(pages: Pieces) -> AsyncIterator[bytes]:
     before = b'{"object":"list","data":['
     async for rows in pages:
         if rows:

@@ -1,8 +1,14 @@
-"""Runs a program from standard input, then one of this folder. They import the same library, which takes seconds."""
+"""Runs the programs of this folder that standard input names, each after its example, if there is one.
 
+They run in one process, because they import the same library, which takes seconds. What each printed ends with a NUL.
+"""
+
+import json
 import runpy
 import sys
 
-exec(compile(sys.stdin.read(), "<stdin>", "exec"), {"__name__": "__main__"})
-sys.stdout.write("\n")
-runpy.run_module(f"tests.clients.programs.{sys.argv[1]}", run_name="__main__")
+for name, example in json.load(sys.stdin).items():
+    exec(compile(example, name, "exec"), {"__name__": "__main__"})
+    sys.stdout.write("\n")
+    runpy.run_module(f"tests.clients.programs.{name}", run_name="__main__")
+    sys.stdout.write("\0")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import Table, select
+from sqlalchemy import Table, select, text
 
 from cadenza.core.codes import digest_key, display_prefix, make_key
 from cadenza.core.money import Price
@@ -35,6 +35,7 @@ EMAIL = "owner@example.org"
 PRINCIPAL = Principal(KEY_ID, ACCOUNT_ID, frozenset(SCOPES), "forte")
 FORTE = Price(1_070, 3_450)
 FUNDED_NANO = 5_000_000_000
+FUNDS = Statement(text("SELECT balance_nano, held_nano FROM accounts WHERE email = :email"))
 
 
 class WatchedStore(SqliteStore):
@@ -92,10 +93,10 @@ class FundedStore:
         return [(b"authorization", b"Bearer " + self.secret.encode())]
 
     async def funds(self) -> tuple[int, int]:
-        """The balance, and how much of it is held."""
-        account = await accounts.get_by_email(self.store, EMAIL)
-        assert account
-        return account.balance_nano, account.held_nano
+        """The balance, and how much of it is held, with the spare part of reserves."""
+        found = await self.store.row(FUNDS, {"email": EMAIL})
+        assert found
+        return found[0], found[1]
 
     async def rows(self, table: Table) -> list[dict[str, Any]]:
         names = table.columns.keys()

@@ -16,6 +16,7 @@ from cadenza.core.codes import make_key
 from cadenza.core.errors import Unauthenticated
 from cadenza.core.rates import Limits, Rate, Ticket
 from cadenza.core.records import Principal
+from cadenza.fleet.changes import make_change
 from cadenza.gateway.auth import authorize, identify, rate_exceeded, rate_headers, rate_of
 from cadenza.http.headers import Headers
 from cadenza.store.statements import Statement
@@ -51,7 +52,7 @@ async def new_key(
 
 
 async def revoke(store: WatchedStore) -> None:
-    await store.transact(lambda tx: keys.revoke(tx, "key_a", 1))
+    await make_change(store, lambda tx: keys.revoke(tx, "key_a", 1))
 
 
 def suspend(tx: Transaction, suspended_at: int | None) -> None:
@@ -89,25 +90,31 @@ async def test_a_key_works_again_on_the_request_after_its_account_is_resumed(sto
     gateway = make_gateway(store, RecordingObserver())
     await identify(gateway, Client().open(headers))
     for suspended_at in (7, None):
-        await store.transact(partial(suspend, suspended_at=suspended_at))
+        await make_change(store, partial(suspend, suspended_at=suspended_at))
         if suspended_at:
             with pytest.raises(Unauthenticated):
                 await identify(gateway, Client().open(headers))
     assert (await identify(gateway, Client().open(headers))).principal.key_id == "key_a"
 
 
-async def test_a_key_is_read_again_after_any_commit_of_another_process(store: WatchedStore, tmp_path: Path) -> None:
-    """Until then it is cached. The commit of another connection counts, whatever it has changed."""
+async def test_a_key_is_read_again_after_a_change_by_another_process(store: WatchedStore, tmp_path: Path) -> None:
+    """Until then it is cached. After any other commit of another connection only the epoch is read."""
     gateway, key = make_gateway(store, RecordingObserver()), await new_key(store)
     await identify(gateway, Client().open(bearer(key)))  # opens the file
     store.statements.clear()
     for _ in range(3):
         await identify(gateway, Client().open(bearer(key)))
     assert store.reads == 0
-    with contextlib.closing(sqlite3.connect(tmp_path / "cadenza.db")) as other, other:
-        other.execute("UPDATE accounts SET preferred_class = 'fortissimo'")
+    with contextlib.closing(sqlite3.connect(tmp_path / "cadenza.db")) as other:
+        with other:
+            other.execute("UPDATE accounts SET balance_nano = balance_nano + 1")
+        await identify(gateway, Client().open(bearer(key)))
+        assert store.reads == 1
+        with other:
+            other.execute("UPDATE accounts SET preferred_class = 'fortissimo'")
+            other.execute("UPDATE epochs SET number = number + 1 WHERE name = 'changes'")
     caller = await identify(gateway, Client().open(bearer(key)))
-    assert (caller.principal.preferred_class, store.reads) == ("fortissimo", 1)
+    assert (caller.principal.preferred_class, store.reads) == ("fortissimo", 3)
 
 
 async def test_all_dead_keys_get_the_same_reply(store: WatchedStore) -> None:

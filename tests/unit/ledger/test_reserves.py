@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
 from cadenza.ledger.charging import end_requests
-from cadenza.ledger.reserves import EXACT_S, IDLE_S, LEAST_REQUESTS, PEAK_TIMES, Reserves
+from cadenza.ledger.reserves import DECAY_S, EXACT_S, KEPT_MAX, LEAST_REQUESTS, PEAK_TIMES, RETURNED_MAX, Reserves
 from cadenza.ledger.rules import (
     AMPLE_TIMES,
     RESERVE_SHARE,
@@ -27,6 +27,7 @@ from cadenza.ledger.rules import (
 
 Steps = list[tuple[str, int]]
 ONE_NANO = 100  # an ordinary hold
+IDLE_S = 60.0
 AMPLE_NANO = AMPLE_TIMES * ONE_NANO
 
 
@@ -45,7 +46,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.reserves = Reserves(self.clock)
+        self.reserves = Reserves(self.clock, IDLE_S)
 
     def store_has(self, reserve_nano: int, free_nano: int = AMPLE_NANO, taken_nano: tuple[int, ...] = ()) -> None:
         """A batch was written."""
@@ -183,8 +184,7 @@ def test_a_reserve_is_wanted_for_twice_the_most_requests_lately(desk: Desk) -> N
     for _ in range(9):
         desk.reserves.end("a", ONE_NANO, 0)
     assert desk.demand().wanted_nano == PEAK_TIMES * 10 * ONE_NANO
-    desk.reserves.pass_time()
-    desk.reserves.pass_time()
+    desk.clock.now_s += 2 * DECAY_S
     desk.hold()
     assert desk.demand().wanted_nano == LEAST_REQUESTS * ONE_NANO
 
@@ -197,7 +197,7 @@ def test_a_reserve_that_is_much_too_large_shrinks(desk: Desk) -> None:
     assert desk.demand().kept_nano == LEAST_REQUESTS * ONE_NANO
 
 
-def test_an_idle_reserve_is_given_back_after_a_second(desk: Desk) -> None:
+def test_an_idle_reserve_is_given_back_after_a_minute(desk: Desk) -> None:
     """Not while a request is in flight or a charge is not written yet, and not before."""
     desk.clock.now_s += 10 * IDLE_S
     assert desk.reserves.pass_time() == []
@@ -212,14 +212,33 @@ def test_an_idle_reserve_is_given_back_after_a_second(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("idle_s", "given_back"), [(IDLE_S - 0.01, []), (IDLE_S, ["a"])])
-def test_a_reserve_is_idle_one_second_after_its_last_hold(desk: Desk, idle_s: float, given_back: list[str]) -> None:
-    """The second begins with the last hold."""
+def test_a_reserve_is_idle_one_minute_after_its_last_hold(desk: Desk, idle_s: float, given_back: list[str]) -> None:
+    """The minute begins with the last hold."""
     desk.clock.now_s += 5 * IDLE_S
     desk.hold()
     for _ in range(2):
         desk.reserves.end("a", ONE_NANO, 0)
     desk.clock.now_s += idle_s
     assert desk.reserves.pass_time() == given_back
+
+
+def test_the_least_recently_used_reserves_are_given_back_first() -> None:
+    """Beyond the most that are kept; one with a request in flight follows when that has ended."""
+    desk = Desk()
+    names = [str(number) for number in range(KEPT_MAX + 2)]
+    for name in names:
+        hold = msgspec.structs.replace(make_hold(), account_id=name)
+        desk.reserves.demand(name, 0, 0, [hold])
+        account = LockedAccount(name, AMPLE_NANO, 10 * ONE_NANO, 10 * ONE_NANO)
+        desk.reserves.written(account, [(hold, Held(ONE_NANO, 1))])
+    for name in names[1:]:
+        desk.reserves.end(name, ONE_NANO, 0)
+    desk.reserves.hold(msgspec.structs.replace(make_hold(), account_id="1"))
+    assert desk.reserves.pass_time() == ["2", "3"]
+    desk.reserves.end("0", ONE_NANO, 0)
+    assert desk.reserves.pass_time() == ["0", "2", "3"]
+    desk.clock.now_s += 2 * IDLE_S
+    assert len(desk.reserves.pass_time()) == RETURNED_MAX
 
 
 def test_a_reserve_that_is_asked_for_is_given_back_for_a_second(desk: Desk) -> None:
@@ -230,7 +249,9 @@ def test_a_reserve_that_is_asked_for_is_given_back_for_a_second(desk: Desk) -> N
     assert (demand.kept_nano, demand.in_use_nano, demand.wanted_nano) == (ONE_NANO, ONE_NANO, 0)
     assert desk.hold(1) is None
     desk.clock.now_s += EXACT_S
-    assert desk.demand().wanted_nano == LEAST_REQUESTS * ONE_NANO
+    desk.hold(0)
+    demand = desk.demand(ONE_NANO)
+    assert demand.wanted_nano == LEAST_REQUESTS * ONE_NANO
 
 
 def test_a_hold_after_an_idle_time_wants_a_reserve_again(desk: Desk) -> None:
@@ -265,7 +286,7 @@ class Process:
 
     def __init__(self, balance_nano: int) -> None:
         self.clock = Clock()
-        self.reserves = Reserves(self.clock)
+        self.reserves = Reserves(self.clock, IDLE_S)
         self.account = LockedAccount("a", balance_nano, 0, 0)
         self.elsewhere_nano = 0
         self.known = Known()
@@ -400,7 +421,7 @@ def test_the_memory_never_promises_more_than_the_store_has(
     while process.open:
         process.end(100)
     process.write([], [], "written")
-    process.clock.now_s += IDLE_S
+    process.clock.now_s += 2 * IDLE_S
     for _ in process.reserves.pass_time():
         process.write([], [], "written")
     assert process.account.reserve_nano == 0

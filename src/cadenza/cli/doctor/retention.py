@@ -20,7 +20,7 @@ STORE_FALSE = (
 )
 
 HOUR_MS = 60 * 60 * 1000
-LATE_MS = 2 * DAY_MS  # the service looks every few minutes, and a day is rolled up when it is over
+LATE_MS = 2 * DAY_MS  # the service looks every few minutes, and a day is removed when it is over
 
 
 async def check_retention(settings: Settings) -> Check:

@@ -92,7 +92,7 @@ def describe_entry(entry: Entry) -> str:
 
 
 def explain_entry(entry: Entry) -> str:
-    """How a charge comes about: its tokens and their prices. Empty for other entries, and after a roll-up."""
+    """How a charge comes about: its tokens and their prices. Empty for other entries, and without a metering row."""
     if entry.kind != "charge" or entry.input_nano is None or entry.class_id == SEARCH:
         return ""
     cached_tokens = entry.cached_tokens or 0

@@ -39,12 +39,14 @@ from cadenza.store.store import (
 )
 
 READS_MAX = 4
+IDS_MAX = 128  # in one statement
 PROGRESS_STEPS = 20_000  # of SQLite's machine, about a millisecond: how often a report looks whether it is cancelled
 POLL_INTERVAL_S = 0.04  # for commits of other processes; `Store.watch` promises 50 ms
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
 STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
 BUSY = ("cache_size=-8192", f"wal_autocheckpoint={write_ahead_log.LOG_PAGES_MAX}")  # 8 MB of cache
+WRITER_CACHE = "cache_size=-32768"  # 1,000 accounts in turn touch some 20 MB of a large store
 PING = Statement(text("PRAGMA schema_version"))
 QUICK_CHECK = Statement(text("PRAGMA quick_check(1)"))
 ADVICE = {
@@ -76,7 +78,10 @@ class SqliteTransaction(msgspec.Struct):
         return self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
 
     def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
-        return [row for one in ids if (row := self.row(select.one, {**values, "id": one}))]
+        found: list[Row] = []
+        for begin in range(0, len(ids), IDS_MAX):
+            found += self.rows(*select.for_sqlite(ids[begin : begin + IDS_MAX], values))
+        return found
 
     def change(self, statement: Statement, values: Values) -> int:
         return self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
@@ -364,7 +369,9 @@ class SqliteStore:
 
     def _open_writer(self) -> sqlite3.Cursor:
         if self._writer is None:
-            self._writer = self._open(STRICT_TRIGGERS, *BUSY).cursor()  # one for all, also for BEGIN and COMMIT
+            self._writer = self._open(
+                STRICT_TRIGGERS, *BUSY, WRITER_CACHE
+            ).cursor()  # one for all, also for BEGIN and COMMIT
         return self._writer
 
     def _work(self, work: Callable[[Transaction], T]) -> T:

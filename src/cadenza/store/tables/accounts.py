@@ -3,10 +3,10 @@
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Boolean, bindparam, func, insert, select
+from sqlalchemy import BigInteger, Boolean, bindparam, cast, func, insert, select
 
 from cadenza.store import schema
-from cadenza.store.statements import Statement
+from cadenza.store.statements import Statement, total
 from cadenza.store.store import Row, Store, Transaction, change_row
 from cadenza.store.tables import epochs
 
@@ -15,7 +15,10 @@ AccountState = Literal["active", "suspended", "erased"]
 
 
 class Account(msgspec.Struct, frozen=True):
-    """The owner of keys and credit. It can spend its balance less what is held."""
+    """The owner of keys and credit. It can spend its balance less what is held.
+
+    A reserve with a spare part does not count as held: its process gives it back when another one needs it.
+    """
 
     id: str
     email: str
@@ -61,7 +64,11 @@ class Preferences(msgspec.Struct, frozen=True):
     shows_cost: bool = False
 
 
-COLUMNS = [schema.accounts.c[name] for name in Account.__struct_fields__]
+_SPARE = select(cast(total(schema.reserves.c.amount_nano), BigInteger)).where(
+    schema.reserves.c.account_id == schema.accounts.c.id, schema.reserves.c.has_spare
+)
+HELD = (schema.accounts.c.held_nano - _SPARE.correlate(schema.accounts).scalar_subquery()).label("held_nano")
+COLUMNS = [HELD if name == "held_nano" else schema.accounts.c[name] for name in Account.__struct_fields__]
 FLAGS = [place for place, column in enumerate(COLUMNS) if isinstance(column.type, Boolean)]
 INSERT = Statement(insert(schema.accounts), *Account.__struct_fields__, "password_hash")
 BY_EMAIL = Statement(select(*COLUMNS).where(schema.accounts.c.email == bindparam("email")))

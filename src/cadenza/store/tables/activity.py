@@ -14,8 +14,7 @@ from cadenza.store.schema import keys, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from cadenza.store.tables.keys import IS_WEB, WEB_NAME
-from cadenza.store.tables.metered import REQUESTS
-from cadenza.store.tables.usage import PROMPT_TOKENS
+from cadenza.store.tables.metered import PROMPT_TOKENS
 
 SCANNED = 10_000
 ANY_STATUS, ANY_BUT_200 = 0, -1
@@ -25,9 +24,14 @@ _NEWEST_FIRST = (usage.c.started_at.desc(), usage.c.completion_id.desc())
 
 
 def _scanned() -> Select[tuple[object, ...]]:
-    columns = [(PROMPT_TOKENS if name == "prompt_tokens" else usage.c[name]).label(name) for name in FIELDS]
+    columns = [
+        (literal_column(PROMPT_TOKENS) if name == "prompt_tokens" else usage.c[name]).label(name) for name in FIELDS
+    ]
     is_before = or_(usage.c.started_at < bindparam("at"), usage.c.completion_id < bindparam("id"))
-    return select(*columns).where(*REQUESTS.of_span, is_before).order_by(*_NEWEST_FIRST)
+    in_span = (usage.c.started_at >= bindparam("start"), usage.c.started_at < bindparam("end"))
+    return (
+        select(*columns).where(usage.c.account_id == bindparam("account"), *in_span, is_before).order_by(*_NEWEST_FIRST)
+    )
 
 
 _next = _scanned().limit(bindparam("scanned")).subquery("scanned")

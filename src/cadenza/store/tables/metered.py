@@ -1,56 +1,119 @@
-"""Metering rows of both kinds: of requests (`usage`) and of days that were rolled up (`usage_days`).
+"""What requests add up to in a span of time: their sums by day (`usage_days`), exact to the millisecond.
 
-Their columns have the same names, so a report is one query that is made for each. Each table is summed up on its own,
-and the sums are added: a report over requests costs what it did before there were days. A day counts where it starts.
+The sums have whole days. Of the day in which a span begins, the metering rows from then on are added. The day in which
+it ends is counted whole, less the metering rows from its end on: usually that is now, and there are none. So a report
+reads a row for each day, key, class and model, and metering rows of at most two days. A day whose metering rows were
+removed counts where it starts.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, literal_column, select, text, union_all
-from sqlalchemy.sql.base import ReadOnlyColumnCollection
+from sqlalchemy import ColumnElement, Select, Table, TextClause, bindparam, literal_column, select, text, union_all
 
+from cadenza.core.records import SEARCH
+from cadenza.core.spans import DAY_MS, Span
 from cadenza.store.schema import usage, usage_days
-from cadenza.store.statements import total
+from cadenza.store.statements import Statement, total
+
+Shown = Callable[[ColumnElement[Any]], ColumnElement[Any]]
+
+KEY = tuple(usage_days.primary_key.c.keys())
+SUMS = {  # what a metering row adds to each column: ledger/day_sums.py has the same in Python
+    "requests": "1",
+    "prompt_tokens": "prompt_tokens",
+    "cached_tokens": "cached_tokens",
+    "completion_tokens": "completion_tokens",
+    "cost_nano": "cost_nano",
+    "provider_cost_nano": "COALESCE(provider_cost_nano, 0)",
+    "failed_requests": "CASE WHEN status >= 500 THEN 1 ELSE 0 END",
+    "counted_requests": "CASE WHEN prompt_tokens + completion_tokens > 0 THEN 1 ELSE 0 END",
+    "broken_requests": "CASE WHEN status <> 200 AND prompt_tokens + completion_tokens > 0 THEN 1 ELSE 0 END",
+    "estimated_requests": "CASE WHEN estimated AND prompt_tokens + completion_tokens > 0 THEN 1 ELSE 0 END",
+    "uncosted_requests": (
+        "CASE WHEN provider_cost_nano IS NULL AND prompt_tokens + completion_tokens > 0 THEN 1 ELSE 0 END"
+    ),
+    "uncosted_nano": "CASE WHEN provider_cost_nano IS NULL THEN cost_nano ELSE 0 END",
+}
+# a search is charged as one prompt token at the price of a search: it is left out of the prompt tokens that are shown
+PROMPT_TOKENS = f"CASE WHEN class_id = '{SEARCH}' THEN 0 ELSE prompt_tokens END"
+DERIVED = {"shown_prompt_tokens": PROMPT_TOKENS}
+OF_REQUEST = {name: f"started_at / {DAY_MS}" if name == "day" else name for name in KEY}
+_ALL_SUMS = ", ".join(f"CAST(SUM({sql}) AS BIGINT)" for sql in SUMS.values())
+SUM_UP = Statement(  # for stores whose requests were not charged one by one
+    text(f"""
+    INSERT INTO usage_days ({", ".join((*KEY, *SUMS))}) SELECT {", ".join((*OF_REQUEST.values(), _ALL_SUMS))}
+    FROM usage GROUP BY {", ".join(OF_REQUEST.values())}""")  # noqa: S608 our own names
+)
 
 
-class Metered(NamedTuple):
-    """A table of metering rows, and how many requests a row of it stands for."""
-
-    c: ReadOnlyColumnCollection[str, Any]
-    requests: ColumnElement[int]
-
-    @property
-    def in_span(self) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-        return self.c.started_at >= bindparam("start"), self.c.started_at < bindparam("end")
-
-    @property
-    def of_span(self) -> tuple[ColumnElement[bool], ...]:
-        return (self.c.account_id == bindparam("account"), *self.in_span)
+def _as_it_is(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    return column
 
 
-REQUESTS = Metered(usage.c, literal_column("1"))
-DAYS = Metered(usage_days.c, usage_days.c.requests)
+def add_up(groups: Sequence[str], sums: Sequence[str], *columns: str, shown: Shown = _as_it_is) -> Select[Any]:
+    """The sums of a span by these groups, in their order, where each of `columns` is what its parameter says.
+
+    A group whose first sum is zero is left out; without groups, it is one row. `shown` is what is shown of a group.
+    Each part of the span is summed up on its own. Without an account, metering rows are found by their ids, which begin
+    with the time.
+    """
+    names = (*groups, *sums)
+    parts = [
+        _part(
+            usage_days,
+            {name: DERIVED.get(name, name) for name in names},
+            len(groups),
+            columns,
+            _between("day", "start_day", "end_day"),
+        ),
+        _part(usage, _of_request(names, ""), len(groups), columns, _to_end_of_day("start", columns)),
+        _part(usage, _of_request(names, "-"), len(groups), columns, _to_end_of_day("end", columns)),
+    ]
+    found = union_all(*parts).subquery("sums").c
+    first, *_ = totals = [total(found[name]).label(name) for name in sums]
+    query = select(*(shown(found[name]).label(f"group_{name}") for name in groups), *totals)
+    places = _places(len(groups))
+    return query.group_by(*places).order_by(*places).having(first > literal_column("0")) if groups else query
 
 
-def add_up(
-    groups: Callable[[Metered], Sequence[ColumnElement[Any]]],
-    sums: Callable[[Metered], Sequence[ColumnElement[Any]]],
-    where: Callable[[Metered], Sequence[ColumnElement[bool]]],
-) -> Select[tuple[Any, ...]]:
-    """The sums of both tables by these groups, in the order of the groups. Without groups, it is one row."""
-    found = union_all(*(_sum_up(groups(one), sums(one), where(one)) for one in (REQUESTS, DAYS))).subquery("metered")
-    count = len(groups(REQUESTS))
-    columns = [*found.c]
-    named, summed = columns[:count], columns[count:]
-    query = select(*named, *(total(column).label(column.name) for column in summed))
-    return query.group_by(*named).order_by(*named) if named else query
+def _part(table: Table, names: Mapping[str, str], groups: int, columns: Sequence[str], where: str) -> Select[Any]:
+    found: list[ColumnElement[Any]] = [literal_column(sql).label(name) for name, sql in [*names.items()][:groups]]
+    found += [total(literal_column(sql)).label(name) for name, sql in [*names.items()][groups:]]
+    equal = [table.c[name] == bindparam(name.removesuffix("_id")) for name in columns]
+    return select(*found).select_from(table).where(*equal, text(where)).group_by(*_places(groups))
 
 
-def _sum_up(
-    groups: Sequence[ColumnElement[Any]], sums: Sequence[ColumnElement[Any]], where: Sequence[ColumnElement[bool]]
-) -> Select[tuple[Any, ...]]:
-    named = [column.label(f"group_{number}") for number, column in enumerate(groups)]
-    summed = [total(column).label(f"sum_{number}") for number, column in enumerate(sums)]
-    places = [text(str(number)) for number in range(1, len(named) + 1)]
-    return select(*named, *summed).where(*where).group_by(*places)
+def _of_request(names: Sequence[str], sign: str) -> dict[str, str]:
+    return {
+        name: OF_REQUEST[name] if name in OF_REQUEST else f"{sign}({SUMS.get(name) or DERIVED[name]})" for name in names
+    }
+
+
+def _to_end_of_day(place: str, columns: Sequence[str]) -> str:
+    """The requests from a place of the span to the end of its day."""
+    by_id = "" if "account_id" in columns else f"{_between('completion_id', f'{place}_id', f'{place}_id_end')} AND "
+    return by_id + _between("started_at", place, f"{place}_day_ms")
+
+
+def _between(column: str, first: str, end: str) -> str:
+    return f"{column} >= :{first} AND {column} < :{end}"
+
+
+def _places(count: int) -> list[TextClause]:
+    return [text(str(number)) for number in range(1, count + 1)]
+
+
+def span_values(span: Span, **columns: str) -> dict[str, Any]:
+    """The parameters of `add_up`."""
+    values: dict[str, Any] = {**columns}
+    for place, at_ms in (("start", span.start_ms), ("end", span.end_ms)):
+        day = -(-at_ms // DAY_MS)
+        values |= {place: at_ms, f"{place}_day": day, f"{place}_day_ms": day * DAY_MS}
+        values |= {f"{place}_id": first_id(at_ms), f"{place}_id_end": first_id(day * DAY_MS)}
+    return values
+
+
+def first_id(at_ms: int) -> str:
+    """The lowest completion id of a time: ids sort by time."""
+    return f"chatcmpl-{at_ms:011x}"

@@ -5,15 +5,15 @@ from itertools import groupby
 from operator import itemgetter
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, text
+from sqlalchemy import ColumnElement, and_, bindparam, case, func, literal_column, or_, select, text
 
 from cadenza.core.public import Public
 from cadenza.core.spans import DAY_MS
-from cadenza.store.schema import accounts, payments, processes, sessions, usage, vouchers
+from cadenza.store.schema import accounts, payments, processes, reserves, sessions, usage, usage_days, vouchers
 from cadenza.store.statements import Statement, total
 from cadenza.store.store import Row, Store
 from cadenza.store.tables.accounts import COLUMNS, Account, read_account
-from cadenza.store.tables.usage import PROMPT_TOKENS
+from cadenza.store.tables.metered import PROMPT_TOKENS
 
 ESCAPE = "\\"
 FIRST_TOKEN_MS = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000)  # bounds of the counts of replies
@@ -96,6 +96,7 @@ SEARCH = Statement(
     .order_by(accounts.c.email)
     .limit(bindparam("count"))
 )
+SPARE = select(total(reserves.c.amount_nano)).where(reserves.c.has_spare)  # `Account` says why it is not held
 TOTALS = Statement(
     select(
         _count_if(accounts.c.erased_at.is_(None)),
@@ -108,7 +109,7 @@ TOTALS = Statement(
                 else_=accounts.c.granted_nano,
             )
         ),
-        total(accounts.c.held_nano),
+        total(accounts.c.held_nano) - SPARE.scalar_subquery(),
     )
 )
 # completion ids begin with the time, so that this reads a range of the primary key
@@ -116,11 +117,23 @@ _SINCE = (usage.c.completion_id >= bindparam("first"), usage.c.started_at >= bin
 _USE = (
     func.count(),
     _count_if(usage.c.status >= FAULT_STATUS),
-    total(PROMPT_TOKENS),
+    total(literal_column(PROMPT_TOKENS)),
     total(usage.c.completion_tokens),
     total(usage.c.cost_nano),
 )
-USE_SINCE = Statement(select(usage.c.class_id, *_USE).where(*_SINCE).group_by(text("1")).order_by(text("1")))
+USE_SINCE = Statement(
+    select(
+        usage_days.c.class_id,
+        total(usage_days.c.requests),
+        total(usage_days.c.failed_requests),
+        total(literal_column(PROMPT_TOKENS)),
+        total(usage_days.c.completion_tokens),
+        total(usage_days.c.cost_nano),
+    )
+    .where(usage_days.c.day >= bindparam("day"))
+    .group_by(text("1"))
+    .order_by(text("1"))
+)
 _FIRST_TOKEN_PLACE = case(
     (usage.c.first_byte_ms.is_(None), -1),
     *((usage.c.first_byte_ms <= bound, place) for place, bound in enumerate(FIRST_TOKEN_MS)),
@@ -187,14 +200,17 @@ async def totals(store: Store) -> Totals:
     return Totals(*map(int, row))
 
 
-async def use_since(store: Store, first_id: str, start_ms: int) -> list[ClassUse]:
-    """What was used since a time, by class. `first_id` is the lowest completion id of that time."""
-    rows = await store.report(USE_SINCE, {"first": first_id, "start": start_ms})
+async def use_since(store: Store, day: int) -> list[ClassUse]:
+    """What was used since the beginning of a day, by class."""
+    rows = await store.report(USE_SINCE, {"day": day})
     return [ClassUse(class_id, *map(int, counted)) for class_id, *counted in rows]
 
 
 async def use_by_step(store: Store, first_id: str, start_ms: int, step_ms: int) -> list[UseStep]:
-    """What was used since a time, in steps; a step without requests is left out."""
+    """What was used since a time, in steps; a step without requests is left out.
+
+    `first_id` is the lowest completion id of that time.
+    """
     rows = await store.report(USE_BY_STEP, {"first": first_id, "start": start_ms, "step": step_ms})
     return [
         _use_step(start_ms + int(step) * step_ms, [row[1:] for row in found])

@@ -1,7 +1,8 @@
-"""What the limits of [retention] remove, a slice at a time, and how far they have come.
+"""What the limits of [retention] remove, a batch at a time, and how far they have come.
 
 The row of each kind in `retention` is also what processes take turns by: one that has worked on it lately keeps it.
 Events of accounts leave the audit log only if they are older than `kept_from` of its row: a trigger refuses the rest.
+Metering rows before `kept_from` may be gone (ledger/check.py). What they add up to by day stays.
 """
 
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ from typing import Literal
 import msgspec
 from sqlalchemy import Table, delete, select, text
 
-from cadenza.store.schema import audit_events, links, retention, sessions
+from cadenza.store.schema import audit_events, links, retention, sessions, usage
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables.batches import BatchedChange
@@ -39,12 +40,14 @@ REMOVALS: dict[Kept, BatchedChange] = {
     "sessions": _removal(sessions, "digest", "(expires_at < :now OR used_at < :idle OR created_at < :began)"),
     "links": _removal(links, "digest", "expires_at <= :now"),
     "audit_events": _removal(audit_events, "id", "account_id IS NOT NULL AND at < :before AND id < :end"),
+    "usage": _removal(usage, "completion_id", "started_at < :before AND completion_id < :end"),
 }
 STATES = Statement(select(retention.c.name, retention.c.kept_from, retention.c.worked_at))
 OLDEST = {
     "sessions": Statement(text("SELECT MIN(created_at) FROM sessions")),
     "links": Statement(text("SELECT MIN(created_at) FROM links")),
     "audit_events": Statement(text("SELECT MIN(at) FROM audit_events WHERE account_id IS NOT NULL")),
+    "usage": Statement(text("SELECT started_at FROM usage ORDER BY completion_id LIMIT 1")),
     "idempotency_keys": Statement(text("SELECT MIN(created_at) FROM idempotency")),
 }
 NO_EVENT = 2**62
@@ -93,4 +96,5 @@ async def read_states(store: Store) -> dict[str, KeptState]:
 
 async def read_oldest(store: Store) -> dict[str, int | None]:
     """The time of the oldest row of each kind; None if there is none."""
-    return {name: (await store.report(statement, {}))[0][0] for name, statement in OLDEST.items()}
+    found = {name: await store.report(statement, {}) for name, statement in OLDEST.items()}
+    return {name: rows[0][0] if rows else None for name, rows in found.items()}

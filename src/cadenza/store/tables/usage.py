@@ -1,84 +1,53 @@
-"""Reads the metering rows: usage over a span of time, in total, by group, and by day and class."""
+"""Reads usage over a span of time from the sums by day: in total, by group, and by day and class."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, bindparam, case, func, literal_column, select
 
-from cadenza.core.records import SEARCH
-from cadenza.core.spans import DAY_MS, Span
-from cadenza.core.usage_report import Counters, GroupBy, KeyUsage, Report, day_name, sum_counters
+from cadenza.core.spans import Span
+from cadenza.core.usage_report import GROUPS_OF_ALL, Counters, GroupBy, KeyUsage, Report, day_name, sum_counters
 from cadenza.store.schema import accounts, keys
 from cadenza.store.statements import Statement, total
 from cadenza.store.store import Store
 from cadenza.store.tables.keys import OF_WEB, WEB_NAME
-from cadenza.store.tables.metered import REQUESTS, Metered, add_up
-
-Group = Callable[[Metered], ColumnElement[object]]
+from cadenza.store.tables.metered import add_up, span_values
 
 FIELDS = Counters.__struct_fields__
+COUNTERS = ["shown_prompt_tokens" if name == "prompt_tokens" else name for name in FIELDS]
 BALANCE = Statement(select(accounts.c.balance_nano, accounts.c.created_at).where(accounts.c.id == bindparam("account")))
 BALANCE_OF_ALL = Statement(select(total(accounts.c.balance_nano)))
 
 
-def prompt_tokens(rows: Metered) -> ColumnElement[int]:
-    """A search is charged as one prompt token at the price of a search. It is left out of the prompt tokens."""
-    return case((rows.c.class_id == literal_column(f"'{SEARCH}'"), 0), else_=rows.c.prompt_tokens)
+def _key(key_id: ColumnElement[Any]) -> ColumnElement[Any]:
+    is_web = key_id.in_(select(keys.c.id).where(*OF_WEB))
+    return case((is_web, literal_column(f"'{WEB_NAME}'")), else_=key_id)
 
 
-PROMPT_TOKENS = prompt_tokens(REQUESTS)
+def email_of(account_id: ColumnElement[Any]) -> ColumnElement[Any]:
+    return select(accounts.c.email).where(accounts.c.id == account_id).scalar_subquery()
 
 
-def _counters(rows: Metered) -> list[ColumnElement[int]]:
-    """In the order of FIELDS."""
-    columns = rows.c
-    return [
-        rows.requests,
-        prompt_tokens(rows),
-        columns.cached_tokens,
-        columns.completion_tokens,
-        columns.cost_nano,
-    ]
+def _report(group_by: GroupBy, *columns: str) -> Statement:
+    queries: dict[GroupBy, Callable[[], Select[Any]]] = {
+        "day": lambda: add_up(["day"], COUNTERS, *columns),
+        "model": lambda: add_up(["class_id"], COUNTERS, *columns),
+        "key": lambda: add_up(["key_id"], COUNTERS, *columns, shown=_key),
+        "account": lambda: add_up(["account_id"], COUNTERS, *columns, shown=email_of),
+    }
+    return Statement(queries[group_by])
 
 
-def _key(rows: Metered) -> ColumnElement[object]:
-    is_web = rows.c.key_id.in_(select(keys.c.id).where(*OF_WEB))
-    return case((is_web, literal_column(f"'{WEB_NAME}'")), else_=rows.c.key_id)
-
-
-def _email(rows: Metered) -> ColumnElement[object]:
-    return select(accounts.c.email).where(accounts.c.id == rows.c.account_id).scalar_subquery()
-
-
-GROUPS: dict[GroupBy, Group] = {
-    "day": lambda rows: rows.c.started_at // DAY_MS,
-    "model": lambda rows: rows.c.class_id,
-    "key": _key,
-    "account": _email,
-}
-
-
-def _report(group: Group, where: Callable[[Metered], Sequence[ColumnElement[bool]]]) -> Statement:
-    return Statement(lambda: add_up(lambda rows: [group(rows)], _counters, where))
-
-
-REPORTS = {name: _report(group, lambda rows: rows.of_span) for name, group in GROUPS.items()}
-REPORTS_OF_ALL = {name: _report(group, lambda rows: rows.in_span) for name, group in GROUPS.items()}
-
-
-def _day_and_class(rows: Metered) -> list[ColumnElement[object]]:
-    return [GROUPS["day"](rows), rows.c.class_id]
-
-
-BY_DAY_AND_CLASS = Statement(lambda: add_up(_day_and_class, _counters, lambda rows: rows.of_span))
-BY_DAY_AND_CLASS_OF_KEY = Statement(
-    lambda: add_up(_day_and_class, _counters, lambda rows: (*rows.of_span, rows.c.key_id == bindparam("key")))
-)
-SPENT = Statement(lambda: add_up(lambda _: [], lambda rows: [rows.c.cost_nano], lambda rows: rows.of_span))
+REPORTS = {group_by: _report(group_by, "account_id") for group_by in GROUPS_OF_ALL}
+REPORTS_OF_ALL = {group_by: _report(group_by) for group_by in GROUPS_OF_ALL}
+DAY_AND_CLASS = ("day", "class_id")
+BY_DAY_AND_CLASS = Statement(lambda: add_up(DAY_AND_CLASS, COUNTERS, "account_id"))
+BY_DAY_AND_CLASS_OF_KEY = Statement(lambda: add_up(DAY_AND_CLASS, COUNTERS, "account_id", "key_id"))
+SPENT = Statement(lambda: add_up([], ["cost_nano"], "account_id"))
 
 
 def _by_key() -> Select[tuple[Any, ...]]:
-    key_id, *sums = add_up(lambda rows: [rows.c.key_id], _counters, lambda rows: rows.of_span).subquery().c
+    key_id, *sums = add_up(["key_id"], COUNTERS, "account_id").subquery().c
     return (
         select(keys.c.id, keys.c.name, keys.c.prefix, *sums, func.count().over())
         .join_from(key_id.table, keys, keys.c.id == key_id)
@@ -106,10 +75,12 @@ async def report(
     """
     if account_id is None:
         [(balance_nano,)] = await store.report(BALANCE_OF_ALL, {})
-        rows = await store.report(REPORTS_OF_ALL[group_by], _values("", span))
+        rows = await store.report(REPORTS_OF_ALL[group_by], span_values(span, account=""))
     else:
         balance_nano, _ = await balance(store, account_id)
-        rows = await store.report(REPORTS[group_by], _values(account_id, span), "" if by_operator else account_id)
+        rows = await store.report(
+            REPORTS[group_by], span_values(span, account=account_id), "" if by_operator else account_id
+        )
     groups = [
         (day_name(name) if group_by == "day" else str(name), Counters(*map(int, counters))) for name, *counters in rows
     ]
@@ -122,14 +93,13 @@ async def by_day_and_class(
 ) -> list[tuple[int, str, Counters]]:
     """For each day since the epoch and each class that was used on it, with one key or all. In no order."""
     statement = BY_DAY_AND_CLASS_OF_KEY if key_id else BY_DAY_AND_CLASS
-    values = {**_values(account_id, span), **({"key": key_id} if key_id else {})}
-    rows = await store.report(statement, values, account_id)
+    rows = await store.report(statement, span_values(span, account=account_id, key=key_id or ""), account_id)
     return [(int(day), class_id, Counters(*map(int, counters))) for day, class_id, *counters in rows]
 
 
 async def by_key(store: Store, account_id: str, span: Span, count: int) -> tuple[list[KeyUsage], int]:
     """The keys that cost most, and how many keys were used."""
-    rows = await store.report(BY_KEY, {**_values(account_id, span), "count": count}, account_id)
+    rows = await store.report(BY_KEY, {**span_values(span, account=account_id), "count": count}, account_id)
     found = [
         KeyUsage(key_id, name, prefix, Counters(*map(int, counters))) for key_id, name, prefix, *counters, _ in rows
     ]
@@ -137,9 +107,5 @@ async def by_key(store: Store, account_id: str, span: Span, count: int) -> tuple
 
 
 async def spent(store: Store, account_id: str, span: Span) -> int:
-    [(cost_nano,)] = await store.report(SPENT, _values(account_id, span), account_id)
+    [(cost_nano,)] = await store.report(SPENT, span_values(span, account=account_id), account_id)
     return int(cost_nano)
-
-
-def _values(account_id: str, span: Span) -> dict[str, str | int]:
-    return {"account": account_id, "start": span.start_ms, "end": span.end_ms}

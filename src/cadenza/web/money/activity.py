@@ -1,6 +1,5 @@
 """Activity: each request of the account, with filters, page by page, and as a streamed CSV or JSON file."""
 
-from collections.abc import AsyncIterator
 from urllib.parse import urlencode
 
 import msgspec
@@ -101,7 +100,8 @@ async def export(visit: Visit) -> Response:
     asked, form = _asked(visit), visit.path.rpartition(".")[2]
     await visit.limit("export", EXPORTS, "You have exported several times. Try again in a minute.")
     name = f"cadenza-activity-{asked.chosen.first_day}-to-{asked.chosen.last_day}"
-    return await stream_rows(name, form, FIELDS, _shown(read_all(visit.store, visit.account.id, asked.wanted)))
+    rows = read_all(visit.store, visit.account.id, asked.wanted)
+    return await stream_rows(name, form, FIELDS, rows, ActivityRow.shown)
 
 
 def _asked(visit: Visit) -> Asked:
@@ -121,11 +121,6 @@ async def _read_page(visit: Visit, asked: Asked) -> ActivityPage:
     except ValueError as error:
         raise BadForm(str(error)) from None
     return await read_page(visit.store, visit.account.id, asked.wanted, PAGE, place)
-
-
-async def _shown(pages: AsyncIterator[list[ActivityRow]]) -> AsyncIterator[list[dict[str, object]]]:
-    async for rows in pages:
-        yield [row.shown() for row in rows]
 
 
 ROUTES: Routes = (

@@ -19,7 +19,7 @@ from cadenza.web.visit import Visit
 EXPORTS = Rate(1 / 30, 6)  # for each account
 SPANS = Rate(2.0, 30)
 RANGE_TABS = {"": "All", "month": RANGE_NAMES["month"], "last-month": RANGE_NAMES["last-month"]}
-CHUNK_ENTRIES = 200
+PAGE_ENTRIES = 200
 CURSOR_CHARS_MAX = 60
 
 
@@ -86,7 +86,7 @@ async def export(visit: Visit) -> Response:
     await visit.limit("export", EXPORTS, "You have exported the statement several times. Try again in a minute.")
     entries = export_statement(visit.store, visit.account.id, chosen.span if chosen else ALWAYS)
     name = f"cadenza-statement-{chosen.first_day}-to-{chosen.last_day}" if chosen else "cadenza-statement"
-    return await stream_rows(name, visit.path.rpartition(".")[2], FIELDS, _chunks(entries))
+    return await stream_rows(name, visit.path.rpartition(".")[2], FIELDS, _pages(entries), _shown)
 
 
 async def _read_page(visit: Visit, chosen: ChosenSpan | None) -> StatementPage:
@@ -96,15 +96,19 @@ async def _read_page(visit: Visit, chosen: ChosenSpan | None) -> StatementPage:
     return await read_statement(visit.store, visit.account.id, cursor, span=span)
 
 
-async def _chunks(entries: AsyncIterator[Entry]) -> AsyncIterator[list[dict[str, object]]]:
-    chunk: list[dict[str, object]] = []
+async def _pages(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
+    page: list[Entry] = []
     async for entry in entries:
-        chunk.append(msgspec.structs.asdict(_view(entry)))
-        if len(chunk) == CHUNK_ENTRIES:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+        page.append(entry)
+        if len(page) == PAGE_ENTRIES:
+            yield page
+            page = []
+    if page:
+        yield page
+
+
+def _shown(entry: Entry) -> dict[str, object]:
+    return msgspec.structs.asdict(_view(entry))
 
 
 def _view(entry: Entry) -> EntryView:

@@ -1,6 +1,6 @@
 """Usage: the page with its charts, and the report as JSON and CSV.
 
-A report reads every metering row of its span, so reports are rate-limited by account.
+Reports are rate-limited by account.
 """
 
 from collections.abc import Callable

@@ -429,19 +429,17 @@ CREATE TABLE usage (
 CREATE INDEX ix_usage_account_id ON usage (account_id, started_at);
 
 CREATE TABLE usage_days (
-    id SERIAL NOT NULL, account_id TEXT NOT NULL, key_id TEXT NOT NULL, class_id TEXT NOT NULL,
-    provider TEXT NOT NULL, model TEXT NOT NULL, version BIGINT, input_nano BIGINT NOT NULL,
-    output_nano BIGINT NOT NULL, cached_input_nano BIGINT, status INTEGER NOT NULL, estimated BOOLEAN NOT NULL,
-    started_at BIGINT NOT NULL, charged_at BIGINT, requests BIGINT NOT NULL, prompt_tokens BIGINT NOT NULL,
+    account_id TEXT NOT NULL, day BIGINT NOT NULL, key_id TEXT NOT NULL, class_id TEXT NOT NULL,
+    provider TEXT NOT NULL, model TEXT NOT NULL, requests BIGINT NOT NULL, prompt_tokens BIGINT NOT NULL,
     cached_tokens BIGINT NOT NULL, completion_tokens BIGINT NOT NULL, cost_nano BIGINT NOT NULL,
-    charged_nano BIGINT NOT NULL, short_nano BIGINT NOT NULL, provider_cost_nano BIGINT,
-    CONSTRAINT pk_usage_days PRIMARY KEY (id),
-    CONSTRAINT ck_usage_days_requests_are_counted CHECK (requests > 0),
-    CONSTRAINT ck_usage_days_cached_is_part_of_prompt CHECK (cached_tokens BETWEEN 0 AND prompt_tokens),
-    CONSTRAINT ck_usage_days_completion_is_not_negative CHECK (completion_tokens >= 0),
-    CONSTRAINT ck_usage_days_cost_is_not_negative CHECK (cost_nano >= 0 AND charged_nano >= 0),
+    provider_cost_nano BIGINT NOT NULL, failed_requests BIGINT NOT NULL, counted_requests BIGINT NOT NULL,
+    broken_requests BIGINT NOT NULL, estimated_requests BIGINT NOT NULL, uncosted_requests BIGINT NOT NULL,
+    uncosted_nano BIGINT NOT NULL,
+    CONSTRAINT pk_usage_days PRIMARY KEY (account_id, day, key_id, class_id, provider, model),
+    CONSTRAINT ck_usage_days_sums_are_not_negative CHECK (requests >= 0 AND cost_nano >= 0),
     CONSTRAINT fk_usage_days_account_id FOREIGN KEY(account_id) REFERENCES accounts (id),
     CONSTRAINT fk_usage_days_key_id FOREIGN KEY(key_id) REFERENCES keys (id)
 );
-CREATE INDEX ix_usage_days_account_id ON usage_days (account_id, started_at);
+CREATE INDEX ix_usage_days_day ON usage_days (day);
+CREATE INDEX ix_usage_days_key_id ON usage_days (key_id, day);
 """

@@ -1,5 +1,8 @@
-"""Metering rows that are rolled up by day, on both databases: no report changes, and the audit sees each mistake."""
+"""The sums by day, on both databases: reports equal what the metering rows add up to, with these or without them."""
 
+import io
+import itertools
+from collections.abc import Callable
 from typing import Any, get_args
 
 import msgspec
@@ -9,16 +12,19 @@ from cadenza.control.money.margins import read_margin
 from cadenza.control.money.months import check_all, close_month, report_month, verify_month
 from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.statement import check_ledger, export_statement, key_overview, sum_entries, usage_overview
+from cadenza.control.retention import RetentionKeeper
 from cadenza.core.margin import MARGIN_GROUPS
 from cadenza.core.money import Price
 from cadenza.core.records import COMMAND_LINE, SEARCH, Cap, Usage
+from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import ALWAYS, DAY_MS, Span, month_span
-from cadenza.core.usage_report import GroupBy
+from cadenza.core.usage_report import Counters, GroupBy, day_name, sum_counters
 from cadenza.ledger import credit
-from cadenza.ledger.roll_up import accounts_due, oldest_request, roll_up
-from cadenza.store.schema import usage, usage_days
+from cadenza.observe import make_log
+from cadenza.store.schema import usage
 from cadenza.store.store import Store
 from cadenza.store.tables import margins
+from cadenza.store.tables.metered import first_id
 from cadenza.store.tables.usage import by_key, report
 from tests.store.moves import (
     ALONE,
@@ -34,7 +40,7 @@ from tests.store.moves import (
     take,
     writing,
 )
-from tests.store.rows import DOLLAR_NANO, add_key, rows_of, run_sql
+from tests.store.rows import DOLLAR_NANO, add_key, rows_of, run_sql, sum_up
 from tests.store.test_months import DECEMBER, LATER, NOVEMBER, OCTOBER
 
 BEFORE_MS = month_span("2027-01").end_ms
@@ -52,9 +58,13 @@ REQUESTS = (  # the account, when it began, its key, class, price, counts and st
     ("a", DECEMBER, "key_c", "forte", None, Usage(10, 1), 200),
 )
 CHANGES = (
-    "UPDATE usage SET provider_cost_nano = 400, version = 2 WHERE completion_id IN ('r0', 'r6')",
-    "UPDATE usage SET model = 'other' WHERE completion_id = 'r1'",
+    "UPDATE usage SET provider_cost_nano = 400, version = 2 WHERE completion_id LIKE '%r0' OR completion_id LIKE '%r6'",
+    "UPDATE usage SET model = 'other' WHERE completion_id LIKE '%r1'",
 )
+
+
+def completion_id(number: int) -> str:
+    return f"{first_id(REQUESTS[number][1])}r{number}"
 
 
 @pytest.fixture
@@ -65,18 +75,19 @@ async def used(store: Store) -> Store:
         await store.transact(lambda tx, id_=f"acct_{account}": credit.grant(tx, id_, DOLLAR_NANO, "", OCTOBER - DAY_MS))  # type: ignore[misc]
     await add_key(store, "key_c")
     for number, (account, at_ms, key_id, class_id, price, counted, status) in enumerate(REQUESTS):
-        hold = make_hold(f"r{number}", account=account, started_at=at_ms, key_id=key_id)
+        hold = make_hold(completion_id(number), account=account, started_at=at_ms, key_id=key_id)
         hold = msgspec.structs.replace(hold, class_id=class_id, price=price or hold.price)
         await take(store, hold)
         await finish(store, hold, counted, status=status)
     await run_sql(store, *CHANGES)
+    await store.transact(sum_up)
     async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(make_hold("late"))
         writer.track("late", Progress(7))
         await writer.mark()
         await sweep_process(store, writer.presence.name)
         await writer.end(make_outcome("late", Usage(100, 7, cached_tokens=90)))
-    await refund_request(store, "r0", None, "sorry", COMMAND_LINE, DECEMBER)
+    await refund_request(store, completion_id(0), None, "sorry", COMMAND_LINE, DECEMBER)
     await cap(store, Cap(DOLLAR_NANO, "total"))
     return store
 
@@ -105,39 +116,65 @@ async def read_reports(store: Store) -> dict[str, Any]:
     return found
 
 
-async def roll_up_all(store: Store, before_ms: int = BEFORE_MS, count: int = 2) -> int:
-    rolled = 0
-    for account_id in await accounts_due(store, before_ms):
-        while done := await store.transact(lambda tx, id_=account_id: roll_up(tx, id_, before_ms, count)):  # type: ignore[misc]
-            rolled += done
-    return rolled
+async def remove_all(store: Store, before_ms: int = BEFORE_MS) -> None:
+    """Remove the metering rows from before this time, as the limit of [retention] does."""
+    days = 32
+    limits = RetentionLimits(usage_days=days)
+    done = await RetentionKeeper(store, limits, make_log(io.StringIO()), pause_s=0.0).poll(before_ms + days * DAY_MS)
+    assert done.usage
 
 
-async def test_no_sum_changes(used: Store) -> None:
-    """Every report, cap, closed month and check is the same before and after, in slices that split days."""
+async def read_rows(store: Store, account_id: str, span: Span, name: Callable[[Any], str]) -> dict[str, Counters]:
+    """What the metering rows of a span add up to, by name: the definition of a report."""
+    found: dict[str, list[Counters]] = {}
+    for row in await rows_of(store, usage):
+        if row.account_id == account_id and span.start_ms <= row.started_at < span.end_ms:
+            prompt_tokens = 0 if row.class_id == SEARCH else row.prompt_tokens
+            counters = Counters(1, prompt_tokens, row.cached_tokens, row.completion_tokens, row.cost_nano)
+            found.setdefault(name(row), []).append(counters)
+    return {name: sum_counters(many) for name, many in found.items()}
+
+
+async def test_reports_are_what_the_metering_rows_add_up_to(used: Store) -> None:
+    """In each span that begins or ends before, at or after a request, or with a day, by each group."""
+    times = {at_ms + more for _, at_ms, *_ in REQUESTS for more in (-1, 0, 1)}
+    times |= {at_ms - at_ms % DAY_MS for at_ms in times} | {0, LATER}
+    names: dict[GroupBy, Callable[[Any], str]] = {
+        "day": lambda row: day_name(row.started_at // DAY_MS),
+        "model": lambda row: row.class_id,
+        "key": lambda row: row.key_id,
+    }
+    for start_ms, end_ms in itertools.combinations(sorted(times), 2):
+        span = Span(start_ms, end_ms)
+        for group, name in names.items():
+            found = await report(used, "acct_a", span, group)
+            assert dict(found.groups) == await read_rows(used, "acct_a", span, name), (group, span)
+        everyone = (await report(used, None, span, "model")).totals
+        assert everyone == sum_counters([(await report(used, f"acct_{one}", span, "day")).totals for one in "ab"]), span
+    assert (await check_all(used)).findings == []
+
+
+async def test_no_sum_changes_when_metering_rows_are_removed(used: Store) -> None:
+    """Every report of whole days, cap, closed month and check is the same before and after."""
     closed = await close_month(used, "2026-10", COMMAND_LINE, LATER)
-    before, oldest = await read_reports(used), await oldest_request(used)
-    assert oldest == OCTOBER
-    assert await roll_up_all(used) == len(REQUESTS) + 1
-    assert await rows_of(used, usage) == []
-    assert sum([row.requests for row in await rows_of(used, usage_days)]) == len(REQUESTS) + 1
+    before = await read_reports(used)
+    await remove_all(used)
+    assert [row.completion_id for row in await rows_of(used, usage)] == ["late"]
     after = await read_reports(used)
     assert {name: (before[name], found) for name, found in after.items() if found != before[name]} == {}
     assert [(await one(used)).findings for one in (check_ledger, check_all)] == [[], []]
     assert (await verify_month(used, "2026-10")).problems == []
     assert (await close_month(used, "2026-11", COMMAND_LINE, LATER)).opening_nano == closed.closing_nano
     assert [(await one(used)).findings for one in (check_ledger, check_all)] == [[], []]
-    assert (await accounts_due(used, BEFORE_MS), await oldest_request(used)) == ([], None)
     await cap(used, None)
     await cap(used, Cap(DOLLAR_NANO, "total"))
     assert await cap_of(used) == before["cap"], "a new cap counts the days too"
 
 
-async def test_what_was_rolled_up_can_be_refunded(used: Store) -> None:
+async def test_a_request_without_its_metering_row_can_be_refunded(used: Store) -> None:
     """A refund follows from the entries."""
-    await roll_up_all(used, MIDNIGHT)
-    assert {row.completion_id for row in await rows_of(used, usage)} == {"late", "r8"}
-    done = await refund_request(used, "r6", None, "sorry", COMMAND_LINE, LATER)
+    await remove_all(used, MIDNIGHT)
+    done = await refund_request(used, completion_id(6), None, "sorry", COMMAND_LINE, LATER)
     assert done.amount_nano == 100 * 7 + 10 * 11
     assert (await check_all(used)).findings == []
 
@@ -145,33 +182,13 @@ async def test_what_was_rolled_up_can_be_refunded(used: Store) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE usage_days SET charged_nano = charged_nano + 1 WHERE class_id = 'mezzo'",
-        "UPDATE usage_days SET requests = requests + 1 WHERE class_id = 'mezzo'",
-        "UPDATE usage_days SET cost_nano = cost_nano + 1, short_nano = -1 WHERE class_id = 'mezzo'",
-        "UPDATE usage_days SET prompt_tokens = prompt_tokens + 1 WHERE class_id = 'mezzo'",
+        "UPDATE usage_days SET cost_nano = cost_nano + 1 WHERE class_id = 'mezzo'",
         "DELETE FROM usage_days WHERE class_id = 'mezzo'",
+        "UPDATE usage_days SET account_id = 'acct_b' WHERE class_id = 'mezzo'",
     ],
 )
-async def test_the_check_finds_a_changed_day(used: Store, change: str) -> None:
-    """A day that says more, or less, than its charges, or that is gone."""
-    await roll_up_all(used)
+async def test_the_check_finds_a_changed_day_without_metering_rows(used: Store, change: str) -> None:
+    """A day that cost more, or less, than was charged, or that is gone."""
+    await remove_all(used)
     await run_sql(used, change)
     assert (await check_all(used)).findings
-
-
-async def test_requests_at_other_prices_are_not_added_up(store: Store) -> None:
-    """Of one day, key and class: each price has its own row, also if only that of cached tokens differs or has none."""
-    await fund(store, DOLLAR_NANO)
-    prices = [Price(10, 30, 2), Price(10, 30, 3), Price(10, 30), Price(10, 31, 2), Price(11, 30, 2)]
-    for number, price in enumerate(prices * 2):
-        hold = msgspec.structs.replace(make_hold(f"r{number}", started_at=OCTOBER + number), price=price)
-        await take(store, hold)
-        await finish(store, hold, Usage(100, 7, cached_tokens=90))
-    assert await roll_up_all(store, count=100) == len(prices) * 2
-    found = [
-        (Price(row.input_nano, row.output_nano, row.cached_input_nano), row.requests, row.cost_nano)
-        for row in await rows_of(store, usage_days)
-    ]
-    expected = [(price, 2, 2 * price.charge(Usage(100, 7, cached_tokens=90))) for price in prices]
-    assert sorted(found, key=repr) == sorted(expected, key=repr)
-    assert (await check_all(store)).findings == []
