@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -189,6 +190,29 @@ def test_a_prompt_is_counted(claude: anthropic.Anthropic, account: Account, upst
     counted = claude.messages.count_tokens(model="forte", messages=long).input_tokens
     assert counted == count_prompt([CHARACTER, "word " * 20_000])
     assert len(upstream.requests) == before
+    assert account.spent_nano == 0
+
+
+def test_a_large_body(claude: anthropic.Anthropic, account: Account, upstream: LoopbackUpstream) -> None:
+    """It is translated where large bodies are parsed, and counted by its length: to count it would be work for free."""
+    upstream.script(Good(TEXT))
+    long: Any = [{"role": "user", "content": [{"type": "text", "text": "a word, " * 160_000}]}]
+    assert claude.messages.create(model="forte", max_tokens=100, messages=long).stop_reason == "end_turn"
+    assert upstream.requests[-1].json["messages"][-1]["content"] == "a word, " * 160_000
+    about = claude.messages.count_tokens(model="forte", messages=long).input_tokens
+    assert about == pytest.approx(len("a word, " * 160_000) / 4, rel=0.01)
+    assert len(account.charges) == 1
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_prompt_that_is_too_long(service: Service, account: Account, *, is_stream: bool) -> None:
+    """400 in the words that make Claude Code shorten the conversation, and no charge."""
+    body = {"model": "forte", "max_tokens": 9, "stream": is_stream}
+    body["messages"] = [{"role": "user", "content": "é" * 1_000_100}]
+    reply = account.api.request("POST", "/v1/messages", json.dumps(body, ensure_ascii=False).encode())
+    error = json.loads(reply.body)["error"]
+    assert (reply.status, error["type"]) == (400, "invalid_request_error")
+    assert re.fullmatch(r"prompt is too long: 100\d{4} tokens > 1000000 maximum", error["message"])
     assert account.spent_nano == 0
 
 
