@@ -4,7 +4,7 @@ import contextlib
 import http.client
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anthropic
@@ -15,6 +15,7 @@ from tests.account import FORTE_INPUT_NANO, FORTE_OUTPUT_NANO, Account
 from tests.conftest import StartService
 from tests.loopback import STOP, Good, Json, LoopbackUpstream, Pause, Sse, Status, chunk, completion, said, usage_chunk
 from tests.loopback import Reset as Broken
+from tests.raw_client import RawClient
 from tests.service import Service
 from tests.service_config import CHARACTER, RouteSpec, ServiceSpec
 from tests.tokens import count_prompt
@@ -166,6 +167,24 @@ def test_errors(claude: anthropic.Anthropic, upstream: LoopbackUpstream, service
     assert failed.value.status_code == 502
     with sdk(service, "sk-cdz-wrong") as other, pytest.raises(anthropic.AuthenticationError, match="No valid API key"):
         other.messages.create(**ask)
+
+
+def test_every_refusal_has_the_shape(service: Service, api_as: Callable[[str | None], RawClient]) -> None:
+    """Also one that comes before the endpoint is asked: without a key, with another method, with a scope that lacks."""
+    wanted = [
+        (api_as(None).request("POST", "/v1/messages", b"{}"), 401, "authentication_error"),
+        (api_as(service.key).get("/v1/messages"), 405, "invalid_request_error"),
+        (api_as(service.key).get(f"/v1/messages?q={'a' * 5000}"), 400, "invalid_request_error"),
+        (
+            api_as(service.create_key(scopes=("models",))).request("POST", "/v1/messages/count_tokens", b"{}"),
+            403,
+            "permission_error",
+        ),
+    ]
+    for reply, status, type_ in wanted:
+        value = json.loads(reply.body)
+        assert (reply.status, value["type"], value["error"]["type"]) == (status, "error", type_)
+        assert value["request_id"] == reply.headers["x-request-id"]
 
 
 def test_an_account_without_credit(service: Service) -> None:

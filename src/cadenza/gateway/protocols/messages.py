@@ -6,6 +6,7 @@ calls come one after the other, and what a model says beside its calls comes aft
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -152,7 +153,7 @@ class MessageEvents:
 
     def finish(self, reason: FinishReason) -> bytes:
         """Claude Code asks again after a stream without any block, so an empty reply has one."""
-        self._stop_reason = stop_reason(reason, is_refusal=self._is_refusal)
+        self._stop_reason = "refusal" if self._is_refusal else REASONS[reason]
         return (self.open_text() if self._index < 0 else b"") + self.close()
 
     def usage(self, usage: Usage, cost_nano: int | None) -> bytes:
@@ -251,7 +252,7 @@ class WholeMessage(WholeRelay):
             if citations := list(map(citation_of, extras.get("annotations", ()))):
                 blocks[-1]["citations"] = citations
         blocks += map(call_block, extras.get("tool_calls", ()))
-        reason = stop_reason(result.finish_reason, is_refusal=bool(message.refusal))
+        reason = "refusal" if message.refusal else REASONS[result.finish_reason]
         usage, cost_nano = result.usage, head.shown_cost_nano(result.usage)
         shown = message_object(head, blocks or [{"type": TEXT, "text": ""}], reason, usage, cost_nano)
         self.answers.send_json(encode(shown), head.headers)
@@ -283,27 +284,17 @@ def usage_object(usage: Usage, cost_nano: int | None = None) -> dict[str, Any]:
     return shown if cost_nano is None else shown | {"cost": msgspec.Raw(format_dollars(cost_nano).encode())}
 
 
-def stop_reason(reason: FinishReason, *, is_refusal: bool) -> str:
-    return "refusal" if is_refusal else REASONS[reason]
-
-
 def thinking_of(extras: Mapping[str, Any]) -> str:
     return str(extras.get("reasoning_content") or extras.get("reasoning") or "")
 
 
 def call_block(call: Mapping[str, Any]) -> dict[str, Any]:
     """A call. Arguments that are no JSON object, as of a call that was cut, are left out."""
-    called = call[call["type"]]
-    block = {"type": CALL, "id": call["id"], "name": called["name"], "input": _object(called.get("arguments", ""))}
+    called, arguments = call[call["type"]], dict[str, Any]()
+    with suppress(msgspec.DecodeError, RecursionError):
+        arguments = msgspec.json.decode(called.get("arguments", ""), type=dict[str, Any])
+    block = {"type": CALL, "id": call["id"], "name": called["name"], "input": arguments}
     return block | {"extra_content": call["extra_content"]} if "extra_content" in call else block
-
-
-def _object(text: str) -> msgspec.Raw:
-    try:
-        msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        text = "{}"
-    return msgspec.Raw(text.encode())
 
 
 def citation_of(annotation: Mapping[str, Any]) -> dict[str, Any]:

@@ -284,8 +284,8 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 def _output_fields(output: OutputConfig) -> dict[str, Any]:
     chat, wanted = dict[str, Any](), output.format
-    if output.effort:
-        chat["reasoning_effort"] = EFFORTS.get(output.effort, output.effort)
+    if effort := output.effort:
+        chat["reasoning_effort"] = EFFORTS.get(effort, effort)
     if wanted and wanted.type == "json_schema":
         schema = {"name": "answer", "schema": wanted.schema, "strict": True}
         chat["response_format"] = {"type": "json_schema", "json_schema": schema}
