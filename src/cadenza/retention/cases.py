@@ -33,6 +33,7 @@ from cadenza.store.store import Store
 
 CHAT = "POST /v1/chat/completions"
 MESSAGES = "POST /v1/messages"
+RESPONSES = "POST /v1/responses"
 DELETED = "deleted"  # it may remain in files of Postgres until they are vacuumed or recycled
 FILLER = "You need not answer this. " * 4000  # a body of such a size is parsed in a child process
 REACHED_S = 15.0  # for a request to reach the upstream, and for a stream to begin
@@ -213,9 +214,13 @@ REQUESTS: dict[str, list[CaseStep]] = {
     "path: unknown path": [CaseStep("GET /v1/{word}", chat(TEXT))],
     "path: unknown method": [CaseStep("X{word} /v1/chat/completions", chat(TEXT))],
     "path: usage": [CaseStep("GET /v1/usage?start={word}&group_by={word}")],
-    **{f"path: {name}": [CaseStep(f"POST /v1/{name}", chat(TEXT))] for name in ("embeddings", "responses")},
+    **{f"path: {name}": [CaseStep(f"POST /v1/{name}", chat(TEXT))] for name in ("embeddings", "completions")},
     **{f"messages: {name}": [CaseStep(MESSAGES, body)] for name, body in TRANSLATED.items()},
     "messages: count": [CaseStep(f"{MESSAGES}/count_tokens", message(TEXT))],
+    "responses: text": [CaseStep(RESPONSES, {"model": "auto", "input": TEXT, "metadata": {WORD: TEXT}})],
+    "responses: refused": [
+        CaseStep(RESPONSES, {"input": [{"type": WORD, "role": TEXT, "content": TEXT}, {"role": TEXT}]})
+    ],
     "path: path that is not ASCII": [CaseStep("GET /%ff{word}")],
     **{
         f"refused: {name}": [CaseStep(CHAT, chat(TEXT), client=name)]

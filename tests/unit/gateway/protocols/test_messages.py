@@ -271,7 +271,7 @@ TYPES = [
     (InsufficientCredit("no"), "billing_error"),
     (Forbidden("no"), "permission_error"),
     (NotFound("no"), "not_found_error"),
-    (MethodNotAllowed("no", "POST"), "invalid_request_error"),
+    (MethodNotAllowed("GET", ("POST",)), "invalid_request_error"),
     (PayloadTooLarge(), "request_too_large"),
     (RateLimited("no", 1.0), "rate_limit_error"),
     (UpstreamFailed("no"), "api_error"),
