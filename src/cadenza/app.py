@@ -38,6 +38,7 @@ from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.retention import RetentionKeeper
 from cadenza.control.store.prepare import WriteCheck, prepare_store
+from cadenza.core.aliases import Aliases
 from cadenza.core.attempts import WATCH
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
@@ -470,7 +471,7 @@ def build_catalogue(
         if state.candidate:
             candidate = served(state.candidate)
             classes[class_id] = msgspec.structs.replace(classes[class_id], candidate=candidate, share=state.share)
-    return Catalogue(classes)
+    return Catalogue(classes, Aliases(settings.models.aliases))
 
 
 def open_shared_state(settings: Settings, observer: Observer) -> SharedState:

@@ -33,6 +33,8 @@ from tests.visitor import Seen, Visitor
 from tests.web.operators import account_id_of, make_operator
 
 CHAT = ("POST", "/v1/chat/completions")
+MESSAGE = ("POST", "/v1/messages")
+COUNT = ("POST", "/v1/messages/count_tokens")
 MODELS = ("GET", "/v1/models")
 MODEL = ("GET", "/v1/models/{model}")
 USAGE = ("GET", "/v1/usage")
@@ -224,6 +226,19 @@ def test_broken_stream_is_as_described(document: Document, api: RawClient, upstr
     reply = api.chat(stream=True)
     accept(document, CHAT, reply)
     assert "error" in contents("text/event-stream", reply.body)[-1]
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_messages_are_as_described(document: Document, api: RawClient, upstream: LoopbackUpstream, kind: str) -> None:
+    """Every kind of message, its count, and an error have only the fields that the document names."""
+    asked = {"model": "forte", "max_tokens": 9, "messages": MESSAGES, "tools": [{"name": "get_weather"}]}
+    body = json.dumps(asked).encode()
+    value = completion(None, "tool_calls" if kind == "calls" else "stop")
+    value["choices"][0]["message"] |= SAID[kind]
+    upstream.script(Json(value))
+    accept(document, MESSAGE, api.request(*MESSAGE, body))
+    accept(document, COUNT, api.request(*COUNT, body))
+    accept(document, MESSAGE, api.request(*MESSAGE, b"{"), 400)
 
 
 @pytest.mark.parametrize("group_by", ["day", "model", "key"])

@@ -25,9 +25,10 @@ from tests.service import Service
 
 RUN_S = PASTE_S + COMMAND_S
 PYTHON = {client.section for client in PYTHON_CLIENTS.values() if client.section}
+SDKS = ["OpenAI for Python", "Anthropic for Python"]
 NODE = ["OpenAI for Node", "Vercel AI SDK"]
 NOT_INSTALLED = {"LiteLLM", "aider", "opencode", "Qwen Code", "Continue", "Open WebUI"}
-NOT_INSTALLED |= {"Generated clients", "Codex and Claude Code"}
+NOT_INSTALLED |= {"Generated clients", "Claude Code", "Codex"}
 ALL = blocks(CLIENTS, "bash", "python", "javascript")
 EXAMPLES = {block.section: block for block in ALL if block.section not in NOT_INSTALLED}
 CHECKS = {
@@ -54,9 +55,10 @@ def environment_of(name: str) -> Path:
         give_up(reason)
 
 
-def test_openai_example_runs(terminal: Terminal) -> None:
-    """The example of the OpenAI SDK prints an answer."""
-    assert GREETING in terminal.paste(EXAMPLES["OpenAI for Python"])
+@pytest.mark.parametrize("client", SDKS)
+def test_sdk_example_runs(terminal: Terminal, client: str) -> None:
+    """The example of an SDK prints an answer."""
+    assert GREETING in terminal.paste(EXAMPLES[client])
 
 
 @programs
@@ -80,7 +82,7 @@ def test_llm_example_runs(terminal: Terminal, tmp_path: Path) -> None:
 
 def test_every_example_is_run_or_read() -> None:
     """A section has one example that runs here or in tests/clients, or its client is listed as not installed."""
-    assert set(EXAMPLES) == {"OpenAI for Python", *PYTHON, *NODE, "LLM"}
+    assert set(EXAMPLES) == {*SDKS, *PYTHON, *NODE, "LLM"}
     assert len(EXAMPLES) == len([block for block in ALL if block.section not in NOT_INSTALLED])
 
 
@@ -106,4 +108,4 @@ def test_versions_are_those_of_the_pins() -> None:
     node = {f"`{name}` {version}" for name, version in packages.items() if name != "zod"}
     rows = re.findall(r"^\| \[.*by the tests.*$", CLIENTS.read_text(), re.MULTILINE)
     shown = {cell.strip() for row in rows for cell in row.split("|")[2].split(",")}
-    assert shown == python | node | {f"`openai` {metadata.version('openai')}"}
+    assert shown == python | node | {f"`{name}` {metadata.version(name)}" for name in ("openai", "anthropic")}

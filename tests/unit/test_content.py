@@ -57,6 +57,7 @@ NO_CONTENT = {
 CONTENT = {"control.account.memory", "store.tables.notes", "web.account.memory"}  # in spite of the above: notes
 METADATA = {"account_id", "class_id", "key_id", "model", "object", "provider", "request_id"}
 METADATA_OF = {  # what neither a client nor a model writes: it comes from the config, the program or a fixed set
+    "Aliases": {"given"},
     "AskedSide": {"dialects"},
     "Candidate": {"codec", "languages"},  # a charset
     "ChatCost": {"cost"},
@@ -73,7 +74,7 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "StoredFile": {"digest", "error", "path"},  # of the operator's documents
     "Suite": {"digest", "name"},
     "SuiteRun": {"character", "upstreams"},
-    "Task": {"character"},  # of the class
+    "Task": {"character", "protocol"},  # of the class; a name of ours
     "_Model": {"id", "max_model_len", "owned_by"},
 }
 

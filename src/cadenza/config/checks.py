@@ -7,9 +7,12 @@ from urllib.parse import urlsplit
 
 from cadenza.core.chat import SAMPLING
 from cadenza.core.config_keys import TEXT, CheckError, ValueCheck, list_of, matching, type_name
+from cadenza.core.records import AUTO, CLASSES
 
 PRIVATE_NAMES = (".localhost", ".local", ".internal")
 FIXED_FIELDS = frozenset({"model", "messages", "stream", "tools"})  # of a request; no route adds or leaves them out
+ALIAS = re.compile(r"[A-Za-z0-9._:/@*-]{1,128}", re.ASCII)
+ALIASED = (AUTO, *CLASSES)
 FIELD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 # Fields of a request that no route passes on, by the reason.
 READ_HERE = {"model", "messages", "stream", "stream_options", "usage", *SAMPLING}
@@ -97,6 +100,20 @@ def read_json_fields(value: object) -> str:
         raise CheckError("must be values that JSON has: no dates, times, nan or inf") from None
 
 
+def read_aliases(value: object) -> dict[str, str]:
+    """Model names, each with the class that serves it."""
+    if not isinstance(value, dict):
+        raise CheckError(f"must be a table, not {type_name(value)}")
+    for name, class_id in value.items():
+        if not ALIAS.fullmatch(name):
+            raise CheckError(f'"{name}" cannot be an alias: a model name has letters, digits and ._:/@-, and * for any')
+        if name in ALIASED:
+            raise CheckError(f'"{name}" is the name of a class')
+        if class_id not in ALIASED:
+            raise CheckError(f'"{name}" must stand for {", ".join(ALIASED[:-1])} or {ALIASED[-1]}')
+    return dict(value)
+
+
 def read_network(item: str) -> str:
     """An address or a network in its one form. An IPv4 address that is mapped into IPv6 is the IPv4 address."""
     item = item.strip()
@@ -133,6 +150,7 @@ NETWORKS = list_of('addresses and networks, like ["127.0.0.1", "10.0.0.0/8"]', r
 FIELD_NAMES = list_of('field names, like ["seed"]', read_omitted)
 PASSED_NAMES = list_of('field names, like ["top_k"]', read_passed)
 JSON_FIELDS = ValueCheck("a table of values that JSON has", read_json_fields)
+ALIASES = ValueCheck('a table of names and classes, like { "gpt-*" = "forte" }', read_aliases)
 SHARED_URL = ValueCheck(SHARED_RULE.removeprefix("must be "), read_shared_url)
 VARIABLE_NAME = matching(
     "[A-Z_][A-Z0-9_]{0,99}",

@@ -13,6 +13,7 @@ from msgspec import field
 
 from cadenza.config.checks import (
     ADDRESS,
+    ALIASES,
     FIELD_NAMES,
     JSON_FIELDS,
     NETWORKS,
@@ -25,6 +26,7 @@ from cadenza.config.checks import (
     is_private,
     zero,
 )
+from cadenza.core.aliases import DEFAULT_ALIASES
 from cadenza.core.classes import ClassVersion, ConfiguredClass, GateLimits
 from cadenza.core.config_keys import (
     DOLLARS,
@@ -117,6 +119,10 @@ class LimitSettings(ConfigTable, frozen=True):
     requests_per_second: Annotated[float, above_zero(), "for each key, smoothed"] = 10.0
     burst: Annotated[int, whole(1), "requests at once, after a pause"] = 20
     concurrency: Annotated[int, whole(1), "chat requests in flight, over all processes; without Valkey each worker gets an equal part"] = 256
+
+
+class ModelSettings(ConfigTable, frozen=True):
+    aliases: Annotated[dict[str, str] | None, ALIASES, Like(dict(DEFAULT_ALIASES), is_off=True), "model names that a class serves, * for any characters, the first that fits; without it, those of the example, for /v1/responses and /v1/messages only"] = None
 
 
 class CharacterSettings(ConfigTable, frozen=True):
@@ -365,6 +371,7 @@ class Sections(ConfigTable, frozen=True, kw_only=True):
     store: Annotated[StoreSettings, "where accounts, keys and the ledger are kept"] = StoreSettings()
     shared_state: Annotated[SharedStateSettings, "Valkey or Redis 7"] = SharedStateSettings()
     limits: Annotated[LimitSettings, "of each key, and of all requests"] = LimitSettings()
+    models: Annotated[ModelSettings, "further names of the classes"] = ModelSettings()
     providers: Annotated[dict[str, ProviderSettings], "by a name of your choice"] = field(default_factory=dict)
     grounding: Annotated[GroundingSettings, "what requests without tools get beside their messages"] = (GroundingSettings())
     platform: Annotated[PlatformSettings, "the web application"] = PlatformSettings()

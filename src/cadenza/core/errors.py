@@ -139,8 +139,9 @@ class MethodNotAllowed(InvalidRequest):
     cause = "method"
     status = 405
 
-    def __init__(self, message: str, allow: str) -> None:
-        super().__init__(message, [(b"allow", allow.encode())])
+    def __init__(self, method: str, allowed: Sequence[str]) -> None:
+        message = f"{method} is not allowed for this path; use {allowed[0]}."
+        super().__init__(message, [(b"allow", ", ".join(allowed).encode())])
 
 
 class RequestRepeated(InvalidRequest):

@@ -40,18 +40,22 @@ PING_S = 12.5  # with the tenth that a ping may be late, and a second of a busy 
 
 
 class ErrorShape(msgspec.Struct, frozen=True):
-    """How a protocol shows an error, by its message and its type: as a reply, and as the end of a broken stream."""
+    """How a protocol shows the error of a request, by its id: as a reply, and as the end of a broken stream."""
 
-    reply: Callable[[str, str], bytes]
-    event: Callable[[str, str], bytes]
+    reply: Callable[[CadenzaError, str], bytes]
+    event: Callable[[CadenzaError, str], bytes]
 
 
-def error_event(message: str, type_: str) -> bytes:
+def error_object(error: CadenzaError, _request_id: str) -> bytes:
+    return render_error(error.message, error.type)
+
+
+def error_event(error: CadenzaError, request_id: str) -> bytes:
     """The newline before it ends an event that may be unfinished."""
-    return b"\n" + write_event(render_error(message, type_))
+    return b"\n" + write_event(error_object(error, request_id))
 
 
-CHAT_ERRORS = ErrorShape(render_error, error_event)
+CHAT_ERRORS = ErrorShape(error_object, error_event)
 
 
 class Answers(Content, msgspec.Struct, eq=False):
@@ -96,13 +100,16 @@ class Answers(Content, msgspec.Struct, eq=False):
         if self.exchange.state is STREAMING:
             if self.is_waiting:
                 self.exchange.status = error.status  # for the log and the metrics
-            type_ = error.type if self.is_waiting else CadenzaError.type
-            self.exchange.abort_stream(self.errors.event(error.message, type_))
+            self.break_off(error if self.is_waiting else CadenzaError(error.message))
         else:
             if error.pause_s:
                 self.exchange.hold_back(error.pause_s)
             headers = self._headers(JSON + encode_headers(error_headers(error)), b"")
-            self.exchange.respond(error.status, headers, self.errors.reply(error.message, error.type))
+            self.exchange.respond(error.status, headers, self.errors.reply(error, self.request_id))
+
+    def break_off(self, error: CadenzaError) -> None:
+        """End a stream with an error."""
+        self.exchange.abort_stream(self.errors.event(error, self.request_id))
 
     def _headers(self, first: bytes, last: bytes) -> bytes:
         request_id = self.request_id.encode()

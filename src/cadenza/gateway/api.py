@@ -34,6 +34,8 @@ from cadenza.gateway.endpoints import (
 )
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.in_flight import NO_KEY
+from cadenza.gateway.protocols.messages import MESSAGE_ERRORS, count_tokens, serve_messages
+from cadenza.gateway.protocols.responses import serve_responses
 from cadenza.gateway.request import ApiRequest, At, RequestRecord
 from cadenza.http.exchange import STREAMING, Exchange, Interruption
 from cadenza.observe import places
@@ -63,6 +65,9 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 ENDPOINTS = {
     "/v1/chat/completions": Endpoint("chat", ("POST",), "inference", serve_chat),
+    "/v1/messages": Endpoint("messages", ("POST",), "inference", serve_messages, errors=MESSAGE_ERRORS),
+    "/v1/messages/count_tokens": Endpoint("count_tokens", ("POST",), "inference", count_tokens, errors=MESSAGE_ERRORS),
+    "/v1/responses": Endpoint("responses", ("POST",), "inference", serve_responses),
     MODELS_PATH: Endpoint("models", READ, "models", list_models),
     "/v1/usage": Endpoint("usage", READ, "usage", get_usage),
 }
@@ -80,7 +85,7 @@ async def serve_api(
     It always gets a reply, or its connection is closed.
     """
     record, request = make_record(exchange, gateway.observer.at), exchange.request
-    answers = Answers(exchange, record.request_id, endpoint.headers if endpoint else CORS)
+    answers = make_answers(exchange, record.request_id, endpoint or ENDPOINTS.get(request.path))
     gateway.in_flight.key_digests[exchange] = NO_KEY
     try:
         if gateway.is_draining:
@@ -94,7 +99,7 @@ async def serve_api(
         endpoint = endpoint or find_endpoint(request.path)
         record.endpoint, answers.errors = endpoint.name, endpoint.errors
         if request.method not in endpoint.methods:
-            raise not_allowed(request.method, endpoint.methods)
+            raise MethodNotAllowed(request.method, endpoint.methods)
         caller = await endpoint.identify(gateway, exchange)  # 401
         record.principal = caller.principal
         answers.added_headers = rate_headers(caller.ticket)
@@ -129,15 +134,20 @@ async def serve_api(
             gateway.observer.record(record.outcome())
 
 
+def make_answers(exchange: Exchange, request_id: str, endpoint: Endpoint | None) -> Answers:
+    """The replies as the endpoint gives them, also to what is refused before it is reached."""
+    return (
+        Answers(exchange, request_id, endpoint.headers, errors=endpoint.errors)
+        if endpoint
+        else Answers(exchange, request_id)
+    )
+
+
 def refuse(gateway: Gateway, exchange: Exchange, answers: Answers, error: CadenzaError) -> None:
     """Send the error. A key that could not pay is read again by the next request: its cached balance is too high."""
     answers.fail(error)
     if isinstance(error, InsufficientCredit):
         gateway.key_cache.forget(gateway.in_flight.key_digests[exchange])
-
-
-def not_allowed(method: str, allowed: tuple[str, ...]) -> MethodNotAllowed:
-    return MethodNotAllowed(f"{method} is not allowed for this path; use {allowed[0]}.", ", ".join(allowed))
 
 
 def find_endpoint(path: str) -> Endpoint:

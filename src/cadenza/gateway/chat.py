@@ -114,14 +114,14 @@ def read_chat_now(exchange: Exchange) -> ChatRequest | None:
     if not body.is_complete or body.unread_bytes > SMALL_BYTES:
         return None
     if b"content-encoding" in headers or SWITCH in headers:
-        _check_headers(exchange.request)
+        check_headers(exchange.request)
     return parse_chat(body.take())
 
 
 async def read_chat(
     exchange: Exchange, budget: BodyBudget, large_bodies: LargeBodies, principal: Principal
 ) -> ChatRequest:
-    _check_headers(exchange.request)
+    check_headers(exchange.request)
     body = await read_body(exchange, budget)
     if len(body) <= LARGE_BYTES and is_light(body):
         with suppress(TooManySteps):
@@ -139,7 +139,7 @@ async def read_body(exchange: Exchange, budget: BodyBudget) -> bytes | bytearray
         raise BodyTimedOut(exchange.body.size_bytes) from None
 
 
-def _check_headers(request: Request) -> None:
+def check_headers(request: Request) -> None:
     headers = request.headers
     if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
         raise UnsupportedEncoding

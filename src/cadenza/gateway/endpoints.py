@@ -40,9 +40,8 @@ NO_CONNECTION = "The service has no free connection at the moment. Retry shortly
 USE_CHAT = "Use POST /v1/chat/completions"
 NOT_IMPLEMENTED = {  # by the first word below /v1: what to use instead
     "completions": f"{USE_CHAT}.",
-    "responses": f"{USE_CHAT}. A client that speaks only this API, like Codex, connects through LiteLLM's proxy.",
-    "messages": f"{USE_CHAT}. A client that speaks only this API, like Claude Code, connects through LiteLLM's proxy "
-    "or claude-code-router.",
+    "responses": "Responses are not stored here: send the whole conversation as `input` to POST /v1/responses.",
+    "messages": f"{USE_CHAT}, or POST /v1/messages, with one request each.",
     "embeddings": f"{USE_CHAT} for answers, and another service for embeddings: the classes here only answer.",
 }
 

@@ -7,6 +7,7 @@ arrives, and the upstream is read no faster than the client reads.
 
 import math
 import time
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -23,7 +24,6 @@ from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.protocols.chat import Chunks, Events, encode
 from cadenza.grounding.answer import GroundedStream, ground_whole
 from cadenza.grounding.material import NO_GROUNDING, Grounding
-from cadenza.http.events import DONE
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import NO_EXTRAS, Fault, OpenReply, Piece
 
@@ -146,8 +146,7 @@ class StreamRelay:
         except Fault as broken:
             fault = broken
         else:
-            if self._calls:
-                self._take_calls(self._calls.finish())
+            self._end()
         finally:
             # A client or an upstream that gives up ends a gap too.
             self._exchange.gap_s = max(self._exchange.gap_s, time.monotonic() - self._sent_s)
@@ -160,24 +159,32 @@ class StreamRelay:
 
     def finish(self, result: ReplyResult) -> None:
         if result.fault:
-            self._exchange.abort_stream(self._answers.errors.event(BROKE_OFF, CadenzaError.type))
+            self._answers.break_off(CadenzaError(BROKE_OFF))
             return
         reason, events = result.finish_reason, self._events
         assert reason
         if self._grounded and self._head.grounding.sources:
             self._exchange.write(events.annotations(self._grounded.annotations()))
         cost_nano = self._head.shown_cost_nano(result.usage)
-        self._exchange.finish_stream(events.finish(reason) + events.usage(result.usage, cost_nano) + DONE)
+        self._exchange.finish_stream(events.finish(reason) + events.usage(result.usage, cost_nano))
 
     def take(self, piece: Piece) -> None:
         if piece.usage or piece.finish_reason or piece.has_bad_usage:
             self._meter.take(piece)
         if piece.extras is not NO_EXTRAS and piece.extras:
-            self._unsent.append((self._events.extras(piece.extras), text_of_extras(piece.extras)))
+            self._take_extras(piece.extras)
         if content := piece.content:
             self._take_text(self._grounded.take(content) if self._grounded else content)
         if piece.calls and self._calls:
             self._take_calls(self._calls.take(piece.calls))
+
+    def _end(self) -> None:
+        """The reply is complete."""
+        if self._calls:
+            self._take_calls(self._calls.finish())
+
+    def _take_extras(self, extras: Mapping[str, Any]) -> None:
+        self._unsent.append((self._events.extras(extras), text_of_extras(extras)))
 
     def _take_text(self, text: str) -> None:
         if text:

@@ -31,7 +31,7 @@ from cadenza.observe.trace_context import TraceParent, read_parent
 from cadenza.upstreams.base import Fault
 
 FOLLOWED_PER_S = 10  # requests that are traced because their clients ask for it, in each process
-CHATS = ("chat", "web_chat")  # endpoints with the steps below
+CHATS = ("chat", "messages", "responses", "web_chat")  # endpoints with the steps below
 STEPS = {  # the steps of a chat in their order, and the span that ends with each; the routes have spans of their own
     "identified": "rate",
     "read": "read",

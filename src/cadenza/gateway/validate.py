@@ -87,7 +87,7 @@ def parse_chat(body: bytes | bytearray, steps_max: float = math.inf) -> ChatRequ
 def check_body(body: ChatBody, extra: Fields = NO_FIELDS, steps_max: float = math.inf) -> ChatRequest:
     raw_messages = body.messages or []
     messages = _read_messages(raw_messages)
-    tools = _decode(_TOOLS, body.tools, "tools") if body.tools is not NOTHING else None
+    tools = decode_field(_TOOLS, body.tools, "tools") if body.tools is not NOTHING else None
     _refuse_unsupported(body, extra, tools)
     if not messages:
         raise InvalidRequest(_messages_hint(extra))
@@ -127,22 +127,26 @@ def decode_body(body: bytes | bytearray, steps_max: float = math.inf) -> tuple[C
 
     Raw JSON is not decoded later, so invalid UTF-8 and lone surrogates in it must be found here.
     """
-    if not body.isascii():
-        try:
-            body.decode()
-        except UnicodeDecodeError:
-            raise InvalidRequest("The body is not valid UTF-8.") from None
+    check_utf8(body)
     extra = NO_FIELDS
     try:
         decoded = _BODY.decode(body)
     except (msgspec.DecodeError, RecursionError):
-        decoded = _decode(_OPEN_BODY, body)
+        decoded = decode_field(_OPEN_BODY, body)
         extra = read_extra_fields(body, _KNOWN)
     check_surrogates(body, is_bounded=steps_max < math.inf)
     return decoded, extra
 
 
-def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.Raw, field: str = "") -> T:
+def check_utf8(body: bytes | bytearray) -> None:
+    if not body.isascii():
+        try:
+            body.decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest("The body is not valid UTF-8.") from None
+
+
+def decode_field(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.Raw, field: str = "") -> T:
     try:
         return decoder.decode(raw)
     except RecursionError:
@@ -192,7 +196,7 @@ def _refuse_unsupported(body: ChatBody, extra: Fields, tools: list[ToolFields] |
     if extra and (is_truthy(extra.get("functions")) or is_truthy(extra.get("function_call"))):
         raise InvalidRequest("functions and function_call: not supported. Use `tools` and `tool_choice` instead.")
     if body.temperature is not NOTHING:
-        temperature = _decode(_NUMBER, body.temperature, "temperature")
+        temperature = decode_field(_NUMBER, body.temperature, "temperature")
         if temperature is not None and not 0 <= temperature <= 2:
             raise InvalidRequest("temperature: must be between 0 and 2.")
     if tools or body.tool_choice is not NOTHING:
@@ -211,7 +215,7 @@ def _read_messages(raw_messages: list[msgspec.Raw]) -> list[SentMessage]:
     try:
         return list(map(_MESSAGE.decode, raw_messages))
     except (msgspec.DecodeError, RecursionError):  # once more, for an error that says which one
-        return _decode(_MESSAGES, b"[%b]" % b",".join(raw_messages), "messages")
+        return decode_field(_MESSAGES, b"[%b]" % b",".join(raw_messages), "messages")
 
 
 def _plain_texts(messages: list[SentMessage]) -> list[str] | None:

@@ -32,6 +32,8 @@ from cadenza.retention.upstream import ANSWERS, FAULTS, GOOD, HALF, SILENT, TOOL
 from cadenza.store.store import Store
 
 CHAT = "POST /v1/chat/completions"
+MESSAGES = "POST /v1/messages"
+RESPONSES = "POST /v1/responses"
 DELETED = "deleted"  # it may remain in files of Postgres until they are vacuumed or recycled
 FILLER = "You need not answer this. " * 4000  # a body of such a size is parsed in a child process
 REACHED_S = 15.0  # for a request to reach the upstream, and for a stream to begin
@@ -97,6 +99,11 @@ def called(arguments: str, result: str) -> Fields:
     call = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": arguments}}
     asked = {"role": "assistant", "content": None, "tool_calls": [call]}
     return chat("Go on.", HELLO, asked, {"role": "tool", "tool_call_id": "call_1", "content": result}, **tools())
+
+
+def message(content: Template = "Hello.", **fields: Template) -> Fields:
+    """A request to the Messages API."""
+    return {"model": "auto", "max_tokens": 50, "messages": [{**HELLO, "content": content}], **fields}
 
 
 def sample_chat(name: str, canary: Canary) -> Fields:
@@ -169,6 +176,22 @@ BODIES: dict[str, Callable[[Canary], bytes]] = {
     "JSON of great depth": lambda canary: b'{"messages":' + b"[" * 5000 + encoded(canary),
     "large body that is cut off": lambda canary: encoded(canary, -3, b" " * len(FILLER)),
 }
+USED = {"role": "assistant", "content": [{"type": "tool_use", "id": "call_1", "name": WORD, "input": {WORD: TEXT}}]}
+RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": TEXT}]}
+TRANSLATED = {
+    "user message": message(TEXT),
+    "large user message": message(TEXT + FILLER + TEXT),
+    "stream": message(TEXT, stream=True),
+    "system": message(system=TEXT),
+    "tool": message(tools=[{"name": "look_up", "description": TEXT, "input_schema": SCHEMA}]),
+    "call and result": message(messages=[HELLO, USED, RESULT]),
+    "image": message([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": WORD}}]),
+    "type of a tool": message(tools=[{"type": WORD, "name": TEXT}]),
+    "type of a block": message([{"type": WORD, WORD: TEXT}]),
+    "metadata": message(metadata={WORD: TEXT}),
+    "max_tokens of a wrong type": message(max_tokens=TEXT),
+    "model": message(model=WORD),
+}
 TRACE = f"00-{'1' * 32}-{'2' * 16}-01"
 NAMES = ("Idempotency-Key", "User-Agent", "X-Forwarded-For", "Content-Encoding", "Expect", "X-Cadenza-Grounding")
 HEADERS: dict[str, dict[str, str]] = {
@@ -191,7 +214,13 @@ REQUESTS: dict[str, list[CaseStep]] = {
     "path: unknown path": [CaseStep("GET /v1/{word}", chat(TEXT))],
     "path: unknown method": [CaseStep("X{word} /v1/chat/completions", chat(TEXT))],
     "path: usage": [CaseStep("GET /v1/usage?start={word}&group_by={word}")],
-    **{f"path: {name}": [CaseStep(f"POST /v1/{name}", chat(TEXT))] for name in ("embeddings", "responses")},
+    **{f"path: {name}": [CaseStep(f"POST /v1/{name}", chat(TEXT))] for name in ("embeddings", "completions")},
+    **{f"messages: {name}": [CaseStep(MESSAGES, body)] for name, body in TRANSLATED.items()},
+    "messages: count": [CaseStep(f"{MESSAGES}/count_tokens", message(TEXT))],
+    "responses: text": [CaseStep(RESPONSES, {"model": "auto", "input": TEXT, "metadata": {WORD: TEXT}})],
+    "responses: refused": [
+        CaseStep(RESPONSES, {"input": [{"type": WORD, "role": TEXT, "content": TEXT}, {"role": TEXT}]})
+    ],
     "path: path that is not ASCII": [CaseStep("GET /%ff{word}")],
     **{
         f"refused: {name}": [CaseStep(CHAT, chat(TEXT), client=name)]

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from cadenza.core.aliases import NO_ALIASES, Aliases
 from cadenza.core.chat import Model, ModelList
 from cadenza.core.classes import is_in_share
 from cadenza.core.errors import ContextOverflow, InvalidRequest, NotFound, NotTaken
@@ -47,10 +48,10 @@ class ServedClass(msgspec.Struct, frozen=True):
 class Catalogue:
     """The classes that have routes, in the order in which they are listed."""
 
-    def __init__(self, classes: Mapping[str, ServedClass]) -> None:
+    def __init__(self, classes: Mapping[str, ServedClass], aliases: Aliases = NO_ALIASES) -> None:
         self._classes = {class_id: classes[class_id] for class_id in CLASSES if class_id in classes}
         assert self._classes, "a service without a single route must not start"
-        self.ids = (AUTO, *self._classes)
+        self.ids, self.aliases = (AUTO, *self._classes), aliases
         # The cheapest answer, now or after a change of price.
         self.least_nano = min(served.prices.least_quote(1, 1) for served in self._classes.values())
 
@@ -58,11 +59,12 @@ class Catalogue:
         """The class that a chat request names; without a name, or for `auto`, the one that the account prefers."""
         class_id = self.preferred(principal.preferred_class) if asked is None or asked == AUTO else asked
         if found := self._classes.get(class_id):
-            if (candidate := found.candidate) is None:
-                return found
-            return candidate if _is_in_share(principal.account_id, found, candidate) else found
+            candidate = found.candidate
+            return candidate if candidate and _is_in_share(principal.account_id, found, candidate) else found
         if class_id == RESERVED_CLASS:
             raise InvalidRequest(f"The model '{RESERVED_CLASS}' is reserved and not available. {self._usable()}")
+        if (aliased := self.aliases.resolve(class_id, self.ids, self.preferred)) != class_id:
+            return self.find(aliased, principal)
         raise InvalidRequest(f"This model does not exist. {self._usable()}")
 
     def served(self) -> tuple[ServedClass, ...]:

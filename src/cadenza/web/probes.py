@@ -178,7 +178,7 @@ def _check(request: Request) -> None:
     if request.path not in PATHS:
         raise NotFound("This path exists only below /v1: the base address of the client must end in /v1.")
     if request.method not in ("GET", "HEAD"):
-        raise MethodNotAllowed(f"{request.method} is not allowed for this path; use GET.", "GET, HEAD")
+        raise MethodNotAllowed(request.method, ("GET", "HEAD"))
 
 
 def _name(host: str) -> str:

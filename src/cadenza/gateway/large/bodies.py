@@ -1,8 +1,8 @@
 """Parses and counts very large bodies in child processes, so that no body can hold up the other requests.
 
-There are two children: one parses, and one counts, which only accounts with credit can ask for. Each works on one body
-at a time, and accounts take turns, by the CPU time that their bodies took. If a child fails, the request is refused and
-the next one gets a new child. What is only long is counted here, a part at a time (counted.py).
+There are two children: one translates and parses, and one counts, which only accounts with credit can ask for. Each
+works on one body at a time, and accounts take turns, by the CPU time that their bodies took. If a child fails, the
+request is refused and the next one gets a new child. What is only long is counted here, a part at a time (counted.py).
 """
 
 from functools import partial
@@ -11,13 +11,14 @@ import msgspec
 
 from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings
-from cadenza.children.process import Died, TooHeavy
+from cadenza.children.process import Buffer, Died, TooHeavy
 from cadenza.children.turns import OverBudget, QueueFull, TurnLimits
 from cadenza.core.chat import ChatRequest, FilePart, LargeTexts
 from cadenza.core.errors import InvalidRequest, RateLimited
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.large.counted import CountedMessages
 from cadenza.gateway.large.messages import REPLIES, Counted, InvalidBody, Parsed, Reply, Span, Task
+from cadenza.gateway.protocols.translation import Translated
 from cadenza.observe import Observer
 
 CHILD = "cadenza.gateway.large.child"
@@ -49,7 +50,13 @@ class LargeBodies:
         self._parser = Lane(LaneSettings(CHILD, limits.parse, limits.task_s, limits.turns))
         self._counter = Lane(LaneSettings(CHILD, limits.count, limits.task_s, limits.turns))
 
-    async def parse(self, account_id: str, body: bytes | bytearray) -> ChatRequest:
+    async def translate(self, account_id: str, protocol: str, body: bytes | bytearray) -> Translated:
+        """The body of another protocol as a chat body; 400 if it cannot be one, 429 if its turn does not come soon."""
+        reply = await self._run(self._parser, account_id, Task("translate", protocol=protocol), body)
+        assert isinstance(reply, Translated)
+        return reply
+
+    async def parse(self, account_id: str, body: Buffer) -> ChatRequest:
         """The request; 400 if it is invalid, 429 if its turn does not come soon. Its texts stay in the body."""
         reply = await self._run(self._parser, account_id, Task("parse"), body)
         assert isinstance(reply, Parsed)
@@ -60,7 +67,7 @@ class LargeBodies:
         """The texts of a long request. Those of a body that a child has parsed are counted by a child too."""
         return chat.texts if type(chat.texts) is LargeTexts else self._counted.texts_of(chat, key_id)
 
-    async def count(self, account_id: str, body: bytes | bytearray, character: str, *, is_urgent: bool = False) -> int:
+    async def count(self, account_id: str, body: Buffer, character: str, *, is_urgent: bool = False) -> int:
         """The tokens of the character and the texts of a valid body. An urgent count waits without a limit."""
         reply = await self._run(self._counter, account_id, Task("count", character), body, is_urgent=is_urgent)
         assert isinstance(reply, Counted)
@@ -70,9 +77,7 @@ class LargeBodies:
         await self._parser.stop()
         await self._counter.stop()
 
-    async def _run(
-        self, lane: Lane, account_id: str, task: Task, body: bytes | bytearray, *, is_urgent: bool = False
-    ) -> Reply:
+    async def _run(self, lane: Lane, account_id: str, task: Task, body: Buffer, *, is_urgent: bool = False) -> Reply:
         try:
             answer = await lane.run(account_id, msgspec.msgpack.encode(task), [body], is_bounded=not is_urgent)
         except (QueueFull, Died, TimeoutError) as error:
@@ -89,7 +94,7 @@ class LargeBodies:
         return reply
 
 
-def _chat_request(parsed: Parsed, body: bytes | bytearray, texts: LargeTexts) -> ChatRequest:
+def _chat_request(parsed: Parsed, body: Buffer, texts: LargeTexts) -> ChatRequest:
     """The request, with views of the body and of what came back instead of copies."""
     sent, extra = memoryview(body), parsed.extra
 

@@ -1,10 +1,11 @@
-"""The child process: it parses or counts one body after the other. Only bodies.py starts it.
+"""The child process: it translates, parses or counts one body after the other. Only bodies.py starts it.
 
 Beyond its memory limit it refuses the body, or dies. The number of fields of each message and each tool is bounded,
 because some upstreams want them rewritten field by field, which the event loop does.
 """
 
 import gc
+import math
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -14,7 +15,8 @@ from cadenza.core.chat import ChatRequest, UserQuestion, find_user_question
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS, RAW_ITEMS
 from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.large.messages import TASKS, Counted, InvalidBody, Parsed, Reply, Span
+from cadenza.gateway.large.messages import TASKS, Counted, InvalidBody, Parsed, Reply, Span, Task
+from cadenza.gateway.protocols.translators import TRANSLATORS
 from cadenza.gateway.tools import NOTHING
 from cadenza.gateway.validate import ChatBody, check_body, decode_body
 
@@ -43,9 +45,24 @@ def main() -> None:
                 tokenizer.load()
             enter_sandbox()
             is_sandboxed = True
-        return msgspec.msgpack.encode(parse(body) if task.kind == "parse" else count(body, task.character, tokenizer))
+        return msgspec.msgpack.encode(perform(task, body, tokenizer))
 
     serve_tasks(serve, gc.collect)
+
+
+def perform(task: Task, body: bytearray, tokenizer: Tokenizer) -> Reply:
+    if task.kind == "translate":
+        return translate(body, task.protocol)
+    return parse(body) if task.kind == "parse" else count(body, task.character, tokenizer)
+
+
+def translate(body: bytearray, protocol: str) -> Reply:
+    try:
+        return TRANSLATORS[protocol](body, math.inf)
+    except InvalidRequest as error:
+        return InvalidBody(error.message)
+    except MemoryError:
+        return InvalidBody(TOO_LARGE)
 
 
 def parse(body: bytearray) -> Reply:

@@ -1,4 +1,4 @@
-"""The messages between the service and the child processes that parse and count large bodies.
+"""The messages between the service and the child processes that translate, parse and count large bodies.
 
 A task is a Task as MessagePack, and the body. A reply is one of the records below as MessagePack. Raw JSON comes back
 as spans, so that a body crosses the socket once, and the service copies nothing.
@@ -10,15 +10,17 @@ import msgspec
 
 from cadenza.core.chat import Media, UserQuestion
 from cadenza.core.content import Content
+from cadenza.gateway.protocols.translation import Translated
 
 Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the child does with a body. To count, it also gets the text of the character."""
+    """What the child does with a body. To count, it also gets the text of the character, to translate the protocol."""
 
-    kind: Literal["parse", "count"]
+    kind: Literal["parse", "count", "translate"]
     character: str = ""
+    protocol: str = ""
 
 
 class Parsed(Content, msgspec.Struct, frozen=True, tag=True):
@@ -54,6 +56,6 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
     tokens: int
 
 
-Reply = Parsed | InvalidBody | Counted
+Reply = Parsed | InvalidBody | Counted | Translated
 TASKS = msgspec.msgpack.Decoder(Task)
 REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)

@@ -8,6 +8,7 @@ import msgspec
 from cadenza.core.chat import call_object, usage_object
 from cadenza.core.records import FinishReason, Usage
 from cadenza.core.tool_calls import ToolCallDelta
+from cadenza.http.events import DONE
 
 encode = msgspec.json.Encoder().encode
 TEXT = b'{"index":0,"delta":{"content":%b},"finish_reason":null}]}\n\n'
@@ -34,7 +35,7 @@ class Events(Protocol):
     def finish(self, reason: FinishReason, /) -> bytes: ...
 
     def usage(self, usage: Usage, cost_nano: int | None, /) -> bytes:
-        """The counts, and the cost if the reply is to say it."""
+        """The counts, and the cost if the reply is to say it; then the stream ends."""
 
 
 class Chunks:
@@ -71,7 +72,7 @@ class Chunks:
         return self._choice(b"{}", b'"%b"' % reason.encode())
 
     def usage(self, usage: Usage, cost_nano: int | None = None) -> bytes:
-        return (self.content.removesuffix(TEXT) + USAGE) % encode(usage_object(usage, cost_nano))
+        return (self.content.removesuffix(TEXT) + USAGE) % encode(usage_object(usage, cost_nano)) + DONE
 
     def _choice(self, delta: bytes, reason: bytes = b"null") -> bytes:
         return (self.content.removesuffix(TEXT) + CHOICE) % (delta, reason)

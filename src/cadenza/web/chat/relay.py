@@ -18,7 +18,7 @@ from cadenza.core.tool_calls import ToolCallDelta
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
-from cadenza.http.events import write_event
+from cadenza.http.events import DONE, write_event
 from cadenza.http.exchange import STREAMING, Exchange
 from cadenza.upstreams.base import OpenReply, Piece
 from cadenza.web.chat.markdown.process import MarkdownRenderer, RenderedText
@@ -79,7 +79,7 @@ class ChatEvents:
             completion_tokens=usage.completion_tokens,
             cost=format_dollars(self._head.price.charge(usage) + self._head.grounding.charged_nano),
         )
-        return _event("usage", msgspec.to_builtins(cost))
+        return _event("usage", msgspec.to_builtins(cost)) + DONE
 
 
 class ChatCost(msgspec.Struct, frozen=True, kw_only=True):

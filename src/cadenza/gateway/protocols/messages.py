@@ -1,0 +1,306 @@
+"""Anthropic's Messages API: POST /v1/messages, a chat request in another form, and POST /v1/messages/count_tokens.
+
+The body is translated (messages_request.py), `serve_chat` serves it like any other, and the relays here write the reply
+as Anthropic does. Its content is a list of blocks: thinking, text, calls. In a stream one block is open at a time, so
+calls come one after the other, and what a model says beside its calls comes after them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from cadenza.core.chat import text_of_extras
+from cadenza.core.errors import CadenzaError, ContextOverflow
+from cadenza.core.money import format_dollars
+from cadenza.core.records import FinishReason, ReplyResult, Usage
+from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, ToolCallPart
+from cadenza.gateway.answers import Answers, ErrorShape
+from cadenza.gateway.chat import serve_chat
+from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.meter import UsageMeter
+from cadenza.gateway.protocols.chat import encode
+from cadenza.gateway.protocols.reading import read_translated
+from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
+from cadenza.gateway.request import ApiRequest
+from cadenza.http.exchange import Exchange
+from cadenza.routing.prompt import QUICK_BYTES, PromptSize
+
+COUNTED_BYTES = 128 * 1024  # a longer prompt is estimated by its length: its count would be 30 ms of work, for free
+REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+ERROR_TYPES = {402: "billing_error", 404: "not_found_error", 413: "request_too_large"}  # by status, where not ours
+TEXT, THINKING, CALL = "text", "thinking", "tool_use"  # the types of blocks
+EVENT = b"event: %b\ndata: %b\n\n"
+TEXT_DELTA = (
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
+    b'"delta":{"type":"text_delta","text":%%b}}\n\n'
+)
+
+
+async def serve_messages(gateway: Gateway, request: ApiRequest) -> None:
+    name_request(request)
+    request, kept = await read_translated(gateway, request, "messages")  # 415 400 413 402 408 429
+    shows_thinking = msgspec.json.decode(kept, type=bool)
+    request = msgspec.structs.replace(
+        request,
+        make_stream_relay=partial(MessageStream, shows_thinking=shows_thinking),
+        make_whole_relay=partial(WholeMessage, shows_thinking=shows_thinking),
+    )
+    await serve_chat(gateway, request)
+
+
+async def count_tokens(gateway: Gateway, request: ApiRequest) -> None:
+    """The tokens of a prompt by our own count, with the character of its class. It is free, and asks no model."""
+    name_request(request)
+    request, _ = await read_translated(gateway, request, "count_tokens")  # 415 400 413 402 408 429
+    chat, principal, large_bodies = request.chat, request.principal, gateway.large_bodies
+    assert chat
+    served, size_bytes = request.snapshot.catalogue.find(chat.model, principal), request.chat_bytes  # 400
+    texts = chat.counted_texts if size_bytes <= QUICK_BYTES else large_bodies.texts_of(chat, principal.key_id)
+    tokenizer, fields_bytes = gateway.dispatcher.tokenizer, served.plan.fields_bytes
+    prompt = PromptSize(tokenizer, served.character, texts, size_bytes, chat.media, fields_bytes)
+    tokens = await prompt.count() if size_bytes <= COUNTED_BYTES else prompt.about
+    request.answers.send_json(encode({"input_tokens": tokens}))
+
+
+def name_request(request: ApiRequest) -> None:
+    """Anthropic's clients read the id of a request in a header of this name."""
+    request.answers.added_headers += f"request-id: {request.record.request_id}\r\n".encode()
+
+
+def error_body(error: CadenzaError, request_id: str) -> bytes:
+    type_, message = ERROR_TYPES.get(error.status, error.type), error.message
+    if isinstance(error, ContextOverflow):  # Claude Code looks for these words, and shortens the conversation
+        message = f"prompt is too long: {error.prompt_tokens} tokens > {error.window_tokens} maximum"
+    return encode({"type": "error", "error": {"type": type_, "message": message}, "request_id": request_id})
+
+
+def error_event(error: CadenzaError, request_id: str) -> bytes:
+    """The newline before it ends an event that may be unfinished."""
+    return b"\n" + EVENT % (b"error", error_body(error, request_id))
+
+
+MESSAGE_ERRORS = ErrorShape(error_body, error_event)
+
+
+class MessageEvents:
+    """Encodes the events of one reply, and keeps which block is open."""
+
+    content = b""  # a text in the open block
+
+    def __init__(self, head: ReplyHead, prompt_tokens: int) -> None:
+        self._head = head
+        self._prompt_tokens = prompt_tokens
+        self._index = -1
+        self._stop_reason = ""
+        self._is_refusal = False
+        self.open_type = ""
+
+    def role(self) -> bytes:
+        """The tokens of the prompt are an estimate, which the end corrects."""
+        message = message_object(self._head, [], None, Usage(self._prompt_tokens, 0))
+        return _event("message_start", {"message": message})
+
+    def open(self, type_: str, fields: Mapping[str, Any]) -> bytes:
+        """Open a block, unless it is one of a text or of thinking and is open already."""
+        if type_ == self.open_type and type_ != CALL:
+            return b""
+        closed = self.close()
+        self._index += 1
+        self.open_type = type_
+        if type_ == TEXT:
+            self.content = TEXT_DELTA % self._index
+        block = {"index": self._index, "content_block": {"type": type_, **fields}}
+        return closed + _event("content_block_start", block)
+
+    def open_text(self) -> bytes:
+        return self.open(TEXT, {"text": ""})
+
+    def close(self) -> bytes:
+        if not self.open_type:
+            return b""
+        signed = b""
+        if self.open_type == THINKING:
+            signed = self._delta("signature_delta", {"signature": self._head.completion_id})
+        self.open_type = ""
+        return signed + _event("content_block_stop", {"index": self._index})
+
+    def call(self, delta: ToolCallDelta) -> bytes:
+        begun = b""
+        if delta.id:
+            extra = {"extra_content": delta.extra_content} if delta.extra_content else {}
+            begun = self.open(CALL, {"id": delta.id, "name": delta.name, "input": {}, **extra})
+        return begun + (self._delta("input_json_delta", {"partial_json": delta.arguments}) if delta.arguments else b"")
+
+    def extras(self, extras: Mapping[str, Any]) -> bytes:
+        """Thinking. A refusal is a text, and the reason of the end."""
+        data = b""
+        if thinking := thinking_of(extras):
+            data = self.open(THINKING, {"thinking": "", "signature": ""})
+            data += self._delta("thinking_delta", {"thinking": thinking})
+        if refusal := extras.get("refusal"):
+            self._is_refusal = True
+            data += self.open_text() + self.content % encode(refusal)
+        return data
+
+    def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
+        """The sources, in a block of text, which is there unless the model said nothing."""
+        if self.open_type != TEXT:
+            return b""
+        return b"".join([self._delta("citations_delta", {"citation": citation_of(one)}) for one in annotations])
+
+    def finish(self, reason: FinishReason) -> bytes:
+        """Claude Code asks again after a stream without any block, so an empty reply has one."""
+        self._stop_reason = "refusal" if self._is_refusal else REASONS[reason]
+        return (self.open_text() if self._index < 0 else b"") + self.close()
+
+    def usage(self, usage: Usage, cost_nano: int | None) -> bytes:
+        delta = {"stop_reason": self._stop_reason, "stop_sequence": None}
+        ended = _event("message_delta", {"delta": delta, "usage": usage_object(usage, cost_nano)})
+        return ended + _event("message_stop", {})
+
+    def _delta(self, type_: str, fields: Mapping[str, Any]) -> bytes:
+        return _event("content_block_delta", {"index": self._index, "delta": {"type": type_, **fields}})
+
+
+class CallsInTurn(ToolCallNormalizer):
+    """The deltas of one call after those of the other: a call waits until the one before it is complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = 0
+        self._waiting: list[ToolCallDelta] = []
+
+    def take(self, parts: Iterable[ToolCallPart]) -> list[ToolCallDelta]:
+        return self._in_turn(super().take(parts))
+
+    def finish(self) -> list[ToolCallDelta]:
+        return self._in_turn(super().finish()) + sorted(self._waiting, key=lambda delta: delta.index)
+
+    def _in_turn(self, deltas: list[ToolCallDelta]) -> list[ToolCallDelta]:
+        self._waiting += deltas
+        ready = list[ToolCallDelta]()
+        while self._waiting:
+            ready += [delta for delta in self._waiting if delta.index == self._turn]
+            self._waiting = [delta for delta in self._waiting if delta.index > self._turn]
+            if not self._calls[self._turn].is_whole:
+                break
+            self._turn += bool(self._waiting)
+        return ready
+
+
+class MessageStream(StreamRelay):
+    """A stream. What else is said once a call has begun waits for the end of the calls."""
+
+    def __init__(
+        self, exchange: Exchange, answers: Answers, head: ReplyHead, meter: UsageMeter, *, shows_thinking: bool
+    ) -> None:
+        super().__init__(exchange, answers, head, meter)
+        self._events: MessageEvents = MessageEvents(head, meter.prompt.rough)
+        self._calls = CallsInTurn() if head.has_tools else None
+        self._shows_thinking = shows_thinking
+        self._later: list[Callable[[], None]] = []
+
+    def take_texts(self, texts: list[str]) -> bool:
+        if self._events.open_type != TEXT:
+            for text in texts:
+                self._take_text(text)
+            return self.flush()
+        return super().take_texts(texts)
+
+    def _end(self) -> None:
+        super()._end()
+        if self._later:
+            self._unsent.append((self._events.close(), ""))
+        for say in self._later:
+            say()
+
+    def _take_text(self, text: str) -> None:
+        if text and self._events.open_type == CALL:
+            self._later.append(partial(self._take_text, text))
+        elif text:
+            self._unsent.append((self._events.open_text(), ""))
+            super()._take_text(text)
+
+    def _take_extras(self, extras: Mapping[str, Any]) -> None:
+        shown = {"refusal": extras.get("refusal") or ""}
+        if self._shows_thinking:
+            shown["reasoning_content"] = thinking_of(extras)
+        if self._events.open_type == CALL:
+            self._later.append(partial(self._take_extras, shown))
+        elif text_of_extras(shown):
+            super()._take_extras(shown)
+
+
+class WholeMessage(WholeRelay):
+    """A reply that is not a stream."""
+
+    shows_thinking: bool = False
+
+    def finish(self, result: ReplyResult) -> None:
+        message, head = self.message, self.head
+        assert message
+        assert result.finish_reason
+        extras = msgspec.to_builtins(message)
+        blocks = list[dict[str, Any]]()
+        if self.shows_thinking and (thinking := thinking_of(extras)):
+            blocks.append({"type": THINKING, "thinking": thinking, "signature": head.completion_id})
+        if text := (message.content or "") + (message.refusal or ""):
+            blocks.append({"type": TEXT, "text": text})
+            if citations := list(map(citation_of, extras.get("annotations", ()))):
+                blocks[-1]["citations"] = citations
+        blocks += map(call_block, extras.get("tool_calls", ()))
+        reason = "refusal" if message.refusal else REASONS[result.finish_reason]
+        usage, cost_nano = result.usage, head.shown_cost_nano(result.usage)
+        shown = message_object(head, blocks or [{"type": TEXT, "text": ""}], reason, usage, cost_nano)
+        self.answers.send_json(encode(shown), head.headers)
+
+
+def message_object(
+    head: ReplyHead, blocks: list[dict[str, Any]], reason: str | None, usage: Usage, cost_nano: int | None = None
+) -> dict[str, Any]:
+    return {
+        "id": head.completion_id,
+        "type": "message",
+        "role": "assistant",
+        "model": head.class_id,
+        "content": blocks,
+        "stop_reason": reason,
+        "stop_sequence": None,
+        "usage": usage_object(usage, cost_nano),
+    }
+
+
+def usage_object(usage: Usage, cost_nano: int | None = None) -> dict[str, Any]:
+    """The prompt's tokens without those that were cached, which are counted beside them."""
+    shown: dict[str, Any] = {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }
+    return shown if cost_nano is None else shown | {"cost": msgspec.Raw(format_dollars(cost_nano).encode())}
+
+
+def thinking_of(extras: Mapping[str, Any]) -> str:
+    return str(extras.get("reasoning_content") or extras.get("reasoning") or "")
+
+
+def call_block(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call. Arguments that are no JSON object, as of a call that was cut, are left out."""
+    called, arguments = call[call["type"]], dict[str, Any]()
+    with suppress(msgspec.DecodeError, RecursionError):
+        arguments = msgspec.json.decode(called.get("arguments", ""), type=dict[str, Any])
+    block = {"type": CALL, "id": call["id"], "name": called["name"], "input": arguments}
+    return block | {"extra_content": call["extra_content"]} if "extra_content" in call else block
+
+
+def citation_of(annotation: Mapping[str, Any]) -> dict[str, Any]:
+    cited, no_quote = annotation["url_citation"], {"cited_text": "", "encrypted_index": ""}
+    return {"type": "web_search_result_location", "url": cited["url"], "title": cited["title"], **no_quote}
+
+
+def _event(type_: str, fields: Mapping[str, Any]) -> bytes:
+    return EVENT % (type_.encode(), encode({"type": type_, **fields}))

@@ -1,0 +1,434 @@
+"""Translates the body of a request to /v1/responses into the body of a chat request.
+
+Nothing is stored, so whatever refers to stored things is refused, with what to send instead. Tools and items that only
+OpenAI can serve are left out and named in `x-cadenza-ignored`. All other fields keep their names: the chat knows them,
+or names them too.
+"""
+
+import base64
+import hashlib
+from typing import Any, TypeVar
+
+import msgspec
+
+from cadenza.core.content import Content
+from cadenza.core.errors import InvalidRequest
+from cadenza.core.message_json import RAW_FIELDS
+from cadenza.gateway.large.weight import TooManySteps
+from cadenza.gateway.messages import PLAIN_ROLES, SHOWN_CHARS_MAX, is_truthy
+from cadenza.gateway.protocols.translation import Translated
+from cadenza.gateway.tools import NOTHING
+from cadenza.gateway.validate import decode_field
+
+T = TypeVar("T")
+
+ITEMS_MAX = 16_384
+ITEM_STEPS = 2
+NAME_CHARS_MAX, DIGEST_CHARS = 64, 8  # of a tool; of the digest that ends a name that would be longer
+ECHO_BYTES_MAX = 4096  # a longer field is not repeated in the reply
+ECHOED = (
+    *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning"),
+    *("safety_identifier", "temperature", "text", "tool_choice", "tools", "top_p", "user"),
+)
+TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+REQUIRED, DISABLED = msgspec.Raw(b'"required"'), msgspec.Raw(b'"disabled"')
+DETAILS = frozenset({"low", "high", "auto"})
+REASONING = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
+ENCRYPTED = "reasoning.encrypted_content"
+WHOLE_INPUT = "Nothing is stored here: send the whole conversation as `input`, with every item of earlier replies."
+STORED = {
+    "previous_response_id": WHOLE_INPUT,
+    "conversation": WHOLE_INPUT,
+    "prompt": "No prompts are stored here: send its text as `instructions` and `input`.",
+    "background": "Replies are not stored here. Send `stream: true`, or wait for the reply.",
+}
+
+
+class InputPart(Content, msgspec.Struct):
+    """The fields of a part of a content or of an output that are used."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    detail: str | None = None
+    image_url: msgspec.Raw = NOTHING
+    filename: msgspec.Raw = NOTHING
+    file_data: msgspec.Raw = NOTHING
+    input_audio: msgspec.Raw = NOTHING
+
+
+class ItemKind(Content, msgspec.Struct):
+    """What an item is. One without a type is a message."""
+
+    type: str = "message"
+
+
+class InputMessage(Content, msgspec.Struct):
+    """A message."""
+
+    role: str
+    content: str | list[InputPart]
+
+
+class InputCall(Content, msgspec.Struct):
+    """A call of a function, with arguments, or of a custom tool, with an input."""
+
+    call_id: str
+    name: str
+    namespace: str | None = None
+    arguments: str = ""
+    input: str = ""
+    extra_content: msgspec.Raw = NOTHING
+
+
+class InputOutput(Content, msgspec.Struct):
+    """The output of a call."""
+
+    call_id: str
+    output: str | list[InputPart]
+
+
+class InputReasoning(Content, msgspec.Struct):
+    """Reasoning of an earlier reply."""
+
+    summary: list[InputPart] = []
+    content: list[InputPart] | None = None
+    encrypted_content: str | None = None
+
+
+class InputTool(Content, msgspec.Struct):
+    """The fields of a tool, or of a `tool_choice`, that are used."""
+
+    type: str
+    name: str = ""
+    namespace: str | None = None
+    description: msgspec.Raw = NOTHING
+    parameters: msgspec.Raw = NOTHING
+    strict: msgspec.Raw = NOTHING
+    format: msgspec.Raw = NOTHING
+    tools: msgspec.Raw = NOTHING
+    mode: msgspec.Raw = NOTHING
+
+
+class TextOptions(Content, msgspec.Struct):
+    """The form of the text."""
+
+    format: msgspec.Raw = NOTHING
+    verbosity: msgspec.Raw = NOTHING
+
+
+class ReasoningOptions(Content, msgspec.Struct):
+    """How the model is to reason."""
+
+    effort: msgspec.Raw = NOTHING
+
+
+class Kept(Content, msgspec.Struct, frozen=True):
+    """What the reply needs of the request: fields to repeat, and the namespaces and names of flattened tools."""
+
+    echo: dict[str, msgspec.Raw] = {}
+    names: dict[str, tuple[str, str]] = {}
+    is_encrypted: bool = False  # the client wants reasoning in a form to send back
+
+
+_INPUT: msgspec.json.Decoder[str | list[msgspec.Raw]] = msgspec.json.Decoder(str | list[msgspec.Raw])
+_TEXT: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
+_NUMBER: msgspec.json.Decoder[int | float] = msgspec.json.Decoder(int | float)
+_NAMES, _ANY = msgspec.json.Decoder(list[str]), msgspec.json.Decoder()
+_FORM, _REASONING = msgspec.json.Decoder(TextOptions), msgspec.json.Decoder(ReasoningOptions)
+_KIND, _MESSAGE = msgspec.json.Decoder(ItemKind), msgspec.json.Decoder(InputMessage)
+_CALL, _OUTPUT = msgspec.json.Decoder(InputCall), msgspec.json.Decoder(InputOutput)
+_REASONED, _TOOL = msgspec.json.Decoder(InputReasoning), msgspec.json.Decoder(InputTool)
+_TOOLS = msgspec.json.Decoder(list[InputTool])
+_ENCODE = msgspec.json.Encoder().encode
+
+
+def translate(body: bytes | bytearray, steps_max: float) -> Translated:
+    given = decode_field(RAW_FIELDS, body)
+    for name, advice in STORED.items():
+        if is_truthy(given.pop(name, None)):
+            raise InvalidRequest(f"{name}: {advice}")
+    chat: dict[str, Any] = {name: raw for name, raw in given.items() if raw != NOTHING}
+    echo = {name: _compact(name, chat[name]) for name in ECHOED if name in chat and len(chat[name]) <= ECHO_BYTES_MAX}
+    if "input" not in chat:
+        hint = " This body has the shape of a chat; send it to /v1/chat/completions." if "messages" in chat else ""
+        raise InvalidRequest(f"input: missing.{hint}")
+    conversation, tools = Conversation(steps_max), Tools()
+    conversation.add_system(_take(chat, "instructions", _TEXT))
+    conversation.add_input(decode_field(_INPUT, chat.pop("input"), "input"))
+    chat |= tools.translate(chat) | conversation.ignored | {"messages": conversation.messages}
+    _take_options(chat)
+    include = _take(chat, "include", _NAMES) or []
+    chat |= {f"include.{name}": True for name in include if name != ENCRYPTED}
+    kept = Kept(echo, tools.names, ENCRYPTED in include)
+    return Translated(memoryview(_ENCODE(chat)), _ENCODE(kept))
+
+
+def _take(chat: dict[str, Any], name: str, decoder: msgspec.json.Decoder[T]) -> T | None:
+    return decode_field(decoder, chat.pop(name), name) if name in chat else None
+
+
+def _compact(name: str, raw: msgspec.Raw) -> msgspec.Raw:
+    """The same JSON on one line, as an event needs it."""
+    return msgspec.Raw(_ENCODE(decode_field(_ANY, raw, name)))
+
+
+def _take_options(chat: dict[str, Any]) -> None:
+    """Rename what a chat has under another name, and leave out what is honoured or is the default."""
+    limit = _take(chat, "max_output_tokens", _NUMBER)
+    if limit is not None:
+        if limit < 1 or limit % 1:
+            raise InvalidRequest("max_output_tokens: must be a positive integer.")
+        chat["max_completion_tokens"] = limit
+    if (form := _take(chat, "text", _FORM)) and form.verbosity != NOTHING:
+        chat["verbosity"] = form.verbosity
+    if form and form.format != NOTHING:
+        fields = decode_field(RAW_FIELDS, form.format, "text.format")
+        kind = bytes(fields.pop("type", NOTHING))
+        if kind == b'"json_schema"':
+            chat["response_format"] = {"type": "json_schema", "json_schema": fields}
+        elif kind != b'"text"':
+            chat["response_format"] = form.format
+    if (reasoning := _take(chat, "reasoning", _REASONING)) and reasoning.effort != NOTHING:
+        chat["reasoning_effort"] = reasoning.effort
+    chat.pop("metadata", None)
+    if not is_truthy(chat.get("store")):
+        chat.pop("store", None)
+    if chat.get("truncation") == DISABLED:
+        del chat["truncation"]
+
+
+class Conversation:
+    """Makes messages of items: what the model said and called in one turn becomes one message."""
+
+    def __init__(self, steps_max: float) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.ignored: dict[str, bool] = {}
+        self._steps_left = steps_max
+        self._turn: dict[str, Any] | None = None  # the assistant's message that is the last, or waits for outputs
+        self._reasoning: dict[str, Any] = {}  # of the next one
+        self._unanswered: dict[str, int] = {}  # call ids to the places of their items
+        self._later: list[dict[str, Any]] = []  # messages that came before the outputs of all calls
+
+    def add_system(self, text: str | None) -> None:
+        if text:
+            self.messages.append({"role": "system", "content": text})
+
+    def add_input(self, items: str | list[msgspec.Raw]) -> None:
+        if isinstance(items, str):
+            self.messages.append({"role": "user", "content": items})
+            return
+        if len(items) > ITEMS_MAX:
+            raise InvalidRequest(f"input: {len(items)} items were sent; at most {ITEMS_MAX} are allowed.")
+        for index, raw in enumerate(items):
+            self._spend(ITEM_STEPS)
+            self._add(f"input[{index}]", index, raw)
+        if self._unanswered:
+            call_id, index = next(iter(self._unanswered.items()))
+            raise InvalidRequest(f"input[{index}]: the call '{call_id[:SHOWN_CHARS_MAX]}' has no output in `input`.")
+        if not self.messages:
+            raise InvalidRequest("input: must be a text, or an array with at least one message.")
+
+    def _add(self, path: str, index: int, raw: msgspec.Raw) -> None:
+        kind = decode_field(_KIND, raw, path).type
+        if kind == "message":
+            self._add_message(path, decode_field(_MESSAGE, raw, path))
+        elif kind in ("function_call", "custom_tool_call"):
+            self._add_call(index, kind, decode_field(_CALL, raw, path))
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            self._add_output(path, decode_field(_OUTPUT, raw, path))
+        elif kind == "reasoning":
+            self._add_reasoning(decode_field(_REASONED, raw, path))
+        elif kind == "item_reference":
+            raise InvalidRequest(f"{path}: refers to an item. {WHOLE_INPUT}")
+        else:
+            self.ignored[f"input.{kind}"] = True
+
+    def _add_message(self, path: str, message: InputMessage) -> None:
+        role, content = message.role, message.content
+        if role not in PLAIN_ROLES:
+            raise InvalidRequest(f"{path}.role: must be one of user, assistant, system and developer.")
+        if role == "assistant":
+            turn, text = self._open_turn(), content if isinstance(content, str) else self._join(path, content)
+            turn["content"] = (turn["content"] or "") + text
+            return
+        if isinstance(content, list):
+            parts = [self._part(f"{path}.content[{number}]", part) for number, part in enumerate(content)]
+            if role != "user" and any(part["type"] != "text" for part in parts):
+                raise InvalidRequest(f"{path}.content: only messages of the role user have images, audio and files.")
+            made: Any = parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+        else:
+            made = content
+        self._reasoning = {}
+        if self._unanswered:
+            self._later.append({"role": role, "content": made})
+        else:
+            self._turn = None
+            self.messages.append({"role": role, "content": made})
+
+    def _open_turn(self, *, is_call: bool = False) -> dict[str, Any]:
+        """The message of the assistant that this belongs to. A second text begins another, unless calls are open."""
+        turn = self._turn
+        if turn is None or not (is_call or turn["content"] is None or self._unanswered):
+            self._turn = turn = {"role": "assistant", "content": None}
+            self.messages.append(turn)
+        for name, value in self._reasoning.items():
+            is_same = name in turn and type(turn[name]) is type(value)
+            turn[name] = turn[name] + value if is_same else value
+        self._reasoning = {}
+        return turn
+
+    def _add_call(self, index: int, kind: str, call: InputCall) -> None:
+        name = flat_name(call.namespace, call.name) if call.namespace else call.name
+        made: dict[str, Any]
+        if kind == "function_call":
+            made = {"id": call.call_id, "type": "function", "function": {"name": name, "arguments": call.arguments}}
+        else:
+            made = {"id": call.call_id, "type": "custom", "custom": {"name": name, "input": call.input}}
+        if call.extra_content != NOTHING:
+            made["extra_content"] = call.extra_content
+        self._open_turn(is_call=True).setdefault("tool_calls", []).append(made)
+        self._unanswered[call.call_id] = index
+
+    def _add_output(self, path: str, answer: InputOutput) -> None:
+        if self._unanswered.pop(answer.call_id, None) is None:
+            shown = answer.call_id[:SHOWN_CHARS_MAX]
+            raise InvalidRequest(f"{path}.call_id: no call '{shown}' without an output is before it. {WHOLE_INPUT}")
+        text, output = answer.output, answer.output
+        if isinstance(output, list):
+            parts = [self._part(f"{path}.output[{number}]", part) for number, part in enumerate(output)]
+            text = "\n".join([part["text"] for part in parts if part["type"] == "text"])
+            if media := [part for part in parts if part["type"] != "text"]:  # only user messages may have them
+                self._later.append({"role": "user", "content": media})
+        self.messages.append({"role": "tool", "tool_call_id": answer.call_id, "content": text})
+        if not self._unanswered:
+            self._turn = None
+            self.messages += self._later
+            self._later = []
+
+    def _add_reasoning(self, item: InputReasoning) -> None:
+        """Reasoning for the message that follows: as the upstream gave it, or else its text."""
+        found = unwrap_reasoning(item.encrypted_content) if item.encrypted_content else None
+        text = "".join([part.text or "" for part in item.content or item.summary])
+        self._reasoning = found or ({"reasoning_content": text} if text else {})
+
+    def _join(self, path: str, parts: list[InputPart]) -> str:
+        self._spend(len(parts))
+        for number, part in enumerate(parts):
+            if part.text is None and part.refusal is None:
+                raise InvalidRequest(f"{path}.content[{number}]: must be of the type output_text, with a text.")
+        return "".join([part.text or part.refusal or "" for part in parts])
+
+    def _part(self, path: str, part: InputPart) -> dict[str, Any]:
+        self._spend(1)
+        if part.type in TEXTS:
+            if part.text is None:
+                raise InvalidRequest(f"{path}.text: missing.")
+            return {"type": "text", "text": part.text}
+        if part.type == "input_image":
+            if part.image_url == NOTHING:
+                raise InvalidRequest(f"{path}.image_url: missing. No files are stored here: send a data URL.")
+            detail = {"detail": part.detail} if part.detail in DETAILS else {}
+            return {"type": "image_url", "image_url": {"url": part.image_url, **detail}}
+        if part.type == "input_file":
+            if part.file_data == NOTHING:
+                raise InvalidRequest(
+                    f"{path}.file_data: missing. No files are stored or fetched: send it as a data URL."
+                )
+            return {"type": "file", "file": {"filename": part.filename, "file_data": part.file_data}}
+        if part.type == "input_audio" and part.input_audio != NOTHING:
+            return {"type": "input_audio", "input_audio": part.input_audio}
+        raise InvalidRequest(f"{path}.type: must be input_text, input_image, input_file or input_audio.")
+
+    def _spend(self, steps: int) -> None:
+        self._steps_left -= steps
+        if self._steps_left < 0:
+            raise TooManySteps
+
+
+class Tools:
+    """Makes tools and choices of the chat's form, and knows the names of those that were in a namespace."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, tuple[str, str]] = {}
+        self.ignored: dict[str, bool] = {}
+
+    def translate(self, chat: dict[str, Any]) -> dict[str, Any]:
+        """The fields `tools` and `tool_choice`, taken from the others."""
+        fields: dict[str, Any] = {}
+        made = [one for tool in _take(chat, "tools", _TOOLS) or [] for one in self._tool(tool)]
+        if made:
+            fields["tools"] = made
+        if (raw := chat.pop("tool_choice", None)) is not None:
+            choice = self._choice(raw) if memoryview(raw)[0] == ord("{") else raw
+            if choice == REQUIRED and self.ignored and not made:
+                choice = None
+            if choice is None:
+                self.ignored["tool_choice"] = True
+            else:
+                fields["tool_choice"] = choice
+        return fields | self.ignored
+
+    def _tool(self, tool: InputTool, namespace: str = "") -> list[dict[str, Any]]:
+        if tool.type == "namespace" and not namespace:
+            inner = decode_field(_TOOLS, tool.tools, "tools") if tool.tools != NOTHING else []
+            return [one for nested in inner for one in self._tool(nested, tool.name)]
+        name = flat_name(namespace, tool.name) if namespace else tool.name
+        given: dict[str, Any] = {"description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
+        if tool.type == "custom":
+            given = {"description": tool.description, "format": _custom_format(tool.format)}
+        elif tool.type != "function":
+            self.ignored[f"tools.{tool.type}"] = True
+            return []
+        if namespace:
+            self.names[name] = namespace, tool.name
+        set_fields = {field: raw for field, raw in given.items() if raw != NOTHING}
+        return [{"type": tool.type, tool.type: {"name": name, **set_fields}}]
+
+    def _choice(self, raw: msgspec.Raw) -> dict[str, Any] | None:
+        """A choice that names tools; None if they are left out."""
+        choice = decode_field(_TOOL, raw, "tool_choice")
+        if choice.type != "allowed_tools":
+            return _named(choice)
+        tools = decode_field(_TOOLS, choice.tools, "tool_choice.tools") if choice.tools != NOTHING else []
+        named = [one for one in map(_named, tools) if one]
+        return {"type": choice.type, choice.type: {"mode": choice.mode, "tools": named}} if named or not tools else None
+
+
+def _named(tool: InputTool) -> dict[str, Any] | None:
+    if tool.type not in ("function", "custom"):
+        return None
+    return {"type": tool.type, tool.type: {"name": flat_name(tool.namespace, tool.name)}}
+
+
+def _custom_format(raw: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:
+    """A grammar is an object of its own in a chat."""
+    fields = RAW_FIELDS.decode(raw) if memoryview(raw)[0] == ord("{") else {}
+    if bytes(fields.get("type", NOTHING)) != b'"grammar"' or "grammar" in fields:
+        return raw
+    return {"type": fields.pop("type"), "grammar": fields}
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """The name of a tool outside of its namespace. One that would be too long ends with a digest."""
+    whole = f"{namespace}__{name}" if namespace else name
+    if not namespace or len(whole) <= NAME_CHARS_MAX:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:DIGEST_CHARS]
+    return f"{whole[: NAME_CHARS_MAX - DIGEST_CHARS - 1]}_{digest}"
+
+
+def wrap_reasoning(fields: dict[str, Any]) -> str:
+    """Reasoning in a form that clients send back unread: the fields of the upstream. It is encoded, not secret."""
+    return base64.b64encode(_ENCODE(fields)).decode()
+
+
+def unwrap_reasoning(wrapped: str) -> dict[str, Any] | None:
+    """The fields again; None if another service has wrapped them."""
+    try:
+        fields = msgspec.json.decode(base64.b64decode(wrapped, validate=True))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or not fields.keys() <= REASONING:
+        return None
+    return {name: value for name, value in fields.items() if isinstance(value, str | list)}

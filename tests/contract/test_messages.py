@@ -1,0 +1,287 @@
+"""The Messages API through Anthropic's own SDK: texts, tools, images, counts and errors, and what they cost."""
+
+import contextlib
+import http.client
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anthropic
+import pytest
+from anthropic.types import TextBlock, ThinkingBlock, ToolUseBlock
+
+from tests.account import FORTE_INPUT_NANO, FORTE_OUTPUT_NANO, Account
+from tests.conftest import StartService
+from tests.loopback import STOP, Good, Json, LoopbackUpstream, Pause, Sse, Status, chunk, completion, said, usage_chunk
+from tests.loopback import Reset as Broken
+from tests.raw_client import RawClient
+from tests.service import Service
+from tests.service_config import CHARACTER, RouteSpec, ServiceSpec
+from tests.tokens import count_prompt
+
+TEXT = "A short answer, with ünïcödé and 音楽 🎼."
+ASKED: Any = [{"role": "user", "content": "hi"}]
+READ: Any = {
+    "name": "read",
+    "description": "Reads a file.",
+    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}},
+}
+SEARCH: Any = {"type": "web_search_20250305", "name": "web_search"}
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+IMAGE: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+
+
+@contextlib.contextmanager
+def sdk(service: Service, key: str, **options: Any) -> Iterator[anthropic.Anthropic]:
+    http_client = anthropic.DefaultHttpxClient(trust_env=False)
+    base_url = f"http://127.0.0.1:{service.port}"
+    with anthropic.Anthropic(base_url=base_url, api_key=key, http_client=http_client, max_retries=0, **options) as made:
+        yield made
+
+
+@pytest.fixture
+def claude(service: Service, account: Account) -> Iterator[anthropic.Anthropic]:
+    with sdk(service, account.create_key()) as made:
+        yield made
+
+
+def calls(*made: tuple[str, str, str]) -> list[Any]:
+    return [
+        {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for index, (call_id, name, arguments) in enumerate(made)
+    ]
+
+
+def test_a_message(claude: anthropic.Anthropic, upstream: LoopbackUpstream, account: Account) -> None:
+    """A text, its counts, and the same charge as for a chat."""
+    upstream.script(Good(TEXT))
+    reply = claude.messages.create(model="forte", max_tokens=100, messages=ASKED, system="Be brief.")
+    assert [block.text for block in reply.content if isinstance(block, TextBlock)] == [TEXT]
+    assert (reply.model, reply.role, reply.stop_reason) == ("forte", "assistant", "end_turn")
+    usage = reply.usage
+    assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (8, 3, 7)
+    assert reply._request_id
+    assert account.spent_nano == 11 * FORTE_INPUT_NANO + 7 * FORTE_OUTPUT_NANO
+    [system, asked] = upstream.requests[-1].json["messages"]
+    assert system["content"] == f"{CHARACTER}\n\nBe brief."
+    assert asked == ASKED[0]
+
+
+def test_a_stream(claude: anthropic.Anthropic, upstream: LoopbackUpstream, account: Account) -> None:
+    """The SDK's helper sees the text as it comes, and makes the same message of it."""
+    upstream.script(Good(TEXT))
+    with claude.messages.stream(model="forte", max_tokens=100, messages=ASKED) as stream:
+        heard = list(stream.text_stream)
+        reply = stream.get_final_message()
+    assert "".join(heard) == TEXT
+    assert len(heard) > 1
+    assert (reply.stop_reason, reply.usage.input_tokens, reply.usage.output_tokens) == ("end_turn", 8, 7)
+    assert account.spent_nano == 11 * FORTE_INPUT_NANO + 7 * FORTE_OUTPUT_NANO
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_turn_with_tools(claude: anthropic.Anthropic, upstream: LoopbackUpstream, *, is_stream: bool) -> None:
+    """Thinking and two calls come back as blocks; with their results they go to the model as it wants them."""
+    made = calls(("up-1", "read", '{"path": "a"}'), ("up-2", "read", '{"path": "b"}'))
+    thought, answered = {"reasoning_content": "Both."}, completion("Read.")
+    first = completion(None, "tool_calls")
+    first["choices"][0]["message"] |= {"tool_calls": made} | thought
+    upstream.script(
+        Sse([chunk(thought), chunk({"tool_calls": made}), chunk(finish="tool_calls"), usage_chunk()])
+        if is_stream
+        else Json(first),
+        Json(answered),
+    )
+    asked: Any = {"model": "forte", "max_tokens": 1000, "tools": [READ, SEARCH], "messages": ASKED}
+    if is_stream:
+        with claude.messages.stream(**asked) as stream:
+            reply = stream.get_final_message()
+    else:
+        reply = claude.messages.create(**asked)
+    thinking, *used = reply.content
+    assert isinstance(thinking, ThinkingBlock)
+    assert thinking.thinking == "Both."
+    assert [block.input for block in used if isinstance(block, ToolUseBlock)] == [{"path": "a"}, {"path": "b"}]
+    assert reply.stop_reason == "tool_use"
+    results: Any = [
+        {"type": "tool_result", "tool_use_id": block.id, "content": [{"type": "text", "text": block.input["path"]}]}
+        for block in used
+        if isinstance(block, ToolUseBlock)
+    ]
+    turn: Any = {"role": "user", "content": [*results, {"type": "text", "text": "Go on."}]}
+    raw = claude.messages.with_raw_response.create(
+        **asked | {"messages": [*ASKED, {"role": "assistant", "content": reply.content}, turn]}
+    )
+    assert raw.headers["x-cadenza-ignored"] == "tools.web_search_20250305"
+    [_, _, assistant, *answers, user] = upstream.requests[-1].json["messages"]
+    assert assistant["reasoning_content"] == "Both."
+    assert [call["id"] for call in assistant["tool_calls"]] == ["up-1", "up-2"]
+    assert [(one["role"], one["tool_call_id"], one["content"]) for one in answers] == [
+        ("tool", "up-1", "a"),
+        ("tool", "up-2", "b"),
+    ]
+    assert user == {"role": "user", "content": "Go on."}
+
+
+def test_images_go_to_a_model_that_takes_them(start_service: StartService, upstream: LoopbackUpstream) -> None:
+    """Those of the user, and those of a result, which move into the next message."""
+    routes = {"forte": [RouteSpec("loopback", more_toml="vision = true\n")]}
+    service = start_service(ServiceSpec({"loopback": upstream.base_url}, routes))
+    upstream.script(Good("A pixel."))
+    used: Any = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
+    result: Any = {"type": "tool_result", "tool_use_id": "t1", "content": [IMAGE]}
+    sent: Any = [*ASKED, {"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}]
+    with sdk(service, service.key) as claude:
+        claude.messages.create(model="auto", max_tokens=10, messages=sent, tools=[READ])
+    *_, answer, after = upstream.requests[-1].json["messages"]
+    assert "next message" in answer["content"]
+    assert after["content"] == [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]
+
+
+def test_a_broken_stream_raises(claude: anthropic.Anthropic, upstream: LoopbackUpstream, account: Account) -> None:
+    """The caller gets the text so far and then an error; what was delivered is charged, once."""
+    upstream.script(Sse([said("half a word"), Broken()]))
+    heard: list[str] = []
+    with (
+        pytest.raises(anthropic.APIStatusError) as caught,
+        claude.messages.stream(model="forte", max_tokens=100, messages=ASKED) as stream,
+    ):
+        heard.extend(stream.text_stream)
+    assert "".join(heard) == "half a word"
+    assert caught.value.body["error"]["type"] == "api_error"  # type: ignore[index]
+    assert account.charge()["completion_tokens"] > 0
+
+
+def test_errors(claude: anthropic.Anthropic, upstream: LoopbackUpstream, service: Service) -> None:
+    """Each is raised as the SDK's own class, with our sentence."""
+    ask: Any = {"model": "forte", "max_tokens": 10, "messages": ASKED}
+    with pytest.raises(anthropic.BadRequestError, match="does not exist") as unknown:
+        claude.messages.create(**ask | {"model": "nothing-known"})
+    assert unknown.value.body["type"] == "error"  # type: ignore[index]
+    with pytest.raises(anthropic.BadRequestError, match="messages: must be an array"):
+        claude.messages.create(**ask | {"messages": []})
+    upstream.script(Status(500))
+    with pytest.raises(anthropic.InternalServerError) as failed:
+        claude.messages.create(**ask)
+    assert failed.value.status_code == 502
+    with sdk(service, "sk-cdz-wrong") as other, pytest.raises(anthropic.AuthenticationError, match="No valid API key"):
+        other.messages.create(**ask)
+
+
+def test_every_refusal_has_the_shape(service: Service, api_as: Callable[[str | None], RawClient]) -> None:
+    """Also one that comes before the endpoint is asked: without a key, with another method, with a scope that lacks."""
+    wanted = [
+        (api_as(None).request("POST", "/v1/messages", b"{}"), 401, "authentication_error"),
+        (api_as(service.key).get("/v1/messages"), 405, "invalid_request_error"),
+        (api_as(service.key).get(f"/v1/messages?q={'a' * 5000}"), 400, "invalid_request_error"),
+        (
+            api_as(service.create_key(scopes=("models",))).request("POST", "/v1/messages/count_tokens", b"{}"),
+            403,
+            "permission_error",
+        ),
+    ]
+    for reply, status, type_ in wanted:
+        value = json.loads(reply.body)
+        assert (reply.status, value["type"], value["error"]["type"]) == (status, "error", type_)
+        assert value["request_id"] == reply.headers["x-request-id"]
+
+
+def test_an_account_without_credit(service: Service) -> None:
+    """402 with our sentence, in Anthropic's shape; to count stays free."""
+    key = service.create_key(service.create_account(0))
+    with sdk(service, key) as poor:
+        with pytest.raises(anthropic.APIStatusError, match="Add credit") as caught:
+            poor.messages.create(model="forte", max_tokens=10, messages=ASKED)
+        assert caught.value.status_code == 402
+        assert caught.value.body["error"]["type"] == "billing_error"  # type: ignore[index]
+        assert poor.messages.count_tokens(model="forte", messages=ASKED).input_tokens > 0
+
+
+def test_a_prompt_is_counted(claude: anthropic.Anthropic, account: Account, upstream: LoopbackUpstream) -> None:
+    """By our own tokenizer, with the character of the class; no model is asked, and nothing is charged.
+
+    To count a long prompt would be much work for free: it is estimated by its length.
+    """
+    before = len(upstream.requests)
+    for words, is_exact in ((1, True), (20_000, True), (28_000, False)):
+        said = "word " * words
+        counted = claude.messages.count_tokens(
+            model="forte", messages=[{"role": "user", "content": said}], system="Be brief."
+        )
+        exact = count_prompt([CHARACTER, "Be brief.", said])
+        assert (counted.input_tokens == exact) is is_exact
+        assert counted.input_tokens == pytest.approx(exact, rel=0.3)
+    assert len(upstream.requests) == before
+    assert account.spent_nano == 0
+
+
+def test_a_large_body(claude: anthropic.Anthropic, account: Account, upstream: LoopbackUpstream) -> None:
+    """It is translated where large bodies are parsed, also to be counted."""
+    upstream.script(Good(TEXT))
+    long: Any = [{"role": "user", "content": [{"type": "text", "text": "a word, " * 160_000}]}]
+    assert claude.messages.create(model="forte", max_tokens=100, messages=long).stop_reason == "end_turn"
+    assert upstream.requests[-1].json["messages"][-1]["content"] == "a word, " * 160_000
+    about = claude.messages.count_tokens(model="forte", messages=long).input_tokens
+    assert about == pytest.approx(len("a word, " * 160_000) / 4, rel=0.01)
+    assert len(account.charges) == 1
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_prompt_that_is_too_long(service: Service, account: Account, *, is_stream: bool) -> None:
+    """400 in the words that make Claude Code shorten the conversation, and no charge."""
+    body = {"model": "forte", "max_tokens": 9, "stream": is_stream}
+    body["messages"] = [{"role": "user", "content": "é" * 1_000_100}]
+    reply = account.api.request("POST", "/v1/messages", json.dumps(body, ensure_ascii=False).encode())
+    error = json.loads(reply.body)["error"]
+    assert (reply.status, error["type"]) == (400, "invalid_request_error")
+    assert re.fullmatch(r"prompt is too long: 100\d{4} tokens > 1000000 maximum", error["message"])
+    assert account.spent_nano == 0
+
+
+def test_what_claude_code_sends(service: Service, upstream: LoopbackUpstream) -> None:
+    """Its fields and headers are accepted, with a key as a Bearer token, and each block of the stream is complete."""
+    pause = Pause()
+    upstream.script(Sse([said("Hel"), pause, said("lo"), STOP, usage_chunk()]))
+    pause.release()
+    body = {
+        "model": "auto",
+        "max_tokens": 64_000,
+        "stream": True,
+        "system": [{"type": "text", "text": "You help.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
+            {"role": "system", "content": "Note."},
+        ],
+        "tools": [READ, SEARCH],
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "medium"},
+        "metadata": {"user_id": "user"},
+        "stop_sequences": [],
+    }
+    headers = {
+        "authorization": f"Bearer {service.key}",
+        "anthropic-version": "2023-06-01",
+        "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14",
+    }
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)) as connection:
+        connection.request("HEAD", "/", headers=headers)
+        reply = connection.getresponse()
+        reply.read()
+        assert reply.status == 200
+        connection.request("POST", "/v1/messages?beta=true", json.dumps(body), headers)
+        reply = connection.getresponse()
+        events = [json.loads(line[6:]) for line in reply.read().split(b"\n") if line.startswith(b"data: ")]
+    ignored = reply.headers["x-cadenza-ignored"].split(", ")
+    assert set(ignored) == {"tools.web_search_20250305", "thinking", "context_management", "metadata"}
+    assert [event["type"] for event in events] == [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert upstream.requests[-1].json["reasoning_effort"] == "medium"

@@ -1,0 +1,293 @@
+"""The body of a Messages request becomes that of a chat request."""
+
+import json
+import math
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cadenza.core.errors import InvalidRequest
+from cadenza.core.records import OUTPUT_TOKENS_MAX
+from cadenza.gateway.large.weight import TooManySteps
+from cadenza.gateway.protocols.messages_request import translate
+from cadenza.gateway.protocols.translation import Translated
+from cadenza.gateway.validate import parse_chat
+
+HI = {"role": "user", "content": "hi"}
+PNG = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+PDF = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
+READ = {"name": "Read", "description": "Reads.", "input_schema": {"$schema": "http://x", "type": "object"}}
+SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
+
+
+def text(said: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": said, **fields}
+
+
+def called(call_id: str, **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": "Read", "input": arguments}
+
+
+def result(call_id: str, content: Any = "done", **fields: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **fields}
+
+
+def user(*blocks: Any) -> dict[str, Any]:
+    return {"role": "user", "content": [*blocks]}
+
+
+def assistant(*blocks: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": [*blocks]}
+
+
+def translated(*messages: Any, steps_max: float = math.inf, **fields: Any) -> Translated:
+    body = {"model": "auto", "max_tokens": 100, "messages": messages or [HI], **fields}
+    return translate(json.dumps(body).encode(), steps_max)
+
+
+def chat_of(*messages: Any, **fields: Any) -> dict[str, Any]:
+    """The chat body, which the reader of chat requests accepts."""
+    body = bytes(translated(*messages, **fields).chat)
+    parse_chat(body)
+    chat: dict[str, Any] = json.loads(body)
+    return chat
+
+
+def messages_of(*messages: Any, **fields: Any) -> list[Any]:
+    return list(chat_of(*messages, **fields)["messages"])
+
+
+def refused(*messages: Any, **fields: Any) -> str:
+    with pytest.raises(InvalidRequest) as caught:
+        translated(*messages, **fields)
+    return caught.value.message
+
+
+def test_what_both_write_alike_is_unchanged() -> None:
+    """Model, stream, sampling and messages of a text go on as they came."""
+    chat = chat_of(HI, {"role": "assistant", "content": "Hello."}, HI, stream=True, temperature=0.5, top_p=0.9)
+    assert chat == {
+        "model": "auto",
+        "max_tokens": 100,
+        "stream": True,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "messages": [HI, {"role": "assistant", "content": "Hello."}, HI],
+    }
+
+
+@pytest.mark.parametrize("system", ["Be kind.\n\nBe brief.", [text("Be kind.", cache_control={}), text("Be brief.")]])
+def test_the_system_prompt_is_the_first_message(system: Any) -> None:
+    """As a string or as blocks; and a later one stays in its place."""
+    late = {"role": "system", "content": [text("Note.")]}
+    assert messages_of(HI, late, system=system) == [
+        {"role": "system", "content": "Be kind.\n\nBe brief."},
+        HI,
+        {"role": "system", "content": "Note."},
+    ]
+
+
+def test_texts_alone_become_one() -> None:
+    """Blocks of text are one string, which every model takes; with an image among them they stay parts, in order."""
+    assert messages_of(user(text("a", cache_control={"type": "ephemeral"}), text("b")))[0]["content"] == "a\n\nb"
+    image = {"type": "image", "source": {"type": "url", "url": "https://x.test/a.png"}}
+    assert messages_of(user(text("a"), image, text("b"), {"type": "image", "source": PNG}))[0]["content"] == [
+        text("a"),
+        {"type": "image_url", "image_url": {"url": "https://x.test/a.png"}},
+        text("b"),
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
+    ]
+
+
+def test_documents_become_files_or_text() -> None:
+    """A PDF is a file; a text is text, after its title."""
+    pdf = {"type": "document", "title": "a.pdf", "source": PDF}
+    plain = {"type": "document", "title": "Notes", "source": {"type": "text", "media_type": "text/plain", "data": "n"}}
+    assert messages_of(user(pdf, plain))[0]["content"] == [
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}},
+        text("Notes\n\nn"),
+    ]
+
+
+def test_a_turn_with_tools() -> None:
+    """Thinking, text and calls are one message; results follow, a message each, and then what the user says."""
+    sent = [
+        HI,
+        assistant(
+            {"type": "thinking", "thinking": "hm", "signature": "s"}, text("Ok."), called("a", x=[1]), called("b")
+        ),
+        user(result("a"), text("And?"), result("b", [text("one"), text("two")])),
+    ]
+    chat = chat_of(*sent, tools=[READ], tool_choice={"type": "auto", "disable_parallel_tool_use": True})
+    assert chat["messages"][1:] == [
+        {
+            "role": "assistant",
+            "content": "Ok.",
+            "reasoning_content": "hm",
+            "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "Read", "arguments": '{"x": [1]}'}},
+                {"id": "b", "type": "function", "function": {"name": "Read", "arguments": "{}"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "a", "content": "done"},
+        {"role": "tool", "tool_call_id": "b", "content": "one\n\ntwo"},
+        {"role": "user", "content": "And?"},
+    ]
+    function = {"name": "Read", "description": "Reads.", "parameters": READ["input_schema"]}
+    assert chat["tools"] == [{"type": "function", "function": function}]
+    assert (chat["tool_choice"], chat["parallel_tool_calls"]) == ("auto", False)
+
+
+def test_results_in_several_messages_follow_their_calls() -> None:
+    """Between them there may be texts of the user and of the system: those come after."""
+    late = {"role": "system", "content": "Note."}
+    sent = messages_of(HI, assistant(called("a"), called("b")), user(result("a"), text("x")), late, user(result("b")))
+    assert [one.get("tool_call_id") or one["content"] for one in sent[2:]] == ["a", "b", "x", "Note."]
+
+
+def test_images_of_results_move_into_the_next_message() -> None:
+    """A chat has images in messages of the user only; the result says where it is, and that a call has failed."""
+    shot = result("a", [text("See:"), {"type": "image", "source": PNG}], is_error=True)
+    _, _, answer, after = messages_of(HI, assistant(called("a")), user(shot, text("Well?")))
+    assert answer["content"] == "Error: See:\n\n(The image of this result is in the next message.)"
+    assert [part["type"] for part in after["content"]] == ["image_url", "text"]
+
+
+def test_an_empty_result_is_an_empty_text() -> None:
+    """A result without content, and one that only names tools."""
+    missing = {"type": "tool_result", "tool_use_id": "a"}
+    named = result("b", [{"type": "tool_reference", "tool_name": "Read"}])
+    sent = messages_of(HI, assistant(called("a"), called("b")), user(missing, named))
+    assert [one["content"] for one in sent[2:]] == ["", ""]
+
+
+def test_blocks_of_other_services_are_dropped_and_named() -> None:
+    """What Anthropic's servers added to an answer is left out; thinking that they have hidden is not worth a word."""
+    blocks = [{"type": "redacted_thinking", "data": "x"}, {"type": "server_tool_use", "id": "1", "name": "web_search"}]
+    chat = chat_of(HI, assistant(*blocks, text("So.")), HI)
+    assert chat["messages"][1] == {"role": "assistant", "content": "So."}
+    assert set(chat) == {"model", "max_tokens", "messages", "messages.server_tool_use"}
+
+
+def test_server_tools_are_dropped_and_named() -> None:
+    """With them goes a choice that nothing else can fulfil; the other tools stay."""
+    alone = chat_of(tools=[SEARCH], tool_choice={"type": "any"})
+    assert set(alone) == {"model", "max_tokens", "messages", "tools.web_search_20250305"}
+    both = chat_of(tools=[SEARCH, {**READ, "type": "custom"}], tool_choice={"type": "tool", "name": "web_search"})
+    assert "tool_choice" not in both
+    assert [tool["function"]["name"] for tool in both["tools"]] == ["Read"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "forwarded"),
+    [
+        ({"type": "auto"}, "auto"),
+        ({"type": "any"}, "required"),
+        ({"type": "none"}, "none"),
+        ({"type": "tool", "name": "Read"}, {"type": "function", "function": {"name": "Read"}}),
+    ],
+)
+def test_the_choice_of_a_tool(sent: Any, forwarded: Any) -> None:
+    """Each choice has a counterpart."""
+    assert chat_of(tools=[READ], tool_choice=sent)["tool_choice"] == forwarded
+
+
+def test_other_fields() -> None:
+    """Stop sequences, effort and schema have other names; what has no counterpart keeps its own, and is dropped."""
+    schema = {"type": "json_schema", "schema": {"type": "object"}}
+    chat = chat_of(
+        stop_sequences=["END"],
+        output_config={"effort": "max", "format": schema},
+        top_k=5,
+        metadata={"user_id": "u"},
+        context_management={"edits": []},
+        thinking={"type": "adaptive"},
+    )
+    assert (chat["stop"], chat["reasoning_effort"]) == (["END"], "high")
+    assert chat["response_format"]["json_schema"]["schema"] == schema["schema"]
+    body = bytes(translated(top_k=5, metadata={"user_id": "u"}, context_management={}).chat)
+    assert set(parse_chat(body).extra) == {"top_k", "metadata", "context_management"}
+
+
+def test_the_limit_is_needed_and_fitted() -> None:
+    """It is a 400 without one, but not to count; one above the most that is served is the most."""
+    assert chat_of(max_tokens=10**9)["max_tokens"] == OUTPUT_TOKENS_MAX
+    assert refused(max_tokens=None).startswith("max_tokens: missing")
+    counted = translate(json.dumps({"model": "auto", "messages": [HI]}).encode(), math.inf, needs_limit=False)
+    assert json.loads(bytes(counted.chat)) == {"model": "auto", "messages": [HI]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({}, False),
+        ({"thinking": {"type": "disabled"}}, False),
+        ({"thinking": {"type": "adaptive"}}, True),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, True),
+        ({"tools": [READ]}, True),
+        ({"tools": [SEARCH]}, False),
+    ],
+)
+def test_when_a_reply_shows_thinking(fields: Any, shown: bool) -> None:
+    """If it was asked for, or with tools: simple programs read the text in the first block."""
+    assert json.loads(translated(**fields).kept) is shown
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([{"type": "video"}], "messages[0].content[0].type: here a block must be"),
+        ([{"type": "text"}], "messages[0].content[0].text: missing"),
+        ([{"type": "image", "source": {"type": "file", "file_id": "f"}}], "messages[0].content[0].source: must be"),
+        ([{"type": "document", "source": {"type": "url", "url": "u"}}], "messages[0].content[0].source: must be"),
+        ([result("a", [{"type": "video"}])], "messages[0].content[0].content[0].type: here"),
+        ([{"type": "image"}], "messages[0].content[0].source: expected `object`"),
+        (5, "messages[0].content: expected `str | array`"),
+    ],
+)
+def test_what_is_wrong_is_said_by_its_path(content: Any, said: str) -> None:
+    """The path is that of the request as it was sent."""
+    assert refused({"role": "user", "content": content}).startswith(said)
+
+
+def test_further_refusals() -> None:
+    """Roles, calls without an id, choices and systems that do not exist."""
+    assert refused({"role": "tool", "content": ""}).startswith("messages[0].role: must be one of")
+    assert refused(assistant({"type": "tool_use", "name": "Read"})).startswith("messages[0].content[0]: a tool_use")
+    assert refused(tools=[READ], tool_choice={"type": "some"}).startswith("tool_choice.type: must be")
+    assert refused(system=[{"type": "image"}]).startswith("system: only blocks of text")
+
+
+def test_too_many_steps_are_left_to_another_process() -> None:
+    """Messages and blocks count."""
+    with pytest.raises(TooManySteps):
+        translated(user(*[text("x")] * 10), steps_max=10)
+    translated(user(*[text("x")] * 10), steps_max=11)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+BLOCKS = st.dictionaries(
+    st.sampled_from(
+        ["type", "text", "thinking", "id", "name", "input", "tool_use_id", "is_error", "content", "source"]
+    ),
+    JSON | st.sampled_from(["text", "image", "tool_use", "tool_result", "document", "search_result", "thinking"]),
+    max_size=6,
+)
+SENT = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "system"]), "content": st.text(max_size=4) | st.lists(BLOCKS)}
+)
+
+
+@given(st.lists(SENT, max_size=4), st.dictionaries(st.sampled_from(["system", "tools", "tool_choice", "x"]), JSON))
+def test_any_body_is_translated_or_refused(messages: list[Any], fields: dict[str, Any]) -> None:
+    """Nothing but a 400 comes of a body, whatever is in it."""
+    body = json.dumps({"max_tokens": 5, "messages": messages, **fields}).encode()
+    with suppress(InvalidRequest):
+        parse_chat(bytes(translate(body, math.inf).chat))
