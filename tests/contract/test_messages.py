@@ -61,7 +61,6 @@ def test_a_message(claude: anthropic.Anthropic, upstream: LoopbackUpstream, acco
     assert (reply.model, reply.role, reply.stop_reason) == ("forte", "assistant", "end_turn")
     usage = reply.usage
     assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (8, 3, 7)
-    assert reply._request_id
     assert account.spent_nano == 11 * FORTE_INPUT_NANO + 7 * FORTE_OUTPUT_NANO
     [system, asked] = upstream.requests[-1].json["messages"]
     assert system["content"] == f"{CHARACTER}\n\nBe brief."
@@ -199,10 +198,7 @@ def test_an_account_without_credit(service: Service) -> None:
 
 
 def test_a_prompt_is_counted(claude: anthropic.Anthropic, account: Account, upstream: LoopbackUpstream) -> None:
-    """By our own tokenizer, with the character of the class; no model is asked, and nothing is charged.
-
-    To count a long prompt would be much work for free: it is estimated by its length.
-    """
+    """By our own tokenizer, with the class's character, for free; a long one is estimated, and no model is asked."""
     before = len(upstream.requests)
     for words, is_exact in ((1, True), (20_000, True), (28_000, False)):
         said = "word " * words

@@ -111,6 +111,18 @@ def test_an_image_goes_to_a_model_that_sees(shared_upstream: LoopbackUpstream) -
     assert message["content"][1] == {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}
 
 
+def test_a_file_is_read_here(client: openai.OpenAI, upstream: LoopbackUpstream) -> None:
+    """Its text is in the prompt, as for a chat."""
+    file: Any = {
+        "type": "input_file",
+        "filename": "a.txt",
+        "file_data": "data:text/plain;base64,VGhlIGNvZGUgaXMgNzE4Lg==",
+    }
+    response = client.responses.with_raw_response.create(model="forte", input=[{"role": "user", "content": [file]}])
+    assert response.headers["x-cadenza-grounding"] == "attachments=1"
+    assert b"The code is 718." in upstream.requests[-1].body
+
+
 def test_errors_are_those_of_the_sdk(service: Service, client: openai.OpenAI) -> None:
     """400, 401 and 402 in the shape of every other error."""
     with pytest.raises(openai.BadRequestError, match="Nothing is stored here"):

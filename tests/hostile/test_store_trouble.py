@@ -124,7 +124,7 @@ def test_a_full_disk_is_logged_once_a_minute(deployment: Deployment) -> None:
         events = [json.loads(line)["event"] for line in process.output.splitlines() if line.startswith("{")]
         counts = {event: events.count(event) for event in events if event not in ("request", "internal error")}
         assert counts.pop("the store did not take a batch of the ledger") == 1
-        assert set(counts.values()) == {1}
+        assert set(counts.values()) == {1}, counts
         process.stop()
 
 

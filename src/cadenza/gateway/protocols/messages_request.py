@@ -32,7 +32,7 @@ Message = dict[str, Any]  # of a chat
 Part = dict[str, Any]
 
 
-class Source(Content, msgspec.Struct):
+class DataSource(Content, msgspec.Struct):
     """Where the data of an image or a document is."""
 
     type: str
@@ -41,7 +41,7 @@ class Source(Content, msgspec.Struct):
     url: str | None = None
 
 
-class Block(Content, msgspec.Struct):
+class ContentBlock(Content, msgspec.Struct):
     """The fields of a block that are looked at, of any type."""
 
     type: str
@@ -58,14 +58,14 @@ class Block(Content, msgspec.Struct):
     title: str | None = None
 
 
-class SentMessage(Content, msgspec.Struct):
+class MessageOfBlocks(Content, msgspec.Struct):
     """A message as it was sent."""
 
     role: str
-    content: str | list[Block]
+    content: str | list[ContentBlock]
 
 
-class Tool(Content, msgspec.Struct):
+class SchemaTool(Content, msgspec.Struct):
     """A tool. One with a type of its own would be run by Anthropic's servers, or has a schema that they know."""
 
     type: str | None = None
@@ -97,22 +97,22 @@ class OutputConfig(Content, msgspec.Struct):
     format: Typed | None = None
 
 
-class Body(Content, msgspec.Struct):
+class MessagesBody(Content, msgspec.Struct):
     """The fields that are written differently, and whether thinking is shown."""
 
-    messages: list[SentMessage] | None = None
-    system: str | list[Block] | None = None
+    messages: list[MessageOfBlocks] | None = None
+    system: str | list[ContentBlock] | None = None
     max_tokens: int | float | None = None
     stop_sequences: list[str] | None = None
-    tools: list[Tool] | None = None
+    tools: list[SchemaTool] | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
     thinking: Typed | None = None
 
 
-_BODY, _SOURCE = msgspec.json.Decoder(Body), msgspec.json.Decoder(Source)
-_TEXTS = msgspec.json.Decoder(str | list[Block] | None)
-TRANSLATED = frozenset(Body.__struct_fields__) - {"thinking"}  # which a route may pass on
+_BODY, _SOURCE = msgspec.json.Decoder(MessagesBody), msgspec.json.Decoder(DataSource)
+_TEXTS = msgspec.json.Decoder(str | list[ContentBlock] | None)
+TRANSLATED = frozenset(MessagesBody.__struct_fields__) - {"thinking"}  # which a route may pass on
 
 
 def translate(body: bytes | bytearray, steps_max: float, *, needs_limit: bool = True) -> Translated:
@@ -139,7 +139,7 @@ def translate(body: bytes | bytearray, steps_max: float, *, needs_limit: bool = 
     return Translated(memoryview(msgspec.json.encode(ignored | chat)), msgspec.json.encode(shows_thinking))
 
 
-def _to_chat(sent: Sequence[SentMessage], ignored: dict[str, bool]) -> list[Message]:
+def _to_chat(sent: Sequence[MessageOfBlocks], ignored: dict[str, bool]) -> list[Message]:
     messages, later = list[Message](), list[Message]()  # what follows the results of this turn
     for index, message in enumerate(sent):
         path, content = f"messages[{index}]", message.content
@@ -161,7 +161,7 @@ def _to_chat(sent: Sequence[SentMessage], ignored: dict[str, bool]) -> list[Mess
     return messages + later
 
 
-def _assistant(path: str, content: str | list[Block], ignored: dict[str, bool]) -> Message:
+def _assistant(path: str, content: str | list[ContentBlock], ignored: dict[str, bool]) -> Message:
     """Its texts are joined as they were: our own replies come back unchanged."""
     if isinstance(content, str):
         return {"role": "assistant", "content": content}
@@ -183,7 +183,7 @@ def _assistant(path: str, content: str | list[Block], ignored: dict[str, bool]) 
     return message
 
 
-def _call(path: str, block: Block) -> dict[str, Any]:
+def _call(path: str, block: ContentBlock) -> dict[str, Any]:
     if not (block.id and block.name):
         raise InvalidRequest(f"{path}: a tool_use block needs an `id` and a `name`.")
     arguments = "{}" if block.input == NOTHING else bytes(block.input).decode()
@@ -191,7 +191,7 @@ def _call(path: str, block: Block) -> dict[str, Any]:
     return call if block.extra_content == NOTHING else call | {"extra_content": block.extra_content}
 
 
-def _split(path: str, blocks: list[Block]) -> tuple[list[Message], list[Part]]:
+def _split(path: str, blocks: list[ContentBlock]) -> tuple[list[Message], list[Part]]:
     """The results of calls, and everything else."""
     results, parts = list[Message](), list[Part]()
     for number, block in enumerate(blocks):
@@ -204,7 +204,7 @@ def _split(path: str, blocks: list[Block]) -> tuple[list[Message], list[Part]]:
     return results, parts
 
 
-def _result(path: str, block: Block) -> tuple[Message, list[Part]]:
+def _result(path: str, block: ContentBlock) -> tuple[Message, list[Part]]:
     """The message of one result, and its images and documents, which move into the next message."""
     content = decode_field(_TEXTS, block.content, f"{path}.content") or ""
     moved, texts = list[Part](), [content] if isinstance(content, str) else []
@@ -222,7 +222,7 @@ def _result(path: str, block: Block) -> tuple[Message, list[Part]]:
     return result, moved
 
 
-def _part(path: str, block: Block) -> Part:
+def _part(path: str, block: ContentBlock) -> Part:
     if block.type == "text":
         if block.text is None:
             raise InvalidRequest(f"{path}.text: missing.")
@@ -232,7 +232,7 @@ def _part(path: str, block: Block) -> Part:
     return _media(path, block, decode_field(_SOURCE, block.source, f"{path}.source"))
 
 
-def _media(path: str, block: Block, source: Source) -> Part:
+def _media(path: str, block: ContentBlock, source: DataSource) -> Part:
     """An image, or a document: a PDF is a file, and one of text is text."""
     kind, data = (block.type, source.type), source.data
     if kind == ("image", "url") and source.url:
@@ -248,7 +248,7 @@ def _media(path: str, block: Block, source: Source) -> Part:
     return {"type": "file", "file": {"filename": block.title or "document.pdf", "file_data": url}}
 
 
-def _texts(path: str, content: str | list[Block]) -> str:
+def _texts(path: str, content: str | list[ContentBlock]) -> str:
     """The text of what may have nothing but text."""
     if isinstance(content, str):
         return content
@@ -257,7 +257,7 @@ def _texts(path: str, content: str | list[Block]) -> str:
     return GAP.join([block.text or "" for block in content])
 
 
-def _tool_fields(given: Body, ignored: dict[str, bool]) -> dict[str, Any]:
+def _tool_fields(given: MessagesBody, ignored: dict[str, bool]) -> dict[str, Any]:
     sent, choice = given.tools or [], given.tool_choice
     tools = [one for one in sent if one.type in (None, "custom")]
     dropped = [one for one in sent if one.type not in (None, "custom")]
@@ -277,7 +277,7 @@ def _tool_fields(given: Body, ignored: dict[str, bool]) -> dict[str, Any]:
     return chat
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def _tool(tool: SchemaTool) -> dict[str, Any]:
     given = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema, "strict": tool.strict}
     return {"type": "function", "function": {name: one for name, one in given.items() if one not in (None, NOTHING)}}
 

@@ -24,7 +24,7 @@ async def read_translated(gateway: Gateway, request: ApiRequest, protocol: str) 
     upload = Upload(gateway.uploads, principal, catalogue.least_nano)
     body = await read_body(request.exchange, upload)  # 413 402 408 429
     translated, chat = await _translate(gateway.large_bodies, principal.account_id, protocol, body)  # 400 429
-    if chat.model:
+    if chat.model and chat.model not in catalogue.ids:
         model = catalogue.aliases.with_defaults().resolve(chat.model, catalogue.ids, catalogue.preferred)
         chat = msgspec.structs.replace(chat, model=model)
     return msgspec.structs.replace(request, chat=chat, chat_bytes=len(translated.chat)), translated.kept

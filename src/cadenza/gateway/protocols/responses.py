@@ -34,16 +34,17 @@ KEPT = msgspec.json.Decoder(Kept)
 OWN_NAMES = {"max_tokens": "max_output_tokens", "messages": "input", "response_format": "text.format"}  # by the chat's
 CODES = {"rate_limit_error": "rate_limit_exceeded", "insufficient_quota": "insufficient_quota"}
 CODES |= {"invalid_request_error": "invalid_prompt", "context_length_exceeded": "context_length_exceeded"}
-REASONS: Mapping[FinishReason, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}
+REASONS: Mapping[FinishReason, bytes] = {"length": b"max_output_tokens", "content_filter": b"content_filter"}
 # By the type of a text that grows: how its events begin, and the field that has it whole.
 TEXTS = {
-    "output_text": ("response.output_text", "text"),
-    "refusal": ("response.refusal", "refusal"),
-    "reasoning_text": ("response.reasoning_text", "text"),
-    "function_call": ("response.function_call_arguments", "arguments"),
-    "custom_tool_call": ("response.custom_tool_call_input", "input"),
+    b"output_text": (b"response.output_text", b"text"),
+    b"refusal": (b"response.refusal", b"refusal"),
+    b"reasoning_text": (b"response.reasoning_text", b"text"),
+    b"function_call": (b"response.function_call_arguments", b"arguments"),
+    b"custom_tool_call": (b"response.custom_tool_call_input", b"input"),
 }
-LOGPROBS: Mapping[str, Mapping[str, Any]] = {"output_text": {"logprobs": []}}
+PREFIXES = {b"message": b"msg", b"reasoning": b"rs", b"function_call": b"fc", b"custom_tool_call": b"ctc"}  # of ids
+LOGPROBS = {b"output_text": b',"logprobs":[]'}
 DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p", "user")),
     "background": False,
@@ -56,6 +57,11 @@ DEFAULTS: Mapping[str, Any] = {
     "tool_choice": "auto",
     "tools": [],
 }
+USUAL = encode(DEFAULTS)[1:]
+# Most of a stream is written with these, because to encode a dict for each event would take a third more.
+EVENT = b'event: %b\ndata: {"type":"%b","sequence_number":%d,%b}\n\n'
+DELTA = b'event: %b.delta\ndata: {"type":"%b.delta",%b%b,"sequence_number":%%d,"delta":%%b}\n\n'
+RESPONSE = b'%b,"status":"%b","error":%b,"incomplete_details":%b,"output":[%b],"usage":%b,%b'
 
 
 async def serve_responses(gateway: Gateway, request: ApiRequest) -> None:
@@ -82,47 +88,51 @@ def early_failure(model: str, kept: Kept, error: CadenzaError, request_id: str) 
 class GrowingText(Content, msgspec.Struct, eq=False):
     """A text of an item that grows: the format of the events that extend it, and what was written."""
 
-    type: str
-    place: dict[str, Any]  # the fields that say which text it is
+    type: bytes
+    place: bytes  # the fields that say which text it is
     delta: bytes  # a format for the sequence number and the JSON of the text
     written: StringIO
     write: Callable[[str], object]
 
     @classmethod
-    def at(cls, type_: str, place: dict[str, Any]) -> "GrowingText":
-        name = f"{TEXTS[type_][0]}.delta"
-        head = encode({"type": name, **place, **LOGPROBS.get(type_, {})})[:-1].replace(b"%", b"%%")
-        delta = b"event: %b\ndata: %b" % (name.encode(), head) + b',"sequence_number":%d,"delta":%b}\n\n'
+    def at(cls, type_: bytes, place: bytes) -> "GrowingText":
+        name, _ = TEXTS[type_]
         written = StringIO()
+        delta = DELTA % (name, name, place, LOGPROBS.get(type_, b""))
         return cls(type_, place, delta, written, written.write)
 
-    def whole(self) -> msgspec.Raw:
-        return msgspec.Raw(encode(self.written.getvalue()))
+    def whole(self) -> bytes:
+        return encode(self.written.getvalue())
 
 
 class OutputItem(Content, msgspec.Struct, eq=False):
     """An item of the reply. Its JSON is `shown` as long as it grows, and `done` afterwards."""
 
-    type: str
-    id: str
+    type: bytes
+    id: bytes
     index: int
     texts: list[GrowingText] = []
-    fields: dict[str, Any] = {}  # of a call: its id, name and namespace; of reasoning: what the upstream gave
-    annotations: Sequence[Mapping[str, Any]] = ()
-    done: msgspec.Raw | None = None
+    call: bytes = b""  # the fields of a call
+    extra_content: bytes = b""
+    reasoning: dict[str, Any] = {}  # as the upstream gave it
+    annotations: bytes = b"[]"
+    done: bytes | None = None
 
-    def shown(self, status: str, *, is_encrypted: bool = False) -> dict[str, Any]:
-        head = {"id": self.id, "type": self.type, "status": status}
-        if self.type == "message":
-            return {**head, "role": "assistant", "content": [self.part(text) for text in self.texts]}
-        if self.type == "reasoning":
-            secret = {"encrypted_content": wrap_reasoning(self.fields)} if is_encrypted else {}
-            return {**head, "summary": [], "content": [self.part(text) for text in self.texts], **secret}
-        return {**head, **self.fields, TEXTS[self.type][1]: self.texts[0].whole()}
+    def shown(self, status: bytes, *, is_encrypted: bool = False) -> bytes:
+        start = b'{"id":"%b","type":"%b","status":"%b"' % (self.id, self.type, status)
+        if self.type in TEXTS:
+            _, field = TEXTS[self.type]
+            return start + b'%b%b,"%b":%b}' % (self.call, self.extra_content, field, self.texts[0].whole())
+        content = b",".join([self.part(text, text.whole()) for text in self.texts])
+        if self.type == b"message":
+            return start + b',"role":"assistant","content":[%b]}' % content
+        secret = b',"encrypted_content":%b' % encode(wrap_reasoning(self.reasoning)) if is_encrypted else b""
+        return start + b',"summary":[],"content":[%b]%b}' % (content, secret)
 
-    def part(self, text: GrowingText, whole: msgspec.Raw | None = None) -> dict[str, Any]:
-        more = {"annotations": self.annotations, **LOGPROBS[text.type]} if text.type in LOGPROBS else {}
-        return {"type": text.type, TEXTS[text.type][1]: text.whole() if whole is None else whole, **more}
+    def part(self, text: GrowingText, whole: bytes) -> bytes:
+        _, field = TEXTS[text.type]
+        more = b',"annotations":%b,"logprobs":[]' % self.annotations if text.type in LOGPROBS else b""
+        return b'{"type":"%b","%b":%b%b}' % (text.type, field, whole, more)
 
 
 class ResponseEvents:
@@ -135,36 +145,33 @@ class ResponseEvents:
     content = b""  # `texts` encodes them instead
 
     def __init__(self, completion_id: str, created: int, model: str, kept: Kept) -> None:
-        self._id = completion_id.removeprefix("chatcmpl-")
-        self._head = {"id": f"resp_{self._id}", "object": "response", "created_at": created, "model": model}
+        self._id = completion_id.removeprefix("chatcmpl-").encode()
+        head = b'{"id":"resp_%b","object":"response","created_at":%d,"model":%b'
+        self._head = head % (self._id, created, encode(model))
+        self._rest = encode({**DEFAULTS, **kept.echo})[1:] if kept.echo else USUAL
         self._kept = kept
-        self._sequence = 0
+        self.sequence = 0
         self._items: list[OutputItem] = []
         self._message: OutputItem | None = None
-        self._text: GrowingText | None = None  # of the message
+        self.text: GrowingText | None = None  # of the message
         self._refusal: GrowingText | None = None
         self._reasoning: OutputItem | None = None
         self._calls: dict[int, OutputItem] = {}
-        self._cut_by: str | None = None  # why the reply is incomplete
+        self._cut_by: bytes | None = None  # why the reply is incomplete
 
     def role(self) -> bytes:
-        response = msgspec.Raw(encode(self._response("in_progress")))
-        events = (self._event(name, {"response": response}) for name in ("response.created", "response.in_progress"))
-        return b"".join(events)
+        response = b'"response":' + self._response(b"in_progress")
+        return self._event(b"response.created", response) + self._event(b"response.in_progress", response)
 
     def texts(self, texts: list[str]) -> bytes:
         """The text of the message continues."""
         begun = b""
-        if (text := self._text) is None:
+        if (text := self.text) is None:
             begun = self._open_message()
-            text, added = self._add_text(self._message, "output_text")
-            self._text, begun = text, begun + added
-        number = self._sequence
-        if len(texts) == 1:
-            self._sequence = number + 1
-            text.write(texts[0])
-            return begun + text.delta % (number, encode(texts[0]))
-        self._sequence += len(texts)
+            text, added = self._add_text(self._message, b"output_text")
+            self.text, begun = text, begun + added
+        number = self.sequence
+        self.sequence = number + len(texts)
         text.write("".join(texts))
         return begun + b"".join([text.delta % numbered for numbered in enumerate(map(encode, texts), number)])
 
@@ -176,7 +183,7 @@ class ResponseEvents:
         if refusal := extras.get("refusal"):
             data += self._open_message()
             if self._refusal is None:
-                self._refusal, added = self._add_text(self._message, "refusal")
+                self._refusal, added = self._add_text(self._message, b"refusal")
                 data += added
             data += self._extend(self._refusal, refusal)
         return data
@@ -184,129 +191,130 @@ class ResponseEvents:
     def call(self, delta: ToolCallDelta) -> bytes:
         data, item = b"", self._calls.get(delta.index)
         if item is None:
+            data = self._close_reasoning()
+            item = self._calls[delta.index] = self._item(
+                b"custom_tool_call" if delta.type == "custom" else b"function_call"
+            )
             namespace, name = self._kept.names.get(delta.name, ("", delta.name))
             fields = {"call_id": delta.id, "name": name, **({"namespace": namespace} if namespace else {})}
-            kind, prefix = ("custom_tool_call", "ctc") if delta.type == "custom" else ("function_call", "fc")
-            data = self._close_reasoning()
-            item = self._calls[delta.index] = self._item(kind, prefix)
-            item.fields = fields
-            item.texts.append(GrowingText.at(kind, {"item_id": item.id, "output_index": item.index}))
+            item.call = b"," + encode(fields)[1:-1]
+            item.texts.append(GrowingText.at(item.type, b'"item_id":"%b","output_index":%d' % (item.id, item.index)))
             data += self._add(item)
         if delta.extra_content:
-            item.fields["extra_content"] = delta.extra_content
+            item.extra_content = b',"extra_content":' + encode(delta.extra_content)
         return data + (self._extend(item.texts[0], delta.arguments) if delta.arguments else b"")
 
     def replace_text(self, text: str) -> None:
         """The text of the message, if it has one, is this instead."""
-        if self._text:
-            self._text.written = StringIO(text)
+        if self.text:
+            self.text.written = StringIO(text)
 
     def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
         """The sources of the message."""
-        if self._text is None or self._message is None:
+        if self.text is None or self._message is None:
             return b""
-        self._message.annotations = [{"type": one["type"], **one["url_citation"]} for one in annotations]
-        name, place = "response.output_text.annotation.added", self._text.place
-        return b"".join(
-            self._event(name, {**place, "annotation_index": number, "annotation": one})
-            for number, one in enumerate(self._message.annotations)
-        )
+        shown = [encode({"type": one["type"], **one["url_citation"]}) for one in annotations]
+        self._message.annotations = b"[%b]" % b",".join(shown)
+        fields = b'%b,"annotation_index":%d,"annotation":%b'
+        numbered = [fields % (self.text.place, number, one) for number, one in enumerate(shown)]
+        return b"".join([self._event(b"response.output_text.annotation.added", one) for one in numbered])
 
     def finish(self, reason: FinishReason) -> bytes:
         """The ends of all items, except calls that may be cut: no client is to make them."""
         self._cut_by = REASONS.get(reason)
-        status = "incomplete" if self._cut_by else "completed"
+        status = b"incomplete" if self._cut_by else b"completed"
         still_open = [item for item in self._items if item.done is None]
         return b"".join([self._close(item, status) for item in still_open if not (self._cut_by and item.type in TEXTS)])
 
     def usage(self, usage: Usage, cost_nano: int | None) -> bytes:
         """The last event, with the whole response."""
-        response = self.whole(usage, cost_nano)
-        return self._event(f"response.{response['status']}", {"response": response})
+        name = b"response.incomplete" if self._cut_by else b"response.completed"
+        return self._event(name, b'"response":' + self.whole(usage, cost_nano))
 
-    def whole(self, usage: Usage, cost_nano: int | None) -> dict[str, Any]:
+    def whole(self, usage: Usage, cost_nano: int | None) -> bytes:
         """The response, after `finish`."""
-        shown = {"usage": usage_of(usage, cost_nano)}
+        shown = encode(usage_of(usage, cost_nano))
         if self._cut_by:
-            return self._response("incomplete", {**shown, "incomplete_details": {"reason": self._cut_by}})
-        return self._response("completed", shown)
+            return self._response(b"incomplete", details=b'{"reason":"%b"}' % self._cut_by, usage=shown)
+        return self._response(b"completed", usage=shown)
 
     def failed(self, error: CadenzaError, _request_id: str) -> bytes:
         """The newline before it ends an event that may be unfinished."""
         code = CODES.get(error.message.partition(":")[0]) or CODES.get(error.type, "server_error")
-        response = self._response("failed", {"error": {"code": code, "message": error.message}})
-        return b"\n" + self._event("response.failed", {"response": response})
+        response = self._response(b"failed", error=encode({"code": code, "message": error.message}))
+        return b"\n" + self._event(b"response.failed", b'"response":' + response)
 
-    def _response(self, status: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        item_status = "completed" if status == "completed" else "incomplete"
-        output = [item.done or item.shown(item_status, is_encrypted=self._kept.is_encrypted) for item in self._items]
-        state = {"status": status, "error": None, "incomplete_details": None, "output": output, "usage": None}
-        return {**self._head, **state, **DEFAULTS, **self._kept.echo, **(fields or {})}
+    def _response(
+        self, status: bytes, error: bytes = b"null", details: bytes = b"null", usage: bytes = b"null"
+    ) -> bytes:
+        is_encrypted = self._kept.is_encrypted
+        output = [item.done or item.shown(b"incomplete", is_encrypted=is_encrypted) for item in self._items]
+        return RESPONSE % (self._head, status, error, details, b",".join(output), usage, self._rest)
 
-    def _event(self, name: str, fields: Mapping[str, Any]) -> bytes:
-        data = encode({"type": name, "sequence_number": self._sequence, **fields})
-        self._sequence += 1
-        return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+    def _event(self, name: bytes, fields: bytes) -> bytes:
+        number = self.sequence
+        self.sequence = number + 1
+        return EVENT % (name, name, number, fields)
 
-    def _item(self, type_: str, prefix: str) -> OutputItem:
+    def _item(self, type_: bytes) -> OutputItem:
         index = len(self._items)
-        return OutputItem(type_, f"{prefix}_{self._id}{index}", index)
+        return OutputItem(type_, b"%b_%b%d" % (PREFIXES[type_], self._id, index), index)
 
     def _add(self, item: OutputItem) -> bytes:
         self._items.append(item)
-        return self._event(
-            "response.output_item.added", {"output_index": item.index, "item": item.shown("in_progress")}
-        )
+        fields = b'"output_index":%d,"item":%b' % (item.index, item.shown(b"in_progress"))
+        return self._event(b"response.output_item.added", fields)
 
     def _open_message(self) -> bytes:
         if self._message:
             return b""
         closed = self._close_reasoning()
-        self._message = self._item("message", "msg")
+        self._message = self._item(b"message")
         return closed + self._add(self._message)
 
     def _reason(self, fields: Mapping[str, Any]) -> bytes:
         data, item = b"", self._reasoning
         if item is None:
-            item = self._reasoning = self._item("reasoning", "rs")
+            item = self._reasoning = self._item(b"reasoning")
             data = self._add(item)
         for name, value in fields.items():
-            item.fields[name] = item.fields[name] + value if name in item.fields else value
-        if text := text_of_extras({name: value for name, value in fields.items() if name != "refusal"}):
+            item.reasoning[name] = item.reasoning[name] + value if name in item.reasoning else value
+        if text := text_of_extras(fields):
             if not item.texts:
-                data += self._add_text(item, "reasoning_text")[1]
+                data += self._add_text(item, b"reasoning_text")[1]
             data += self._extend(item.texts[0], text)
         return data
 
-    def _add_text(self, item: OutputItem | None, type_: str) -> tuple[GrowingText, bytes]:
+    def _add_text(self, item: OutputItem | None, type_: bytes) -> tuple[GrowingText, bytes]:
         """Another part of the item's content."""
         assert item
-        place = {"item_id": item.id, "output_index": item.index, "content_index": len(item.texts)}
+        place = b'"item_id":"%b","output_index":%d,"content_index":%d' % (item.id, item.index, len(item.texts))
         text = GrowingText.at(type_, place)
         item.texts.append(text)
-        return text, self._event("response.content_part.added", {**place, "part": item.part(text)})
+        return text, self._event(b"response.content_part.added", b'%b,"part":%b' % (place, item.part(text, b'""')))
 
     def _extend(self, text: GrowingText, more: str) -> bytes:
         text.write(more)
-        data = text.delta % (self._sequence, encode(more))
-        self._sequence += 1
+        data = text.delta % (self.sequence, encode(more))
+        self.sequence += 1
         return data
 
     def _close_reasoning(self) -> bytes:
         item, self._reasoning = self._reasoning, None
-        return self._close(item, "completed") if item else b""
+        return self._close(item, b"completed") if item else b""
 
-    def _close(self, item: OutputItem, status: str) -> bytes:
+    def _close(self, item: OutputItem, status: bytes) -> bytes:
         data = list[bytes]()
         for text in item.texts:
             whole, (name, field) = text.whole(), TEXTS[text.type]
-            data.append(self._event(f"{name}.done", {**text.place, field: whole, **LOGPROBS.get(text.type, {})}))
-            if "content_index" in text.place:
-                part = item.part(text, whole)
-                data.append(self._event("response.content_part.done", {**text.place, "part": part}))
-        item.done = msgspec.Raw(encode(item.shown(status, is_encrypted=self._kept.is_encrypted)))
-        data.append(self._event("response.output_item.done", {"output_index": item.index, "item": item.done}))
-        return b"".join(data)
+            fields = b'%b,"%b":%b%b' % (text.place, field, whole, LOGPROBS.get(text.type, b""))
+            data.append(self._event(name + b".done", fields))
+            if item.type not in TEXTS:
+                part = b'%b,"part":%b' % (text.place, item.part(text, whole))
+                data.append(self._event(b"response.content_part.done", part))
+        item.done = item.shown(status, is_encrypted=self._kept.is_encrypted)
+        fields = b'"output_index":%d,"item":%b' % (item.index, item.done)
+        return b"".join([*data, self._event(b"response.output_item.done", fields)])
 
 
 def usage_of(usage: Usage, cost_nano: int | None) -> dict[str, Any]:
@@ -336,7 +344,13 @@ class StreamedResponse(StreamRelay):
     def take_texts(self, texts: list[str]) -> bool:
         if self._grounded is not None:
             return super().take_texts(texts)
-        return self._send(self._events.texts(texts), texts[0] if len(texts) == 1 else "".join(texts))
+        events = self._events
+        if (growing := events.text) is not None and len(texts) == 1:  # as most chunks are, so without a call
+            text, number = texts[0], events.sequence
+            events.sequence = number + 1
+            growing.write(text)
+            return self._send(growing.delta % (number, encode(text)), text)
+        return self._send(events.texts(texts), "".join(texts))
 
 
 class WholeResponse(WholeRelay, eq=False, kw_only=True):
@@ -372,7 +386,7 @@ class WholeResponse(WholeRelay, eq=False, kw_only=True):
         assert result.finish_reason
         self.events.finish(result.finish_reason)
         response = self.events.whole(result.usage, self.head.shown_cost_nano(result.usage))
-        self.answers.send_json(encode(response), self.head.headers)
+        self.answers.send_json(response, self.head.headers)
 
     def _calls(self) -> list[ToolCallDelta]:
         self._take_calls(self.normalizer.finish())

@@ -26,10 +26,10 @@ ITEMS_MAX = 16_384
 ITEM_STEPS = 2
 NAME_CHARS_MAX, DIGEST_CHARS = 64, 8  # of a tool; of the digest that ends a name that would be longer
 ECHO_BYTES_MAX = 4096  # a longer field is not repeated in the reply
-ECHOED = (
+ECHOED = {
     *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning"),
     *("safety_identifier", "temperature", "text", "tool_choice", "tools", "top_p", "user"),
-)
+}
 TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 REQUIRED, DISABLED = msgspec.Raw(b'"required"'), msgspec.Raw(b'"disabled"')
 DETAILS = frozenset({"low", "high", "auto"})
@@ -149,7 +149,7 @@ def translate(body: bytes | bytearray, steps_max: float) -> Translated:
         if is_truthy(given.pop(name, None)):
             raise InvalidRequest(f"{name}: {advice}")
     chat: dict[str, Any] = {name: raw for name, raw in given.items() if raw != NOTHING}
-    echo = {name: _compact(name, chat[name]) for name in ECHOED if name in chat and len(chat[name]) <= ECHO_BYTES_MAX}
+    echo = {name: _compact(name, raw) for name, raw in chat.items() if name in ECHOED and len(raw) <= ECHO_BYTES_MAX}
     if "input" not in chat:
         hint = " This body has the shape of a chat; send it to /v1/chat/completions." if "messages" in chat else ""
         raise InvalidRequest(f"input: missing.{hint}")

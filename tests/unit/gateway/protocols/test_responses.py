@@ -19,7 +19,7 @@ from cadenza.gateway.chat import LARGE_BYTES
 from cadenza.gateway.protocols.responses import StreamedResponse, WholeResponse
 from cadenza.gateway.protocols.responses_body import Kept, unwrap_reasoning
 from cadenza.gateway.relay import BROKE_OFF, ReplyHead
-from cadenza.grounding.material import Grounding
+from cadenza.grounding.material import ID_CHARS, TAG_NAME, Grounding
 from cadenza.grounding.search.records import Source
 from cadenza.http.events import PING
 from cadenza.http.exchange import Exchange, Interruption
@@ -218,14 +218,17 @@ async def test_a_cut_reply_is_incomplete(finish: str, reason: str) -> None:
 async def test_sources_are_annotations() -> None:
     """As events before the end of the text, and in the text of the response; tags of grounding are removed."""
     source = Source("https://a.example", "A")
-    head = ReplyHead("chatcmpl-one", 1, "forte", PRICE, grounding=Grounding(fence_ids=("0" * 16,), sources=(source,)))
-    replies = Replies(Piece("It is so [1]"), Piece(".", "stop", USED), head=head)
+    head = ReplyHead(
+        "chatcmpl-one", 1, "forte", PRICE, grounding=Grounding(fence_ids=("0" * ID_CHARS,), sources=(source,))
+    )
+    replies = Replies(Piece("It is so [1]"), Piece(f"</{TAG_NAME} {'0' * ID_CHARS}>.", "stop", USED), head=head)
     events, whole = await replies.stream(), await replies.whole()
     cited = {"type": "url_citation", "url": "https://a.example", "title": "A", "start_index": 9, "end_index": 12}
     [added] = [one for one in events if one["type"] == "response.output_text.annotation.added"]
     assert (added["annotation"], added["annotation_index"]) == (cited, 0)
     assert events[-1]["response"] == whole
-    assert whole["output"][0]["content"][0]["annotations"] == [cited]
+    [text] = whole["output"][0]["content"]
+    assert (text["text"], text["annotations"]) == ("It is so [1].", [cited])
 
 
 async def test_texts_that_arrive_together_are_one_write() -> None:
@@ -294,6 +297,22 @@ async def test_an_error_has_the_shape_of_every_other(api: Api, fields: Any, stat
         error = json.loads(client.bodies[0])["error"]
         assert (client.status, error["type"], sorted(error)) == (status, "invalid_request_error", ["message", "type"])
         assert error["message"].startswith(words)
+
+
+async def test_a_compressed_body_is_refused(api: Api) -> None:
+    """As for a chat, before it is read."""
+    client = Client()
+    client.open([*api.funded.key_headers, (b"content-encoding", b"gzip")], path="/v1/responses", body=b"{}")
+    await client.serve(api.gateway)
+    assert client.status == 415
+
+
+async def test_credit_is_held_for_every_byte_that_is_sent(funded: FundedStore) -> None:
+    """The size of the translated body bounds the tokens of the prompt."""
+    upstream = ScriptedUpstream(Piece("yes", "stop", USED))
+    async with running_api(funded, upstream) as api:
+        await reply_to(api, input="word " * 100, instructions="Be brief. " * 10)
+    assert 600 < upstream.asks[-1].prompt_tokens < 800
 
 
 @pytest.mark.parametrize("path", ["/v1/responses/resp_1", "/v1/responses/resp_1/cancel"])

@@ -2,13 +2,17 @@
 
 import json
 import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
 from cadenza.gateway.large.weight import TooManySteps
 from cadenza.gateway.protocols.responses_body import ECHO_BYTES_MAX, flat_name, translate, wrap_reasoning
+from cadenza.gateway.validate import parse_chat
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "seen"}
@@ -279,6 +283,26 @@ def test_a_body_of_another_shape_is_refused(body: bytes, words: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         translate(body, math.inf)
     assert words in caught.value.message
+
+
+NAMES = ("type", "role", "content", "output", "call_id", "name", "namespace", "summary", "encrypted_content", "tools")
+TYPES = ("message", "function_call", "custom_tool_call", "function_call_output", "reasoning", "function", "namespace")
+plain = st.none() | st.booleans() | st.integers() | st.sampled_from(["", "user", "assistant", "c1", "e30=", *TYPES])
+anything = st.recursive(
+    plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)
+)
+item_like = st.fixed_dictionaries({"type": st.sampled_from(TYPES), "call_id": st.just("c1")}).flatmap(
+    lambda item: st.dictionaries(st.sampled_from(NAMES[1:]), anything, max_size=5).map(lambda more: {**item, **more})
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(item_like, max_size=4), st.lists(item_like, max_size=3), anything, anything)
+def test_whatever_a_body_has_it_is_a_chat_or_refused(items: Any, tools: Any, choice: Any, form: Any) -> None:
+    """There is no other error, and what was translated has the form of a chat."""
+    body = {"input": items, "tools": tools, "tool_choice": choice, "text": form, "reasoning": form}
+    with suppress(InvalidRequest):
+        parse_chat(bytes(translate(json.dumps(body).encode(), math.inf).chat))
 
 
 def test_items_of_other_services_are_named() -> None:
