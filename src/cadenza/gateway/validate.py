@@ -209,9 +209,13 @@ def _messages_hint(extra: Fields) -> str:
     return "messages: must be an array of at least one message."
 
 
+def check_message_count(count: int) -> None:
+    if count > MESSAGES_MAX:
+        raise InvalidRequest(f"messages: {count} were sent; at most {MESSAGES_MAX} are allowed.")
+
+
 def _read_messages(raw_messages: list[msgspec.Raw]) -> list[SentMessage]:
-    if len(raw_messages) > MESSAGES_MAX:
-        raise InvalidRequest(f"messages: {len(raw_messages)} were sent; at most {MESSAGES_MAX} are allowed.")
+    check_message_count(len(raw_messages))
     try:
         return list(map(_MESSAGE.decode, raw_messages))
     except (msgspec.DecodeError, RecursionError):  # once more, for an error that says which one

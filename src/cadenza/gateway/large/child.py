@@ -12,13 +12,14 @@ import msgspec
 
 from cadenza.children.confine import allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
 from cadenza.core.chat import ChatRequest, UserQuestion, find_user_question
+from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS, RAW_ITEMS
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.large.messages import TASKS, Counted, InvalidBody, Parsed, Reply, Span, Task
 from cadenza.gateway.protocols.translators import TRANSLATORS
 from cadenza.gateway.tools import NOTHING
-from cadenza.gateway.validate import ChatBody, check_body, decode_body
+from cadenza.gateway.validate import ChatBody, check_body, check_message_count, decode_body, decode_field
 
 QUESTION_CHARS = 4096
 MODEL_CHARS_MAX = 256  # no class name is longer
@@ -26,6 +27,19 @@ TOO_LARGE = "The body takes too much memory to read: it has too many fields, mes
 
 FIELDS_MAX = 256  # of a message, a tool, its function, or a call
 SMALL_BYTES = 16 * 1024  # it cannot have many fields
+
+
+class Anything(Content, msgspec.Struct):
+    """Any object. It takes a few bytes: of millions, the raw JSON of each would take all memory of the child."""
+
+
+class NumberedMessages(Content, msgspec.Struct):
+    """How many messages a body has."""
+
+    messages: list[Anything] | None = None
+
+
+_NUMBERED = msgspec.json.Decoder(NumberedMessages)
 
 
 def main() -> None:
@@ -67,6 +81,7 @@ def translate(body: bytearray, protocol: str) -> Reply:
 
 def parse(body: bytearray) -> Reply:
     try:
+        check_message_count(len(decode_field(_NUMBERED, body).messages or ()))
         decoded, extra = decode_body(body)
         chat = check_body(decoded, extra)
         check_field_numbers(decoded)
