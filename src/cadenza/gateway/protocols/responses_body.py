@@ -17,13 +17,15 @@ from cadenza.core.message_json import RAW_FIELDS
 from cadenza.gateway.large.weight import TooManySteps
 from cadenza.gateway.messages import PLAIN_ROLES, SHOWN_CHARS_MAX, is_truthy
 from cadenza.gateway.protocols.translation import Translated
-from cadenza.gateway.tools import NOTHING
+from cadenza.gateway.tools import CHOICE_BYTES_MAX, NOTHING
 from cadenza.gateway.validate import decode_field
 
 T = TypeVar("T")
 
 ITEMS_MAX = 16_384
 ITEM_STEPS = 2
+TOOLS_SENT_MAX = 1024  # with those of namespaces and those that are left out
+INCLUDED_MAX = 32  # are named
 NAME_CHARS_MAX, DIGEST_CHARS = 64, 8  # of a tool; of the digest that ends a name that would be longer
 ECHO_BYTES_MAX = 4096  # a longer field is not repeated in the reply
 ECHOED = {
@@ -159,7 +161,7 @@ def translate(body: bytes | bytearray, steps_max: float) -> Translated:
     chat |= tools.translate(chat) | conversation.ignored | {"messages": conversation.messages}
     _take_options(chat)
     include = _take(chat, "include", _NAMES) or []
-    chat |= {f"include.{name}": True for name in include if name != ENCRYPTED}
+    chat |= {f"include.{name}": True for name in include[:INCLUDED_MAX] if name != ENCRYPTED}
     kept = Kept(echo, tools.names, ENCRYPTED in include)
     return Translated(memoryview(_ENCODE(chat)), _ENCODE(kept))
 
@@ -279,7 +281,7 @@ class Conversation:
         return turn
 
     def _add_call(self, index: int, kind: str, call: InputCall) -> None:
-        name = flat_name(call.namespace, call.name) if call.namespace else call.name
+        name = flat_name(call.namespace, call.name)
         made: dict[str, Any]
         if kind == "function_call":
             made = {"id": call.call_id, "type": "function", "function": {"name": name, "arguments": call.arguments}}
@@ -309,7 +311,9 @@ class Conversation:
     def _add_reasoning(self, item: InputReasoning) -> None:
         """Reasoning for the message that follows: as the upstream gave it, or else its text."""
         found = unwrap_reasoning(item.encrypted_content) if item.encrypted_content else None
-        text = "".join([part.text or "" for part in item.content or item.summary])
+        parts = item.content or item.summary
+        self._spend(len(parts))
+        text = "".join([part.text or "" for part in parts])
         self._reasoning = found or ({"reasoning_content": text} if text else {})
 
     def _join(self, path: str, parts: list[InputPart]) -> str:
@@ -352,6 +356,7 @@ class Tools:
     def __init__(self) -> None:
         self.names: dict[str, tuple[str, str]] = {}
         self.ignored: dict[str, bool] = {}
+        self._sent = 0
 
     def translate(self, chat: dict[str, Any]) -> dict[str, Any]:
         """The fields `tools` and `tool_choice`, taken from the others."""
@@ -360,7 +365,8 @@ class Tools:
         if made:
             fields["tools"] = made
         if (raw := chat.pop("tool_choice", None)) is not None:
-            choice = self._choice(raw) if memoryview(raw)[0] == ord("{") else raw
+            is_readable = memoryview(raw)[0] == ord("{") and len(raw) <= CHOICE_BYTES_MAX
+            choice = self._choice(raw) if is_readable else raw  # the chat refuses any other
             if choice == REQUIRED and self.ignored and not made:
                 choice = None
             if choice is None:
@@ -370,10 +376,13 @@ class Tools:
         return fields | self.ignored
 
     def _tool(self, tool: InputTool, namespace: str = "") -> list[dict[str, Any]]:
+        self._sent += 1
+        if self._sent > TOOLS_SENT_MAX:
+            raise InvalidRequest(f"tools: at most {TOOLS_SENT_MAX:,} are allowed, with those of namespaces.")
         if tool.type == "namespace" and not namespace:
             inner = decode_field(_TOOLS, tool.tools, "tools") if tool.tools != NOTHING else []
             return [one for nested in inner for one in self._tool(nested, tool.name)]
-        name = flat_name(namespace, tool.name) if namespace else tool.name
+        name = flat_name(namespace, tool.name)
         given: dict[str, Any] = {"description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
         if tool.type == "custom":
             given = {"description": tool.description, "format": _custom_format(tool.format)}

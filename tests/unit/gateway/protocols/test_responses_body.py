@@ -259,6 +259,8 @@ def test_what_is_stored_elsewhere_is_refused(name: str) -> None:
         ({"max_output_tokens": 1.5}, "max_output_tokens: must be a positive integer"),
         ({"tools": [{"type": "function", "name": 1}]}, "tools[0].name: expected"),
         ({"tools": {}}, "tools: expected"),
+        ({"tools": [{"type": "mcp"}] * 1025}, "tools: at most 1,024"),
+        ({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "mcp"}] * 1025}]}, "tools: at most 1,024"),
         ({"text": {"format": "json"}}, "text.format: expected"),
     ],
 )
@@ -312,7 +314,12 @@ def test_items_of_other_services_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "items", [[USER] * 1001, [{"role": "user", "content": [{"type": "input_text", "text": ""}] * 2000}]]
+    "items",
+    [
+        [USER] * 1001,
+        [{"role": "user", "content": [{"type": "input_text", "text": ""}] * 2000}],
+        [{**REASONED, "content": [{"type": "reasoning_text", "text": ""}] * 2000}, USER],
+    ],
 )
 def test_a_long_conversation_is_not_translated_on_the_event_loop(items: list[Any]) -> None:
     """Beyond the steps that it may take, it stops."""
