@@ -118,8 +118,10 @@ def test_a_full_disk_is_logged_once_a_minute(deployment: Deployment) -> None:
     folder = deployment.store.parent
     with small_disk(folder):
         process = deployment.start(has_piped_log=True)
-        assert RawClient(process.port, deployment.key).chat().status == 200
-        with full_disk(folder):
+        api = RawClient(process.port, deployment.key)
+        assert api.chat().status == 200
+        with full_disk(folder), api.connect() as connection:
+            connection.sendall(api.chat_bytes(b'{"messages":[{"role":"user","content":"hi"}]}'))
             wait_until(lambda: process.metric(RETRIES) >= TRIES, "the ledger trying again")
         events = [json.loads(line)["event"] for line in process.output.splitlines() if line.startswith("{")]
         counts = {event: events.count(event) for event in events if event not in ("request", "internal error")}
