@@ -85,7 +85,8 @@ async def serve_api(
     It always gets a reply, or its connection is closed.
     """
     record, request = make_record(exchange, gateway.observer.at), exchange.request
-    answers = make_answers(exchange, record.request_id, endpoint or ENDPOINTS.get(request.path))
+    known = endpoint or ENDPOINTS.get(request.path, ONE_MODEL)  # its errors are shown before it is reached
+    answers = Answers(exchange, record.request_id, known.headers, b"", known.errors)
     gateway.in_flight.key_digests[exchange] = NO_KEY
     try:
         if gateway.is_draining:
@@ -132,15 +133,6 @@ async def serve_api(
         exchange.body.release()
         if not record.completion_id:  # no credit was held; otherwise the ledger records it, with its charge
             gateway.observer.record(record.outcome())
-
-
-def make_answers(exchange: Exchange, request_id: str, endpoint: Endpoint | None) -> Answers:
-    """The replies as the endpoint gives them, also to what is refused before it is reached."""
-    return (
-        Answers(exchange, request_id, endpoint.headers, errors=endpoint.errors)
-        if endpoint
-        else Answers(exchange, request_id)
-    )
 
 
 def refuse(gateway: Gateway, exchange: Exchange, answers: Answers, error: CadenzaError) -> None:
