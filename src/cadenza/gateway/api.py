@@ -86,7 +86,7 @@ async def serve_api(
     """
     record, request = make_record(exchange, gateway.observer.at), exchange.request
     known = endpoint or ENDPOINTS.get(request.path, ONE_MODEL)  # its errors are shown before it is reached
-    answers = Answers(exchange, record.request_id, known.headers, b"", known.errors)
+    answers = Answers(exchange, record.request_id, known.headers, errors=known.errors)
     gateway.in_flight.key_digests[exchange] = NO_KEY
     try:
         if gateway.is_draining:
@@ -95,8 +95,7 @@ async def serve_api(
             raise RateLimited("The service is restarting. Retry shortly.", 1.0, "shutdown")
         query = read_query(request.query)  # 400
         if request.method == "OPTIONS" and answers.headers is CORS:  # for any path of the API
-            record.endpoint = "preflight"
-            return answers.send_no_content(preflight_headers(exchange))
+            return send_preflight(exchange, answers, record)
         endpoint = endpoint or find_endpoint(request.path)
         record.endpoint, answers.errors = endpoint.name, endpoint.errors
         if request.method not in endpoint.methods:
@@ -133,6 +132,11 @@ async def serve_api(
         exchange.body.release()
         if not record.completion_id:  # no credit was held; otherwise the ledger records it, with its charge
             gateway.observer.record(record.outcome())
+
+
+def send_preflight(exchange: Exchange, answers: Answers, record: RequestRecord) -> None:
+    record.endpoint = "preflight"
+    answers.send_no_content(preflight_headers(exchange))
 
 
 def refuse(gateway: Gateway, exchange: Exchange, answers: Answers, error: CadenzaError) -> None:

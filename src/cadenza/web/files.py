@@ -23,13 +23,20 @@ def csv_file(name: str, rows: Iterable[Iterable[object]]) -> Response:
 
 
 async def stream_rows(
-    name: str, form: str, fields: Sequence[str], rest: AsyncIterator[list[T]], show: Callable[[T], Row]
+    name: str,
+    form: str,
+    fields: Sequence[str],
+    rest: AsyncIterator[list[T]],
+    show: Callable[[T], Row],
+    turn: asyncio.Lock,
 ) -> StreamingResponse:
     """What all pages have as one file. `form` is csv or json; CSV has these fields of each row.
 
+    Files take turns by a few rows, so that any number of them holds up other requests no more than one.
+
     The first page is read before the reply begins, so that a store that refuses it gives an error of its own.
     """
-    pages, headers = _in_pieces(await anext(rest, []), rest, show), saved_as(f"{name}.{form}")
+    pages, headers = _in_pieces(await anext(rest, []), rest, show, turn), saved_as(f"{name}.{form}")
     if form == "csv":
         return StreamingResponse(_csv(fields, pages), headers=headers, media_type=CSV)
     return StreamingResponse(_json(pages), headers=headers, media_type=JSON)
@@ -40,12 +47,18 @@ def saved_as(name: str) -> dict[str, str]:
     return {"content-disposition": f'attachment; filename="{name}"'}
 
 
-async def _in_pieces(page: list[T] | None, rest: AsyncIterator[list[T]], show: Callable[[T], Row]) -> Pieces:
+async def _in_pieces(
+    page: list[T] | None, rest: AsyncIterator[list[T]], show: Callable[[T], Row], turn: asyncio.Lock
+) -> Pieces:
     while page is not None:
         for start in range(0, len(page), ROWS_AT_ONCE):
-            yield [show(one) for one in page[start : start + ROWS_AT_ONCE]]
+            async with turn:
+                rows = [show(one) for one in page[start : start + ROWS_AT_ONCE]]
+                await asyncio.sleep(0)
+            yield rows
+        async with turn:
+            page = await anext(rest, None)
             await asyncio.sleep(0)
-        page = await anext(rest, None)
 
 
 async def _csv(fields: Sequence[str], pages: Pieces) -> AsyncIterator[bytes]:

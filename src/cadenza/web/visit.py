@@ -4,6 +4,7 @@ The session secret is in a cookie that scripts cannot read. Before sign-in there
 binds the CSRF token of a form to the browser that got the form. A script sends an access token instead of a cookie.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
@@ -69,6 +70,7 @@ class WebContext(SiteParts, frozen=True, kw_only=True):
     log_eraser: LogEraser
     erasures: Erasures
     archive_turns: ArchiveTurns
+    export_turn: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)  # of all exports: web/files.py
 
     def send_notice(self, to: str, notice: EmailText, detail: str = "") -> None:
         """Notify the owner of an account of a change by e-mail, if e-mail is configured."""

@@ -86,7 +86,9 @@ async def export(visit: Visit) -> Response:
     await visit.limit("export", EXPORTS, "You have exported the statement several times. Try again in a minute.")
     entries = export_statement(visit.store, visit.account.id, chosen.span if chosen else ALWAYS)
     name = f"cadenza-statement-{chosen.first_day}-to-{chosen.last_day}" if chosen else "cadenza-statement"
-    return await stream_rows(name, visit.path.rpartition(".")[2], FIELDS, _pages(entries), _shown)
+    return await stream_rows(
+        name, visit.path.rpartition(".")[2], FIELDS, _pages(entries), _shown, visit.context.export_turn
+    )
 
 
 async def _read_page(visit: Visit, chosen: ChosenSpan | None) -> StatementPage:
