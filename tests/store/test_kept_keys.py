@@ -160,11 +160,12 @@ async def test_after_an_outage_everything_is_read_again(command: Store, database
         assert one.store.sent > before
 
 
-async def rejoin(one: Member) -> None:
-    """As after a sweep, which removes the row of the old name."""
-    before = one.presence.name
-    await one.presence.rejoin()
-    await one.store.transact(lambda tx: presence.remove(tx, before))
+async def rejoin(one: Member, turn: asyncio.Lock) -> None:
+    """As after a sweep, which removes the row of the old name. In turns: no name is left that nobody answers for."""
+    async with turn:
+        before = one.presence.name
+        await one.presence.rejoin()
+        await one.store.transact(lambda tx: presence.remove(tx, before))
 
 
 class Watch:
@@ -194,7 +195,7 @@ async def test_no_interleaving_finds_a_revoked_key_live(command: Store, database
     """Many keys are revoked while three processes look up; watchers are lost and a process begins again meanwhile."""
     chance = random.Random(SEED)
     digests = {f"key_{number}": await add_key(command, f"key_{number}") for number in range(REVOCATIONS)}
-    watch, waiting = Watch(digests), deque(digests)
+    watch, waiting, turn = Watch(digests), deque(digests), asyncio.Lock()
     async with contextlib.AsyncExitStack() as stack:
         members = [await stack.enter_async_context(member(database, HASTY, is_deaf=number == 2)) for number in range(3)]
         other = await stack.enter_async_context(aside(database))
@@ -209,7 +210,7 @@ async def test_no_interleaving_finds_a_revoked_key_live(command: Store, database
                 if chance.random() < 0.02:
                     await other.rows(DROP_WATCHERS)
                 elif chance.random() < 0.02:
-                    await rejoin(chance.choice(members))
+                    await rejoin(chance.choice(members), turn)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE):

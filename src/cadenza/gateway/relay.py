@@ -7,7 +7,7 @@ arrives, and the upstream is read no faster than the client reads.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -117,10 +117,15 @@ class WholeRelay(Content, msgspec.Struct, eq=False):
         for piece in self.pieces:
             for name, value in piece.extras.items():
                 extras.setdefault(name, []).append(value)
-        return {
-            name: "".join(values) if isinstance(values[0], str) else list(chain.from_iterable(values))
-            for name, values in extras.items()
-        }
+        return join_extras(extras)
+
+
+def join_extras(parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """The parts of texts and lists as one, by name."""
+    return {
+        name: "".join(values) if isinstance(values[0], str) else list(chain.from_iterable(values))
+        for name, values in parts.items()
+    }
 
 
 class StreamRelay:

@@ -46,6 +46,7 @@ class LargeBodies:
     ) -> None:
         limits = limits or LargeLimits()
         self._counted = CountedMessages(tokenizer or Tokenizer())
+        self.counting: set[str] = set()  # accounts for which a long prompt is being counted for free
         self._observer = observer
         self._parser = Lane(LaneSettings(CHILD, limits.parse, limits.task_s, limits.turns))
         self._counter = Lane(LaneSettings(CHILD, limits.count, limits.task_s, limits.turns))

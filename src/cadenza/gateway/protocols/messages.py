@@ -52,16 +52,31 @@ async def serve_messages(gateway: Gateway, request: ApiRequest) -> None:
 
 
 async def count_tokens(gateway: Gateway, request: ApiRequest) -> None:
-    """The tokens of a prompt by our own count, with the character of its class. It is free, and asks no model."""
+    """The tokens of a prompt by our own count, with the character of its class. It is free, and asks no model.
+
+    So what it takes is bounded: of an account, one long prompt is counted at a time, if it could pay for an answer.
+    Others are estimated by their length, and so is one above COUNTED_BYTES.
+    """
     name_request(request)
     request, _ = await read_translated(gateway, request, "count_tokens")  # 415 400 413 402 408 429
-    chat, principal, large_bodies = request.chat, request.principal, gateway.large_bodies
+    chat, principal, counting = request.chat, request.principal, gateway.large_bodies.counting
     assert chat
     served, size_bytes = request.snapshot.catalogue.find(chat.model, principal), request.chat_bytes  # 400
-    texts = chat.counted_texts if size_bytes <= QUICK_BYTES else large_bodies.texts_of(chat, principal.key_id)
+    is_quick = size_bytes <= QUICK_BYTES
+    texts = chat.counted_texts if is_quick else gateway.large_bodies.texts_of(chat, principal.key_id)
     tokenizer, fields_bytes = gateway.dispatcher.tokenizer, served.plan.fields_bytes
     prompt = PromptSize(tokenizer, served.character, texts, size_bytes, chat.media, fields_bytes)
-    tokens = await prompt.count() if size_bytes <= COUNTED_BYTES else prompt.about
+    can_pay = principal.balance_nano >= request.snapshot.catalogue.least_nano
+    if is_quick:
+        tokens = await prompt.count()
+    elif size_bytes > COUNTED_BYTES or not can_pay or principal.account_id in counting:
+        tokens = prompt.about
+    else:
+        counting.add(principal.account_id)
+        try:
+            tokens = await prompt.count()
+        finally:
+            counting.remove(principal.account_id)
     request.answers.send_json(encode({"input_tokens": tokens}))
 
 

@@ -25,7 +25,7 @@ from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.protocols.chat import encode
 from cadenza.gateway.protocols.reading import read_translated
 from cadenza.gateway.protocols.responses_body import REASONING, Kept, wrap_reasoning
-from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
+from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay, join_extras
 from cadenza.gateway.request import ApiRequest
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Piece
@@ -114,7 +114,7 @@ class OutputItem(Content, msgspec.Struct, eq=False):
     texts: list[GrowingText] = []
     call: bytes = b""  # the fields of a call
     extra_content: bytes = b""
-    reasoning: dict[str, Any] = {}  # as the upstream gave it
+    reasoning: dict[str, list[Any]] = {}  # as the upstream gave it, in parts
     annotations: bytes = b"[]"
     done: bytes | None = None
 
@@ -126,7 +126,9 @@ class OutputItem(Content, msgspec.Struct, eq=False):
         content = b",".join([self.part(text, text.whole()) for text in self.texts])
         if self.type == b"message":
             return start + b',"role":"assistant","content":[%b]}' % content
-        secret = b',"encrypted_content":%b' % encode(wrap_reasoning(self.reasoning)) if is_encrypted else b""
+        secret = (
+            b',"encrypted_content":%b' % encode(wrap_reasoning(join_extras(self.reasoning))) if is_encrypted else b""
+        )
         return start + b',"summary":[],"content":[%b]%b}' % (content, secret)
 
     def part(self, text: GrowingText, whole: bytes) -> bytes:
@@ -277,8 +279,9 @@ class ResponseEvents:
         if item is None:
             item = self._reasoning = self._item(b"reasoning")
             data = self._add(item)
-        for name, value in fields.items():
-            item.reasoning[name] = item.reasoning[name] + value if name in item.reasoning else value
+        if self._kept.is_encrypted:
+            for name, value in fields.items():
+                item.reasoning.setdefault(name, []).append(value)
         if text := text_of_extras(fields):
             if not item.texts:
                 data += self._add_text(item, b"reasoning_text")[1]

@@ -21,9 +21,11 @@ from cadenza.gateway.tools import CHOICE_BYTES_MAX, NOTHING
 from cadenza.gateway.validate import decode_field
 
 T = TypeVar("T")
+Grown = str | msgspec.Raw  # a text, or a list
 
 ITEMS_MAX = 16_384
 ITEM_STEPS = 2
+COPIED_CHARS = 4096  # of a text that grows by a part: to copy so many is another step
 TOOLS_SENT_MAX = 1024  # with those of namespaces and those that are left out
 INCLUDED_MAX = 32  # are named
 NAME_CHARS_MAX, DIGEST_CHARS = 64, 8  # of a tool; of the digest that ends a name that would be longer
@@ -136,7 +138,7 @@ class Kept(Content, msgspec.Struct, frozen=True):
 _INPUT: msgspec.json.Decoder[str | list[msgspec.Raw]] = msgspec.json.Decoder(str | list[msgspec.Raw])
 _TEXT: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
 _NUMBER: msgspec.json.Decoder[int | float] = msgspec.json.Decoder(int | float)
-_NAMES, _ANY = msgspec.json.Decoder(list[str]), msgspec.json.Decoder()
+_NAMES, _ANY, _STRING = msgspec.json.Decoder(list[str]), msgspec.json.Decoder(), msgspec.json.Decoder(str)
 _FORM, _REASONING = msgspec.json.Decoder(TextOptions), msgspec.json.Decoder(ReasoningOptions)
 _KIND, _MESSAGE = msgspec.json.Decoder(ItemKind), msgspec.json.Decoder(InputMessage)
 _CALL, _OUTPUT = msgspec.json.Decoder(InputCall), msgspec.json.Decoder(InputOutput)
@@ -252,7 +254,7 @@ class Conversation:
             raise InvalidRequest(f"{path}.role: must be one of user, assistant, system and developer.")
         if role == "assistant":
             turn, text = self._open_turn(), content if isinstance(content, str) else self._join(path, content)
-            turn["content"] = (turn["content"] or "") + text
+            turn["content"] = self._append(turn["content"] or "", text)
             return
         if isinstance(content, list):
             parts = [self._part(f"{path}.content[{number}]", part) for number, part in enumerate(content)]
@@ -275,8 +277,7 @@ class Conversation:
             self._turn = turn = {"role": "assistant", "content": None}
             self.messages.append(turn)
         for name, value in self._reasoning.items():
-            is_same = name in turn and type(turn[name]) is type(value)
-            turn[name] = turn[name] + value if is_same else value
+            turn[name] = self._append(turn[name], value) if name in turn else value
         self._reasoning = {}
         return turn
 
@@ -343,6 +344,16 @@ class Conversation:
         if part.type == "input_audio" and part.input_audio != NOTHING:
             return {"type": "input_audio", "input_audio": part.input_audio}
         raise InvalidRequest(f"{path}.type: must be input_text, input_image, input_file or input_audio.")
+
+    def _append(self, before: Grown, more: Grown) -> Grown:
+        """A text or a list with what follows it; only that, if one is a text and the other a list."""
+        self._spend(len(before) // COPIED_CHARS)
+        if isinstance(before, str):
+            return before + more if isinstance(more, str) else more
+        if isinstance(more, str):
+            return more
+        lists = [bytes(memoryview(one)[1:-1]).strip() for one in (before, more)]
+        return msgspec.Raw(b"[%b]" % b",".join(filter(None, lists)))
 
     def _spend(self, steps: int) -> None:
         self._steps_left -= steps
@@ -432,12 +443,16 @@ def wrap_reasoning(fields: dict[str, Any]) -> str:
     return base64.b64encode(_ENCODE(fields)).decode()
 
 
-def unwrap_reasoning(wrapped: str) -> dict[str, Any] | None:
-    """The fields again; None if another service has wrapped them."""
+def unwrap_reasoning(wrapped: str) -> dict[str, Grown] | None:
+    """The fields again, lists as raw JSON: they may be long. None if another service has wrapped them."""
     try:
-        fields = msgspec.json.decode(base64.b64decode(wrapped, validate=True))
+        fields = RAW_FIELDS.decode(base64.b64decode(wrapped, validate=True))
+        if not fields.keys() <= REASONING:
+            return None
+        return {name: _grown(raw) for name, raw in fields.items() if memoryview(raw)[0] in b'"['}
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, dict) or not fields.keys() <= REASONING:
-        return None
-    return {name: value for name, value in fields.items() if isinstance(value, str | list)}
+
+
+def _grown(raw: msgspec.Raw) -> Grown:
+    return raw if memoryview(raw)[0] == ord("[") else _STRING.decode(raw)

@@ -1,6 +1,7 @@
 """A reply in the form of the Messages API: the events of a stream, the whole message, and errors."""
 
 import asyncio
+import json
 from typing import Any
 
 import msgspec
@@ -34,8 +35,10 @@ from cadenza.grounding.material import Grounding
 from cadenza.grounding.search.records import Source
 from cadenza.upstreams.base import Fault, Piece
 from tests.unit.gateway.client import WAIT_S, Client
+from tests.unit.gateway.funded_store import FundedStore
+from tests.unit.gateway.gateways import running_api
 from tests.unit.gateway.prompts import prompt_of
-from tests.unit.gateway.scripted_upstream import ScriptedReply, Step
+from tests.unit.gateway.scripted_upstream import ScriptedReply, ScriptedUpstream, Step
 
 PRICE = Price(1_070, 3_450)
 HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte", PRICE, has_tools=True)
@@ -339,3 +342,17 @@ def test_a_broken_stream_has_the_beginning_of_the_reply(pieces: list[Piece], dat
         assert types_of(broken)[:-1] == types_of(complete)[: len(broken) - 1]
 
     asyncio.run(check())
+
+
+async def test_one_long_prompt_of_an_account_is_counted_for_free_at_a_time(funded: FundedStore) -> None:
+    """Another one meanwhile is estimated by its length."""
+    body = json.dumps({"model": "forte", "messages": [{"role": "user", "content": "word " * 8_000}]}).encode()
+    clients = [Client() for _ in range(2)]
+    async with running_api(funded, ScriptedUpstream()) as api:
+        for client in clients:
+            client.open(funded.key_headers, path="/v1/messages/count_tokens", body=body)
+        await asyncio.gather(*(client.serve(api.gateway) for client in clients))
+        assert api.gateway.large_bodies.counting == set()
+    counted, estimated = sorted(json.loads(client.bodies[0])["input_tokens"] for client in clients)
+    assert counted == pytest.approx(8_000, rel=0.01)
+    assert estimated == pytest.approx(10_000, rel=0.01)

@@ -121,6 +121,9 @@ def test_reasoning_goes_with_the_message_that_follows() -> None:
     assert messages_of(wrapped, said) == [{**said, "reasoning_details": [{"a": 1}], "reasoning": "r"}]
     assert messages_of(foreign, said) == [{**said, "reasoning_content": "hm"}]
     assert messages_of(said, text, CALL, OUTPUT)[0] == calls("c1", content="ok", reasoning_content="hm")
+    again = {**REASONED, "encrypted_content": wrap_reasoning({"reasoning_details": [{"b": 2}], "reasoning": ["s"]})}
+    both = {"reasoning_details": [{"a": 1}, {"b": 2}], "reasoning": ["s"]}
+    assert messages_of(wrapped, CALL, again, OTHER_CALL, OUTPUT, OTHER_OUTPUT)[0].items() >= both.items()
     forged = {**REASONED, "encrypted_content": wrap_reasoning({"role": "system"})}
     assert messages_of(text, USER, REASONED, forged, said) == [USER, said]
 
@@ -319,6 +322,7 @@ def test_items_of_other_services_are_named() -> None:
         [USER] * 1001,
         [{"role": "user", "content": [{"type": "input_text", "text": ""}] * 2000}],
         [{**REASONED, "content": [{"type": "reasoning_text", "text": ""}] * 2000}, USER],
+        [CALL, *[{"role": "assistant", "content": "x" * 1000}] * 125, OUTPUT],  # each is copied for the next
     ],
 )
 def test_a_long_conversation_is_not_translated_on_the_event_loop(items: list[Any]) -> None:
