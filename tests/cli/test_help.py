@@ -92,6 +92,16 @@ def test_help_is_plain_text(tmp_path: Path) -> None:
         assert done.stdout.startswith(" ".join(("Usage: cadenza", *words)))
         assert max(map(len, done.stdout.splitlines())) <= 80, words
         assert "[/" not in done.stdout
+        assert "..." not in done.stdout.partition("\n")[2], words  # no sentence is cut
+
+
+def test_help_lists_every_command_under_its_heading(tmp_path: Path) -> None:
+    """The commands stand where somebody would look for them, the first two named for those who are new."""
+    shown = run_here(tmp_path, "--help").stdout
+    assert "New here? Run `cadenza init`, then `cadenza serve`." in shown
+    headings = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
+    assert headings == ["Options", "Start", "Accounts and keys", "Money", "Models", "Watch", "Maintain"]
+    assert sorted(re.findall(r"^  ([a-z]+) ", shown, re.MULTILINE)) == sorted(app.commands)
 
 
 def test_help_shows_defaults(tmp_path: Path) -> None:

@@ -15,47 +15,70 @@ from cadenza.cli.lazy import LazyGroup
 from cadenza.core.errors import ExpectedError
 
 GC_THRESHOLD = 100_000  # with Python's default, garbage collection takes a tenth of the import time
-COMMANDS = {
-    "init": (
-        "init.init",
-        "Set up a model: find one on this machine or ask for a provider, try it, and write a config.",
-    ),
-    "serve": ("serve.serve", "Run the service until SIGTERM or Ctrl-C."),
-    "account": ("accounts.accounts", "Accounts and their credit."),
-    "key": ("keys.keys", "API keys."),
-    "token": ("tokens.tokens", "Access tokens, with which scripts use the platform API."),
-    "voucher": ("vouchers.vouchers", "Vouchers: codes that give credit once."),
-    "memory": ("memory.memory", "Notes that the replies to an account may use."),
-    "model": ("model.model", "The embedded model."),
-    "class": ("classes.classes", "Classes: what serves them, and its replacement after evaluation."),
-    "usage": (
-        "ledger.usage",
-        "Show what an account used, or all of them, and what it cost: by default in the last 30 days.",
-    ),
-    "refund": ("ledger.refund", "Give back what a request cost, or a part of it."),
-    "margin": ("margins.margin", "Show what requests earned, what providers charge for them, and the difference."),
-    "reconcile": ("margins.reconcile", "Compare the bill of a provider with our own counts, by day and model."),
-    "ledger": ("ledger.ledger", "Check the ledger, export it, or close a month of it."),
-    "report": ("months.report", "Show reports over all accounts."),
-    "top": (
-        "top.command.top",
-        "Show what is wrong with the service and what it does now: requests, tokens, money, slots, and every route.",
-    ),
-    "explain": ("requests.explain", "Show everything that is known of one request, in order."),
-    "tail": ("requests.tail", "Follow the requests of all processes on the store as they end, until Ctrl-C."),
-    "audit": ("operator.audit", "The audit log, which says who did what to whom."),
-    "retention": ("retention.retention", "What stays of the content that was sent."),
-    "index": ("index.index", "Index the documents of FOLDER for the local search engine."),
-    "migrate": ("stores.migrate", "Upgrade the store to the current schema."),
-    "backup": ("stores.backup", "Copy the store to FILE while the service runs, and check the copy."),
-    "doctor": ("doctor.command.doctor", "Check the config and all that a start needs, from the store to the routes."),
+SECTIONS = {
+    "Start": {
+        "init": (
+            "init.init",
+            "Set up a model: find one on this machine or ask for a provider, try it, and write a config.",
+        ),
+        "serve": ("serve.serve", "Run the service until SIGTERM or Ctrl-C."),
+        "doctor": (
+            "doctor.command.doctor",
+            "Check the config and all that a start needs, from the store to the routes.",
+        ),
+    },
+    "Accounts and keys": {
+        "account": ("accounts.accounts", "Accounts and their credit."),
+        "key": ("keys.keys", "API keys."),
+        "token": ("tokens.tokens", "Access tokens, with which scripts use the platform API."),
+        "memory": ("memory.memory", "Notes that the replies to an account may use."),
+    },
+    "Money": {
+        "usage": (
+            "ledger.usage",
+            "Show what an account used, or all of them, and what it cost: by default in the last 30 days.",
+        ),
+        "voucher": ("vouchers.vouchers", "Vouchers: codes that give credit once."),
+        "refund": ("ledger.refund", "Give back what a request cost, or a part of it."),
+        "margin": ("margins.margin", "Show what requests earned, what providers charge for them, and the difference."),
+        "reconcile": ("margins.reconcile", "Compare the bill of a provider with our own counts, by day and model."),
+        "report": ("months.report", "Show reports over all accounts."),
+        "ledger": ("ledger.ledger", "Check the ledger, export it, or close a month of it."),
+    },
+    "Models": {
+        "class": ("classes.classes", "Classes: what serves them, and its replacement after evaluation."),
+        "model": ("model.model", "The embedded model."),
+        "index": ("index.index", "Index the documents of FOLDER for the local search engine."),
+    },
+    "Watch": {
+        "top": (
+            "top.command.top",
+            "Show what is wrong with the service and what it does now: requests, tokens, money, slots, and every"
+            " route.",
+        ),
+        "tail": ("requests.tail", "Follow the requests of all processes on the store as they end, until Ctrl-C."),
+        "explain": ("requests.explain", "Show everything that is known of one request, in order."),
+        "audit": ("operator.audit", "The audit log, which says who did what to whom."),
+    },
+    "Maintain": {
+        "backup": ("stores.backup", "Copy the store to FILE while the service runs, and check the copy."),
+        "migrate": ("stores.migrate", "Upgrade the store to the current schema."),
+        "retention": ("retention.retention", "What stays of the content that was sent."),
+    },
 }
 
 
-@click.group(cls=LazyGroup, places=COMMANDS)
+@click.group(
+    cls=LazyGroup,
+    places={name: place for section in SECTIONS.values() for name, place in section.items()},
+    sections={heading: " ".join(section) for heading, section in SECTIONS.items()},
+)
 @click.version_option(package_name="cadenza", message="cadenza %(version)s")
 def app() -> None:
-    """Cadenza: a chat-completion service that you run yourself."""
+    """Cadenza: a chat-completion service that you run yourself.
+
+    New here? Run `cadenza init`, then `cadenza serve`.
+    """
 
 
 def main(args: Sequence[str] | None = None) -> None:

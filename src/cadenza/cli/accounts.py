@@ -16,6 +16,7 @@ from cadenza.cli.console import (
     say,
     to_row,
 )
+from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.account.accounts import (
     create_account,
@@ -46,7 +47,7 @@ email_argument = click.argument("email")
 password_option = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def accounts() -> None:
     """Accounts and their credit."""
 

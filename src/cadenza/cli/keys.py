@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from cadenza.cli.configured import read_store, settings_option, with_store
 from cadenza.cli.console import json_option, now_ms, print_list, reference_option, say, to_row
+from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.keys import CapOrder, KeyChange, KeyOrder, change_key, create_key, list_keys, revoke_key
 from cadenza.core.formats import rfc3339_or_none
@@ -31,7 +32,7 @@ cap_period_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def keys() -> None:
     """API keys."""
 

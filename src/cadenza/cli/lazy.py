@@ -1,4 +1,4 @@
-"""A group of commands that imports a command only to run it, or to show the help of that command."""
+"""Groups of commands: the help of a group has their whole sentences, and may import none of them."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -6,11 +6,30 @@ from typing import Any
 
 import click
 
+WHOLE = 1000  # characters of a sentence: more than any has
 
-class LazyGroup(click.Group):
+
+class CommandGroup(click.Group):
+    """Click's own help cuts the sentences of the commands where the line ends; here they are wrapped."""
+
+    def __init__(self, *, sections: Mapping[str, str] | None = None, **options: Any) -> None:  # noqa: ANN401 click's own
+        """`sections` has the names of commands by heading. Without it all are under one, in alphabetical order."""
+        super().__init__(**options)
+        self._sections = sections
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections = self._sections or {"Commands": " ".join(self.list_commands(ctx))}
+        width = max(map(len, self.commands))
+        for heading, names in sections.items():
+            with formatter.section(heading):
+                rows = [(name.ljust(width), self.commands[name].get_short_help_str(WHOLE)) for name in names.split()]
+                formatter.write_dl(rows)
+
+
+class LazyGroup(CommandGroup):
     """`places` has, by name, where a command is defined below cadenza.cli, and its sentence in the help of the group.
 
-    The help and the completion of the group see stubs with that sentence.
+    A command is imported only to run it, or to show its own help: the help and the completion of the group see stubs.
     """
 
     def __init__(self, *, places: Mapping[str, tuple[str, str]], **options: Any) -> None:  # noqa: ANN401 click's own

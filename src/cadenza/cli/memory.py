@@ -4,6 +4,7 @@ import click
 
 from cadenza.cli.configured import read_store, settings_option, with_store
 from cadenza.cli.console import json_option, now_ms, print_list, say, to_row
+from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.account.accounts import get_account, list_accounts
 from cadenza.control.account.memory import add_note, list_notes, remove_note
@@ -17,7 +18,7 @@ COLUMNS = ("id", "created_at", "changed_at", "text")
 account_option = click.option("--account", metavar="EMAIL", required=True, help="The account whose notes these are.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def memory() -> None:
     """Notes that the replies to an account may use."""
 

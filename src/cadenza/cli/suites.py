@@ -6,10 +6,11 @@ from pathlib import Path
 import click
 
 from cadenza.cli.console import json_option, print_json
+from cadenza.cli.lazy import CommandGroup
 from cadenza.evaluation.suite import load_suite
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def suite() -> None:
     """Suites: files of cases with which classes are evaluated."""
 

@@ -4,6 +4,7 @@ import click
 
 from cadenza.cli.configured import read_store, settings_option, with_store
 from cadenza.cli.console import json_option, now_ms, print_list, say, to_row
+from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.tokens import TokenOrder, create_token, list_tokens, revoke_token
 from cadenza.core.formats import rfc3339
@@ -13,7 +14,7 @@ FIELDS = ("id", "name", "prefix", "scopes", "state", "created_at", "expires_at",
 account_option = click.option("--account", metavar="EMAIL", required=True, help="The account that owns the token.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def tokens() -> None:
     """Access tokens, with which scripts use the platform API."""
 

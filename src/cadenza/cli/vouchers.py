@@ -12,6 +12,7 @@ from cadenza.cli.console import (
     say,
     to_row,
 )
+from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, list_vouchers, revoke_voucher
 from cadenza.core.formats import rfc3339_or_none
@@ -21,7 +22,7 @@ from cadenza.core.records import COMMAND_LINE
 COLUMNS = ("prefix", "amount", "state", "created_at", "expires_at", "redeemed_at", "redeemed_by", "note", "id")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def vouchers() -> None:
     """Vouchers: codes that give credit once."""
 
