@@ -22,7 +22,7 @@ def test_without_a_terminal_the_option_is_named(tmp_path: Path) -> None:
     """A command that can ask nobody says how to send the password."""
     done = run(tmp_path, "account", "create", EMAIL)
     assert done.returncode == 1
-    assert "cadenza: There is no terminal to ask for the password: send it with --password-stdin." in done.stderr
+    assert done.stderr == "cadenza: There is no terminal to ask for the password: send it with --password-stdin.\n"
 
 
 def test_an_archive_is_its_owners(furnished: Path) -> None:

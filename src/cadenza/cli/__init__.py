@@ -53,8 +53,7 @@ SECTIONS = {
     "Watch": {
         "top": (
             "top.command.top",
-            "Show what is wrong with the service and what it does now: requests, tokens, money, slots, and every"
-            " route.",
+            "Show what is wrong with the service and what it does: requests, tokens, money, slots, and every route.",
         ),
         "tail": ("requests.tail", "Follow the requests of all processes on the store as they end, until Ctrl-C."),
         "explain": ("requests.explain", "Show everything that is known of one request, in order."),

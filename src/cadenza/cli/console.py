@@ -67,6 +67,8 @@ def ask(
 ) -> str:
     """What is typed at the terminal; a secret is hidden, a new one typed twice. ValueError if there is no terminal."""
     shows_default, is_confirmed = bool(default), is_secret and is_new
+    if is_secret and not sys.stdin.isatty():
+        raise ValueError(no_terminal)  # Python would read it visibly, with a warning
     try:
         return str(click.prompt(question, default, is_secret, is_confirmed, show_default=shows_default, err=True))
     except click.Abort:

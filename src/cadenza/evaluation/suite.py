@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from cadenza.core.content import Content
+from cadenza.core.mistakes import describe_mistake
 from cadenza.evaluation.haystack import PLACEHOLDER, Haystack, build_haystack, check_haystack
 
 FILE_BYTES_MAX = 32 * 1024 * 1024
@@ -221,7 +222,7 @@ def _read_case(line: bytes, room: int) -> tuple[Case, int]:
     try:
         case = msgspec.convert(raw, Case)
     except msgspec.ValidationError as error:
-        raise Mistake(_plain(str(error))) from None
+        raise Mistake(describe_mistake(str(error))) from None
     _check_case(case)
     for grader in case.graders:
         check_grader(grader, case)
@@ -250,13 +251,6 @@ def _check_names(what: str, names: Iterable[str], known: tuple[str, ...]) -> Non
                 f"unknown {what}: {name!r}; "
                 + (f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}")
             )
-
-
-def _plain(text: str) -> str:
-    """A message of msgspec, with the place in front, as people write it."""
-    problem, _, place = text.partition(" - at `$")
-    where = place.rstrip("`").lstrip(".")
-    return f"{where}: {problem}" if where else problem
 
 
 def _check_case(case: Case) -> None:

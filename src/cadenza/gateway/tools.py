@@ -112,7 +112,7 @@ def _check_tool(path: str, tool: ToolFields) -> str:
         raise InvalidRequest(f"{path}.type: must be 'function' or 'custom'.")
     definition = tool.function if tool.type == "function" else tool.custom
     if tool.type == "function" and tool.function and memoryview(tool.function.parameters)[0] not in b"{n":
-        raise InvalidRequest(f"{path}.function.parameters: expected an object.")
+        raise InvalidRequest(f"{path}.function.parameters: must be an object.")
     name = definition.name if definition else None
     if name is None or not NAME.fullmatch(name):
         raise InvalidRequest(f"{path}.{tool.type}.name: must be 1 to 64 letters, digits, underscores or dashes.")

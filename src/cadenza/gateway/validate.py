@@ -14,9 +14,10 @@ import msgspec
 from cadenza.core.chat import NO_FIELDS, SAMPLING, ChatRequest, Fields, UsageOptions
 from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
+from cadenza.core.mistakes import describe_mistake
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.extra_fields import read_extra_fields
-from cadenza.gateway.large.weight import check_surrogates
+from cadenza.gateway.large.weight import LIGHT_BYTES, check_surrogates
 from cadenza.gateway.messages import (
     CUSTOM_TOOLS,
     SentMessage,
@@ -152,17 +153,12 @@ def decode_field(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgs
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.") from None
     except msgspec.ValidationError as error:
-        raise InvalidRequest(_describe(error, field)) from None
+        raise InvalidRequest(f"{describe_mistake(str(error), field)}.") from None
     except msgspec.DecodeError as error:
+        if len(raw) <= LIGHT_BYTES:
+            check_surrogates(raw)
         reason = str(error).removeprefix("JSON is malformed: ") if raw else "it is empty"
         raise InvalidRequest(f"The body is not valid JSON: {reason}.") from None
-
-
-def _describe(error: msgspec.ValidationError, field: str) -> str:
-    """'Expected `str`, got `int` - at `$.model`' -> 'model: expected `str`, got `int`.'"""
-    what, _, where = str(error).partition(" - at `$")
-    path = field + where.rstrip("`") if field else where.rstrip("`").lstrip(".") or "The body"
-    return f"{path}: {what[:1].lower()}{what[1:]}."
 
 
 def _sampling(body: ChatBody) -> dict[str, msgspec.Raw]:
@@ -250,9 +246,15 @@ def _max_tokens(body: ChatBody, *, has_tools: bool) -> int | None:
     if limit is None:
         return None
     if limit < 1 or (type(limit) is float and limit % 1) or (type(other) is float and other % 1):  # 17.0 is an integer
-        raise InvalidRequest("max_tokens: must be a positive integer.")
+        wrong = limit if limit < 1 or limit % 1 else other
+        raise InvalidRequest(f"{_name_limit(body, wrong)}: must be a positive integer.")
     if has_tools:  # fitted to the route's window later
         return int(min(limit, OUTPUT_TOKENS_MAX))
     if limit > OUTPUT_TOKENS_MAX:
-        raise InvalidRequest(f"max_tokens: at most {OUTPUT_TOKENS_MAX:,} tokens are allowed per request.")
+        raise InvalidRequest(f"{_name_limit(body, limit)}: at most {OUTPUT_TOKENS_MAX:,} tokens are allowed.")
     return limit if type(limit) is int else int(limit)
+
+
+def _name_limit(body: ChatBody, limit: float | None) -> str:
+    """The field that has this limit."""
+    return "max_tokens" if body.max_tokens == limit else "max_completion_tokens"

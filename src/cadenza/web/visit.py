@@ -22,6 +22,7 @@ from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.sessions import SignedIn
 from cadenza.control.sign_in.sign_in import SignIns
 from cadenza.control.tokens import TokenUser
+from cadenza.core.mistakes import describe_mistake
 from cadenza.core.rates import Rate
 from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.store import Store
@@ -206,8 +207,10 @@ class Visit:
         body = await self.request.body()
         try:
             return msgspec.json.decode(body or b"{}", type=kind)
+        except msgspec.ValidationError as error:
+            raise BadForm(f"{describe_mistake(str(error))}.") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadForm(f"The body is not as expected: {error}.") from None
+            raise BadForm(f"The body is not valid JSON: {error}.") from None
         except RecursionError:
             raise BadForm("The body is nested too deeply.") from None
 
@@ -221,7 +224,7 @@ class Visit:
         try:
             return msgspec.convert(values, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise BadForm(f"The form is not as expected: {error}.") from None
+            raise BadForm(f"{describe_mistake(str(error))}.") from None
 
     def get_cookie(self, name: str) -> str:
         return read_cookie(self.request.headers.get("cookie", ""), cookie_name(name, is_secure=self.is_secure))

@@ -33,7 +33,7 @@ MISTAKES = {
         kind="exact", texts=["a"], ignorecase=True
     ),
     "graders[0] has no `kind`": graded(texts=["a"]),
-    "graders[0].value: Expected `float`, got `str`": graded(kind="number", value="4"),
+    "graders[0].value: must be a number, not a string": graded(kind="number", value="4"),
     "`value` and `tolerance` are finite": graded(kind="number", value=1, tolerance=-1),
     "does not compile": graded(kind="regex", pattern="(a"),
     "not a JSON schema": graded(kind="json", schema={"type": "objet"}),
@@ -57,7 +57,7 @@ MISTAKES = {
     "must have {haystack} in its text": CASE | {"haystack": {"seed": 1, "words": 10}},
     "`words` of a haystack": CASE | {"haystack": {"seed": 1, "words": 10**9}},
     "`max_tokens` is at least 1": CASE | {"max_tokens": 0},
-    "Object missing required field `messages`": {"id": "one", "tags": ["a"], "graders": CASE["graders"]},
+    "messages: missing": {"id": "one", "tags": ["a"], "graders": CASE["graders"]},
 }
 
 

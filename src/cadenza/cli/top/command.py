@@ -33,7 +33,7 @@ URL_HELP = "Like http://10.0.0.5:8080; again for each of a fleet. By default hos
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and end.")
 @config_option
 def top(urls: tuple[str, ...], interval: float, once: bool, as_json: bool, config: str | None) -> None:
-    """Show what is wrong with the service and what it does now: requests, tokens, money, slots, and every route.
+    """Show what is wrong with the service and what it does: requests, tokens, money, slots, and every route.
 
     It reads /metrics and /readyz. Rates and percentiles are of the last 10 seconds. If the metrics need a token, it is
     taken from the variable that metrics_token_env in the config names.

@@ -28,7 +28,7 @@ def is_light(body: bytes | bytearray) -> bool:
     return has_few_strings and STRING.sub(b"", body).count(b",") <= COMMAS_MAX
 
 
-def check_surrogates(body: bytes | bytearray, *, is_bounded: bool) -> None:
+def check_surrogates(body: bytes | bytearray, *, is_bounded: bool = False) -> None:
     """400 if a string has half of a surrogate pair.
 
     Escaped surrogates take 40 ns per byte: TooManySteps if there is one in a long body, and steps are bounded.

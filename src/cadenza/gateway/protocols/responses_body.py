@@ -183,7 +183,7 @@ def _take_options(chat: dict[str, Any]) -> None:
     if limit is not None:
         if limit < 1 or limit % 1:
             raise InvalidRequest("max_output_tokens: must be a positive integer.")
-        chat["max_completion_tokens"] = limit
+        chat["max_tokens"] = limit
     if (form := _take(chat, "text", _FORM)) and form.verbosity != NOTHING:
         chat["verbosity"] = form.verbosity
     if form and form.format != NOTHING:

@@ -244,8 +244,8 @@ def test_when_a_reply_shows_thinking(fields: Any, shown: bool) -> None:
         ([{"type": "image", "source": {"type": "file", "file_id": "f"}}], "messages[0].content[0].source: must be"),
         ([{"type": "document", "source": {"type": "url", "url": "u"}}], "messages[0].content[0].source: must be"),
         ([result("a", [{"type": "video"}])], "messages[0].content[0].content[0].type: here"),
-        ([{"type": "image"}], "messages[0].content[0].source: expected `object`"),
-        (5, "messages[0].content: expected `str | array`"),
+        ([{"type": "image"}], "messages[0].content[0].source: must be an object"),
+        (5, "messages[0].content: must be a string or an array, not an integer"),
     ],
 )
 def test_what_is_wrong_is_said_by_its_path(content: Any, said: str) -> None:

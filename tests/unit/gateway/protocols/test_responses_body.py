@@ -210,7 +210,7 @@ def test_fields_with_another_name_in_a_chat() -> None:
         **fields,
         "model": "auto",
         "messages": [{"role": "user", "content": "hi"}],
-        "max_completion_tokens": 17.0,
+        "max_tokens": 17.0,
         "reasoning_effort": "low",
         "response_format": {"type": "json_schema", "json_schema": schema},
         "verbosity": "low",
@@ -239,7 +239,7 @@ def test_what_is_stored_elsewhere_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"input": 1}, "input: expected"),
+        ({"input": 1}, "input: must be"),
         ({"input": []}, "input: must be a text"),
         ({"input": [REASONED]}, "input: must be a text"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]: refers to an item. Nothing is stored"),
@@ -247,7 +247,7 @@ def test_what_is_stored_elsewhere_is_refused(name: str) -> None:
         ({"input": [USER, CALL]}, "input[1]: the call 'c1' has no output"),
         ({"input": [CALL, OUTPUT, OUTPUT]}, "input[2].call_id"),
         ({"input": [{"role": "tool", "content": ""}]}, "input[0].role"),
-        ({"input": [{"role": "user", "content": None}]}, "input[0].content: expected"),
+        ({"input": [{"role": "user", "content": None}]}, "input[0].content: must be"),
         ({"input": [{"role": "system", "content": [IMAGE]}]}, "input[0].content: only messages of the role user"),
         (
             {"input": [{"role": "assistant", "content": [IMAGE]}]},
@@ -260,11 +260,11 @@ def test_what_is_stored_elsewhere_is_refused(name: str) -> None:
         ({"input": [{"role": "user", "content": ""}] * 16_385}, "input: 16385 items"),
         ({"max_output_tokens": 0}, "max_output_tokens: must be a positive integer"),
         ({"max_output_tokens": 1.5}, "max_output_tokens: must be a positive integer"),
-        ({"tools": [{"type": "function", "name": 1}]}, "tools[0].name: expected"),
-        ({"tools": {}}, "tools: expected"),
+        ({"tools": [{"type": "function", "name": 1}]}, "tools[0].name: must be"),
+        ({"tools": {}}, "tools: must be"),
         ({"tools": [{"type": "mcp"}] * 1025}, "tools: at most 1,024"),
         ({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "mcp"}] * 1025}]}, "tools: at most 1,024"),
-        ({"text": {"format": "json"}}, "text.format: expected"),
+        ({"text": {"format": "json"}}, "text.format: must be"),
     ],
 )
 def test_a_wrong_request_is_refused_where_it_is_wrong(fields: dict[str, Any], words: str) -> None:
@@ -276,7 +276,7 @@ def test_a_wrong_request_is_refused_where_it_is_wrong(fields: dict[str, Any], wo
     ("body", "words"),
     [
         (b"", "not valid JSON: it is empty"),
-        (b"[1]", "The body: expected"),
+        (b"[1]", "The body: must be"),
         (b"{}", "input: missing."),
         (b'{"messages":[]}', "send it to /v1/chat/completions"),
         (b'{"input":"hi","metadata":"\\ud800"}', "not valid JSON"),
