@@ -1,22 +1,18 @@
 """`cadenza init`: what it asks at a terminal, what it takes as options, what it tries, and what it writes."""
 
-import os
-import pty
 import re
-import select
 import stat
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from cadenza.config import Settings, load_settings
+from cadenza.config.settings import DEFAULT_PRICES
+from cadenza.core.money import Price
 from cadenza.upstreams.known import HOSTED
 from tests.cli.program import PROGRAM, run_here
+from tests.cli.terminal import at_terminal
 from tests.docs.markdown import ROOT, blocks
-from tests.environment import environment
 from tests.loopback import Good, Json, LoopbackUpstream, Status
 
 MODELS = Json(
@@ -24,52 +20,6 @@ MODELS = Json(
 )
 LIST_REFUSED = Status(404)
 KEY_VARIABLE = "CADENZA_TEST_KEY"
-READ_BYTES = 4096
-WAIT_S = 30.0
-
-
-class Typist:
-    """Types at the terminal of a command, when it shows a question."""
-
-    def __init__(self, terminal: int) -> None:
-        self._terminal = terminal
-        self._unread = ""
-        self.shown = ""
-
-    def wait_for(self, pattern: str) -> str:
-        """What the pattern matched, in what was shown after the last match."""
-        while not (found := re.search(pattern, self._unread)):
-            is_ready = select.select([self._terminal], [], [], WAIT_S)[0]
-            assert is_ready, f"no {pattern!r} in:\n{self.shown}"
-            read = os.read(self._terminal, READ_BYTES).decode()
-            self._unread += read
-            self.shown += read
-        self._unread = self._unread[found.end() :]
-        return found[0]
-
-    def answer(self, question: str, typed: str) -> None:
-        self.wait_for(question)
-        os.write(self._terminal, f"{typed}\n".encode())
-
-
-@contextmanager
-def at_terminal(folder: Path, *args: str) -> Iterator[Typist]:
-    """`cadenza init` at a terminal. It must succeed."""
-    ours, theirs = pty.openpty()
-    variables = environment(COLUMNS="120")
-    for place in HOSTED:
-        variables.pop(place.key_env or "", None)
-    with subprocess.Popen(
-        [PROGRAM, "init", *args], cwd=folder, env=variables, stdin=theirs, stdout=theirs, stderr=theirs
-    ) as process:
-        os.close(theirs)
-        typist = Typist(ours)
-        try:
-            yield typist
-            assert process.wait(60) == 0, typist.shown
-        finally:
-            process.kill()
-            os.close(ours)
 
 
 def load(folder: Path, **variables: str) -> Settings:
@@ -77,14 +27,18 @@ def load(folder: Path, **variables: str) -> Settings:
 
 
 def test_questions_at_a_terminal(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """It asks where, then which model; shows the first answer; and writes a config that names both."""
-    upstream.script(MODELS, Good("Hello from the model."))
-    with at_terminal(tmp_path) as typist:
+    """It asks where, then which model, again after a mistake; shows the first answer and the price; writes a config."""
+    upstream.script(MODELS, Status(404), Good("Hello from the model."))
+    with at_terminal([PROGRAM, "init"], tmp_path) as typist:
         number = typist.wait_for(r"\d+  another address").split()[0]
         typist.answer("Number: ", number)
-        typist.answer("base address.*: ", f"{upstream.base_url}/")
+        typist.answer("base address.*: ", "htp://127.0.0.1/v1")
+        typist.wait_for("the base address must be like https://host/v1")
+        typist.answer("base address.*: ", upstream.base_url.removeprefix("http://").removesuffix("/v1"))
+        typist.answer("Model: ", "large-7")
         typist.answer("Model: ", "small-7")
         typist.wait_for("Hello from the model")
+        typist.wait_for(r"Accounts pay \$1.07 for a million tokens of prompts and \$3.45 of answers")
         typist.wait_for("cadenza serve")
     settings = load(tmp_path)
     [route] = settings.classes["forte"].routes
@@ -95,17 +49,20 @@ def test_questions_at_a_terminal(tmp_path: Path, upstream: LoopbackUpstream) -> 
 
 
 def test_typed_key(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """A refused key is asked for again, and the one that works is in a file that only its owner can read."""
+    """A refused key is asked for again, and the one that works is in a private file; so is what the provider costs."""
     (tmp_path / "cadenza.toml").write_text("# an old one\n")
     (tmp_path / "openai.key").touch(0o644)
     upstream.script(LIST_REFUSED, Status(401), Good("It works."))
-    with at_terminal(tmp_path, "--provider", "openai", "--url", upstream.base_url) as typist:
+    with at_terminal([PROGRAM, "init", "--provider", "openai", "--url", upstream.base_url], tmp_path) as typist:
         typist.answer("Overwrite it.*: ", "y")
         typist.answer("key of OpenAI.*: ", "sk-wrong")
         typist.answer("name of a model.*: ", "gpt-7")
         typist.wait_for("rejects the provider's key")
         typist.answer("key of OpenAI.*: ", "sk-right")
         typist.wait_for("It works")
+        typist.answer("tokens of prompts.*: ", "cheap")
+        typist.answer("tokens of prompts.*: ", "$0.80")
+        typist.answer("tokens of answers.*: ", "2.4")
         typist.wait_for("cadenza serve")
     assert "sk-" not in typist.shown
     assert [request.headers["authorization"] for request in upstream.requests] == [
@@ -115,8 +72,11 @@ def test_typed_key(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     ]
     assert "sk-" not in (tmp_path / "cadenza.toml").read_text()
     assert stat.S_IMODE((tmp_path / "openai.key").stat().st_mode) == 0o600
-    provider = load(tmp_path).providers["openai"]
+    settings = load(tmp_path)
+    provider = settings.providers["openai"]
     assert (provider.api_key, provider.dialect) == ("sk-right", "openai")
+    assert settings.costs == {"openai/gpt-7": Price(800, 2_400)}
+    assert settings.prices["forte"] == DEFAULT_PRICES["forte"]
 
 
 def test_options_instead_of_questions(
@@ -142,7 +102,8 @@ REFUSALS = {
     "no terminal": ([], "there is no terminal to ask at"),
     "no key": (["--provider", "openai", "--yes"], "put the key of OpenAI into OPENAI_API_KEY"),
     "empty variable": (["--provider", "groq", "--key-env", "NO_SUCH_KEY", "--yes"], "NO_SUCH_KEY is unset or empty"),
-    "no address": (["--url", "127.0.0.1:1", "--yes"], "the base address must be like https://host/v1"),
+    "no address": (["--url", "here", "--yes"], "the base address must be like https://host/v1"),
+    "no scheme": (["--url", "127.0.0.1:1", "--yes", "--model", "m"], "127.0.0.1 does not answer: it refuses"),
     "plain http": (["--url", "http://api.acme.example/v1", "--model", "m", "--yes"], "use https"),
     "no folder": (["--config", "no/such.toml", "--yes"], "there is no folder "),
 }

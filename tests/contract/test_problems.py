@@ -76,6 +76,17 @@ def test_a_model_that_the_provider_does_not_know(upstream: LoopbackUpstream) -> 
             assert "status page" not in words
 
 
+def test_a_service_with_another_store(upstream: LoopbackUpstream) -> None:
+    """Doctor says so, because keys that are made in the store of the config do not work at that service."""
+    with running_service(upstream) as service:
+        assert f"running at http://127.0.0.1:{service.port}" in doctor(service)
+        config = service.config.read_text()
+        service.config.write_text(config.replace("cadenza.db", "other.db"))
+        assert service.cli("migrate").returncode == 0
+        assert f"what answers at http://127.0.0.1:{service.port} has another store" in doctor(service)
+        service.config.write_text(config)
+
+
 def test_a_route_at_its_own_limit(upstream: LoopbackUpstream) -> None:
     """When a route's limit refuses, each place says to ask its provider: more slots would not help."""
     pauses = [Pause() for _ in range(SLOTS - 1)]

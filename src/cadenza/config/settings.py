@@ -424,6 +424,11 @@ class Settings(Sections, frozen=True, kw_only=True):
             if one.routes
         }
 
+    @property
+    def lacks_model(self) -> bool:
+        """Whether there is no config file, and the embedded model, which then answers, is not installed."""
+        return bool(self.missing_models) and not self.source
+
     def require_secrets(self) -> None:
         """ConfigError if a secret that the file names is not in the environment."""
         if self.missing_secrets:
@@ -431,7 +436,7 @@ class Settings(Sections, frozen=True, kw_only=True):
 
     def require_complete(self) -> None:
         """The same, and ConfigError if a model or an extra is not installed: all that a start needs."""
-        if self.missing_models and not self.source:
+        if self.lacks_model:
             raise NoModel
         self.require_secrets()
         if missing := [*self.missing_models, *self.missing_extras]:

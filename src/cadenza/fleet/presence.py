@@ -39,6 +39,7 @@ FENCE = Statement(
     .values(beats=bindparam("fenced"))
 )
 NAMES = Statement(select(ROW.name))
+PROGRAMS = Statement(select(ROW.host, ROW.pid))
 REMOVE = Statement(delete(schema.processes).where(NAMED))
 
 
@@ -283,6 +284,22 @@ class Observation:
 def register(tx: Transaction, name: str) -> None:
     program = {"version": version("cadenza"), "revision": migrate.REVISIONS[-1]}
     tx.change(REGISTER, {"name": name, **program, "host": socket.gethostname(), "pid": os.getpid()})
+
+
+async def may_run_on(store: Store) -> bool:
+    """Whether a process may serve from the store, as far as can be seen: processes of other machines cannot."""
+    here = socket.gethostname()
+    return any(host != here or _is_running(pid) for host, pid in await store.rows(PROGRAMS, {}))
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def remove(tx: Transaction, name: str) -> None:

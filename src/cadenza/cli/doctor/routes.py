@@ -14,7 +14,6 @@ from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, read_s
 from cadenza.clock import now_ms
 from cadenza.config import Settings
 from cadenza.config.parts import build_upstreams
-from cadenza.config.settings import ServerSettings
 from cadenza.control.class_versions import (
     is_decided_by_store,
     read_served,
@@ -27,6 +26,7 @@ from cadenza.core.classes import ClassState
 from cadenza.core.config_keys import suggest
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
+from cadenza.fleet.presence import may_run_on
 from cadenza.observe import make_log
 from cadenza.observe.health import Severity
 from cadenza.store.tables.attempts import add as add_attempts
@@ -55,7 +55,7 @@ async def examine(settings: Settings) -> list[Check]:
     checks = [*await check_installation(settings), await check_retention(settings)]
     for name, provider in settings.providers.items():
         checks.append(Check("retention", "ok", f"{name}: {describe_retention(provider)}"))
-    checks += await ask_service(settings.server)
+    checks += await ask_service(settings)
     classes, problems = await read_classes(settings)
     checks += problems
     for name, upstream in build_upstreams(settings, make_log(), served_routes(classes)).items():
@@ -107,9 +107,9 @@ def served_routes(classes: Mapping[str, ClassState]) -> list[Route]:
     return [route for state in classes.values() for version in state.versions for route in version.routes]
 
 
-async def ask_service(server: ServerSettings) -> list[Check]:
+async def ask_service(settings: Settings) -> list[Check]:
     """Whether the service of this config runs, and what it says is wrong."""
-    url = address_of(server)
+    server, url = settings.server, address_of(settings.server)
     try:
         _, problems = await asyncio.to_thread(read_service, url, server.metrics_token)
     except NotRunning:
@@ -118,6 +118,9 @@ async def ask_service(server: ServerSettings) -> list[Check]:
         todo = "Check that it is the service of this config: what is wrong with it is not known."
         return [Check("service", "warning", f"{url}: {reason}", todo)]
     found = [Check("problem", STATES[one.severity], one.words, one.advice) for one in problems]
+    if not await ask_store(settings, may_run_on):
+        todo = "Keys and accounts that commands make here are unknown there. Give both the same config and folder."
+        return [Check("service", "warning", f"what answers at {url} has another store than this config", todo), *found]
     return [Check("service", "ok", f"running at {url}"), *found]
 
 
