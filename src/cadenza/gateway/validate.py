@@ -37,6 +37,7 @@ SCHEMA_BYTES_MAX = 1024 * 1024  # a schema in `response_format`, or `logit_bias`
 UNCHANGED_ROLES = frozenset({"system", "user", "assistant"})
 SYSTEM_ROLES = frozenset({"system", "developer"})
 LARGE_SAMPLING = ("response_format", "logit_bias")
+LIMITS = ("max_tokens", "max_completion_tokens")
 TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
@@ -246,15 +247,11 @@ def _max_tokens(body: ChatBody, *, has_tools: bool) -> int | None:
     if limit is None:
         return None
     if limit < 1 or (type(limit) is float and limit % 1) or (type(other) is float and other % 1):  # 17.0 is an integer
-        wrong = limit if limit < 1 or limit % 1 else other
-        raise InvalidRequest(f"{_name_limit(body, wrong)}: must be a positive integer.")
+        limit = limit if limit < 1 or limit % 1 else other
+        raise InvalidRequest(f"{LIMITS[limit == body.max_completion_tokens]}: must be a positive integer.")
     if has_tools:  # fitted to the route's window later
         return int(min(limit, OUTPUT_TOKENS_MAX))
     if limit > OUTPUT_TOKENS_MAX:
-        raise InvalidRequest(f"{_name_limit(body, limit)}: at most {OUTPUT_TOKENS_MAX:,} tokens are allowed.")
+        name = LIMITS[limit == body.max_completion_tokens]
+        raise InvalidRequest(f"{name}: at most {OUTPUT_TOKENS_MAX:,} tokens are allowed.")
     return limit if type(limit) is int else int(limit)
-
-
-def _name_limit(body: ChatBody, limit: float | None) -> str:
-    """The field that has this limit."""
-    return "max_tokens" if body.max_tokens == limit else "max_completion_tokens"
