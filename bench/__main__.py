@@ -33,6 +33,7 @@ ALONE = (
     idle.measure_idle,  # first, while the process has no freed memory to reuse
     alone.measure_prompts,
     alone.measure_chunks,
+    alone.measure_protocols,
     alone.measure_flood,
     alone.measure_neighbours,
 )

@@ -10,10 +10,11 @@ import random
 import msgspec
 import uvloop
 
-from bench.figures import Line, Section
+from bench.figures import Cost, Line, Section
 from bench.gateways.base import Running
 from bench.load import Load, LoadResult, drive, percentile
-from bench.workload import PLAIN, TEXT, Shape, Target
+from bench.measure import cost_of
+from bench.workload import BURST, CHAT, MESSAGES, PLAIN, RESPONSES, TEXT, Shape, Target
 from cadenza.core.codes import make_key
 from cadenza.core.tokens import Tokenizer
 
@@ -26,6 +27,9 @@ REFUSALS = ("status 401", "status 429")
 SMALL_AT_ONCE = 4
 SMALL_PAUSE_S = 0.01
 HUGE_AT_ONCE = 2
+STREAMS_BY_PROTOCOL = "Streams by protocol"
+PROTOCOLS = {"chat": CHAT, "Responses": RESPONSES, "Messages": MESSAGES}
+TURNS = 3
 
 
 class RunSize(msgspec.Struct, frozen=True):
@@ -87,6 +91,19 @@ def measure_chunks(started: Running, size: RunSize) -> Section:
     )
 
 
+def measure_protocols(started: Running, size: RunSize) -> Section:
+    """The loads take turns, because minutes differ more than protocols do."""
+    rounds: dict[str, list[Cost]] = {name: [] for name in PROTOCOLS}
+    for _ in range(TURNS):
+        for name, protocol in PROTOCOLS.items():
+            request = msgspec.structs.replace(started.target, path=protocol.path).request(BURST)
+            load = Load(started.target.port, [request], BURST, 4, size.seconds / TURNS, protocol=protocol)
+            rounds[name].append(cost_of(*measure_load(started, load)))
+    costs = {name: Cost.median(of_protocol) for name, of_protocol in rounds.items()}
+    lines = [Line(subject=name, figures=_cost(one), error=one.error) for name, one in costs.items()]
+    return Section(title=STREAMS_BY_PROTOCOL, note=f"Four streams of {BURST.chunks} chunks at once.", lines=lines)
+
+
 def measure_flood(started: Running, size: RunSize) -> Section:
     """Well-formed keys that do not exist: refusing them takes the most work."""
     target = started.target
@@ -141,6 +158,10 @@ def _latency(result: LoadResult) -> dict[str, float]:
     took_ms = result.took_ms
     times = {"p50_ms": percentile(took_ms, 50), "p99_ms": percentile(took_ms, 99), "max_ms": max(took_ms, default=0.0)}
     return times | {"per_s": result.per_s}
+
+
+def _cost(cost: Cost) -> dict[str, float]:
+    return {} if cost.cpu_us is None else {"cpu_us": cost.cpu_us}
 
 
 def _refused_line(subject: str, result: LoadResult, cpu_s: float | None = None) -> Line:

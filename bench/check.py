@@ -29,7 +29,7 @@ from bench.gateways.install import ROOT, debian_program
 from bench.machine import CannotRun, interpreter
 from bench.report import table
 from bench.upstream import BEGIN, CONTENT, PLAIN_REPLY, ending
-from bench.workload import MARK, PLAIN, Shape, Target
+from bench.workload import MARK, MESSAGES, PLAIN, RESPONSES, Shape, Target
 from cadenza.core.codes import make_key
 
 BASELINE = ROOT / "bench" / "baseline.json"
@@ -222,6 +222,9 @@ def cases(gateway: Cadenza, folder: Path, target: Target) -> Iterator[Case]:
     yield Case("plain request", [target.request(PLAIN)] * REQUESTS)
     yield Case("first request of a key", [_with_key(target, key) for key in store.secrets])
     yield Case(f"stream of {STREAM.chunks} chunks", [target.request(STREAM)] * REQUESTS, STREAM, has_parts=True)
+    for name, protocol in (("Responses", RESPONSES), ("Messages", MESSAGES)):
+        other = msgspec.structs.replace(target, path=protocol.path)
+        yield Case(f"{name} stream of {STREAM.chunks} chunks", [other.request(STREAM)] * REQUESTS, STREAM)
     turn = Conversation(1, AGENT_BYTES).body(target.model, STREAM, AGENT_BYTES)
     yield Case(f"agent's turn, {AGENT_BYTES // 1000} kB", [target.head(len(turn)) + turn] * REQUESTS, STREAM)
     yield Case("unknown key", [_with_key(target, make_key()) for _ in range(REQUESTS)], status=401)

@@ -10,9 +10,9 @@ from typing import cast
 
 import msgspec
 
-from bench.workload import DONE, MARK, Shape
+from bench.workload import CHAT, Protocol, Shape
 
-TAIL_BYTES = 16
+TAIL_BYTES = 32
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
@@ -36,12 +36,14 @@ class Connection(asyncio.Protocol):
     """One connection, one request at a time."""
 
     @classmethod
-    async def open(cls, port: int) -> "Connection":
-        _, connection = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+    async def open(cls, port: int, protocol: Protocol = CHAT) -> "Connection":
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(lambda: cls(protocol), "127.0.0.1", port)
         return connection
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: Protocol = CHAT) -> None:
         self.is_open = True
+        self._mark, self._end = protocol.mark, protocol.end
         self._pending: asyncio.Future[Reply] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -85,9 +87,9 @@ class Connection(asyncio.Protocol):
                 return
             self._tail, data = b"", body
         seen = self._tail + data
-        if marks := seen.count(MARK) - self._tail.count(MARK):
+        if marks := seen.count(self._mark) - self._tail.count(self._mark):
             self._marks_s.extend([now_s] * marks)
-        self._has_terminator = self._has_terminator or DONE in seen
+        self._has_terminator = self._has_terminator or self._end in seen
         self._missing_bytes -= len(data)
         self._tail = seen[-TAIL_BYTES:]
         if self._marks_max and len(self._marks_s) >= self._marks_max:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from bench import agent, mix
+from bench import agent, alone, mix
 from bench.figures import Cost, GatewayFigures, Results
 
 PLAIN_US = 250.0  # about the least for Python with every feature on
@@ -26,6 +26,7 @@ LITELLM_OVER_MIX = 20
 MIX_FIRST_P99_MS = 5.0
 AGENT_OF_VLLM_ROUTER = 1.0
 AGENT_FIRST_OF_VLLM_ROUTER = 1.5
+PROTOCOL_OF_CHAT = 1.15
 
 
 class Goal(msgspec.Struct, frozen=True):
@@ -50,6 +51,7 @@ def goals(results: Results) -> list[Goal]:
         *_agent_goals(results),
         *_mix_goals(results),
         *_neighbour_goals(results),
+        *_protocol_goals(results),
     ]
 
 
@@ -107,6 +109,14 @@ def _neighbour_goals(results: Results) -> Iterator[Goal]:
             limit_ms = _times(line.figures.get("alone_p99_ms"), TIMES_ALONE)
             name = f"{section.title.removeprefix(NEIGHBOURS)}, a chat beside {line.subject}, p99"
             yield Goal(name, limit_ms and limit_ms + MORE_MS, line.figures.get("beside_p99_ms"), "ms")
+
+
+def _protocol_goals(results: Results) -> Iterator[Goal]:
+    sections = (section for section in results.sections if section.title == alone.STREAMS_BY_PROTOCOL)
+    costs_us = {line.subject: line.figures.get("cpu_us") for section in sections for line in section.lines}
+    chat_us = costs_us.pop("chat", None)
+    for name, cost_us in costs_us.items():
+        yield Goal(f"{name} stream, {PROTOCOL_OF_CHAT} × a chat's", _times(chat_us, PROTOCOL_OF_CHAT), cost_us, "µs")
 
 
 def _cpu_us(cost: Cost | None) -> float | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from bench.client import Connection, Reply
-from bench.workload import Shape
+from bench.workload import CHAT, Protocol, Shape
 
 REPLY_S = 60.0
 SAMPLE_S = 0.25
@@ -33,6 +33,7 @@ class Load(msgspec.Struct, frozen=True):
     seconds: float
     pause_s: float = 0.0  # longest pause after a reply; if set, starts are spread too
     requests_max: int | None = None
+    protocol: Protocol = CHAT
 
 
 class LoadResult:
@@ -105,7 +106,7 @@ class Driver:
         try:
             async with asyncio.timeout(REPLY_S):
                 if connection is None or not connection.is_open:
-                    connection = await Connection.open(self._load.port)
+                    connection = await Connection.open(self._load.port, self._load.protocol)
                 reply = await connection.send(next(self._requests))
         except TimeoutError:
             self.result.errors[f"no reply in {REPLY_S:.0f} s"] += 1

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 import msgspec
 
 MARK = b" chord"
-DONE = b"[DONE]"
-CHAT_PATH = "/v1/chat/completions"
 SHAPE_TAG = re.compile(rb"\[bench (\d+) (\d+) (\d)\]")
 TEXT = (
     "Explain to somebody who plays no instrument what a cadence is, why a listener hears it as an end, and name three "
@@ -28,6 +26,19 @@ class End(enum.IntEnum):
     SILENT = 1
     CALLS = 2  # two parallel tool calls
     FAILED = 3
+
+
+class Protocol(msgspec.Struct, frozen=True):
+    """An API for chats: its path, what each chunk of a stream has once, and what its last event has."""
+
+    path: str
+    mark: bytes
+    end: bytes
+
+
+CHAT = Protocol("/v1/chat/completions", MARK, b"[DONE]")
+RESPONSES = Protocol("/v1/responses", MARK + b'"}', b"response.completed")  # its end repeats the text
+MESSAGES = Protocol("/v1/messages", MARK, b"message_stop")
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -59,11 +70,11 @@ class Target(msgspec.Struct, frozen=True):
     port: int
     model: str = "bench"
     headers: Mapping[str, str] = {}
-    path: str = CHAT_PATH
+    path: str = CHAT.path
 
     def request(self, shape: Shape, text: str = TEXT) -> bytes:
         """The whole HTTP request as bytes."""
-        body = chat_body(self.model, shape, text)
+        body = chat_body(self.model, shape, text, self.path)
         return self.head(len(body)) + body
 
     def head(self, body_bytes: int) -> bytes:
@@ -74,16 +85,19 @@ class Target(msgspec.Struct, frozen=True):
         ).encode()
 
 
-def chat_body(model: str, shape: Shape, text: str = TEXT) -> bytes:
+def chat_body(model: str, shape: Shape, text: str = TEXT, path: str = CHAT.path) -> bytes:
+    is_responses, limit = path == RESPONSES.path, max(OUTPUT_TOKENS_MIN, 2 * shape.chunks)
     body = {
         "model": model,
-        "messages": [{"role": "user", "content": f"{shape.tag} {text}"}],
+        "input" if is_responses else "messages": [{"role": "user", "content": f"{shape.tag} {text}"}],
         "temperature": 0.7,
         "top_p": 0.9,
-        "max_tokens": max(OUTPUT_TOKENS_MIN, 2 * shape.chunks),
+        "max_output_tokens" if is_responses else "max_tokens": limit,
     }
     if shape.chunks:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        body["stream"] = True
+        if path not in (RESPONSES.path, MESSAGES.path):
+            body["stream_options"] = {"include_usage": True}
     return msgspec.json.encode(body)
 
 

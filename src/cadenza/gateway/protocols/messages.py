@@ -41,10 +41,12 @@ TEXT_DELTA = (
 
 async def serve_messages(gateway: Gateway, request: ApiRequest) -> None:
     name_request(request)
-    request, kept = await read_translated(gateway, request, "messages")  # 415 400 413 402 408 429
-    shows_thinking = msgspec.json.decode(kept, type=bool)
+    translated, chat = await read_translated(gateway, request, "messages")  # 415 400 413 402 408 429
+    shows_thinking = translated.kept == b"true"
     request = msgspec.structs.replace(
         request,
+        chat=chat,
+        chat_bytes=len(translated.chat),
         make_stream_relay=partial(MessageStream, shows_thinking=shows_thinking),
         make_whole_relay=partial(WholeMessage, shows_thinking=shows_thinking),
     )
@@ -58,10 +60,9 @@ async def count_tokens(gateway: Gateway, request: ApiRequest) -> None:
     Others are estimated by their length, and so is one above COUNTED_BYTES.
     """
     name_request(request)
-    request, _ = await read_translated(gateway, request, "count_tokens")  # 415 400 413 402 408 429
-    chat, principal, counting = request.chat, request.principal, gateway.large_bodies.counting
-    assert chat
-    served, size_bytes = request.snapshot.catalogue.find(chat.model, principal), request.chat_bytes  # 400
+    translated, chat = await read_translated(gateway, request, "count_tokens")  # 415 400 413 402 408 429
+    principal, size_bytes, counting = request.principal, len(translated.chat), gateway.large_bodies.counting
+    served = request.snapshot.catalogue.find(chat.model, principal)  # 400
     is_quick = size_bytes <= QUICK_BYTES
     texts = chat.counted_texts if is_quick else gateway.large_bodies.texts_of(chat, principal.key_id)
     tokenizer, fields_bytes = gateway.dispatcher.tokenizer, served.plan.fields_bytes
@@ -219,11 +220,10 @@ class MessageStream(StreamRelay):
         self._later: list[Callable[[], None]] = []
 
     def take_texts(self, texts: list[str]) -> bool:
-        if self._events.open_type != TEXT:
-            for text in texts:
-                self._take_text(text)
-            return self.flush()
-        return super().take_texts(texts)
+        if self._grounded or self._events.open_type == TEXT:
+            return super().take_texts(texts)
+        self._take_text("".join(texts))
+        return self.flush()
 
     def _end(self) -> None:
         super()._end()
@@ -233,11 +233,13 @@ class MessageStream(StreamRelay):
             say()
 
     def _take_text(self, text: str) -> None:
-        if text and self._events.open_type == CALL:
+        opened = self._events.open_type
+        if text and opened == CALL:
             self._later.append(partial(self._take_text, text))
-        elif text:
+            return
+        if text and opened != TEXT:
             self._unsent.append((self._events.open_text(), ""))
-            super()._take_text(text)
+        super()._take_text(text)
 
     def _take_extras(self, extras: Mapping[str, Any]) -> None:
         shown = {"refusal": extras.get("refusal") or ""}

@@ -13,21 +13,23 @@ from cadenza.gateway.large.weight import TooManySteps, is_light
 from cadenza.gateway.protocols.translation import Translated
 from cadenza.gateway.protocols.translators import TRANSLATORS
 from cadenza.gateway.request import ApiRequest
-from cadenza.gateway.uploads import Upload
+from cadenza.gateway.uploads import SMALL_BYTES, Upload
 from cadenza.gateway.validate import parse_chat
 
 
-async def read_translated(gateway: Gateway, request: ApiRequest, protocol: str) -> tuple[ApiRequest, bytes]:
-    """The request with its chat, and what the translator kept for the reply."""
-    principal, catalogue = request.principal, request.snapshot.catalogue
+async def read_translated(gateway: Gateway, request: ApiRequest, protocol: str) -> tuple[Translated, ChatRequest]:
+    principal, catalogue, arriving = request.principal, request.snapshot.catalogue, request.exchange.body
     check_headers(request.exchange.request)  # 415 400
-    upload = Upload(gateway.uploads, principal, catalogue.least_nano)
-    body = await read_body(request.exchange, upload)  # 413 402 408 429
+    if arriving.is_complete and arriving.unread_bytes <= SMALL_BYTES:  # as most are
+        body: bytes | bytearray = arriving.take()
+    else:
+        upload = Upload(gateway.uploads, principal, catalogue.least_nano)
+        body = await read_body(request.exchange, upload)  # 413 402 408 429
     translated, chat = await _translate(gateway.large_bodies, principal.account_id, protocol, body)  # 400 429
     if chat.model and chat.model not in catalogue.ids:
         model = catalogue.aliases.with_defaults().resolve(chat.model, catalogue.ids, catalogue.preferred)
         chat = msgspec.structs.replace(chat, model=model)
-    return msgspec.structs.replace(request, chat=chat, chat_bytes=len(translated.chat)), translated.kept
+    return translated, chat
 
 
 async def _translate(

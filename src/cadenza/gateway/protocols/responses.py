@@ -66,12 +66,17 @@ RESPONSE = b'%b,"status":"%b","error":%b,"incomplete_details":%b,"output":[%b],"
 
 async def serve_responses(gateway: Gateway, request: ApiRequest) -> None:
     try:
-        request, raw = await read_translated(gateway, request, "responses")  # 415 413 402 408 400 429
-        kept, chat = KEPT.decode(raw), request.chat
-        assert chat
+        translated, chat = await read_translated(gateway, request, "responses")  # 415 413 402 408 400 429
+        kept = KEPT.decode(translated.kept)
         request.answers.errors = ErrorShape(error_object, partial(early_failure, chat.model or AUTO, kept))
-        stream, whole = partial(StreamedResponse, kept=kept), partial(WholeResponse.of, kept)
-        await serve_chat(gateway, msgspec.structs.replace(request, make_stream_relay=stream, make_whole_relay=whole))
+        request = msgspec.structs.replace(
+            request,
+            chat=chat,
+            chat_bytes=len(translated.chat),
+            make_stream_relay=partial(StreamedResponse, kept=kept),
+            make_whole_relay=partial(WholeResponse.of, kept),
+        )
+        await serve_chat(gateway, request)
     except InvalidRequest as error:
         name, colon, rest = error.message.partition(":")
         error.message = OWN_NAMES.get(name, name) + colon + rest
@@ -93,6 +98,7 @@ class GrowingText(Content, msgspec.Struct, eq=False):
     delta: bytes  # a format for the sequence number and the JSON of the text
     written: StringIO
     write: Callable[[str], object]
+    ended: bytes = b""  # the JSON of the whole text, once it has ended
 
     @classmethod
     def at(cls, type_: bytes, place: bytes) -> "GrowingText":
@@ -102,7 +108,7 @@ class GrowingText(Content, msgspec.Struct, eq=False):
         return cls(type_, place, delta, written, written.write)
 
     def whole(self) -> bytes:
-        return encode(self.written.getvalue())
+        return self.ended or encode(self.written.getvalue())
 
 
 class OutputItem(Content, msgspec.Struct, eq=False):
@@ -167,15 +173,20 @@ class ResponseEvents:
 
     def texts(self, texts: list[str]) -> bytes:
         """The text of the message continues."""
-        begun = b""
         if (text := self.text) is None:
             begun = self._open_message()
-            text, added = self._add_text(self._message, b"output_text")
-            self.text, begun = text, begun + added
+            self.text, added = self._add_text(self._message, b"output_text")
+            return begun + added + self.texts(texts)
         number = self.sequence
         self.sequence = number + len(texts)
         text.write("".join(texts))
-        return begun + b"".join([text.delta % numbered for numbered in enumerate(map(encode, texts), number)])
+        return b"".join([text.delta % numbered for numbered in enumerate(map(encode, texts), number)])
+
+    def extend(self, text: GrowingText, more: str) -> bytes:
+        number = self.sequence
+        self.sequence = number + 1
+        text.write(more)
+        return text.delta % (number, encode(more))
 
     def extras(self, extras: Mapping[str, Any]) -> bytes:
         """A refusal or reasoning."""
@@ -187,7 +198,7 @@ class ResponseEvents:
             if self._refusal is None:
                 self._refusal, added = self._add_text(self._message, b"refusal")
                 data += added
-            data += self._extend(self._refusal, refusal)
+            data += self.extend(self._refusal, refusal)
         return data
 
     def call(self, delta: ToolCallDelta) -> bytes:
@@ -204,7 +215,7 @@ class ResponseEvents:
             data += self._add(item)
         if delta.extra_content:
             item.extra_content = b',"extra_content":' + encode(delta.extra_content)
-        return data + (self._extend(item.texts[0], delta.arguments) if delta.arguments else b"")
+        return data + (self.extend(item.texts[0], delta.arguments) if delta.arguments else b"")
 
     def replace_text(self, text: str) -> None:
         """The text of the message, if it has one, is this instead."""
@@ -285,7 +296,7 @@ class ResponseEvents:
         if text := text_of_extras(fields):
             if not item.texts:
                 data += self._add_text(item, b"reasoning_text")[1]
-            data += self._extend(item.texts[0], text)
+            data += self.extend(item.texts[0], text)
         return data
 
     def _add_text(self, item: OutputItem | None, type_: bytes) -> tuple[GrowingText, bytes]:
@@ -296,12 +307,6 @@ class ResponseEvents:
         item.texts.append(text)
         return text, self._event(b"response.content_part.added", b'%b,"part":%b' % (place, item.part(text, b'""')))
 
-    def _extend(self, text: GrowingText, more: str) -> bytes:
-        text.write(more)
-        data = text.delta % (self.sequence, encode(more))
-        self.sequence += 1
-        return data
-
     def _close_reasoning(self) -> bytes:
         item, self._reasoning = self._reasoning, None
         return self._close(item, b"completed") if item else b""
@@ -309,11 +314,11 @@ class ResponseEvents:
     def _close(self, item: OutputItem, status: bytes) -> bytes:
         data = list[bytes]()
         for text in item.texts:
-            whole, (name, field) = text.whole(), TEXTS[text.type]
-            fields = b'%b,"%b":%b%b' % (text.place, field, whole, LOGPROBS.get(text.type, b""))
+            text.ended, (name, field) = text.whole(), TEXTS[text.type]
+            fields = b'%b,"%b":%b%b' % (text.place, field, text.ended, LOGPROBS.get(text.type, b""))
             data.append(self._event(name + b".done", fields))
             if item.type not in TEXTS:
-                part = b'%b,"part":%b' % (text.place, item.part(text, whole))
+                part = b'%b,"part":%b' % (text.place, item.part(text, text.ended))
                 data.append(self._event(b"response.content_part.done", part))
         item.done = item.shown(status, is_encrypted=self._kept.is_encrypted)
         fields = b'"output_index":%d,"item":%b' % (item.index, item.done)
@@ -341,18 +346,24 @@ class StreamedResponse(StreamRelay):
         answers.errors = ErrorShape(error_object, self._events.failed)
 
     def _take_text(self, text: str) -> None:
-        if text:
-            self._unsent.append((self._events.texts([text]), text))
+        if not text:
+            return
+        events, growing = self._events, self._events.text
+        if growing is None:
+            data = events.texts([text])
+        else:  # as in `extend`, without its call: most of a burst comes here
+            number = events.sequence
+            events.sequence = number + 1
+            growing.write(text)
+            data = growing.delta % (number, encode(text))
+        self._unsent.append((data, text))
 
     def take_texts(self, texts: list[str]) -> bool:
         if self._grounded is not None:
             return super().take_texts(texts)
         events = self._events
-        if (growing := events.text) is not None and len(texts) == 1:  # as most chunks are, so without a call
-            text, number = texts[0], events.sequence
-            events.sequence = number + 1
-            growing.write(text)
-            return self._send(growing.delta % (number, encode(text)), text)
+        if events.text and len(texts) == 1:  # as most are
+            return self._send(events.extend(events.text, texts[0]), texts[0])
         return self._send(events.texts(texts), "".join(texts))
 
 

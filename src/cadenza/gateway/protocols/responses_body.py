@@ -149,7 +149,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 def translate(body: bytes | bytearray, steps_max: float) -> Translated:
     given = decode_field(RAW_FIELDS, body)
-    for name, advice in STORED.items():
+    for name, advice in () if STORED.keys().isdisjoint(given) else STORED.items():
         if is_truthy(given.pop(name, None)):
             raise InvalidRequest(f"{name}: {advice}")
     chat: dict[str, Any] = {name: raw for name, raw in given.items() if raw != NOTHING}
