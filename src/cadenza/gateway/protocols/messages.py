@@ -112,6 +112,7 @@ class MessageEvents:
         self._index = -1
         self._stop_reason = ""
         self._is_refusal = False
+        self._has_input = False  # the open call has arguments
         self.open_type = ""
 
     def role(self) -> bytes:
@@ -144,11 +145,16 @@ class MessageEvents:
         return signed + _event("content_block_stop", {"index": self._index})
 
     def call(self, delta: ToolCallDelta) -> bytes:
-        begun = b""
+        """Anthropic's SDK raises an error if arguments begin with a part that is white space, so they begin without."""
+        begun, arguments = b"", delta.arguments
         if delta.id:
             extra = {"extra_content": delta.extra_content} if delta.extra_content else {}
             begun = self.open(CALL, {"id": delta.id, "name": delta.name, "input": {}, **extra})
-        return begun + (self._delta("input_json_delta", {"partial_json": delta.arguments}) if delta.arguments else b"")
+            self._has_input = False
+        if not self._has_input:
+            arguments = arguments.lstrip()
+        self._has_input = self._has_input or bool(arguments)
+        return begun + (self._delta("input_json_delta", {"partial_json": arguments}) if arguments else b"")
 
     def extras(self, extras: Mapping[str, Any]) -> bytes:
         """Thinking. A refusal is a text, and the reason of the end."""
@@ -162,10 +168,13 @@ class MessageEvents:
         return data
 
     def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
-        """The sources, in a block of text, which is there unless the model said nothing."""
-        if self.open_type != TEXT:
+        """The sources of a text, if there was one: in a further block, if the model thought after it."""
+        if not (annotations and self.content):
             return b""
-        return b"".join([self._delta("citations_delta", {"citation": citation_of(one)}) for one in annotations])
+        opened = self.open_text()
+        return opened + b"".join(
+            [self._delta("citations_delta", {"citation": citation_of(one)}) for one in annotations]
+        )
 
     def finish(self, reason: FinishReason) -> bytes:
         """Claude Code asks again after a stream without any block, so an empty reply has one."""
@@ -187,20 +196,23 @@ class CallsInTurn(ToolCallNormalizer):
     def __init__(self) -> None:
         super().__init__()
         self._turn = 0
-        self._waiting: list[ToolCallDelta] = []
+        self._waiting: dict[int, list[ToolCallDelta]] = {}  # by the index of their call
 
     def take(self, parts: Iterable[ToolCallPart]) -> list[ToolCallDelta]:
         return self._in_turn(super().take(parts))
 
     def finish(self) -> list[ToolCallDelta]:
-        return self._in_turn(super().finish()) + sorted(self._waiting, key=lambda delta: delta.index)
+        ready = self._in_turn(super().finish())
+        return ready + [delta for _, deltas in sorted(self._waiting.items()) for delta in deltas]
 
     def _in_turn(self, deltas: list[ToolCallDelta]) -> list[ToolCallDelta]:
-        self._waiting += deltas
-        ready = list[ToolCallDelta]()
+        """What follows a call that is complete is left out."""
+        for delta in deltas:
+            if delta.index >= self._turn:
+                self._waiting.setdefault(delta.index, []).append(delta)
+        ready: list[ToolCallDelta] = []
         while self._waiting:
-            ready += [delta for delta in self._waiting if delta.index == self._turn]
-            self._waiting = [delta for delta in self._waiting if delta.index > self._turn]
+            ready += self._waiting.pop(self._turn, ())
             if not self._calls[self._turn].is_whole:
                 break
             self._turn += bool(self._waiting)
@@ -256,13 +268,18 @@ class WholeMessage(WholeRelay):
 
     shows_thinking: bool = False
 
+    def _joined_extras(self) -> dict[str, Any]:
+        """Thinking that is hidden is not counted, as in a stream."""
+        extras = super()._joined_extras()
+        return extras if self.shows_thinking else {name: extras[name] for name in extras.keys() & {"refusal"}}
+
     def finish(self, result: ReplyResult) -> None:
         message, head = self.message, self.head
         assert message
         assert result.finish_reason
         extras = msgspec.to_builtins(message)
         blocks = list[dict[str, Any]]()
-        if self.shows_thinking and (thinking := thinking_of(extras)):
+        if thinking := thinking_of(extras):
             blocks.append({"type": THINKING, "thinking": thinking, "signature": head.completion_id})
         if text := (message.content or "") + (message.refusal or ""):
             blocks.append({"type": TEXT, "text": text})

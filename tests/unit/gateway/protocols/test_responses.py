@@ -24,6 +24,7 @@ from cadenza.grounding.search.records import Source
 from cadenza.http.events import PING
 from cadenza.http.exchange import Exchange, Interruption
 from cadenza.upstreams.base import Fault, Piece
+from tests.generated.checks import assemble_items
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FORTE, FUNDED_NANO, FundedStore
 from tests.unit.gateway.gateways import (
@@ -75,33 +76,6 @@ def events_of(client: Client) -> list[Any]:
         assert name == b"event: " + events[-1]["type"].encode()
         assert events[-1]["sequence_number"] == number
     return events
-
-
-def assemble(events: list[Any]) -> list[Any]:
-    """The items as a client puts them together from the deltas."""
-    items: list[Any] = []
-    for event in events:
-        kind, index = event["type"].removeprefix("response."), event.get("output_index")
-        if kind == "output_item.added":
-            assert index == len(items)
-            items.append(event["item"])
-        elif kind == "content_part.added":
-            assert event["content_index"] == len(items[index]["content"])
-            items[index]["content"].append(event["part"])
-        elif kind == "output_text.annotation.added":
-            items[index]["content"][event["content_index"]]["annotations"].append(event["annotation"])
-        elif kind.endswith((".delta", ".done")) and "item_id" in event and kind != "content_part.done":
-            assert items[index]["id"] == event["item_id"]
-            place = items[index]["content"][event["content_index"]] if "content_index" in event else items[index]
-            field = next(name for name in ("text", "refusal", "arguments", "input") if name in place)
-            if "delta" in event:
-                place[field] += event["delta"]
-            assert place[field] == event.get(field, place[field]), "the end repeats what the deltas said"
-        elif kind == "output_item.done":
-            known = {**items[index], "status": event["item"]["status"]}
-            assert known == {name: event["item"][name] for name in known}
-            items[index] = event["item"]
-    return items
 
 
 class Replies:
@@ -158,7 +132,7 @@ def test_the_events_of_a_stream_assemble_to_the_whole_response(given_pieces: lis
     last = Piece(finish_reason=finish, usage=USED) if finish else Fault(FaultKind.TRUNCATED)
     replies = Replies(*steps, last)
     events = asyncio.run(replies.stream())
-    end, items = events[-1], assemble(events[:-1])
+    end, items = events[-1], assemble_items(events[:-1])
     assert [one["type"] for one in events[:2]] == ["response.created", "response.in_progress"]
     status = FINISHED.get(finish, "failed")
     assert (end["type"], end["response"]["status"]) == (f"response.{status}", status)
@@ -244,7 +218,7 @@ async def test_texts_that_arrive_together_are_one_write() -> None:
 
     relay.finish(await relay.run(Reply()))
     assert [body.count(b"output_text.delta\n") for body in client.bodies] == [0, 2, 1, 0]
-    assert assemble(events_of(client)[:-1])[0]["content"][0]["text"] == "ab%dc"
+    assert assemble_items(events_of(client)[:-1])[0]["content"][0]["text"] == "ab%dc"
 
 
 async def test_a_response_is_a_chat(api: Api) -> None:
