@@ -22,7 +22,18 @@ TIMEOUT_S = 100.0
 MESSAGES = [{"role": "user", "content": "Say hello."}]
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 EVENT = re.compile(rb"^data: (.*)$", re.MULTILINE)
+PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
+PROTOCOLS = tuple(PATHS)
+END = re.compile(rb"^(data: \[DONE\]|event: response\.completed|event: message_stop)$", re.MULTILINE)
 CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]+)\r\n")
+
+
+def body_of(protocol: str, messages: Any, **fields: Any) -> bytes:
+    """The body of a request that says the same in each protocol."""
+    if protocol == "responses":
+        return json.dumps({"input": messages, **fields}).encode()
+    required = {"max_tokens": 1000} if protocol == "messages" else {}
+    return json.dumps({"messages": messages, **required, **fields}).encode()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +68,10 @@ class Reply:
 
     @property
     def is_done(self) -> bool:
-        """The answer arrived in full: the whole body of a plain 200, or a stream up to [DONE]."""
+        """The answer arrived in full: the whole body of a plain 200, or a stream up to its last event."""
         if self.status != 200:
             return False
-        return b"\ndata: [DONE]\n" in self.body if self._is_chunked else self.is_complete
+        return bool(END.search(self.body)) if self._is_chunked else self.is_complete
 
     @property
     def json(self) -> Any:
@@ -77,8 +88,7 @@ class Reply:
             return []
         if self.headers["content-type"] == "application/json":
             return [self.json["choices"][0]["message"]["content"]] if self.is_done else []
-        deltas = (choice["delta"] for event in self.events for choice in event.get("choices", []))
-        return [delta["content"] for delta in deltas if delta.get("content")]
+        return [text for text in map(_text_of_event, self.events) if text]
 
     @property
     def text(self) -> str:
@@ -137,15 +147,15 @@ class RawClient:
             return read_all(connection)
 
     @contextlib.contextmanager
-    def open_chat(self, **fields: Any) -> Iterator[socket.socket]:
+    def open_chat(self, protocol: str = "chat", messages: Any = MESSAGES, **fields: Any) -> Iterator[socket.socket]:
         """Send a chat request on a bare socket; the test decides what to read and when to leave."""
         with self.connect() as connection:
-            connection.sendall(self.chat_bytes(json.dumps({"messages": MESSAGES, **fields}).encode()))
+            connection.sendall(self.chat_bytes(body_of(protocol, messages, **fields), protocol=protocol))
             yield connection
 
-    def chat_bytes(self, body: bytes, *fields: str) -> bytes:
+    def chat_bytes(self, body: bytes, *fields: str, protocol: str = "chat") -> bytes:
         """The bytes of a chat request; `fields` are further header lines."""
-        return self.head("POST", "/v1/chat/completions", f"content-length: {len(body)}", *fields) + body
+        return self.head("POST", PATHS[protocol], f"content-length: {len(body)}", *fields) + body
 
     def head(self, method: str, path: str, *fields: str) -> bytes:
         key = [f"authorization: Bearer {self.key}"] if self.key else []
@@ -186,6 +196,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     class_id: str = "forte"
     stream: bool = False
     max_tokens: int | None = None
+    protocol: str = "chat"
 
     @property
     def content(self) -> str:
@@ -201,13 +212,14 @@ class ChatRequest(msgspec.Struct, frozen=True):
         return self.number % 2 == 1
 
     def http(self, key: str) -> bytes:
-        fields: dict[str, Any] = {"messages": [{"role": "user", "content": self.content}], "model": self.class_id}
+        fields: dict[str, Any] = {"model": self.class_id}
         if self.stream:
             fields["stream"] = True
         if self.max_tokens is not None:
             fields["max_tokens"] = self.max_tokens
         ids = (f"x-request-id: {self.request_id}", *([f"idempotency-key: {self.request_id}"] if self.is_once else []))
-        return RawClient(0, key).chat_bytes(json.dumps(fields).encode(), *ids)
+        body = body_of(self.protocol, [{"role": "user", "content": self.content}], **fields)
+        return RawClient(0, key).chat_bytes(body, *ids, protocol=self.protocol)
 
 
 Leave = Callable[[Reply], Awaitable[bool]]
@@ -232,6 +244,15 @@ def leave_after(text: str) -> Leave:
         return len(reply.text) >= len(text)
 
     return is_delivered
+
+
+def _text_of_event(event: dict[str, Any]) -> str:
+    """The text that an event of a stream adds, in any protocol."""
+    if "choices" in event:
+        return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+    if event.get("type") == "content_block_delta":
+        return str(event["delta"].get("text", ""))
+    return str(event["delta"]) if event.get("type") == "response.output_text.delta" else ""
 
 
 def _dechunk(data: bytes) -> bytes:

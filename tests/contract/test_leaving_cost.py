@@ -6,6 +6,7 @@ import pytest
 
 from tests.account import PROMPT_TOKENS, forte_nano, open_account
 from tests.loopback import ROLE, LoopbackUpstream, Pause, Raw, Sse, Status, http_head
+from tests.raw_client import PROTOCOLS
 from tests.service import Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.unit.http.peer import full_listener
@@ -46,24 +47,30 @@ def test_leaving_at_the_second_route_costs_the_prompt_once(
     assert (row["provider"], row["status"]) == ("second", 499)
 
 
-def test_leaving_while_the_answer_is_only_a_role_costs_the_prompt(service: Service, upstream: LoopbackUpstream) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_leaving_while_the_answer_is_only_a_role_costs_the_prompt(
+    service: Service, upstream: LoopbackUpstream, protocol: str
+) -> None:
     """The stream has begun, but not a word of it was delivered."""
     pause = Pause()
     upstream.script(Sse([ROLE, pause]))
     with open_account(service) as account:
-        with account.api.open_chat(stream=True):
+        with account.api.open_chat(protocol, stream=True):
             pause.wait_until_reached()
         account.wait_until_ended()
         assert account.charge()["amount_nano"] == -PROMPT_NANO
 
 
-def test_leaving_within_a_plain_reply_costs_the_prompt(service: Service, upstream: LoopbackUpstream) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_leaving_within_a_plain_reply_costs_the_prompt(
+    service: Service, upstream: LoopbackUpstream, protocol: str
+) -> None:
     """The upstream has sent half of its answer; nothing of it was delivered."""
     pause = Pause()
     head = http_head(200, {"content-type": "application/json", "content-length": "999"})
     upstream.script(Raw([head, b'{"choices": [', pause]))
     with open_account(service) as account:
-        with account.api.open_chat():
+        with account.api.open_chat(protocol):
             pause.wait_until_reached()
         account.wait_until_ended()
         assert account.charge()["amount_nano"] == -PROMPT_NANO

@@ -12,7 +12,7 @@ import pytest
 from tests.fault.conftest import Deploy
 from tests.ledger_reader import marked_costs_nano, usage_cost_nano
 from tests.loopback import LoopbackUpstream, Pause, Whole, usage_of
-from tests.raw_client import ChatRequest, Reply, send
+from tests.raw_client import PROTOCOLS, ChatRequest, Reply, send
 from tests.service import Deployment, ServiceProcess, wait_until
 
 CREDIT_NANO = 10**9
@@ -41,7 +41,13 @@ STEPS = [
     Step("settled", is_relayed=True, is_durable=True),
     Step("finished", is_relayed=True, is_durable=True),
 ]
-STREAM_STEPS = STEPS[4:]  # until the upstream is asked, a stream takes the same steps as a plain request
+LATER_STEPS = STEPS[4:]  # until the upstream is asked, a stream takes the same steps as a plain request
+RUNS = {
+    "plain": (ChatRequest(0), STEPS),
+    "stream": (ChatRequest(0, stream=True), LATER_STEPS),
+    **{f"plain {name}": (ChatRequest(0, protocol=name), LATER_STEPS) for name in PROTOCOLS[1:]},
+    **{f"stream {name}": (ChatRequest(0, stream=True, protocol=name), LATER_STEPS) for name in PROTOCOLS[1:]},
+}
 
 
 async def begin(
@@ -73,21 +79,22 @@ def marked_tokens(deployment: Deployment, request: ChatRequest) -> int:
 
 
 @pytest.mark.slow(reason="a restart for each step")
-@pytest.mark.parametrize(("stream", "steps"), [(False, STEPS), (True, STREAM_STEPS)], ids=["plain", "stream"])
+@pytest.mark.parametrize("run", RUNS)
 def test_kill_at_every_step_neither_loses_nor_doubles_a_charge(
-    deploy: Deploy, upstream: LoopbackUpstream, stream: bool, steps: list[Step]
+    deploy: Deploy, upstream: LoopbackUpstream, run: str
 ) -> None:
     """After a process dies at any step, the next start settles the request once, by what was marked as delivered."""
+    sent, steps = RUNS[run]
     deployment = deploy(CREDIT_NANO)
     upstream.always(Whole(WORDS, USAGE))
     deployment.start(steps[0].fault_point)
     for number, step in enumerate(steps):
-        request, before_nano = ChatRequest(100 + number, stream=stream), deployment.ledger.balance_nano
+        request, before_nano = msgspec.structs.replace(sent, number=100 + number), deployment.ledger.balance_nano
         reply = asyncio.run(die_at(deployment, step, request, upstream))
         deployment.processes[-1].wait_until_killed()
         process = deployment.start(steps[number + 1].fault_point if step is not steps[-1] else "")
         check_death(deployment, step, request, reply, before_nano - deployment.ledger.balance_nano)
-    assert asyncio.run(send(process.port, deployment.key, ChatRequest(99, stream=stream))).is_done
+    assert asyncio.run(send(process.port, deployment.key, msgspec.structs.replace(sent, number=99))).is_done
 
 
 def check_death(deployment: Deployment, step: Step, request: ChatRequest, reply: Reply, cost: int) -> None:
@@ -105,9 +112,15 @@ def check_death(deployment: Deployment, step: Step, request: ChatRequest, reply:
         assert not reply.raw, step
 
 
-def test_killed_requests_are_settled_once_by_the_next_start(deploy: Deploy, upstream: LoopbackUpstream) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "other"), [("chat", "chat"), ("responses", "messages"), ("messages", "responses")]
+)
+def test_killed_requests_are_settled_once_by_the_next_start(
+    deploy: Deploy, upstream: LoopbackUpstream, protocol: str, other: str
+) -> None:
     """A killed stream is charged by its mark and cannot be resent; a killed plain request is free and may be resent."""
-    deployment, streamed, plain = deploy(CREDIT_NANO), ChatRequest(1, stream=True), ChatRequest(2)
+    deployment = deploy(CREDIT_NANO)
+    streamed, plain = ChatRequest(1, stream=True, protocol=protocol), ChatRequest(2, protocol=other)
     process = deployment.start()
 
     async def run() -> list[Reply]:

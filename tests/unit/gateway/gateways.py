@@ -4,8 +4,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
-
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
@@ -18,6 +16,7 @@ from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
 from cadenza.store.store import Store
 from cadenza.upstreams.base import Upstream
+from tests.raw_client import PATHS, body_of
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FORTE, FundedStore
 from tests.unit.gateway.prompts import TOKENIZER
@@ -57,12 +56,13 @@ class Api:
         self.observer = funded.observer
         self.gateway = gateway
 
-    def chat(self, client: Client, text: str = "hi", *, body: bytes | None = None, **fields: Any) -> Exchange:
+    def chat(
+        self, client: Client, text: str = "hi", *, body: bytes | None = None, protocol: str = "chat", **fields: Any
+    ) -> Exchange:
         """Send a chat request of one message, or with this body."""
-        if body is None:
-            body = msgspec.json.encode({"messages": [{"role": "user", "content": text}], **fields})
+        body = body or body_of(protocol, [{"role": "user", "content": text}], **fields)
         headers = [*self.funded.key_headers, (b"x-request-id", REQUEST_ID.encode())]
-        return client.open(headers, body=body)
+        return client.open(headers, path=PATHS[protocol], body=body)
 
     def get(self, client: Client, path: str, query: bytes = b"") -> Exchange:
         return client.open(self.funded.key_headers, "GET", path, query=query)

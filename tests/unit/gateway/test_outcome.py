@@ -14,6 +14,7 @@ from cadenza.http.headers import Headers
 from cadenza.ledger.rules import Hold
 from cadenza.store.schema import usage as usage_table
 from cadenza.upstreams.base import Fault, Piece
+from tests.raw_client import END, PROTOCOLS
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import (
     FORTE,
@@ -31,6 +32,7 @@ ANSWER = (Piece("hello world"), Piece(finish_reason="stop", usage=USAGE))
 PROMPT_TOKENS = TOKENIZER.count_prompt(["Be brief.", "hi"])
 DELIVERED = Usage(PROMPT_TOKENS, 2, estimated=True)
 PROMPT_ONLY = Usage(PROMPT_TOKENS, 0, estimated=True)
+in_each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 BODY = b'{"messages":[{"role":"user","content":"hi"}]%b}'
 
 
@@ -91,12 +93,13 @@ async def charged(api: Api) -> int:
     return FUNDED_NANO - balance_nano
 
 
+@in_each_protocol
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_served_request(funded: FundedStore, stream: bool) -> None:
+async def test_a_served_request(funded: FundedStore, stream: bool, protocol: str) -> None:
     """It is recorded with its status, ids, route and usage."""
     client = Client()
     async with running_api(funded, ScriptedUpstream(*ANSWER)) as api:
-        api.chat(client, stream=stream)
+        api.chat(client, stream=stream, protocol=protocol)
         await client.serve(api.gateway)
         outcome = await recorded_once(api)
         assert (outcome.status, outcome.usage, outcome.fault) == (200, USAGE, "")
@@ -106,7 +109,7 @@ async def test_a_served_request(funded: FundedStore, stream: bool) -> None:
             PROVIDER,
             MODEL,
         )
-        assert outcome.completion_id.encode() in client.bodies[0]
+        assert outcome.completion_id.removeprefix("chatcmpl-").encode() in client.bodies[0]
         assert await charged(api) == FORTE.charge(USAGE)
 
 
@@ -173,12 +176,15 @@ async def test_a_client_that_disconnects_before_its_body_is_complete(funded: Fun
     assert (outcome.endpoint, outcome.status) == ("chat", 499)
 
 
+@in_each_protocol
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_disconnects_before_the_answer_begins(funded: FundedStore, stream: bool) -> None:
+async def test_a_client_that_disconnects_before_the_answer_begins(
+    funded: FundedStore, stream: bool, protocol: str
+) -> None:
     """The prompt is charged, because the upstream has it, and the 499 is recorded by the ledger, with the route."""
     client, upstream = Client(), ScriptedUpstream(*ANSWER, opening=asyncio.Event())
     async with running_api(funded, upstream) as api:
-        api.chat(client, stream=stream)
+        api.chat(client, stream=stream, protocol=protocol)
         serving = asyncio.create_task(client.serve(api.gateway))
         await upstream.is_asked.wait()
         client.disconnect()
@@ -188,19 +194,20 @@ async def test_a_client_that_disconnects_before_the_answer_begins(funded: Funded
         assert await charged(api) == FORTE.charge(PROMPT_ONLY)
 
 
-async def stream_until_delivered(api: Api, client: Client) -> "asyncio.Task[None]":
+async def stream_until_delivered(api: Api, client: Client, protocol: str) -> "asyncio.Task[None]":
     """Start a stream, and return once `hello world` was sent."""
-    api.chat(client, stream=True)
+    api.chat(client, stream=True, protocol=protocol)
     serving = asyncio.create_task(client.serve(api.gateway))
     await client.until_sent(b"hello world")
     return serving
 
 
-async def test_a_client_that_disconnects_in_a_stream(funded: FundedStore) -> None:
+@in_each_protocol
+async def test_a_client_that_disconnects_in_a_stream(funded: FundedStore, protocol: str) -> None:
     """The delivered tokens are charged, and reach the metrics and the log line; the upstream's reply is closed."""
     client, upstream = Client(), ScriptedUpstream(ANSWER[0], asyncio.Event())
     async with running_api(funded, upstream) as api:
-        serving = await stream_until_delivered(api, client)
+        serving = await stream_until_delivered(api, client, protocol)
         client.disconnect()
         await serving
         outcome = await recorded_once(api)
@@ -210,11 +217,12 @@ async def test_a_client_that_disconnects_in_a_stream(funded: FundedStore) -> Non
     assert [reply.is_closed for reply in upstream.replies] == [True]
 
 
-async def test_a_shutdown_before_the_answer_begins(funded: FundedStore) -> None:
+@in_each_protocol
+async def test_a_shutdown_before_the_answer_begins(funded: FundedStore, protocol: str) -> None:
     """The client is told to retry, the outcome is a 503, and nothing is charged."""
     client, upstream = Client(), ScriptedUpstream(*ANSWER, opening=asyncio.Event())
     async with running_api(funded, upstream) as api:
-        api.chat(client)
+        api.chat(client, protocol=protocol)
         serving = asyncio.create_task(client.serve(api.gateway))
         await upstream.is_asked.wait()
         api.gateway.in_flight.interrupt()
@@ -224,18 +232,19 @@ async def test_a_shutdown_before_the_answer_begins(funded: FundedStore) -> None:
         assert await charged(api) == 0
 
 
-async def test_a_shutdown_in_a_stream(funded: FundedStore) -> None:
+@in_each_protocol
+async def test_a_shutdown_in_a_stream(funded: FundedStore, protocol: str) -> None:
     """The stream ends with an error event, and the delivered tokens are charged as a 503."""
     client = Client()
     async with running_api(funded, ScriptedUpstream(ANSWER[0], asyncio.Event())) as api:
-        serving = await stream_until_delivered(api, client)
+        serving = await stream_until_delivered(api, client, protocol)
         api.gateway.in_flight.interrupt()
         await serving
         outcome = await recorded_once(api)
         assert (outcome.status, outcome.usage) == (503, DELIVERED)
         assert await charged(api) == FORTE.charge(DELIVERED)
     assert b'"error"' in client.bodies[-1]
-    assert b"[DONE]" not in b"".join(client.bodies)
+    assert not END.search(b"".join(client.bodies))
 
 
 INTERNAL: dict[str, tuple[tuple[Step, ...], bool, Usage | None]] = {
@@ -245,13 +254,14 @@ INTERNAL: dict[str, tuple[tuple[Step, ...], bool, Usage | None]] = {
 }
 
 
+@in_each_protocol
 @pytest.mark.parametrize("case", INTERNAL)
-async def test_an_internal_error(funded: FundedStore, case: str) -> None:
+async def test_an_internal_error(funded: FundedStore, case: str, protocol: str) -> None:
     """The outcome is a 500, and only what was delivered is charged."""
     steps, stream, delivered = INTERNAL[case]
     client = Client()
     async with running_api(funded, ScriptedUpstream(*steps)) as api:
-        api.chat(client, stream=stream)
+        api.chat(client, stream=stream, protocol=protocol)
         with contextlib.suppress(ConnectionAbortedError):
             await client.serve(api.gateway)
         outcome = await recorded_once(api)
