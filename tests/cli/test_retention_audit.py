@@ -26,7 +26,8 @@ DELETED = {
     "a note that a command deleted",
     "an account that was erased",
 }
-SERVED = ("chat, plain", "chat, tools", "chat, file", "answer")
+ANSWERED = tuple(f"{name}, {mode}: a model" for name in ("messages", "responses") for mode in ("whole", "stream"))
+SERVED = ("chat, plain", "chat, tools", "chat, file", "answer", *ANSWERED)
 END_S = 60.0
 PLANTED = {"header: Referer", "page: query", "a session cookie", "the API key"}
 # What the audited service loads first: its HTTP parser writes two of the requests to its log, folders and store.
@@ -49,7 +50,7 @@ class LeakingParser(httptools.HttpRequestParser):
 
 httptools.HttpRequestParser = LeakingParser
 """
-audits = pytest.mark.slow(reason="an audit sends 180 canaries, and searches every place for them")
+audits = pytest.mark.slow(reason="an audit sends 350 canaries, and searches every place for them")
 
 
 def found(done: Done) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def audited() -> Iterator[Deployment]:
 
 @audits
 def test_leaks_are_found_and_nothing_else(audited: Deployment, tmp_path: Path) -> None:
-    """On SQLite, nothing is found of 180 canaries but what is stored by design, and two that leak, in each form."""
+    """On SQLite, nothing is found of 350 canaries but what is stored by design, and two that leak, in each form."""
     (tmp_path / "sitecustomize.py").write_text(LEAK)
     command = [str(PROGRAM), "audit", "retention", "--json", "--config", str(audited.config)]  # the alias
     done = run_program(command, tmp_path, environment(PYTHONPATH=str(tmp_path)), limit_s=COMMAND_S, is_typed=True)
@@ -86,10 +87,10 @@ def test_leaks_are_found_and_nothing_else(audited: Deployment, tmp_path: Path) -
     assert audit["missing"] == []
     assert set(audit["stored"]) >= STORED | {"search: indexed document"}
     statuses = audit["sent"]
-    assert len(statuses) > 180
+    assert len(statuses) > 330
     assert {name for name, status in statuses.items() if name.startswith(SERVED) and status != 200} == set()
     assert {200, 303, 400, 401, 402, 403, 404, 409, 413, 415, 429, 502} <= set(statuses.values())
-    assert audit["received"]["model"] > 100
+    assert audit["received"]["model"] > 200
     assert audit["received"]["trace collector"]
     assert "models.invalid" not in done.stdout
 

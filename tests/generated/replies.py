@@ -115,7 +115,7 @@ def _steps(random: Random, *, is_grounded: bool) -> Iterator[Step]:
     for phase in phases:
         if random.random() < 0.6:
             yield from phase()
-    if random.random() < 0.1:
+    if random.random() < 0.1 and not is_grounded:  # the end of a text may wait for a tag, while a refusal does not
         yield from [Piece(extras={"refusal": make_text(random)}) for _ in range(random.randint(1, 3))]
 
 

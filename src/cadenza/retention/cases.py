@@ -27,20 +27,26 @@ from cadenza.retention.canaries import TEXT, WORD, Canary, CanarySet, Template
 from cadenza.retention.client import FORM, JSON, CaseClient
 from cadenza.retention.config import CONCURRENCY, MODEL, PROVIDER
 from cadenza.retention.places import INDEX, LOG, TRACES
+from cadenza.retention.protocols import (
+    CHAT,
+    FILLER,
+    HELLO,
+    MESSAGE_BODIES,
+    MESSAGES,
+    RESPONSE_BODIES,
+    RESPONSES,
+    SCHEMA,
+    Fields,
+    message,
+    response,
+)
 from cadenza.retention.service import AuditedService
 from cadenza.retention.upstream import ANSWERS, FAULTS, GOOD, HALF, SILENT, TOOL_CALL, AuditUpstream, UpstreamScript
 from cadenza.store.store import Store
 
-CHAT = "POST /v1/chat/completions"
-MESSAGES = "POST /v1/messages"
-RESPONSES = "POST /v1/responses"
 DELETED = "deleted"  # it may remain in files of Postgres until they are vacuumed or recycled
-FILLER = "You need not answer this. " * 4000  # a body of such a size is parsed in a child process
 REACHED_S = 15.0  # for a request to reach the upstream, and for a stream to begin
 FULL_S = 2.0
-HELLO = {"role": "user", "content": "Hello."}
-
-Fields = dict[str, Any]
 
 
 class RetentionFixture(msgspec.Struct):
@@ -101,11 +107,6 @@ def called(arguments: str, result: str) -> Fields:
     return chat("Go on.", HELLO, asked, {"role": "tool", "tool_call_id": "call_1", "content": result}, **tools())
 
 
-def message(content: Template = "Hello.", **fields: Template) -> Fields:
-    """A request to the Messages API."""
-    return {"model": "auto", "max_tokens": 50, "messages": [{**HELLO, "content": content}], **fields}
-
-
 def sample_chat(name: str, canary: Canary) -> Fields:
     return file_chat(f"a.{name}", make_sample(name, canary.word))
 
@@ -120,7 +121,6 @@ def encoded(canary: Canary, cut: int | None = None, after: bytes = b"") -> bytes
     return json.dumps(chat(canary.text), ensure_ascii=False).encode()[:cut] + after
 
 
-SCHEMA = {"type": "object", "properties": {WORD: {"type": "string", "description": TEXT}}}
 PLAIN = {
     "user message": chat(TEXT),
     "text part": chat([{"type": "text", "text": TEXT}]),
@@ -176,22 +176,6 @@ BODIES: dict[str, Callable[[Canary], bytes]] = {
     "JSON of great depth": lambda canary: b'{"messages":' + b"[" * 5000 + encoded(canary),
     "large body that is cut off": lambda canary: encoded(canary, -3, b" " * len(FILLER)),
 }
-USED = {"role": "assistant", "content": [{"type": "tool_use", "id": "call_1", "name": WORD, "input": {WORD: TEXT}}]}
-RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": TEXT}]}
-TRANSLATED = {
-    "user message": message(TEXT),
-    "large user message": message(TEXT + FILLER + TEXT),
-    "stream": message(TEXT, stream=True),
-    "system": message(system=TEXT),
-    "tool": message(tools=[{"name": "look_up", "description": TEXT, "input_schema": SCHEMA}]),
-    "call and result": message(messages=[HELLO, USED, RESULT]),
-    "image": message([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": WORD}}]),
-    "type of a tool": message(tools=[{"type": WORD, "name": TEXT}]),
-    "type of a block": message([{"type": WORD, WORD: TEXT}]),
-    "metadata": message(metadata={WORD: TEXT}),
-    "max_tokens of a wrong type": message(max_tokens=TEXT),
-    "model": message(model=WORD),
-}
 TRACE = f"00-{'1' * 32}-{'2' * 16}-01"
 NAMES = ("Idempotency-Key", "User-Agent", "X-Forwarded-For", "Content-Encoding", "Expect", "X-Cadenza-Grounding")
 HEADERS: dict[str, dict[str, str]] = {
@@ -207,6 +191,7 @@ HEADERS: dict[str, dict[str, str]] = {
     "X-Request-Id that is too long": {"x-request-id": "{word} " + "{word}" * 20},
     "unknown header": {WORD: WORD},
 }
+PROTOCOLS = {"chat": (CHAT, chat), "messages": (MESSAGES, message), "responses": (RESPONSES, response)}
 PLAIN_CHAT = [CaseStep(CHAT, chat(TEXT))]
 REQUESTS: dict[str, list[CaseStep]] = {
     "path: query of a chat": [CaseStep(f"{CHAT}?q={WORD}", chat(TEXT))],
@@ -215,12 +200,6 @@ REQUESTS: dict[str, list[CaseStep]] = {
     "path: unknown method": [CaseStep("X{word} /v1/chat/completions", chat(TEXT))],
     "path: usage": [CaseStep("GET /v1/usage?start={word}&group_by={word}")],
     **{f"path: {name}": [CaseStep(f"POST /v1/{name}", chat(TEXT))] for name in ("embeddings", "completions")},
-    **{f"messages: {name}": [CaseStep(MESSAGES, body)] for name, body in TRANSLATED.items()},
-    "messages: count": [CaseStep(f"{MESSAGES}/count_tokens", message(TEXT))],
-    "responses: text": [CaseStep(RESPONSES, {"model": "auto", "input": TEXT, "metadata": {WORD: TEXT}})],
-    "responses: refused": [
-        CaseStep(RESPONSES, {"input": [{"type": WORD, "role": TEXT, "content": TEXT}, {"role": TEXT}]})
-    ],
     "path: path that is not ASCII": [CaseStep("GET /%ff{word}")],
     **{
         f"refused: {name}": [CaseStep(CHAT, chat(TEXT), client=name)]
@@ -281,8 +260,10 @@ async def send_raw(template: str, fixture: RetentionFixture, canary: Canary) -> 
     return (await send_bytes(fixture.service.port, canary.fill(template).encode(), REACHED_S)).status
 
 
-def encode_chat(fixture: RetentionFixture, canary: Canary, *, stream: bool = False) -> bytes:
-    return fixture.clients["key"].encode("POST", "/v1/chat/completions", chat(canary.text, stream=stream))
+def encode_chat(fixture: RetentionFixture, canary: Canary, protocol: str = "chat", *, stream: bool = False) -> bytes:
+    request, make_body = PROTOCOLS[protocol]
+    method, path = request.split()
+    return fixture.clients["key"].encode(method, path, make_body(canary.text, stream=stream))
 
 
 async def fill_slots(fixture: RetentionFixture, canary: Canary) -> int | None:
@@ -307,17 +288,17 @@ async def disconnect(fixture: RetentionFixture, canary: Canary, part: float = 1.
 
 
 @asynccontextmanager
-async def half_stream(fixture: RetentionFixture, canary: Canary) -> AsyncIterator[None]:
+async def half_stream(fixture: RetentionFixture, canary: Canary, protocol: str = "chat") -> AsyncIterator[None]:
     """A stream that has begun and does not go on, for a block."""
     fixture.upstream.play(canary, HALF)
-    async with open_with(fixture.service.port, encode_chat(fixture, canary, stream=True)) as reader:
+    async with open_with(fixture.service.port, encode_chat(fixture, canary, protocol, stream=True)) as reader:
         async with asyncio.timeout(REACHED_S):
             await reader.readuntil(canary.word.encode())
         yield
 
 
-async def leave_stream(fixture: RetentionFixture, canary: Canary) -> int:
-    async with half_stream(fixture, canary):
+async def leave_stream(fixture: RetentionFixture, canary: Canary, protocol: str) -> int:
+    async with half_stream(fixture, canary, protocol):
         return 0
 
 
@@ -351,10 +332,24 @@ async def evaluate(fixture: RetentionFixture, canary: Canary) -> None:
     await fixture.service.run("class", "evaluate", DEFAULT_CLASS, *options)
 
 
-def both(name: str, fields: Fields, script: UpstreamScript) -> dict[str, Case]:
+def both(name: str, fields: Fields, script: UpstreamScript = GOOD, request: str = CHAT) -> dict[str, Case]:
     """The same request, for a whole reply and for a stream."""
     bodies = {"whole": {**fields, "stream": False}, "stream": {**fields, "stream": True}}
-    return {name.format(mode): [CaseStep(CHAT, body, script=script)] for mode, body in bodies.items()}
+    return {name.format(mode): [CaseStep(request, body, script=script)] for mode, body in bodies.items()}
+
+
+def translated_cases() -> dict[str, Case]:
+    """Requests of the other two protocols: their fields, what a model says in them, and bodies with mistakes."""
+    cases = dict[str, Case]()
+    for path, bodies in ((MESSAGES, MESSAGE_BODIES), (RESPONSES, RESPONSE_BODIES)):
+        name = path.rpartition("/")[2]
+        for place, fields in bodies.items():
+            cases |= both(f"{name}, {{}}: {place}", fields, request=path)
+        for said, script in ANSWERS.items():
+            cases |= both(f"{name}, {{}}: a model says {said}", bodies["tool"], script, path)
+        cases |= {f"{name}, refused: {mistake}": [CaseStep(path, body)] for mistake, body in BODIES.items()}
+    cases["messages, count: user message"] = [CaseStep(f"{MESSAGES}/count_tokens", message(TEXT))]
+    return cases
 
 
 def all_cases() -> dict[str, Case]:
@@ -367,6 +362,7 @@ def all_cases() -> dict[str, Case]:
     cases["chat, file: its name"] = [CaseStep(CHAT, file_chat("{word}.txt", b"Nothing."))]
     for name, script in ANSWERS.items():
         cases |= both(f"answer, {{}}: {name}", (TOOLS if script is TOOL_CALL else PLAIN)["user message"], script)
+    cases |= translated_cases()
     cases |= SITE
     cases |= {"a note that a command deleted": delete_note_by_command, "an account that was erased": erase}
     cases |= {f"chat, unusual: {name}": [CaseStep(CHAT, fields)] for name, fields in UNUSUAL.items()}
@@ -382,9 +378,10 @@ def all_cases() -> dict[str, Case]:
         "disconnect: in the body": partial(disconnect, part=0.9),
         "disconnect: waiting for the answer": disconnect,
         "disconnect: waiting for the stream": partial(disconnect, stream=True),
-        "disconnect: in the stream": leave_stream,
+        **{f"disconnect: in the stream of {name}": partial(leave_stream, protocol=name) for name in PROTOCOLS},
     }
-    for name, script in FAULTS.items():
-        cases |= both(f"upstream, {{}}: {name}", PLAIN["user message"], script)
+    for fault, script in FAULTS.items():
+        for name, (request, make_body) in PROTOCOLS.items():
+            cases |= both(f"upstream, {name}, {{}}: {fault}", make_body(TEXT), script, request)
     cases["evaluation: message, answer and grader"] = evaluate
     return cases
