@@ -196,22 +196,21 @@ def said_in_chat(completion: Any) -> Said:
 def assemble_response(events: Events) -> Any:
     """The last event has the whole response, with what the SDK puts together, and what any client may of the deltas."""
     state = ResponseStreamState[Any](input_tools=omit, text_format=omit)
+    growing, sent = dict[tuple[int, int | None], str](), [json.loads(data) for _, data in events]
     for number, (name, data) in enumerate(events):
         event = parse(RESPONSE_EVENTS[name], data)
         assert event.sequence_number == number
-        state.handle_event(event)
-    ended = json.loads(events[-1][1])["response"]
+        for fired in state.handle_event(event):
+            if "snapshot" in fired.model_fields_set:
+                place: Any = fired
+                growing[place.output_index, getattr(place, "content_index", None)] = place.snapshot
+    ended = sent[-1]["response"]
     assert events[-1][0] == f"response.{ended['status']}"
-    for index, item in state._output_items.items():
-        shown, growing = ended["output"][index], item.to_dict()
-        assert growing["id"] == shown["id"]
-        assert growing.get("arguments") == shown.get("arguments")
-        if item.type == "message":
-            assert join(growing["content"], "output_text", "text") == join(shown["content"], "output_text", "text")
-    assert {index: done.to_dict() for index, done in state._completed_output.items()}.items() <= dict(
-        enumerate(ended["output"])
-    ).items()
-    check_items(assemble_items([json.loads(data) for _, data in events[:-1]]), set(state._completed_output), ended)
+    for (index, part), text in growing.items():
+        item = ended["output"][index]
+        assert text == (item["arguments"] if part is None else item["content"][part]["text"])
+    done = {event["output_index"] for event in sent if event["type"] == "response.output_item.done"}
+    check_items(assemble_items(sent[:-1]), done, ended)
     return ended
 
 
