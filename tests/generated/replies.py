@@ -155,7 +155,7 @@ def _calls(random: Random) -> list[Step]:
     base, queues = random.choice((0, 0, 5)), []
     for number in range(random.randint(1, 3)):
         index = {"numbered": base + number, "whole": None, "all zero": 0}[style]
-        parts = _cut(random, _arguments(random)) if style == "numbered" else [_arguments(random)]
+        parts = _cut(random, _arguments(random)) if style == "numbered" else [_arguments(random) or "{}"]
         id_ = f"{random.choice(('call_', 'toolu_', ''))}{random.getrandbits(40):x}" if random.random() < 0.8 else ""
         extra = {"google": {"thought_signature": make_text(random)}} if random.random() < 0.1 else None
         first = ToolCallPart(index, id_, random.choice(NAMES), parts[0], extra_content=extra)
