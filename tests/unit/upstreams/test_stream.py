@@ -178,7 +178,7 @@ def test_an_end_without_a_finish_reason_is_a_fault(
 ) -> None:
     """A stream that ends before its finish reason has a fault; the pieces before it were handed on, none after it."""
     ignored = [text_event("too late"), FINISH] if parts else []
-    pieces, stream = read_stream(*before, *parts, *ignored)
+    pieces, stream = read_stream(*before, *parts, *ignored, ends=not parts)
     assert "".join(piece.content for piece in pieces) == ("onetwo" if before else "")
     assert stream.fault is not None
     assert (stream.phase, stream.fault.kind, stream.fault.status) == (StreamPhase.ENDED, kind, status)
