@@ -83,7 +83,7 @@ def create(
 @json_option
 @settings_option
 def list_(as_json: bool, settings: Settings) -> None:
-    """List the accounts."""
+    """List the accounts, with their balance, held credit and debt."""
     rows = [
         {
             **to_row(account, "id", "email"),

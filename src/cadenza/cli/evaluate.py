@@ -53,7 +53,7 @@ INTERRUPTED_CODE = 130
 def evaluate(settings: Settings, **given: object) -> None:
     """Compare a candidate with what serves a class, on a suite of cases. No account is charged.
 
-    Repeat the command to go on with an evaluation that was interrupted or stopped at its budget.
+    Repeat the command to resume an evaluation that was interrupted or stopped at its budget (exit code 2).
     """
     protect_memory()
     settings.require_complete()
