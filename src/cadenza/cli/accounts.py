@@ -304,4 +304,4 @@ def _confirm_address(email: str) -> str:
 
 
 def _say_repeated(earlier_at: int) -> None:
-    say(f"This reference was used at {rfc3339(earlier_at)}, and counts once: nothing was changed now.")
+    say(f"This reference was used at {rfc3339(earlier_at)}, and takes effect once: nothing was changed now.")

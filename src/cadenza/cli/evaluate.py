@@ -65,7 +65,7 @@ def evaluate(settings: Settings, **given: object) -> None:
     try:
         code = with_store(settings, lambda store: run_suite(store, settings, options))
     except KeyboardInterrupt:
-        say("\nInterrupted. Repeat the same command to go on: what was answered is not asked again.")
+        say("\nInterrupted. Repeat the same command to resume: what was answered is not asked again.")
         code = INTERRUPTED_CODE
     if code:
         sys.exit(code)
