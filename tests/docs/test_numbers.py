@@ -147,6 +147,23 @@ def test_no_page_has_another_rate_of_pages() -> None:
     assert found == {(str(application.PAGE_RATE.burst), f"{application.PAGE_RATE.per_s:g}")}
 
 
+def test_the_number_of_clients_is_true() -> None:
+    """Wherever a page says how many clients were tried, it is the number of rows of the table."""
+    rows = re.findall(r"^\| \[", (ROOT / "docs" / "clients.md").read_text(), re.MULTILINE)
+    pages = [*PAGES, ROOT / "CHANGELOG.md"]
+    told = [number for page in pages for number in re.findall(r"\b(\w+) clients were tried", page.read_text())]
+    told += [number for page in pages for number in re.findall(r"set-up of (\w+) clients", page.read_text())]
+    assert set(told) == {str(len(rows))}
+
+
+def test_the_glossary_is_in_order() -> None:
+    """Each word has one sentence or two and a link, in alphabetical order."""
+    entries = re.findall(r"^## (.+)\n\n(.+)$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    words = [word.strip("`").lower() for word, _ in entries]
+    assert words == sorted(words)
+    assert [word for word, text in entries if not re.search(r"\.(?: \[More\]\([^)]+\))$", text)] == []
+
+
 def test_the_installed_size_is_true() -> None:
     """README and Makefile say the same size, and the installed packages have about that size."""
     told = {INSTALLED.findall((ROOT / name).read_text())[0] for name in ("README.md", "Makefile")}

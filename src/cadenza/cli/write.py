@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import chain, starmap
 from pathlib import Path
 
 import click
@@ -38,6 +39,14 @@ moment at which the span ends. `--from 2026-10-01 --to 2026-10-31` and `--month 
 belongs to the time at which it was made, a charge to the end of its request, and usage to the start of a request. The
 pages of statement and usage take the same spans.
 """
+MORE = {  # what explains the commands of a section
+    "Start": "[Getting started](start.md), [try a provider](routes.md#try-a-provider)",
+    "Accounts and keys": "[Your first team](guides/first-team.md), [keys](platform/keys.md), [accounts](platform.md)",
+    "Money": "[Money](money.md), [months](months.md), [vouchers](platform/credit.md#vouchers)",
+    "Models": "[Routes](routes.md), [evaluation](evaluation.md), [local search](grounding/local-search.md)",
+    "Watch": "[Monitor](monitor.md), [the audit log](platform/operator.md#the-audit-log)",
+    "Maintain": "[Runbook](runbook.md), [Postgres](deploy.md#postgres), [the retention audit](retention-audit.md)",
+}
 
 Found = tuple[str, click.Command]
 
@@ -51,8 +60,10 @@ def commands_page() -> str:
         default=CONFIG["show_default"],
         without=", ".join(f"`{name}`" for name, it in every if not {one.name for one in it.params} & CONFIG_OPTION),
     )
-    parts = [f"\n## {heading}\n{''.join(_section(*one) for one in section)}" for heading, section in found.items()]
-    return page + "".join(parts)
+    parts = [
+        [f"\n## {heading}\n\n{MORE[heading]}.\n", *starmap(_section, section)] for heading, section in found.items()
+    ]
+    return page + "".join(chain.from_iterable(parts))
 
 
 def _commands(group: click.Group, name: str, before: str = "") -> Iterator[Found]:
