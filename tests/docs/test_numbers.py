@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.control.classes import VERDICT_DAYS_MAX
 from cadenza.control.email import messages, outbox
 from cadenza.control.keys import ACTIVE_KEYS_MAX, NEW_KEYS_A_DAY_MAX
 from cadenza.control.sign_in import sign_in
 from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MAX, TRIAL_S
+from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
+from cadenza.core.records import Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.fleet.presence import USUAL_BOUNDS
 from cadenza.gateway.billing import DEFAULT_ALLOWANCE_TOKENS
@@ -145,6 +148,21 @@ def test_no_page_has_another_rate_of_pages() -> None:
     told = re.compile(r"[Pp]ages[^.|]* limited to (\d+) requests at once, and then (\d+) a second")
     found = {match for page in PAGES for match in told.findall(" ".join(page.read_text().split()))}
     assert found == {(str(application.PAGE_RATE.burst), f"{application.PAGE_RATE.per_s:g}")}
+
+
+def test_the_example_of_a_charge_is_right() -> None:
+    """docs/money.md computes as the program does: a hold, a charge, what is left, and what a small balance gets."""
+    price = DEFAULT_PRICES["forte"]
+    held_nano, cost_nano = price.quote(1_200, 500), price.charge(Usage(1_187, 312))
+    page = words_of("money.md")
+    for step, nano in (
+        ("1,200 in, 500 out |", held_nano),
+        ("1,187 in, 312 out |", cost_nano),
+        ("again | |", held_nano - cost_nano),
+    ):
+        assert f"{step} {nano:,} | {format_dollars(nano)} |" in page
+    assert f"0.002 dollars, the same request gets at most {price.affordable(2_000_000, 1_200)} tokens" in page
+    assert price.affordable(1_000_000, 1_200) < 0
 
 
 def test_the_number_of_clients_is_true() -> None:
