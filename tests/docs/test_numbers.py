@@ -165,15 +165,6 @@ def test_the_example_of_a_charge_is_right() -> None:
     assert price.affordable(1_000_000, 1_200) < 0
 
 
-def test_the_number_of_clients_is_true() -> None:
-    """Wherever a page says how many clients were tried, it is the number of rows of the table."""
-    rows = re.findall(r"^\| \[", (ROOT / "docs" / "clients.md").read_text(), re.MULTILINE)
-    pages = [*PAGES, ROOT / "CHANGELOG.md"]
-    told = [number for page in pages for number in re.findall(r"\b(\w+) clients were tried", page.read_text())]
-    told += [number for page in pages for number in re.findall(r"set-up of (\w+) clients", page.read_text())]
-    assert set(told) == {str(len(rows))}
-
-
 def test_the_glossary_is_in_order() -> None:
     """Each word has one sentence or two and a link, in alphabetical order."""
     entries = re.findall(r"^## (.+)\n\n(.+)$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
