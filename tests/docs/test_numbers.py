@@ -7,32 +7,41 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.cli.model import DOWNLOAD_MB
+from cadenza.cli.start import DEMO_CREDIT_NANO
 from cadenza.config.settings import DEFAULT_PRICES
+from cadenza.control.account.memory import NOTE_CHARS_MAX
 from cadenza.control.classes import VERDICT_DAYS_MAX
 from cadenza.control.email import messages, outbox
 from cadenza.control.keys import ACTIVE_KEYS_MAX, NEW_KEYS_A_DAY_MAX
 from cadenza.control.sign_in import sign_in
 from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MAX, TRIAL_S
 from cadenza.core.money import format_dollars
+from cadenza.core.query import QUERY_BYTES_MAX, QUERY_FIELDS_MAX
 from cadenza.core.rates import Rate
-from cadenza.core.records import Usage
+from cadenza.core.records import CONTEXT_TOKENS_MAX, Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.fleet.presence import USUAL_BOUNDS
 from cadenza.gateway.billing import DEFAULT_ALLOWANCE_TOKENS
 from cadenza.gateway.gateway import BODY_BYTES_MAX
+from cadenza.gateway.messages import CALLS_MAX, PARTS_MAX
+from cadenza.gateway.parts import FILES_MAX as ATTACHED_MAX
+from cadenza.gateway.protocols.messages import COUNTED_BYTES
 from cadenza.gateway.slots import SLOT_WAIT_S
+from cadenza.gateway.tools import TOOLS_MAX
 from cadenza.gateway.traces import FOLLOWED_PER_S
 from cadenza.gateway.unknown_keys import LOOK_UPS_OF_ONE_ADDRESS
 from cadenza.gateway.uploads import SMALL_BYTES
+from cadenza.gateway.validate import FIELD_BYTES_MAX, MESSAGES_MAX, SCHEMA_BYTES_MAX
 from cadenza.http.body import BodyLimits
-from cadenza.ledger.rules import AMPLE_TIMES
+from cadenza.ledger.rules import AMPLE_TIMES, IDEMPOTENCY_MS
 from cadenza.ledger.sweeps import BATCH_MAX
 from cadenza.observe.exporter import QUEUE_MAX
 from cadenza.routing.ceiling import FEW, STEP_DOWN
 from cadenza.routing.dispatch import RETRIES_MAX
 from cadenza.server.acceptor import FILES_MAX
 from cadenza.store.postgres.connection import PostgresBounds
-from cadenza.store.report_turns import REPORTS_MAX
+from cadenza.store.report_turns import REPORTS_MAX, WAIT_S, WAITING_MAX
 from cadenza.store.sqlite.files import KEPT_MAX
 from cadenza.store.tables.request_details import KEPT_MS, ROWS_MAX
 from cadenza.upstreams.openai import TOKENS_PER_IDLE
@@ -42,7 +51,7 @@ from cadenza.web.account import archive, sign_up
 from cadenza.web.money import credit, payments, statement, usage
 from tests.docs.markdown import PAGES, ROOT
 
-KIB, MIB, DAY_MS = 1024, 1024 * 1024, 24 * 60 * 60 * 1000
+KIB, MIB, HOUR_MS, DAY_MS = 1024, 1024 * 1024, 60 * 60 * 1000, 24 * 60 * 60 * 1000
 INSTALLED = re.compile(r"about (\d+) MB")
 INSTALLED_DIFFERS_MAX = 0.1  # from the size of the files: file systems round each of them up
 BODY = BodyLimits()
@@ -71,6 +80,27 @@ FAILURES = [
     *(sign_in.CODE_FAILURES, sign_in.RECOVERY_FAILURES, sign_in.PROOF_FAILURES),
 ]
 SENTENCES = [
+    ("api.md", f"A body has at most {BODY.bytes_max // MIB} MiB"),
+    ("api.md", f"with {BODY.bytes_per_s_min // KIB} KiB/s or more"),
+    ("api.md", f"A prompt has at most {CONTEXT_TOKENS_MAX:,} tokens"),
+    ("api.md", f"at most {MESSAGES_MAX:,} messages, which have at most {PARTS_MAX:,} content parts"),
+    ("api.md", f"content parts and {CALLS_MAX:,} tool calls together"),
+    ("api.md", f"have at most {SCHEMA_BYTES_MAX // MIB} MiB each; every other sampling field"),
+    ("api.md", f"sampling field and `tool_choice` {FIELD_BYTES_MAX // KIB} KiB"),
+    ("api.md", f"its query {QUERY_BYTES_MAX // KIB} KiB and {QUERY_FIELDS_MAX} fields"),
+    ("api.md", f"at most {TOOLS_MAX} tools"),
+    ("api.md", f"and up to {COUNTED_BYTES // KIB} KiB; otherwise"),
+    ("api.md", f"Within {IDEMPOTENCY_MS // HOUR_MS} hours the second request gets 409"),
+    ("months.md", f"is charged within {IDEMPOTENCY_MS // HOUR_MS} hours"),
+    ("api.md", f"up to {WAITING_MAX} more wait for it, for {WAIT_S:g} seconds"),
+    ("grounding.md", f"at most {ATTACHED_MAX} files within its {BODY.bytes_max // MIB} MiB"),
+    ("platform/chat.md", f"most {ATTACHED_MAX} files"),
+    ("platform/memory.md", f"1 to {NOTE_CHARS_MAX:,} characters"),
+    ("start.md", f"a download of {DOWNLOAD_MB} MB"),
+    *(
+        (page, f"{format_dollars(DEMO_CREDIT_NANO)} dollars of credit")
+        for page in ("../README.md", "start.md", "platform.md")
+    ),
     ("limits.md", f"at most {BODY_BYTES_MAX // MIB} MiB of memory"),
     ("limits.md", f"the largest size, {BODY.bytes_max // MIB} MiB"),
     ("limits.md", f"A body of up to {SMALL_BYTES // KIB} KiB is not included"),
