@@ -61,7 +61,7 @@ SECTIONS = {
     },
     "Maintain": {
         "backup": ("stores.backup", "Copy the store to FILE while the service runs, and check the copy."),
-        "migrate": ("stores.migrate", "Upgrade the store to the current schema."),
+        "migrate": ("stores.migrate", "Create the store, or upgrade it to the current schema."),
         "retention": ("retention.retention", "What stays of the content that was sent."),
     },
 }

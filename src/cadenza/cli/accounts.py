@@ -83,7 +83,7 @@ def create(
 @json_option
 @settings_option
 def list_(as_json: bool, settings: Settings) -> None:
-    """List the accounts."""
+    """List the accounts, with their balance, held credit and debt."""
     rows = [
         {
             **to_row(account, "id", "email"),
@@ -304,4 +304,4 @@ def _confirm_address(email: str) -> str:
 
 
 def _say_repeated(earlier_at: int) -> None:
-    say(f"This reference was used at {rfc3339(earlier_at)}, and counts once: nothing was changed now.")
+    say(f"This reference was used at {rfc3339(earlier_at)}, and takes effect once: nothing was changed now.")
