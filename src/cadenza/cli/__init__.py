@@ -30,6 +30,10 @@ SECTIONS = {
     "Accounts and keys": {
         "account": ("accounts.accounts", "Accounts and their credit."),
         "key": ("keys.keys", "API keys."),
+        "connect": (
+            "connect.connect",
+            "Print the settings that connect CLIENT to this service, with a new key in them.",
+        ),
         "token": ("tokens.tokens", "Access tokens, with which scripts use the platform API."),
         "memory": ("memory.memory", "Notes that the replies to an account may use."),
     },
