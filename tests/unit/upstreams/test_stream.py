@@ -12,7 +12,7 @@ from cadenza.http.events import DONE, EVENT_BYTES_MAX, EventReader, write_event
 from cadenza.upstreams.base import Collector, Fault, Piece, ReplyBounds
 from cadenza.upstreams.reader import read_chunk
 from cadenza.upstreams.stream import ReplyStream, StreamPhase
-from tests.unit.upstreams.event_strategies import encode, event, other_events, reads, text_events, texts
+from tests.unit.upstreams.event_strategies import arguments, encode, event, other_events, reads, text_events, texts
 
 Ending = tuple[StreamPhase, FaultKind | None, int | None, bool]
 
@@ -22,6 +22,9 @@ COUNTS = {"prompt_tokens": 11, "completion_tokens": 7}
 ROLE = write_event(encode(event({"role": "assistant", "content": ""})))
 FINISH = write_event(encode(event({}, finish="stop")))
 USAGE = write_event(encode({"choices": [], "usage": COUNTS}))
+
+
+CALL_EVENT = write_event(encode(event(arguments("a"))))
 
 
 def text_event(text: str) -> bytes:
@@ -104,6 +107,7 @@ limits = st.one_of(st.just(MANY), st.integers(0, 12))
 @example([text_event("a"), b"data: x\n", text_event("b"), FINISH], MANY)
 @example([text_event("a"), b": an unfinished comment ", text_event("b"), text_event("c"), FINISH], MANY)
 @example([text_event("a"), text_event("b"), text_event("c"), FINISH], 2)
+@example([CALL_EVENT, CALL_EVENT, CALL_EVENT, FINISH], 5)
 def test_any_split_gives_the_same_pieces_and_the_same_end(parts: list[bytes], events_max: int) -> None:
     """However the bytes are split, and whether or not an event is recognised early, each event is decoded alike."""
     pieces, stream = read_stream(*parts, events_max=events_max)

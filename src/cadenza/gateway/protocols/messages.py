@@ -5,7 +5,7 @@ as Anthropic does. Its content is a list of blocks: thinking, text, calls. In a 
 calls come one after the other, and what a model says beside its calls comes after them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -188,7 +188,7 @@ class CallsInTurn(ToolCallNormalizer):
         self._turn = 0
         self._waiting: list[ToolCallDelta] = []
 
-    def take(self, parts: Iterable[ToolCallPart]) -> list[ToolCallDelta]:
+    def take(self, parts: Sequence[ToolCallPart]) -> list[ToolCallDelta]:
         return self._in_turn(super().take(parts))
 
     def finish(self) -> list[ToolCallDelta]:
