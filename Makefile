@@ -63,8 +63,9 @@ check: $(VENV)/.dev ## Check format, lint, types and the direction of imports
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy & types=$$!; $(BIN)/lint-imports --no-logo; imports=$$?; wait $$types && exit $$imports
 
-docs: $(VENV)/.dev ## Write docs/config.md from the settings, and the table of docs/privacy.md from the schema
+docs: $(VENV)/.dev ## Write docs/config.md from the settings, docs/commands.md from the help, and the table of docs/privacy.md from the schema
 	@$(BIN)/python -m cadenza.config.write
+	@$(BIN)/python -m cadenza.cli.write
 	@$(BIN)/python -m cadenza.store.privacy
 
 fmt: $(VENV)/.dev ## Format the code and fix what the linter can fix
@@ -95,7 +96,7 @@ $(VENV)/.uv: requirements/uv.txt
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.uv requirements/run.txt requirements/otel.txt $(MODEL) pyproject.toml
-	@echo 'Installing Cadenza and its embedded model, about 410 MB on disk.'
+	@echo 'Installing Cadenza and its embedded model, about 470 MB on disk.'
 	@echo 'This can take a minute on a slow line. Later starts skip it.'
 	@$(INSTALL) $(PINNED) -r requirements/run.txt -r requirements/otel.txt -r $(MODEL)
 	@$(INSTALL) --editable .

@@ -30,6 +30,10 @@ SECTIONS = {
     "Accounts and keys": {
         "account": ("accounts.accounts", "Accounts and their credit."),
         "key": ("keys.keys", "API keys."),
+        "connect": (
+            "connect.connect",
+            "Print the settings that connect CLIENT to this service, with a new key in them.",
+        ),
         "token": ("tokens.tokens", "Access tokens, with which scripts use the platform API."),
         "memory": ("memory.memory", "Notes that the replies to an account may use."),
     },
@@ -61,7 +65,7 @@ SECTIONS = {
     },
     "Maintain": {
         "backup": ("stores.backup", "Copy the store to FILE while the service runs, and check the copy."),
-        "migrate": ("stores.migrate", "Upgrade the store to the current schema."),
+        "migrate": ("stores.migrate", "Create the store, or upgrade it to the current schema."),
         "retention": ("retention.retention", "What stays of the content that was sent."),
     },
 }

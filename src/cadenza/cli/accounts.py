@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.configured import read_store, settings_option, with_store
+from cadenza.cli.configured import read_store, settings_option, usable_class, with_store
 from cadenza.cli.console import (
     AmountCommand,
     ask,
@@ -36,7 +36,7 @@ from cadenza.control.sign_in.second_factor import remove_second_factors
 from cadenza.control.sign_in.sign_up import invite as make_invitation
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars, parse_dollars
-from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
+from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 from cadenza.store.tables.links import LinkKind
 
 COLUMNS = ("email", "state", "class", "balance", "granted", "held", "debt", "created_at", "id")
@@ -70,7 +70,7 @@ def create(
 ) -> None:
     """Create an account. The password is read from a prompt."""
     credit_nano = parse_dollars(credit)
-    class_id = _usable_class(settings, preferred_class)
+    class_id = usable_class(settings, preferred_class)
     password = _read_password(from_stdin=password_stdin)
     account = with_store(
         settings, lambda store: create_account(store, email, password, credit_nano, class_id, now_ms(), reference)
@@ -83,7 +83,7 @@ def create(
 @json_option
 @settings_option
 def list_(as_json: bool, settings: Settings) -> None:
-    """List the accounts."""
+    """List the accounts, with their balance, held credit and debt."""
     rows = [
         {
             **to_row(account, "id", "email"),
@@ -183,7 +183,7 @@ def password(email: str, password_stdin: bool, remove_second_factor: bool, setti
 @settings_option
 def class_(email: str, class_id: str, settings: Settings) -> None:
     """Choose the class that 'auto' means for an account, from its next request on."""
-    chosen = _usable_class(settings, class_id)
+    chosen = usable_class(settings, class_id)
     account = with_store(settings, lambda store: set_class(store, email, chosen, COMMAND_LINE, now_ms()))
     say(f"For {account.email}, auto means {account.preferred_class} now.")
 
@@ -278,14 +278,6 @@ def erase(email: str, yes: bool, settings: Settings) -> None:
         say("Another program reads the store: until the service stops, its file *-wal may have what was erased.")
 
 
-def _usable_class(settings: Settings, asked: str | None) -> str:
-    """The class that was asked for, if it has routes. The control plane refuses unknown names."""
-    usable = [class_id for class_id in CLASSES if class_id in settings.classes]
-    if asked in CLASSES and asked not in usable:
-        raise ValueError(f"The class '{asked}' has no routes in the config: choose one of {', '.join(usable)}.")
-    return asked or DEFAULT_CLASS
-
-
 def _read_password(*, from_stdin: bool) -> str:
     if from_stdin:
         return sys.stdin.readline().rstrip("\r\n")
@@ -304,4 +296,4 @@ def _confirm_address(email: str) -> str:
 
 
 def _say_repeated(earlier_at: int) -> None:
-    say(f"This reference was used at {rfc3339(earlier_at)}, and counts once: nothing was changed now.")
+    say(f"This reference was used at {rfc3339(earlier_at)}, and takes effect once: nothing was changed now.")

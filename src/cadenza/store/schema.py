@@ -187,7 +187,7 @@ usage = table(
     Exported(
         "usage.csv",
         "Each request, oldest first. A web search is a request of the class `search` with one prompt token.",
-        kept="no limit, or `usage_days`: then only the [sums](money.md#old-requests) are left",
+        kept="no limit, or `usage_days`: then only the [sums](months.md#old-requests) are left",
         by="started_at",
     ),
     Column("completion_id", Text, primary_key=True, info=shown("id of the reply")),
