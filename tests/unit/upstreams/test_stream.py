@@ -185,6 +185,12 @@ def test_an_end_without_a_finish_reason_is_a_fault(
     assert not stream.is_whole
 
 
+def test_an_event_without_end_ends_the_stream_when_its_limit_is_reached() -> None:
+    """The rest of it is not waited for."""
+    _, stream = read_stream(b"data: ", bytes(EVENT_BYTES_MAX), ends=False)
+    assert stream.phase is StreamPhase.ENDED
+
+
 @pytest.mark.parametrize("parts", [parts for parts, _, _ in BROKEN.values()], ids=BROKEN)
 def test_no_fault_after_a_finish_reason(parts: list[bytes]) -> None:
     """A stream with a finish reason is complete, regardless of how it ends."""
