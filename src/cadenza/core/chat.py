@@ -28,6 +28,12 @@ SAMPLING = (
     "logit_bias",
 )
 
+# Fields that the service knows, and most upstreams do not.
+CACHE_KEY = "prompt_cache_key"  # of requests that begin alike
+ASKS_FOR_SEARCH = "web_search_options"
+# What a search answers to: that field, and tools of OpenAI or Anthropic, which leave it to us whether one is needed.
+SEARCH_FIELDS = (ASKS_FOR_SEARCH, "tools.web_search")
+
 Fields = Mapping[str, msgspec.Raw]
 NO_FIELDS: Fields = {}
 ESCAPE_BYTES = 6

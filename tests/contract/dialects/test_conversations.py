@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cadenza.upstreams.dialects import DIALECTS
 from tests.account import open_account
 from tests.contract.agent import ANSWER, ASKED, TOOLS, TURN_FORMS, calls_made, run_agent
 from tests.contract.dialects.manners import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS
@@ -99,6 +100,18 @@ def test_an_odd_request(spoken: Stage, stream: bool) -> None:
     with spoken.conversation():
         reply = spoken.api.chat(messages=ODD_MESSAGES, stream=stream, **SAMPLING)
         assert read_reply(reply, stream=stream)[0] == HELLO
+
+
+def test_fields_that_few_take(spoken: Stage) -> None:
+    """They are sent to an upstream that takes them, and named for any other; the key of a cache is not the client's."""
+    sent = {"verbosity": "low", "prompt_cache_key": "session", "service_tier": "priority"}
+    with spoken.conversation():
+        reply = spoken.api.chat(**sent)
+    taken, asked = DIALECTS[spoken.twin.dialect].takes, spoken.upstream.requests[0].json
+    assert reply.headers["x-cadenza-ignored"] == ", ".join([name for name in sent if name not in taken])
+    assert {name for name in sent if name in asked} == set(taken)
+    assert b"session" not in spoken.upstream.requests[0].body
+    assert asked.get("verbosity") == ("low" if "verbosity" in taken else None)
 
 
 def test_a_limit_reaches_the_upstream(spoken: Stage) -> None:

@@ -35,7 +35,7 @@ ECHOED = {
     *("safety_identifier", "temperature", "text", "tool_choice", "tools", "top_p", "user"),
 }
 TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
-REQUIRED, DISABLED = msgspec.Raw(b'"required"'), msgspec.Raw(b'"disabled"')
+REQUIRED = msgspec.Raw(b'"required"')
 DETAILS = frozenset({"low", "high", "auto"})
 REASONING = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
 ENCRYPTED = "reasoning.encrypted_content"
@@ -196,10 +196,6 @@ def _take_options(chat: dict[str, Any]) -> None:
     if (reasoning := _take(chat, "reasoning", _REASONING)) and reasoning.effort != NOTHING:
         chat["reasoning_effort"] = reasoning.effort
     chat.pop("metadata", None)
-    if not is_truthy(chat.get("store")):
-        chat.pop("store", None)
-    if chat.get("truncation") == DISABLED:
-        del chat["truncation"]
 
 
 class Conversation:
