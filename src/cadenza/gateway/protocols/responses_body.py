@@ -6,7 +6,6 @@ or names them too.
 """
 
 import base64
-import hashlib
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,7 +15,7 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.gateway.large.weight import TooManySteps
 from cadenza.gateway.messages import PLAIN_ROLES, SHOWN_CHARS_MAX, is_truthy
-from cadenza.gateway.protocols.translation import Translated
+from cadenza.gateway.protocols.translation import TOOLS_SENT_MAX, Kept, Translated, fitting_name
 from cadenza.gateway.tools import CHOICE_BYTES_MAX, NOTHING
 from cadenza.gateway.validate import decode_field
 
@@ -26,9 +25,7 @@ Grown = str | msgspec.Raw  # a text, or a list
 ITEMS_MAX = 16_384
 ITEM_STEPS = 2
 COPIED_CHARS = 4096  # of a text that grows by a part: to copy so many is another step
-TOOLS_SENT_MAX = 1024  # with those of namespaces and those that are left out
 INCLUDED_MAX = 32  # are named
-NAME_CHARS_MAX, DIGEST_CHARS = 64, 8  # of a tool; of the digest that ends a name that would be longer
 ECHO_BYTES_MAX = 4096  # a longer field is not repeated in the reply
 ECHOED = {
     *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning"),
@@ -125,14 +122,6 @@ class ReasoningOptions(Content, msgspec.Struct):
     """How the model is to reason."""
 
     effort: msgspec.Raw = NOTHING
-
-
-class Kept(Content, msgspec.Struct, frozen=True):
-    """What the reply needs of the request: fields to repeat, and the namespaces and names of flattened tools."""
-
-    echo: dict[str, msgspec.Raw] = {}
-    names: dict[str, tuple[str, str]] = {}
-    is_encrypted: bool = False  # the client wants reasoning in a form to send back
 
 
 _INPUT: msgspec.json.Decoder[str | list[msgspec.Raw]] = msgspec.json.Decoder(str | list[msgspec.Raw])
@@ -278,7 +267,7 @@ class Conversation:
         return turn
 
     def _add_call(self, index: int, kind: str, call: InputCall) -> None:
-        name = flat_name(call.namespace, call.name)
+        name = fitting_name(call.name, call.namespace)
         made: dict[str, Any]
         if kind == "function_call":
             made = {"id": call.call_id, "type": "function", "function": {"name": name, "arguments": call.arguments}}
@@ -358,7 +347,7 @@ class Conversation:
 
 
 class Tools:
-    """Makes tools and choices of the chat's form, and knows the names of those that were in a namespace."""
+    """Makes tools and choices of the chat's form, and knows the names of those that are changed."""
 
     def __init__(self) -> None:
         self.names: dict[str, tuple[str, str]] = {}
@@ -389,14 +378,14 @@ class Tools:
         if tool.type == "namespace" and not namespace:
             inner = decode_field(_TOOLS, tool.tools, "tools") if tool.tools != NOTHING else []
             return [one for nested in inner for one in self._tool(nested, tool.name)]
-        name = flat_name(namespace, tool.name)
+        name = fitting_name(tool.name, namespace)
         given: dict[str, Any] = {"description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
         if tool.type == "custom":
             given = {"description": tool.description, "format": _custom_format(tool.format)}
         elif tool.type != "function":
             self.ignored[f"tools.{tool.type}"] = True
             return []
-        if namespace:
+        if name != tool.name:
             self.names[name] = namespace, tool.name
         set_fields = {field: raw for field, raw in given.items() if raw != NOTHING}
         return [{"type": tool.type, tool.type: {"name": name, **set_fields}}]
@@ -414,7 +403,7 @@ class Tools:
 def _named(tool: InputTool) -> dict[str, Any] | None:
     if tool.type not in ("function", "custom"):
         return None
-    return {"type": tool.type, tool.type: {"name": flat_name(tool.namespace, tool.name)}}
+    return {"type": tool.type, tool.type: {"name": fitting_name(tool.name, tool.namespace)}}
 
 
 def _custom_format(raw: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:
@@ -423,15 +412,6 @@ def _custom_format(raw: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:
     if bytes(fields.get("type", NOTHING)) != b'"grammar"' or "grammar" in fields:
         return raw
     return {"type": fields.pop("type"), "grammar": fields}
-
-
-def flat_name(namespace: str | None, name: str) -> str:
-    """The name of a tool outside of its namespace. One that would be too long ends with a digest."""
-    whole = f"{namespace}__{name}" if namespace else name
-    if not namespace or len(whole) <= NAME_CHARS_MAX:
-        return whole
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:DIGEST_CHARS]
-    return f"{whole[: NAME_CHARS_MAX - DIGEST_CHARS - 1]}_{digest}"
 
 
 def wrap_reasoning(fields: dict[str, Any]) -> str:
