@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.chat import text_of_extras
+from cadenza.core.chat import cost_object, text_of_extras
 from cadenza.core.errors import CadenzaError, ContextOverflow
-from cadenza.core.money import format_dollars
 from cadenza.core.records import FinishReason, ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, ToolCallPart
 from cadenza.gateway.answers import Answers, ErrorShape
@@ -287,13 +286,13 @@ def message_object(
 
 def usage_object(usage: Usage, cost_nano: int | None = None) -> dict[str, Any]:
     """The prompt's tokens without those that were cached, which are counted beside them."""
-    shown: dict[str, Any] = {
+    return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
+        **cost_object(cost_nano),
     }
-    return shown if cost_nano is None else shown | {"cost": msgspec.Raw(format_dollars(cost_nano).encode())}
 
 
 def thinking_of(extras: Mapping[str, Any]) -> str:

@@ -225,17 +225,14 @@ def _result(path: str, block: ContentBlock) -> tuple[Message, list[Part]]:
 
 
 def _part(path: str, block: ContentBlock) -> Part:
+    """A text, an image, or a document: a PDF is a file, and one of text is text."""
     if block.type == "text":
         if block.text is None:
             raise InvalidRequest(f"{path}.text: missing.")
         return {"type": "text", "text": block.text}
     if block.type not in ("image", "document"):
         raise InvalidRequest(f"{path}.type: here a block must be a text, an image, a document or a tool_result.")
-    return _media(path, block, decode_field(_SOURCE, block.source, f"{path}.source"))
-
-
-def _media(path: str, block: ContentBlock, source: DataSource) -> Part:
-    """An image, or a document: a PDF is a file, and one of text is text."""
+    source = decode_field(_SOURCE, block.source, f"{path}.source")
     kind, data = (block.type, source.type), source.data
     if kind == ("image", "url") and source.url:
         return {"type": "image_url", "image_url": {"url": source.url}}

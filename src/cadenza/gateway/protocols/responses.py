@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 
 from cadenza import clock
-from cadenza.core.chat import new_completion_id, text_of_extras
+from cadenza.core.chat import cost_object, new_completion_id, text_of_extras
 from cadenza.core.content import Content
 from cadenza.core.errors import CadenzaError, InvalidRequest
-from cadenza.core.money import format_dollars
 from cadenza.core.records import AUTO, FinishReason, ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
 from cadenza.gateway.answers import Answers, ErrorShape, error_object
@@ -321,14 +320,14 @@ class ResponseEvents:
 
 def usage_of(usage: Usage, cost_nano: int | None) -> dict[str, Any]:
     details = usage.completion_details or {}
-    shown: dict[str, Any] = {
+    return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},  # the SDK declares it
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": details.get("reasoning_tokens", 0)},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        **cost_object(cost_nano),
     }
-    return shown if cost_nano is None else {**shown, "cost": msgspec.Raw(format_dollars(cost_nano).encode())}
 
 
 class StreamedResponse(StreamRelay):

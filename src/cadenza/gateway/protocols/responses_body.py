@@ -31,7 +31,13 @@ ECHOED = {
     *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning"),
     *("safety_identifier", "temperature", "text", "tool_choice", "tools", "top_p", "user"),
 }
-TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+# By the types of parts: the field with what they are about. That of a chat has the same name, but for files.
+PARTS = dict.fromkeys(("input_text", "output_text", "text", "summary_text", "reasoning_text"), "text")
+PARTS |= {"input_image": "image_url", "input_file": "file_data", "input_audio": "input_audio"}
+MISSING = {
+    "image_url": " No files are stored here: send a data URL.",
+    "file_data": " No files are stored or fetched: send it as a data URL.",
+}
 REQUIRED = msgspec.Raw(b'"required"')
 DETAILS = frozenset({"low", "high", "auto"})
 REASONING = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
@@ -111,80 +117,77 @@ class InputTool(Content, msgspec.Struct):
     mode: msgspec.Raw = NOTHING
 
 
-class TextOptions(Content, msgspec.Struct):
-    """The form of the text."""
+class Options(Content, msgspec.Struct):
+    """The fields of `text` and of `reasoning` that are used."""
 
     format: msgspec.Raw = NOTHING
     verbosity: msgspec.Raw = NOTHING
-
-
-class ReasoningOptions(Content, msgspec.Struct):
-    """How the model is to reason."""
-
     effort: msgspec.Raw = NOTHING
 
 
-_INPUT: msgspec.json.Decoder[str | list[msgspec.Raw]] = msgspec.json.Decoder(str | list[msgspec.Raw])
-_TEXT: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
-_NUMBER: msgspec.json.Decoder[int | float] = msgspec.json.Decoder(int | float)
-_NAMES, _ANY, _STRING = msgspec.json.Decoder(list[str]), msgspec.json.Decoder(), msgspec.json.Decoder(str)
-_FORM, _REASONING = msgspec.json.Decoder(TextOptions), msgspec.json.Decoder(ReasoningOptions)
+class ResponsesBody(Content, msgspec.Struct):
+    """The fields that a chat has in another form."""
+
+    input: str | list[msgspec.Raw] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | float | None = None
+    text: Options | None = None
+    reasoning: Options | None = None
+    tools: list[InputTool] | None = None
+    tool_choice: msgspec.Raw = NOTHING
+    include: list[str] | None = None
+    metadata: msgspec.Raw = NOTHING  # repeated in the reply
+
+
+_ANY, _STRING, _BODY = msgspec.json.Decoder(), msgspec.json.Decoder(str), msgspec.json.Decoder(ResponsesBody)
 _KIND, _MESSAGE = msgspec.json.Decoder(ItemKind), msgspec.json.Decoder(InputMessage)
 _CALL, _OUTPUT = msgspec.json.Decoder(InputCall), msgspec.json.Decoder(InputOutput)
 _REASONED, _TOOL = msgspec.json.Decoder(InputReasoning), msgspec.json.Decoder(InputTool)
 _TOOLS = msgspec.json.Decoder(list[InputTool])
 _ENCODE = msgspec.json.Encoder().encode
+TRANSLATED = frozenset(ResponsesBody.__struct_fields__) | STORED.keys()
 
 
 def translate(body: bytes | bytearray, steps_max: float) -> Translated:
-    given = decode_field(RAW_FIELDS, body)
+    fields, given = decode_field(RAW_FIELDS, body), decode_field(_BODY, body)
     for name, advice in STORED.items():
-        if is_truthy(given.pop(name, None)):
+        if is_truthy(fields.get(name)):
             raise InvalidRequest(f"{name}: {advice}")
-    chat: dict[str, Any] = {name: raw for name, raw in given.items() if raw != NOTHING}
-    echo = {name: _compact(name, raw) for name, raw in chat.items() if name in ECHOED and len(raw) <= ECHO_BYTES_MAX}
-    if "input" not in chat:
-        hint = " This body has the shape of a chat; send it to /v1/chat/completions." if "messages" in chat else ""
+    if given.input is None:
+        hint = " This body has the shape of a chat; send it to /v1/chat/completions." if "messages" in fields else ""
         raise InvalidRequest(f"input: missing.{hint}")
-    conversation, tools = Conversation(steps_max), Tools()
-    conversation.add_system(_take(chat, "instructions", _TEXT))
-    conversation.add_input(decode_field(_INPUT, chat.pop("input"), "input"))
-    chat |= tools.translate(chat) | conversation.ignored | {"messages": conversation.messages}
-    _take_options(chat)
-    include = _take(chat, "include", _NAMES) or []
+    fields = {name: raw for name, raw in fields.items() if raw != NOTHING}
+    conversation, tools, include = Conversation(steps_max), Tools(), given.include or []
+    conversation.add_system(given.instructions)
+    conversation.add_input(given.input)
+    chat: dict[str, Any] = {name: raw for name, raw in fields.items() if name not in TRANSLATED}
+    chat |= tools.translate(given) | _options(given) | conversation.ignored | {"messages": conversation.messages}
     chat |= {f"include.{name}": True for name in include[:INCLUDED_MAX] if name != ENCRYPTED}
+    repeated = [(name, raw) for name, raw in fields.items() if name in ECHOED and len(raw) <= ECHO_BYTES_MAX]
+    # Decoded and encoded again, so that it is on one line, as an event needs it.
+    echo = {name: msgspec.Raw(_ENCODE(decode_field(_ANY, raw, name))) for name, raw in repeated}
     kept = Kept(echo, tools.names, ENCRYPTED in include)
     return Translated(memoryview(_ENCODE(chat)), _ENCODE(kept))
 
 
-def _take(chat: dict[str, Any], name: str, decoder: msgspec.json.Decoder[T]) -> T | None:
-    return decode_field(decoder, chat.pop(name), name) if name in chat else None
+def _options(given: ResponsesBody) -> dict[str, Any]:
+    """What a chat has under another name."""
+    limit, text, reasoning = given.max_output_tokens, given.text or Options(), given.reasoning or Options()
+    if limit is not None and (limit < 1 or limit % 1):
+        raise InvalidRequest("max_output_tokens: must be a positive integer.")
+    named = {"verbosity": text.verbosity, "reasoning_effort": reasoning.effort, "response_format": _format(text.format)}
+    return {"max_tokens": limit} | {name: value for name, value in named.items() if value != NOTHING}
 
 
-def _compact(name: str, raw: msgspec.Raw) -> msgspec.Raw:
-    """The same JSON on one line, as an event needs it."""
-    return msgspec.Raw(_ENCODE(decode_field(_ANY, raw, name)))
-
-
-def _take_options(chat: dict[str, Any]) -> None:
-    """Rename what a chat has under another name, and leave out what is honoured or is the default."""
-    limit = _take(chat, "max_output_tokens", _NUMBER)
-    if limit is not None:
-        if limit < 1 or limit % 1:
-            raise InvalidRequest("max_output_tokens: must be a positive integer.")
-        chat["max_tokens"] = limit
-    if (form := _take(chat, "text", _FORM)) and form.verbosity != NOTHING:
-        chat["verbosity"] = form.verbosity
-    if form and form.format != NOTHING:
-        fields = decode_field(RAW_FIELDS, form.format, "text.format")
-        kind = bytes(fields.pop("type", NOTHING))
-        if kind == b'"json_schema"':
-            chat["response_format"] = {"type": "json_schema", "json_schema": fields}
-        elif kind != b'"text"':
-            chat["response_format"] = form.format
-    if (reasoning := _take(chat, "reasoning", _REASONING)) and reasoning.effort != NOTHING:
-        chat["reasoning_effort"] = reasoning.effort
-    chat.pop("metadata", None)
+def _format(raw: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:
+    """The form of the text. A schema is an object of its own in a chat."""
+    if raw == NOTHING:
+        return raw
+    fields = decode_field(RAW_FIELDS, raw, "text.format")
+    kind = bytes(fields.pop("type", NOTHING))
+    if kind == b'"json_schema"':
+        return {"type": "json_schema", "json_schema": fields}
+    return NOTHING if kind == b'"text"' else raw
 
 
 class Conversation:
@@ -311,24 +314,17 @@ class Conversation:
 
     def _part(self, path: str, part: InputPart) -> dict[str, Any]:
         self._spend(1)
-        if part.type in TEXTS:
-            if part.text is None:
-                raise InvalidRequest(f"{path}.text: missing.")
-            return {"type": "text", "text": part.text}
-        if part.type == "input_image":
-            if part.image_url == NOTHING:
-                raise InvalidRequest(f"{path}.image_url: missing. No files are stored here: send a data URL.")
-            detail = {"detail": part.detail} if part.detail in DETAILS else {}
-            return {"type": "image_url", "image_url": {"url": part.image_url, **detail}}
-        if part.type == "input_file":
-            if part.file_data == NOTHING:
-                raise InvalidRequest(
-                    f"{path}.file_data: missing. No files are stored or fetched: send it as a data URL."
-                )
-            return {"type": "file", "file": {"filename": part.filename, "file_data": part.file_data}}
-        if part.type == "input_audio" and part.input_audio != NOTHING:
-            return {"type": "input_audio", "input_audio": part.input_audio}
-        raise InvalidRequest(f"{path}.type: must be input_text, input_image, input_file or input_audio.")
+        field = PARTS.get(part.type)
+        if field is None:
+            raise InvalidRequest(f"{path}.type: must be input_text, input_image, input_file or input_audio.")
+        value = getattr(part, field)
+        if value in (None, NOTHING):
+            raise InvalidRequest(f"{path}.{field}: missing.{MISSING.get(field, '')}")
+        if field == "file_data":
+            return {"type": "file", "file": {"filename": part.filename, field: value}}
+        if field == "image_url":
+            value = {"url": value, **({"detail": part.detail} if part.detail in DETAILS else {})}
+        return {"type": field, field: value}
 
     def _append(self, before: Grown, more: Grown) -> Grown:
         """A text or a list with what follows it; only that, if one is a text and the other a list."""
@@ -354,13 +350,11 @@ class Tools:
         self.ignored: dict[str, bool] = {}
         self._sent = 0
 
-    def translate(self, chat: dict[str, Any]) -> dict[str, Any]:
-        """The fields `tools` and `tool_choice`, taken from the others."""
-        fields: dict[str, Any] = {}
-        made = [one for tool in _take(chat, "tools", _TOOLS) or [] for one in self._tool(tool)]
-        if made:
-            fields["tools"] = made
-        if (raw := chat.pop("tool_choice", None)) is not None:
+    def translate(self, given: ResponsesBody) -> dict[str, Any]:
+        """The fields `tools` and `tool_choice`."""
+        made, raw = [one for tool in given.tools or [] for one in self._tool(tool)], given.tool_choice
+        fields: dict[str, Any] = {"tools": made} if made else {}
+        if raw != NOTHING:
             is_readable = memoryview(raw)[0] == ord("{") and len(raw) <= CHOICE_BYTES_MAX
             choice = self._choice(raw) if is_readable else raw  # the chat refuses any other
             if choice == REQUIRED and self.ignored and not made:
