@@ -102,15 +102,21 @@ def test_an_odd_request(spoken: Stage, stream: bool) -> None:
         assert read_reply(reply, stream=stream)[0] == HELLO
 
 
-def test_fields_that_few_take(spoken: Stage) -> None:
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_fields_that_few_take(spoken: Stage, path: str) -> None:
     """They are sent to an upstream that takes them, and named for any other; the key of a cache is not the client's."""
-    sent = {"verbosity": "low", "prompt_cache_key": "session", "service_tier": "priority"}
+    names = {"verbosity", "prompt_cache_key", "service_tier"}
+    sent = {"prompt_cache_key": "session-of-ada", "service_tier": "priority"}
+    message = [{"role": "user", "content": "hi"}]
+    chat: dict[str, Any] = {"messages": message, "verbosity": "low", **sent}
+    response: dict[str, Any] = {"input": message, "text": {"verbosity": "low"}, **sent}
+    body = response if path == "/v1/responses" else chat
     with spoken.conversation():
-        reply = spoken.api.chat(**sent)
+        reply = spoken.api.request("POST", path, json.dumps(body).encode())
     taken, asked = DIALECTS[spoken.twin.dialect].takes, spoken.upstream.requests[0].json
-    assert reply.headers["x-cadenza-ignored"] == ", ".join([name for name in sent if name not in taken])
-    assert {name for name in sent if name in asked} == set(taken)
-    assert b"session" not in spoken.upstream.requests[0].body
+    assert {*reply.headers["x-cadenza-ignored"].split(", ")} == names - {*taken}
+    assert {name for name in names if name in asked} == {*taken}
+    assert b"session-of-ada" not in spoken.upstream.requests[0].body
     assert asked.get("verbosity") == ("low" if "verbosity" in taken else None)
 
 

@@ -6,7 +6,7 @@ or names them too.
 """
 
 import base64
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -19,7 +19,6 @@ from cadenza.gateway.protocols.translation import TOOLS_SENT_MAX, Kept, Translat
 from cadenza.gateway.tools import CHOICE_BYTES_MAX, NOTHING
 from cadenza.gateway.validate import decode_field
 
-T = TypeVar("T")
 Grown = str | msgspec.Raw  # a text, or a list
 
 ITEMS_MAX = 16_384
@@ -158,7 +157,8 @@ def translate(body: bytes | bytearray, steps_max: float) -> Translated:
         raise InvalidRequest(f"input: missing.{hint}")
     fields = {name: raw for name, raw in fields.items() if raw != NOTHING}
     conversation, tools, include = Conversation(steps_max), Tools(), given.include or []
-    conversation.add_system(given.instructions)
+    if given.instructions:
+        conversation.messages.append({"role": "system", "content": given.instructions})
     conversation.add_input(given.input)
     chat: dict[str, Any] = {name: raw for name, raw in fields.items() if name not in TRANSLATED}
     chat |= tools.translate(given) | _options(given) | conversation.ignored | {"messages": conversation.messages}
@@ -201,10 +201,6 @@ class Conversation:
         self._reasoning: dict[str, Any] = {}  # of the next one
         self._unanswered: dict[str, int] = {}  # call ids to the places of their items
         self._later: list[dict[str, Any]] = []  # messages that came before the outputs of all calls
-
-    def add_system(self, text: str | None) -> None:
-        if text:
-            self.messages.append({"role": "system", "content": text})
 
     def add_input(self, items: str | list[msgspec.Raw]) -> None:
         if isinstance(items, str):
