@@ -170,7 +170,7 @@ def test_an_image_has_the_limits_of_a_chat(source: Any, url: str) -> None:
     expected = parse_chat(json.dumps(body).encode())
     for messages in ([user(image)], [HI, used, user(result("t1", [image]))]):
         chat = parse_chat(bytes(translated(*messages).chat))
-        assert (chat.media, chat.needs) == (expected.media, {"vision"})
+        assert (chat.media, {*chat.needs}) == (expected.media, {"vision"})
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_a_long_name_of_a_tool_fits_every_model() -> None:
     """Anthropic takes 128 characters, a chat 64. Tools, choice and calls have the short one, and the reply the long."""
     long = "mcp__files__" + "n" * 80
     tools, used = [READ, {**READ, "name": long}], {**called("t1"), "name": long}
-    asked = {"tools": tools, "tool_choice": {"type": "tool", "name": long}}
+    asked: dict[str, Any] = {"tools": tools, "tool_choice": {"type": "tool", "name": long}}
     chat = chat_of(HI, assistant(used), user(result("t1")), **asked)
     [first, second] = [tool["function"]["name"] for tool in chat["tools"]]
     assert (first, len(second), second[:60]) == ("Read", 64, long[:55] + "_" + second[56:60])
