@@ -32,6 +32,7 @@ COUNTED_BYTES = 128 * 1024  # a longer prompt is estimated by its length: its co
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 ERROR_TYPES = {402: "billing_error", 404: "not_found_error", 413: "request_too_large"}  # by status, where not ours
 TEXT, THINKING, CALL = "text", "thinking", "tool_use"  # the types of blocks
+NO_TEXT = {"text": ""}
 NOTHING_KEPT = Kept()
 EVENT = b"event: %b\ndata: %b\n\n"
 TEXT_DELTA = (
@@ -115,7 +116,7 @@ class MessageEvents:
         message = message_object(self._head, [], None, Usage(self._prompt_tokens, 0))
         return _event("message_start", {"message": message})
 
-    def open(self, type_: str, fields: Mapping[str, Any]) -> bytes:
+    def open(self, type_: str = TEXT, fields: Mapping[str, Any] = NO_TEXT) -> bytes:
         """Open a block, unless it is one of a text or of thinking and is open already."""
         if type_ == self.open_type and type_ != CALL:
             return b""
@@ -126,9 +127,6 @@ class MessageEvents:
             self.content = TEXT_DELTA % self._index
         block = {"index": self._index, "content_block": {"type": type_, **fields}}
         return closed + _event("content_block_start", block)
-
-    def open_text(self) -> bytes:
-        return self.open(TEXT, {"text": ""})
 
     def close(self) -> bytes:
         if not self.open_type:
@@ -155,7 +153,7 @@ class MessageEvents:
             data += self._delta("thinking_delta", {"thinking": thinking})
         if refusal := extras.get("refusal"):
             self._is_refusal = True
-            data += self.open_text() + self.content % encode(refusal)
+            data += self.open() + self.content % encode(refusal)
         return data
 
     def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
@@ -167,7 +165,7 @@ class MessageEvents:
     def finish(self, reason: FinishReason) -> bytes:
         """Claude Code asks again after a stream without any block, so an empty reply has one."""
         self._stop_reason = "refusal" if self._is_refusal else REASONS[reason]
-        return (self.open_text() if self._index < 0 else b"") + self.close()
+        return (self.open() if self._index < 0 else b"") + self.close()
 
     def usage(self, usage: Usage, cost_nano: int | None) -> bytes:
         delta = {"stop_reason": self._stop_reason, "stop_sequence": None}
@@ -232,7 +230,7 @@ class MessageStream(StreamRelay):
         if text and self._events.open_type == CALL:
             self._later.append(partial(self._take_text, text))
         elif text:
-            self._unsent.append((self._events.open_text(), ""))
+            self._unsent.append((self._events.open(), ""))
             super()._take_text(text)
 
     def _take_extras(self, extras: Mapping[str, Any]) -> None:

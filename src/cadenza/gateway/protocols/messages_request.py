@@ -75,18 +75,12 @@ class SchemaTool(Content, msgspec.Struct):
     strict: bool | None = None
 
 
-class ToolChoice(Content, msgspec.Struct):
-    """Which tools the model may or must call."""
+class Typed(Content, msgspec.Struct):
+    """Which tools the model may or must call; whether thinking is shown; or the form of the answer, with its schema."""
 
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
-
-
-class Typed(Content, msgspec.Struct):
-    """Whether thinking is shown, or the form of the answer, with its JSON schema."""
-
-    type: str
     schema: msgspec.Raw = NOTHING
 
 
@@ -105,7 +99,7 @@ class MessagesBody(Content, msgspec.Struct):
     max_tokens: int | float | None = None
     stop_sequences: list[str] | None = None
     tools: list[SchemaTool] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: Typed | None = None
     output_config: OutputConfig | None = None
     thinking: Typed | None = None
 
