@@ -27,7 +27,7 @@ from tests.service import EMAIL, Service
 
 RUN_S = PASTE_S + COMMAND_S
 PYTHON = {client.section for client in PYTHON_CLIENTS.values() if client.section}
-SDKS = ["OpenAI for Python", "Anthropic for Python"]
+SDKS = ["OpenAI for Python", "Azure", "Anthropic for Python"]
 NODE = ["OpenAI for Node", "Vercel AI SDK"]
 NOT_INSTALLED = {"LiteLLM", "aider", "opencode", "Qwen Code", "Continue", "Open WebUI"}
 NOT_INSTALLED |= {"Generated clients", "Claude Code", "Codex"}

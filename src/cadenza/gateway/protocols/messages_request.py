@@ -18,7 +18,7 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.large.weight import TooManySteps
-from cadenza.gateway.protocols.translation import Translated
+from cadenza.gateway.protocols.translation import NAME_CHARS_MAX, TOOLS_SENT_MAX, Kept, Translated, fitting_name
 from cadenza.gateway.tools import NOTHING
 from cadenza.gateway.validate import check_utf8, decode_field
 
@@ -75,18 +75,12 @@ class SchemaTool(Content, msgspec.Struct):
     strict: bool | None = None
 
 
-class ToolChoice(Content, msgspec.Struct):
-    """Which tools the model may or must call."""
+class Typed(Content, msgspec.Struct):
+    """Which tools the model may or must call; whether thinking is shown; or the form of the answer, with its schema."""
 
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
-
-
-class Typed(Content, msgspec.Struct):
-    """Whether thinking is shown, or the form of the answer, with its JSON schema."""
-
-    type: str
     schema: msgspec.Raw = NOTHING
 
 
@@ -105,7 +99,7 @@ class MessagesBody(Content, msgspec.Struct):
     max_tokens: int | float | None = None
     stop_sequences: list[str] | None = None
     tools: list[SchemaTool] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: Typed | None = None
     output_config: OutputConfig | None = None
     thinking: Typed | None = None
 
@@ -116,7 +110,7 @@ TRANSLATED = frozenset(MessagesBody.__struct_fields__) - {"thinking"}  # which a
 
 
 def translate(body: bytes | bytearray, steps_max: float, *, needs_limit: bool = True) -> Translated:
-    """The chat request, and whether its reply shows how the model thinks: if that was asked for, or with tools.
+    """The chat request. Its reply shows how the model thinks if that was asked for, or with tools.
 
     Some models want their thinking back with the results of tools. A request that is only counted needs no limit.
     """
@@ -136,7 +130,9 @@ def translate(body: bytes | bytearray, steps_max: float, *, needs_limit: bool = 
     if given.stop_sequences:
         chat["stop"] = given.stop_sequences
     shows_thinking = "tools" in chat or (given.thinking is not None and given.thinking.type != "disabled")
-    return Translated(memoryview(msgspec.json.encode(ignored | chat)), msgspec.json.encode(shows_thinking))
+    long = [one.name for one in given.tools or () if one.name and len(one.name) > NAME_CHARS_MAX]
+    kept = Kept(names={fitting_name(name): ("", name) for name in long}, shows_thinking=shows_thinking)
+    return Translated(memoryview(msgspec.json.encode(ignored | chat)), msgspec.json.encode(kept))
 
 
 def _to_chat(sent: Sequence[MessageOfBlocks], ignored: dict[str, bool]) -> list[Message]:
@@ -187,7 +183,7 @@ def _call(path: str, block: ContentBlock) -> dict[str, Any]:
     if not (block.id and block.name):
         raise InvalidRequest(f"{path}: a tool_use block needs an `id` and a `name`.")
     arguments = "{}" if block.input == NOTHING else bytes(block.input).decode()
-    call = {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
+    call = {"id": block.id, "type": "function", "function": {"name": fitting_name(block.name), "arguments": arguments}}
     return call if block.extra_content == NOTHING else call | {"extra_content": block.extra_content}
 
 
@@ -223,17 +219,14 @@ def _result(path: str, block: ContentBlock) -> tuple[Message, list[Part]]:
 
 
 def _part(path: str, block: ContentBlock) -> Part:
+    """A text, an image, or a document: a PDF is a file, and one of text is text."""
     if block.type == "text":
         if block.text is None:
             raise InvalidRequest(f"{path}.text: missing.")
         return {"type": "text", "text": block.text}
     if block.type not in ("image", "document"):
         raise InvalidRequest(f"{path}.type: here a block must be a text, an image, a document or a tool_result.")
-    return _media(path, block, decode_field(_SOURCE, block.source, f"{path}.source"))
-
-
-def _media(path: str, block: ContentBlock, source: DataSource) -> Part:
-    """An image, or a document: a PDF is a file, and one of text is text."""
+    source = decode_field(_SOURCE, block.source, f"{path}.source")
     kind, data = (block.type, source.type), source.data
     if kind == ("image", "url") and source.url:
         return {"type": "image_url", "image_url": {"url": source.url}}
@@ -259,6 +252,8 @@ def _texts(path: str, content: str | list[ContentBlock]) -> str:
 
 def _tool_fields(given: MessagesBody, ignored: dict[str, bool]) -> dict[str, Any]:
     sent, choice = given.tools or [], given.tool_choice
+    if len(sent) > TOOLS_SENT_MAX:
+        raise InvalidRequest(f"tools: {len(sent)} were sent; at most {TOOLS_SENT_MAX:,} are allowed.")
     tools = [one for one in sent if one.type in (None, "custom")]
     dropped = [one for one in sent if one.type not in (None, "custom")]
     ignored |= {f"tools.{one.type}": True for one in dropped}
@@ -267,7 +262,7 @@ def _tool_fields(given: MessagesBody, ignored: dict[str, bool]) -> dict[str, Any
     if choice is None or is_lost:
         return chat
     if choice.type == "tool":
-        chat["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+        chat["tool_choice"] = {"type": "function", "function": {"name": choice.name and fitting_name(choice.name)}}
     elif choice.type in CHOICES:
         chat["tool_choice"] = CHOICES[choice.type]
     else:
@@ -278,7 +273,8 @@ def _tool_fields(given: MessagesBody, ignored: dict[str, bool]) -> dict[str, Any
 
 
 def _tool(tool: SchemaTool) -> dict[str, Any]:
-    given = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema, "strict": tool.strict}
+    name = tool.name and fitting_name(tool.name)
+    given = {"name": name, "description": tool.description, "parameters": tool.input_schema, "strict": tool.strict}
     return {"type": "function", "function": {name: one for name, one in given.items() if one not in (None, NOTHING)}}
 
 

@@ -10,14 +10,16 @@ from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX, check_headers, read_bod
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.large.weight import TooManySteps, is_light
-from cadenza.gateway.protocols.translation import Translated
+from cadenza.gateway.protocols.translation import Kept, Translated
 from cadenza.gateway.protocols.translators import TRANSLATORS
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.uploads import Upload
 from cadenza.gateway.validate import parse_chat
 
+KEPT = msgspec.json.Decoder(Kept)
 
-async def read_translated(gateway: Gateway, request: ApiRequest, protocol: str) -> tuple[ApiRequest, bytes]:
+
+async def read_translated(gateway: Gateway, request: ApiRequest, protocol: str) -> tuple[ApiRequest, Kept]:
     """The request with its chat, and what the translator kept for the reply."""
     principal, catalogue = request.principal, request.snapshot.catalogue
     check_headers(request.exchange.request)  # 415 400
@@ -27,7 +29,7 @@ async def read_translated(gateway: Gateway, request: ApiRequest, protocol: str) 
     if chat.model and chat.model not in catalogue.ids:
         model = catalogue.aliases.with_defaults().resolve(chat.model, catalogue.ids, catalogue.preferred)
         chat = msgspec.structs.replace(chat, model=model)
-    return msgspec.structs.replace(request, chat=chat, chat_bytes=len(translated.chat)), translated.kept
+    return msgspec.structs.replace(request, chat=chat, chat_bytes=len(translated.chat)), KEPT.decode(translated.kept)
 
 
 async def _translate(

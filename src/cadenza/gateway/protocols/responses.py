@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 
 from cadenza import clock
-from cadenza.core.chat import new_completion_id, text_of_extras
+from cadenza.core.chat import cost_object, new_completion_id, text_of_extras
 from cadenza.core.content import Content
 from cadenza.core.errors import CadenzaError, InvalidRequest
-from cadenza.core.money import format_dollars
 from cadenza.core.records import AUTO, FinishReason, ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
 from cadenza.gateway.answers import Answers, ErrorShape, error_object
@@ -24,13 +23,13 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.protocols.chat import encode
 from cadenza.gateway.protocols.reading import read_translated
-from cadenza.gateway.protocols.responses_body import REASONING, Kept, wrap_reasoning
+from cadenza.gateway.protocols.responses_body import REASONING, wrap_reasoning
+from cadenza.gateway.protocols.translation import Kept
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay, join_extras
 from cadenza.gateway.request import ApiRequest
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Piece
 
-KEPT = msgspec.json.Decoder(Kept)
 OWN_NAMES = {"max_tokens": "max_output_tokens", "messages": "input", "response_format": "text.format"}  # by the chat's
 CODES = {"rate_limit_error": "rate_limit_exceeded", "insufficient_quota": "insufficient_quota"}
 CODES |= {"invalid_request_error": "invalid_prompt", "context_length_exceeded": "context_length_exceeded"}
@@ -66,10 +65,9 @@ RESPONSE = b'%b,"status":"%b","error":%b,"incomplete_details":%b,"output":[%b],"
 
 async def serve_responses(gateway: Gateway, request: ApiRequest) -> None:
     try:
-        request, raw = await read_translated(gateway, request, "responses")  # 415 413 402 408 400 429
-        kept, chat = KEPT.decode(raw), request.chat
-        assert chat
-        request.answers.errors = ErrorShape(error_object, partial(early_failure, chat.model or AUTO, kept))
+        request, kept = await read_translated(gateway, request, "responses")  # 415 413 402 408 400 429
+        assert request.chat
+        request.answers.errors = ErrorShape(error_object, partial(early_failure, request.chat.model or AUTO, kept))
         stream, whole = partial(StreamedResponse, kept=kept), partial(WholeResponse.of, kept)
         await serve_chat(gateway, msgspec.structs.replace(request, make_stream_relay=stream, make_whole_relay=whole))
     except InvalidRequest as error:
@@ -197,7 +195,7 @@ class ResponseEvents:
             item = self._calls[delta.index] = self._item(
                 b"custom_tool_call" if delta.type == "custom" else b"function_call"
             )
-            namespace, name = self._kept.names.get(delta.name, ("", delta.name))
+            namespace, name = self._kept.named(delta.name)
             fields = {"call_id": delta.id, "name": name, **({"namespace": namespace} if namespace else {})}
             item.call = b"," + encode(fields)[1:-1]
             item.texts.append(GrowingText.at(item.type, b'"item_id":"%b","output_index":%d' % (item.id, item.index)))
@@ -322,14 +320,14 @@ class ResponseEvents:
 
 def usage_of(usage: Usage, cost_nano: int | None) -> dict[str, Any]:
     details = usage.completion_details or {}
-    shown: dict[str, Any] = {
+    return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},  # the SDK declares it
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": details.get("reasoning_tokens", 0)},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        **cost_object(cost_nano),
     }
-    return shown if cost_nano is None else {**shown, "cost": msgspec.Raw(format_dollars(cost_nano).encode())}
 
 
 class StreamedResponse(StreamRelay):

@@ -156,6 +156,36 @@ def test_images_of_results_move_into_the_next_message() -> None:
     assert [part["type"] for part in after["content"]] == ["image_url", "text"]
 
 
+@pytest.mark.parametrize(
+    ("source", "url"),
+    [
+        (PNG, "data:image/png;base64,aGk="),
+        ({"type": "url", "url": "https://images.invalid/a.png"}, "https://images.invalid/a.png"),
+    ],
+)
+def test_an_image_has_the_limits_of_a_chat(source: Any, url: str) -> None:
+    """Of the user or of a result, by its data or its address, it is as large as the same image of a chat."""
+    image, used = {"type": "image", "source": source}, assistant(called("t1"))
+    body = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}
+    expected = parse_chat(json.dumps(body).encode())
+    for messages in ([user(image)], [HI, used, user(result("t1", [image]))]):
+        chat = parse_chat(bytes(translated(*messages).chat))
+        assert (chat.media, {*chat.needs}) == (expected.media, {"vision"})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{"type": "file", "file_id": "f"}, {"type": "base64", "data": "aGk="}, {"type": "url"}, {"type": "base64"}],
+)
+def test_an_image_that_is_not_sent_is_refused(source: Any) -> None:
+    """With what to send instead: no files are kept."""
+    refusal = refused(user({"type": "image", "source": source}))
+    assert (
+        refusal
+        == "messages[0].content[0].source: must be of the type base64 or url, with the data. No files are kept here."
+    )
+
+
 def test_an_empty_result_is_an_empty_text() -> None:
     """A result without content, and one that only names tools."""
     missing = {"type": "tool_result", "tool_use_id": "a"}
@@ -220,6 +250,20 @@ def test_the_limit_is_needed_and_fitted() -> None:
     assert json.loads(bytes(counted.chat)) == {"model": "auto", "messages": [HI]}
 
 
+def test_a_long_name_of_a_tool_fits_every_model() -> None:
+    """Anthropic takes 128 characters, a chat 64. Tools, choice and calls have the short one, and the reply the long."""
+    long = "mcp__files__" + "n" * 80
+    tools, used = [READ, {**READ, "name": long}], {**called("t1"), "name": long}
+    asked: dict[str, Any] = {"tools": tools, "tool_choice": {"type": "tool", "name": long}}
+    chat = chat_of(HI, assistant(used), user(result("t1")), **asked)
+    [first, second] = [tool["function"]["name"] for tool in chat["tools"]]
+    assert (first, len(second), second[:60]) == ("Read", 64, long[:55] + "_" + second[56:60])
+    assert chat["tool_choice"]["function"]["name"] == second
+    assert chat["messages"][1]["tool_calls"][0]["function"]["name"] == second
+    assert json.loads(translated(**asked).kept)["names"] == {second: ["", long]}
+    assert "at most 1,024" in refused(tools=[READ] * 1025)
+
+
 @pytest.mark.parametrize(
     ("fields", "shown"),
     [
@@ -233,7 +277,7 @@ def test_the_limit_is_needed_and_fitted() -> None:
 )
 def test_when_a_reply_shows_thinking(fields: Any, shown: bool) -> None:
     """If it was asked for, or with tools: simple programs read the text in the first block."""
-    assert json.loads(translated(**fields).kept) is shown
+    assert json.loads(translated(**fields).kept) == ({"shows_thinking": True} if shown else {})
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from cadenza.fleet.presence import Presence
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.chat import LARGE_BYTES
 from cadenza.gateway.protocols.responses import StreamedResponse, WholeResponse
-from cadenza.gateway.protocols.responses_body import Kept, unwrap_reasoning
+from cadenza.gateway.protocols.responses_body import unwrap_reasoning
+from cadenza.gateway.protocols.translation import Kept
 from cadenza.gateway.relay import BROKE_OFF, ReplyHead
 from cadenza.grounding.material import ID_CHARS, TAG_NAME, Grounding
 from cadenza.grounding.search.records import Source
