@@ -18,6 +18,7 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.large.weight import TooManySteps
+from cadenza.gateway.messages import is_truthy
 from cadenza.gateway.protocols.translation import Translated
 from cadenza.gateway.tools import NOTHING
 from cadenza.gateway.validate import check_utf8, decode_field
@@ -27,6 +28,7 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 ROLES = ("user", "assistant", "system")
 GAP = "\n\n"  # between texts that become one
 FAILED = "Error: "  # before the result of a call that failed
+NO_THREADS = "thread: No threads are stored here: send the whole conversation as `messages`, without `thread`."
 MOVED = "(The {kind} of this result is in the next message.)"
 Message = dict[str, Any]  # of a chat
 Part = dict[str, Any]
@@ -122,6 +124,8 @@ def translate(body: bytes | bytearray, steps_max: float, *, needs_limit: bool = 
     """
     check_utf8(body)
     given, fields, ignored = decode_field(_BODY, body), RAW_FIELDS.decode(body), dict[str, bool]()
+    if is_truthy(fields.pop("thread", None)):  # the next request would have only what is new
+        raise InvalidRequest(NO_THREADS)
     messages, limit = given.messages or [], given.max_tokens
     if sum([1 if isinstance(one.content, str) else 1 + len(one.content) for one in messages]) > steps_max:
         raise TooManySteps

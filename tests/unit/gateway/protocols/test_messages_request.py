@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.large.weight import TooManySteps
-from cadenza.gateway.protocols.messages_request import translate
+from cadenza.gateway.protocols.messages_request import NO_THREADS, translate
 from cadenza.gateway.protocols.translation import Translated
 from cadenza.gateway.validate import parse_chat
 
@@ -259,6 +259,13 @@ def test_further_refusals() -> None:
     assert refused(assistant({"type": "tool_use", "name": "Read"})).startswith("messages[0].content[0]: a tool_use")
     assert refused(tools=[READ], tool_choice={"type": "some"}).startswith("tool_choice.type: must be")
     assert refused(system=[{"type": "image"}]).startswith("system: only blocks of text")
+
+
+def test_a_thread_is_refused() -> None:
+    """Even its first request: the next one would have only what is new. Null asks for none."""
+    for thread in ({"type": "create"}, {"previous_message_id": "chatcmpl-1"}):
+        assert refused(thread=thread) == NO_THREADS
+    assert "thread" not in chat_of(thread=None)
 
 
 def test_too_many_steps_are_left_to_another_process() -> None:
