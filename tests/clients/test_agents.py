@@ -7,6 +7,7 @@ import pytest
 
 from tests.account import open_account
 from tests.clients.agents import AGENTS, RUN_S, CodingAgent
+from tests.clients.model import PIXEL
 from tests.conftest import StartService
 from tests.installed import INSTALL_S, PROGRAMS_S
 from tests.loopback import LoopbackUpstream
@@ -16,7 +17,6 @@ from tests.tokens import count_tokens
 from tests.transcripts.upstreams import scripted
 
 TOO_LONG = 'status:400{"error":{"message":"prompt is too long: 300000 tokens > 200000 maximum"}}'
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 pytestmark = [
     pytest.mark.timeout(PROGRAMS_S + INSTALL_S + 3 * RUN_S),

@@ -13,7 +13,7 @@ from anthropic.types import TextBlock, ThinkingBlock, ToolUseBlock
 from pydantic import BaseModel
 
 from tests.account import FORTE_INPUT_NANO, FORTE_OUTPUT_NANO, Account
-from tests.clients.model import CITIES, REPORT, ClientModel
+from tests.clients.model import CITIES, PIXEL, REPORT, ClientModel
 from tests.conftest import StartService
 from tests.loopback import STOP, Good, Json, LoopbackUpstream, Pause, Sse, Status, chunk, completion, said, usage_chunk
 from tests.loopback import Reset as Broken
@@ -30,7 +30,6 @@ READ: Any = {
     "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}},
 }
 SEARCH: Any = {"type": "web_search_20250305", "name": "web_search"}
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 IMAGE: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
 
 

@@ -26,7 +26,7 @@ from tests.service import Service
 RUN_S = PASTE_S + COMMAND_S
 PYTHON = {client.section for client in PYTHON_CLIENTS.values() if client.section}
 SDKS = ["OpenAI for Python", "Anthropic for Python"]
-NODE = ["OpenAI for Node", "Vercel AI SDK"]
+NODE = ["OpenAI for Node", "Anthropic for Node", "Vercel AI SDK"]
 NOT_INSTALLED = {"LiteLLM", "aider", "opencode", "Qwen Code", "Continue", "Open WebUI"}
 NOT_INSTALLED |= {"Generated clients", "Claude Code", "Codex"}
 ALL = blocks(CLIENTS, "bash", "python", "javascript")
