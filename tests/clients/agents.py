@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from tests.clients.model import Call
 from tests.debian import CannotInstall
 from tests.environment import environment
 from tests.installed import AGENT_PINS, give_up, node_environment
@@ -41,18 +42,18 @@ END"""
 QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
 
 
-class AgentKind(msgspec.Struct, frozen=True):
+class AgentKind(msgspec.Struct, frozen=True, kw_only=True):
     """What differs between agents. A call is a tool's name and its arguments; FOLDER is the project."""
 
     program: str
     first: Sequence[str]  # the arguments of the first turn
     next: Sequence[str]  # and of those that continue it
     key_name: str
-    variables: Mapping[str, str]  # BASE_URL is the service's address
-    read: tuple[str, dict[str, str]]
-    edit: tuple[str, dict[str, str]]
-    write: tuple[str, dict[str, str]]
-    see: tuple[str, dict[str, str]]
+    variables: Mapping[str, str] = {}  # BASE_URL is the service's address
+    read: Call
+    edit: Call
+    write: Call
+    see: Call
     files: Mapping[str, str] = {}  # in its home
     stops_at_overflow: bool = False  # it compacts a conversation at the turn after the one that was too long
 
@@ -61,28 +62,27 @@ JSON_LINES = ("--skip-git-repo-check", "--json")
 CLAUDE = ("-p", "--output-format", "stream-json", "--verbose", "--allowedTools=Read,Edit,Write")
 AGENTS = {
     "codex": AgentKind(
-        "@openai/codex/bin/codex.js",
-        ("exec", *JSON_LINES),
-        ("exec", "resume", "--last", *JSON_LINES),
-        "CADENZA_API_KEY",
-        {},
-        ("exec_command", {"cmd": "cat a.txt"}),
-        ("exec_command", {"cmd": PATCH}),
-        ("exec_command", {"cmd": "echo new > b.txt"}),
-        ("view_image", {"path": "FOLDER/pixel.png"}),
-        {".codex/config.toml": CODEX_TOML},
+        program="@openai/codex/bin/codex.js",
+        first=("exec", *JSON_LINES),
+        next=("exec", "resume", "--last", *JSON_LINES),
+        key_name="CADENZA_API_KEY",
+        read=("exec_command", {"cmd": "cat a.txt"}),
+        edit=("exec_command", {"cmd": PATCH}),
+        write=("exec_command", {"cmd": "echo new > b.txt"}),
+        see=("view_image", {"path": "FOLDER/pixel.png"}),
+        files={".codex/config.toml": CODEX_TOML},
         stops_at_overflow=True,
     ),
     "claude": AgentKind(
-        "@anthropic-ai/claude-code/cli-wrapper.cjs",
-        CLAUDE,
-        (*CLAUDE, "--continue"),
-        "ANTHROPIC_AUTH_TOKEN",
-        {"ANTHROPIC_BASE_URL": "BASE_URL", **QUIET},
-        ("Read", {"file_path": "FOLDER/a.txt"}),
-        ("Edit", {"file_path": "FOLDER/a.txt", "old_string": "two", "new_string": "three"}),
-        ("Write", {"file_path": "FOLDER/b.txt", "content": "new\n"}),
-        ("Read", {"file_path": "FOLDER/pixel.png"}),
+        program="@anthropic-ai/claude-code/cli-wrapper.cjs",
+        first=CLAUDE,
+        next=(*CLAUDE, "--continue"),
+        key_name="ANTHROPIC_AUTH_TOKEN",
+        variables={"ANTHROPIC_BASE_URL": "BASE_URL", **QUIET},
+        read=("Read", {"file_path": "FOLDER/a.txt"}),
+        edit=("Edit", {"file_path": "FOLDER/a.txt", "old_string": "two", "new_string": "three"}),
+        write=("Write", {"file_path": "FOLDER/b.txt", "content": "new\n"}),
+        see=("Read", {"file_path": "FOLDER/pixel.png"}),
     ),
 }
 
@@ -94,7 +94,8 @@ class CodingAgent:
         self.kind = kind
         self.project = folder / "project"
         self.project.mkdir()
-        self._home = folder / "home"
+        self._home, self._temporary = folder / "home", folder / "tmp"
+        self._temporary.mkdir()
         self._turns = 0
         root = service.base_url.removesuffix("/v1")
         self._variables = {name: value.replace("BASE_URL", root) for name, value in kind.variables.items()}
@@ -103,7 +104,7 @@ class CodingAgent:
             file.parent.mkdir(parents=True)
             file.write_text(text.replace("BASE_URL", service.base_url))
 
-    def call(self, made: tuple[str, dict[str, str]]) -> str:
+    def call(self, made: Call) -> str:
         """A call of the model, as a transcript has it."""
         name, arguments = made
         return f"call:{name}{json.dumps(arguments)} finish:tool_calls".replace("FOLDER", str(self.project))
@@ -118,7 +119,8 @@ class CodingAgent:
             give_up(reason)
         with refusing_address() as nowhere:
             proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY"), nowhere)
-            variables = {"HOME": str(self._home), self.kind.key_name: key, **proxies, **self._variables}
+            places = {"HOME": str(self._home), "TMPDIR": str(self._temporary)}
+            variables = places | {self.kind.key_name: key, **proxies, **self._variables}
             done = subprocess.run(
                 ["node", str(packages / self.kind.program), *options, prompt],
                 cwd=self.project,
