@@ -90,22 +90,23 @@ def test_python_clients(name: str, service: Service, upstream: LoopbackUpstream,
             assert ("city='Oslo' degrees=4" if section == "Instructor" else GREETING) in example, section
 
 
-def run_node_client(client: str, service: Service, folder: Path) -> dict[str, Any]:
+def run_node_client(client: str, service: Service, folder: Path, *args: str) -> dict[str, Any]:
     """What it got, which is right but for its errors."""
     try:
         environment = node_environment()
     except CannotInstall as reason:
         give_up(reason)
     program = shutil.copy(PROGRAMS / f"{client}.mjs", environment)
-    printed = run_clients(["node", str(program)], service, folder, environment)
+    printed = run_clients(["node", str(program), *args], service, folder, environment)
     check_answers(printed)
     return dict(json.loads(printed))
 
 
-def test_vercels_sdk(service: Service, upstream: LoopbackUpstream, tmp_path: Path) -> None:
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_vercels_sdk(service: Service, upstream: LoopbackUpstream, tmp_path: Path, api: str) -> None:
     """It gets an answer, a stream, both of two parallel calls that are streamed, and a filled-in schema."""
     upstream.always(ClientModel())
-    run_node_client("ai_sdk", service, tmp_path)
+    run_node_client("ai_sdk", service, tmp_path, api)
 
 
 @pytest.mark.parametrize("sdk", NODE_SDKS)
