@@ -80,7 +80,7 @@ lock: $(VENV)/.uv ## Pin the dependencies with their hashes (ARGS=--upgrade for 
 	@$(COMPILE) pyproject.toml --extra all --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --extra all --group bench -c requirements/run.txt -o requirements/bench.txt $(ARGS)
 	@for pins in bench/peers/*.in requirements/clients/*.in requirements/localstripe/*.in requirements/searxng/*.in; do $(COMPILE) $$pins -o $${pins%.in}.txt $(ARGS); done
-	@if command -v npm >/dev/null; then for pins in tests/node bench/peers/prisma; do \
+	@if command -v npm >/dev/null; then for pins in tests/node tests/node/agents bench/peers/prisma; do \
 	    (cd $$pins && npm install --package-lock-only --ignore-scripts --no-audit --no-fund --silent); done; \
 	  else echo 'the package-lock.json files were not refreshed: there is no npm'; fi
 

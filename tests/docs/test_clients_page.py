@@ -28,7 +28,7 @@ from tests.service import EMAIL, Service
 RUN_S = PASTE_S + COMMAND_S
 PYTHON = {client.section for client in PYTHON_CLIENTS.values() if client.section}
 SDKS = ["OpenAI for Python", "Azure", "Anthropic for Python"]
-NODE = ["OpenAI for Node", "Vercel AI SDK"]
+NODE = ["OpenAI for Node", "Anthropic for Node", "Vercel AI SDK"]
 NOT_INSTALLED = {"LiteLLM", "aider", "opencode", "Qwen Code", "Continue", "Open WebUI"}
 NOT_INSTALLED |= {"Generated clients", "Claude Code", "Codex"}
 CONNECT = "One command"
@@ -128,8 +128,9 @@ def test_versions_are_those_of_the_pins() -> None:
     """The table names the version that the tests use for each client that they run."""
     pinned = dict(line.split("==") for file in PINS.glob("*.in") for line in file.read_text().split())
     python = {f"`{name.partition('[')[0]}` {version}" for name, version in pinned.items()}
-    packages = json.loads((NODE_PINS / "package.json").read_text())["dependencies"]
-    node = {f"`{name}` {version}" for name, version in packages.items() if name != "zod"}
+    files = NODE_PINS.rglob("package.json")
+    packages = [one for file in files for one in json.loads(file.read_text())["dependencies"].items()]
+    node = {f"`{name}` {version}" for name, version in packages if name != "zod"}
     rows = re.findall(r"^\| \[.*by the tests.*$", CLIENTS.read_text(), re.MULTILINE)
     shown = {cell.strip() for row in rows for cell in row.split("|")[2].split(",")}
     assert shown == python | node | {f"`{name}` {metadata.version(name)}" for name in ("openai", "anthropic")}

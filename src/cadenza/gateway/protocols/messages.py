@@ -21,6 +21,7 @@ from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.protocols.chat import encode
+from cadenza.gateway.protocols.messages_request import NO_THREADS
 from cadenza.gateway.protocols.reading import read_translated
 from cadenza.gateway.protocols.translation import Kept
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
@@ -31,6 +32,7 @@ from cadenza.routing.prompt import QUICK_BYTES, PromptSize
 COUNTED_BYTES = 128 * 1024  # a longer prompt is estimated by its length: its count would be 30 ms of work, for free
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 ERROR_TYPES = {402: "billing_error", 404: "not_found_error", 413: "request_too_large"}  # by status, where not ours
+UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}  # so the SDK sends all messages
 TEXT, THINKING, CALL = "text", "thinking", "tool_use"  # the types of blocks
 NO_TEXT = {"text": ""}
 NOTHING_KEPT = Kept()
@@ -86,7 +88,10 @@ def error_body(error: CadenzaError, request_id: str) -> bytes:
     type_, message = ERROR_TYPES.get(error.status, error.type), error.message
     if isinstance(error, ContextOverflow):  # Claude Code looks for these words, and shortens the conversation
         message = f"prompt is too long: {error.prompt_tokens} tokens > {error.window_tokens} maximum"
-    return encode({"type": "error", "error": {"type": type_, "message": message}, "request_id": request_id})
+    shown: dict[str, Any] = {"type": type_, "message": message}
+    if message == NO_THREADS:
+        shown["details"] = UNTHREADED
+    return encode({"type": "error", "error": shown, "request_id": request_id})
 
 
 def error_event(error: CadenzaError, request_id: str) -> bytes:

@@ -14,7 +14,7 @@ import msgspec
 from cadenza import clock
 from cadenza.core.chat import cost_object, new_completion_id, text_of_extras
 from cadenza.core.content import Content
-from cadenza.core.errors import CadenzaError, InvalidRequest
+from cadenza.core.errors import CadenzaError, ContextOverflow, InvalidRequest
 from cadenza.core.records import AUTO, FinishReason, ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
 from cadenza.gateway.answers import Answers, ErrorShape, error_object
@@ -71,6 +71,8 @@ async def serve_responses(gateway: Gateway, request: ApiRequest) -> None:
         stream, whole = partial(StreamedResponse, kept=kept), partial(WholeResponse.of, kept)
         await serve_chat(gateway, msgspec.structs.replace(request, make_stream_relay=stream, make_whole_relay=whole))
     except InvalidRequest as error:
+        if isinstance(error, ContextOverflow) and request.chat and request.chat.stream:
+            request.answers.ping()  # starts the stream: Codex shortens the conversation only if an event says it
         name, colon, rest = error.message.partition(":")
         error.message = OWN_NAMES.get(name, name) + colon + rest
         raise
@@ -239,10 +241,12 @@ class ResponseEvents:
         return self._response(b"completed", usage=shown)
 
     def failed(self, error: CadenzaError, _request_id: str) -> bytes:
-        """The newline before it ends an event that may be unfinished."""
+        """The newline ends an event that may be unfinished. SDKs raise the error, Codex reads the second event."""
         code = CODES.get(error.message.partition(":")[0]) or CODES.get(error.type, "server_error")
-        response = self._response(b"failed", error=encode({"code": code, "message": error.message}))
-        return b"\n" + self._event(b"response.failed", b'"response":' + response)
+        shown = {"code": code, "message": error.message}
+        raised = self._event(b"error", b'"error":' + encode({"type": error.type, **shown, "param": None}))
+        response = self._response(b"failed", error=encode(shown))
+        return b"\n" + raised + self._event(b"response.failed", b'"response":' + response)
 
     def _response(
         self, status: bytes, error: bytes = b"null", details: bytes = b"null", usage: bytes = b"null"

@@ -30,6 +30,7 @@ from cadenza.core.tool_calls import ToolCallPart
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.protocols.messages import MESSAGE_ERRORS, MessageStream, WholeMessage, error_body
+from cadenza.gateway.protocols.messages_request import NO_THREADS
 from cadenza.gateway.protocols.translation import Kept
 from cadenza.gateway.relay import ReplyHead
 from cadenza.grounding.material import Grounding
@@ -299,6 +300,12 @@ def test_the_type_of_an_error_follows_its_status(error: CadenzaError, type_: str
         "error": {"type": type_, "message": error.message},
         "request_id": "req-1",
     }
+
+
+def test_the_refusal_of_a_thread_says_what_the_sdk_reads() -> None:
+    """With these details it sends all messages instead, without a thread."""
+    error = msgspec.json.decode(error_body(InvalidRequest(NO_THREADS), ""))["error"]
+    assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
 def test_a_prompt_that_is_too_long_says_so_in_anthropics_words() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.large.weight import TooManySteps
-from cadenza.gateway.protocols.messages_request import translate
+from cadenza.gateway.protocols.messages_request import NO_THREADS, translate
 from cadenza.gateway.protocols.translation import Translated
 from cadenza.gateway.validate import parse_chat
 
@@ -187,11 +187,11 @@ def test_an_image_that_is_not_sent_is_refused(source: Any) -> None:
 
 
 def test_an_empty_result_is_an_empty_text() -> None:
-    """A result without content, and one that only names tools."""
+    """One that names tools which a search has found says that they can be called."""
     missing = {"type": "tool_result", "tool_use_id": "a"}
     named = result("b", [{"type": "tool_reference", "tool_name": "Read"}])
     sent = messages_of(HI, assistant(called("a"), called("b")), user(missing, named))
-    assert [one["content"] for one in sent[2:]] == ["", ""]
+    assert [one["content"] for one in sent[2:]] == ["", "The tool Read can be called now."]
 
 
 def test_blocks_of_other_services_are_dropped_and_named() -> None:
@@ -303,6 +303,44 @@ def test_further_refusals() -> None:
     assert refused(assistant({"type": "tool_use", "name": "Read"})).startswith("messages[0].content[0]: a tool_use")
     assert refused(tools=[READ], tool_choice={"type": "some"}).startswith("tool_choice.type: must be")
     assert refused(system=[{"type": "image"}]).startswith("system: only blocks of text")
+
+
+def change(kind: str, **tool: Any) -> dict[str, Any]:
+    return {"role": "system", "content": [{"type": f"tool_{kind}", "tool": tool}]}
+
+
+def test_system_messages_change_the_tools() -> None:
+    """They offer another, also in place of an earlier one, take one back, or offer it again; no message is left."""
+    writing: list[Any] = [
+        {"name": "Write", "description": said, "input_schema": {}} for said in ("Writes.", "Writes more.")
+    ]
+    read = {"type": "tool_reference", "name": "Read"}
+    changes = [change("addition", type="tool_definition", definition=one) for one in writing]
+    chat = chat_of(HI, *changes, change("removal", **read), tools=[READ])
+    assert [(one["function"]["name"], one["function"]["description"]) for one in chat["tools"]] == [
+        ("Write", "Writes more.")
+    ]
+    assert chat["messages"] == [HI]
+    assert len(chat_of(HI, change("removal", **read), change("addition", **read), tools=[READ])["tools"]) == 1
+    assert "tools" not in chat_of(HI, change("removal", **read), tools=[READ])
+    assert refused(HI, change("addition", definition=3)).startswith("messages[1].content[0].tool.definition: ")
+
+
+def test_system_messages_of_one_turn() -> None:
+    """The last effort is that of the request; a text that ends with the next message of the user is left out then."""
+    low, brief = {"role": "system", "output_config": {"effort": "low"}}, {"role": "system", "content": "Be brief."}
+    chat = chat_of(HI, brief | {"clear_at": "next_user_message"}, low, HI, output_config={"effort": "high"})
+    assert (chat["reasoning_effort"], chat["messages"]) == ("low", [HI, HI])
+    assert messages_of(HI, brief | {"clear_at": "next_user_message"}) == [HI, brief]
+    assert messages_of(brief | {"clear_at": "never"}, HI) == [brief, HI]
+    assert refused({"role": "user"}) == "messages[0].content: missing."
+
+
+def test_a_thread_is_refused() -> None:
+    """Even its first request: the next one would have only what is new. Null asks for none."""
+    for thread in ({"type": "create"}, {"previous_message_id": "chatcmpl-1"}):
+        assert refused(thread=thread) == NO_THREADS
+    assert "thread" not in chat_of(thread=None)
 
 
 def test_too_many_steps_are_left_to_another_process() -> None:
