@@ -18,6 +18,7 @@ from cadenza.cli.console import (
     print_list,
     print_table,
     say,
+    say_repeated,
     to_option,
 )
 from cadenza.cli.lazy import LazyGroup
@@ -25,6 +26,7 @@ from cadenza.config import Settings
 from cadenza.control.money.months import check_all, find_closed_span, verify_file, verify_month
 from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.statement import check_ledger, export_ledger, usage_report
+from cadenza.control.money.transfers import TransferRefund, find_transfer, refund_transfer
 from cadenza.core.csv_text import csv_text
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
@@ -133,24 +135,37 @@ def _row(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("completion_id")
-@click.option("--part", metavar="DOLLARS", show_default="all that it cost", help="How much of it, in dollars.")
+@click.argument("refunded", metavar="ID")
+@click.option("--part", metavar="DOLLARS", show_default="all of it", help="How much of it, in dollars.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why, for the ledger. The account's owner sees it.")
+@click.option("--reference", metavar="TEXT", default="", help="Of the refund of a transfer, so that it counts once.")
 @settings_option
-def refund(completion_id: str, part: str | None, reason: str, settings: Settings) -> None:
-    """Give back what a request cost, or a part of it. A request is refunded once.
+def refund(refunded: str, part: str | None, reason: str, reference: str, settings: Settings) -> None:
+    """Refund a request, or record that a bank transfer was sent back: all of it or a part.
 
-    COMPLETION_ID is the id of the reply, which begins with chatcmpl-.
+    ID is the id of the reply, which begins with chatcmpl-, and is refunded once; or the reference of the transfer,
+    whose credit is taken back. Refund a card payment at Stripe.
     """
     part_nano = None if part is None else parse_dollars(part)
-    done = with_store(
-        settings,
-        lambda store: refund_request(store, completion_id, part_nano, reason, COMMAND_LINE, now_ms()),
-    )
-    say(
-        f"Refunded {format_dollars(done.amount_nano)} of the {format_dollars(done.cost_nano)} dollars that "
-        f"{completion_id} cost, to {done.email}."
-    )
+
+    async def work(store: Store) -> str:
+        if await find_transfer(store, refunded):
+            wanted = TransferRefund(refunded, part_nano, reason, reference)
+            back = await refund_transfer(store, wanted, COMMAND_LINE, now_ms())
+            if back.earlier_at is not None:
+                say_repeated(back.earlier_at)
+            payment = back.payment
+            return (
+                f"{format_dollars(payment.refunded_nano)} of the {format_dollars(payment.amount_nano)} dollars of the "
+                f"bank transfer {payment.reference} are refunded now."
+            )
+        done = await refund_request(store, refunded, part_nano, reason, COMMAND_LINE, now_ms())
+        return (
+            f"Refunded {format_dollars(done.amount_nano)} of the {format_dollars(done.cost_nano)} dollars that "
+            f"{refunded} cost, to {done.email}."
+        )
+
+    say(with_store(settings, work))
 
 
 @click.command()

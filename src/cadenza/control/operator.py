@@ -45,7 +45,7 @@ class ServiceOverview(msgspec.Struct, frozen=True):
 
 
 class Takings(msgspec.Struct, frozen=True):
-    """Payments by card of the last 30 days, by day, and vouchers."""
+    """Payments of the last 30 days, by day, and vouchers."""
 
     start_ms: int
     days: list[PaidDay]

@@ -165,7 +165,7 @@ async def compare_payments(store: Store, month: str, listed: Sequence[ProviderPa
     """
     span = month_span(month)
     at_provider = {one.payment_id: one for one in listed if one.payment_id}
-    here = {one.id: one for one in await payments.list_credited(store, span)}
+    here = {one.id: one for one in await payments.list_credited(store, span) if one.provider == "stripe"}
     differences = []
     for one in here.values():
         found = at_provider.get(one.id)
