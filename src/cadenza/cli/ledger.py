@@ -3,7 +3,6 @@
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -23,17 +22,17 @@ from cadenza.cli.console import (
 )
 from cadenza.cli.lazy import LazyGroup
 from cadenza.config import Settings
-from cadenza.control.money.months import check_all, find_closed_span, verify_file, verify_month
+from cadenza.control.money.months import Verified, check_all, find_closed_span, verify_month
+from cadenza.control.money.proof import DERIVED, HASHED, verify_file
 from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.statement import check_ledger, export_ledger, usage_report
 from cadenza.control.money.transfers import TransferRefund, find_transfer, refund_transfer
 from cadenza.core.csv_text import csv_text
-from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import ALWAYS, Span, parse_dates, parse_span
 from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, parse_group
-from cadenza.ledger.export import EXPORT_FIELDS
+from cadenza.ledger.export import EXPORT_FIELDS, REQUEST_FIELDS, readable
 from cadenza.store.store import Store
 
 LATER = {"close": ("months.close", "Close a month that is over: nothing in it can change any more.")}
@@ -80,13 +79,26 @@ def check(reads_all: bool, as_json: bool, settings: Settings) -> None:
 def verify(month: str, file: Path | None, settings: Settings) -> None:
     """Compute the hash of a closed month again. Exit 1 if it differs.
 
-    It is computed from the store, with the sums and the balances, or from a FILE that `ledger export --month` wrote.
+    It is computed from the store, with the sums and the balances, or from a FILE that `ledger export --month` wrote. Of
+    a file the other columns are compared too, with the hashed ones and with the store.
     """
     found = read_store(settings, lambda store: verify_file(store, month, file) if file else verify_month(store, month))
     if found.problems:
         say(f"{month} is not as it was closed: {'; '.join(found.problems)}. Entries read: {found.entries}.")
         sys.exit(1)
     click.echo(f"{month} is as it was closed. Entries read: {found.entries}, hash {found.found.hex()}.")
+    if file:
+        _print_proof(found)
+
+
+def _print_proof(found: Verified) -> None:
+    click.echo(f"Proven by the hash: {', '.join((*HASHED, *DERIVED))}.")
+    compared = (name for name in REQUEST_FIELDS if name not in HASHED)
+    click.echo(f"The same as in the store: account, {', '.join(compared)}; refunded_nano, unless it is empty.")
+    if count := found.unproven.get("account"):
+        click.echo(f"Not proven: the account of {count} entries, which was erased or has another address now.")
+    if count := found.unproven.get("request"):
+        click.echo(f"Not proven: the columns of {count} requests, which were removed or corrected in the store.")
 
 
 @ledger.command()
@@ -114,7 +126,7 @@ async def _export(store: Store, account: str | None, span: Span, form: str) -> N
     if form == "csv":
         sys.stdout.write(csv_text([EXPORT_FIELDS]))
     async for entry in entries:
-        row = _row(entry)
+        row = readable(entry)
         if form == "csv":
             sys.stdout.write(csv_text([[row[name] for name in EXPORT_FIELDS]]))
         else:
@@ -122,16 +134,6 @@ async def _export(store: Store, account: str | None, span: Span, form: str) -> N
     closed = None if account else await find_closed_span(store, span)
     if closed and closed.hash:
         say(f"{closed.month} is closed, with the hash {closed.hash.hex()}. Entries: {closed.entries}.")
-
-
-def _row(entry: dict[str, Any]) -> dict[str, Any]:
-    estimated = entry["estimated"]
-    return {
-        **entry,
-        "created_at": rfc3339_or_none(entry["created_at"]),
-        "amount": format_dollars(entry["amount"]),
-        "estimated": None if estimated is None else bool(estimated),
-    }
 
 
 @click.command()

@@ -4,11 +4,9 @@
 closed, and the ledger check finds nothing.
 """
 
-import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -19,7 +17,7 @@ from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.core.spans import DAY_MS, Span, month_span
 from cadenza.ledger import check, months, payments
-from cadenza.ledger.months import ClosedMonth, HashedEntry, MonthHash, MonthSums, OriginSum
+from cadenza.ledger.months import ClosedMonth, MonthSums, OriginSum
 from cadenza.ledger.payments import CreditedPayment, PaymentDay, PaymentIds
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, audit_events
@@ -93,6 +91,7 @@ class Verified(msgspec.Struct, frozen=True):
     entries: int
     found: bytes  # the hash of what was read
     problems: list[str]
+    unproven: Mapping[str, int] = {}  # of a file: of how many entries the account and the request cannot be compared
 
 
 def _row(line: str, total: OriginSum, **rest: str) -> dict[str, str | int | None]:
@@ -270,34 +269,3 @@ async def verify_month(store: Store, month: str) -> Verified:
         problems.append("the balances of accounts are not the sums of their entries")
     assert found.hash
     return Verified(closed, found.entries, found.hash, problems)
-
-
-async def verify_file(store: Store, month: str, path: Path) -> Verified:
-    """Compute the hash of a closed month from a file of `cadenza ledger export --month`."""
-    closed, before = await find_closed(store, month)
-    found = MonthHash(month, (before and before.hash) or b"")
-    for entry in read_export(path):
-        found.add(entry)
-    is_same = found.digest() == closed.hash
-    return Verified(closed, found.entries, found.digest(), [] if is_same else [f"{path} has other entries"])
-
-
-def read_export(path: Path) -> Iterator[HashedEntry]:
-    """The entries of a file that `cadenza ledger export` wrote, in either format. ValueError if it is no such file."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            is_json = file.read(1) == "{"
-            file.seek(0)
-            rows: Iterable[dict[str, Any]] = map(msgspec.json.decode, file) if is_json else csv.DictReader(file)
-            for row in rows:
-                fields = {name: row[_NAMES.get(name, name)] for name in HashedEntry.__struct_fields__}
-                if not is_json:
-                    fields = {name: value or None for name, value in fields.items()} | {"note": fields["note"]}
-                yield msgspec.convert([*fields.values()], HashedEntry, strict=False)
-    except (KeyError, TypeError, csv.Error, msgspec.MsgspecError, UnicodeDecodeError):
-        raise ValueError(f"{path} is not a file of 'cadenza ledger export'.") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
-
-
-_NAMES = {"created_at": "created_at_ms"}
