@@ -35,6 +35,7 @@ LINES = {  # of a report, by the origins of their entries
     "Expired": ("expiry",),
 }
 REPORT_FIELDS = ("line", "origin", "day", "provider", "count", "amount", "paid", "granted")
+BALANCE_FIELDS = ("account_id", "email", "balance", "paid", "granted")
 MonthState = Literal["open", "over", "closed"]
 
 
@@ -155,6 +156,26 @@ async def list_months(store: Store, now_ms: int, count: int) -> list[tuple[str, 
 async def list_payments(store: Store, month: str) -> list[CreditedPayment]:
     """The payments that gave credit in a month, with the ids of the provider."""
     return await payments.list_credited(store, month_span(month))
+
+
+async def list_balances(store: Store, month: str) -> list[dict[str, str]]:
+    """What each account with entries had at the end of a month, by BALANCE_FIELDS. They add up to its closing line."""
+    span, found = month_span(month), await months.list_months(store)
+    if any(one.month == month and one.hash for one in found):
+        balances = await months.closed_balances(store, month)
+    else:
+        balances = await months.balances_at(store, span.end_ms, months.month_before(found, span.start_ms))
+    emails = await months.emails(store)
+    return [
+        {
+            "account_id": one.account_id,
+            "email": emails[one.account_id],
+            "balance": format_dollars(one.balance_nano),
+            "paid": format_dollars(one.paid_nano),
+            "granted": format_dollars(one.granted_nano),
+        }
+        for one in sorted(balances, key=lambda one: one.account_id)
+    ]
 
 
 async def compare_payments(store: Store, month: str, listed: Sequence[ProviderPayment]) -> Compared:
