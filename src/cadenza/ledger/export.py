@@ -59,12 +59,12 @@ PAGE = 1000
 
 def readable(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry as a file has it: its time and its amount as people read them."""
-    estimated = entry["estimated"]
+    estimated = entry["estimated"]  # SQLite has no booleans
     return {
         **entry,
         "created_at": rfc3339(entry["created_at"]),
         "amount": format_dollars(entry["amount"]),
-        "estimated": None if estimated is None else bool(estimated),  # SQLite has no booleans
+        "estimated": None if estimated is None else bool(estimated),
     }
 
 
