@@ -148,7 +148,7 @@ def _explain(found: Sequence[ComparedDay], total: ComparedDay) -> None:
             click.echo(f"{line.place.day} {line.place.model} {line.result}: {reasons}.")
     for reason in total.reasons:
         click.echo(f"All together: {reason}.")
-    if any(line.billed.cost_nano is not None and line.expected_nano is None for line in found):
+    if any(line.billed.cost_nano is not None and line.ours.unknown_costs for line in found):
         click.echo("Of some lines the cost is not judged: cost_input and cost_output of their routes are not known.")
     if total.result == "differs":
         click.echo("A request around midnight may be billed on the other day: compare the days on both sides of it.")

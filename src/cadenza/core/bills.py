@@ -101,7 +101,7 @@ class ComparedDay(msgspec.Struct, frozen=True):
     billed: BillCounts
     result: Result
     reasons: tuple[str, ...]
-    expected_nano: tuple[int, int] | None = None  # the least and the most; None: the money cannot be judged
+    expected_nano: tuple[int, int] | None = None  # the least and the most; None: the money is not judged
 
     def shown(self) -> dict[str, Any]:
         ours, billed = self.ours, self.billed
@@ -181,7 +181,10 @@ def compare(
 
 
 def add_up(lines: Sequence[ComparedDay], tolerance: Tolerance = USUAL) -> ComparedDay:
-    """All lines together. Differences that are small day by day may add up to one that is not."""
+    """All lines together. Differences that are small day by day may add up to one that is not.
+
+    The money of lines with other tokens is left out: they differ anyway.
+    """
     ours, billed = [line.ours for line in lines], BillCounts()
     for line in lines:
         billed = billed.plus(line.billed)
@@ -211,14 +214,13 @@ def _compare_one(
     exact = (ours.cost_nano, ours.cost_nano)
     if line.result == "agrees" and tolerance.covers(*exact, billed.cost_nano):
         return msgspec.structs.replace(line, expected_nano=exact)
-    bounds = _expected_cost(ours, extra, unsure)
-    line, known = msgspec.structs.replace(line, expected_nano=bounds), tuple(_reasons(ours, kinds))
-    if tolerance.covers(*bounds, billed.cost_nano):
-        return line if line.result != "agrees" else msgspec.structs.replace(line, result="explained", reasons=known)
     if line.result == "differs":
         return line
-    reasons = (*known, _name_change(*bounds, billed.cost_nano))
-    return msgspec.structs.replace(line, result="differs", reasons=reasons)
+    bounds, reasons = _expected_cost(ours, extra, unsure), tuple(_reasons(ours, kinds))
+    if tolerance.covers(*bounds, billed.cost_nano):
+        return msgspec.structs.replace(line, result="explained", reasons=reasons, expected_nano=bounds)
+    reasons = (*reasons, _name_change(*bounds, billed.cost_nano))
+    return msgspec.structs.replace(line, result="differs", reasons=reasons, expected_nano=bounds)
 
 
 def _expected_cost(ours: ModelCounts, extra: AttemptSums, unsure: int) -> tuple[int, int]:
@@ -230,7 +232,7 @@ def _expected_cost(ours: ModelCounts, extra: AttemptSums, unsure: int) -> tuple[
     parts = [0.0, *(part / whole for part, whole in pairs if whole)]
     slack = unsure / max(1, ours.requests)
     return (
-        round(ours.cost_nano * (1 + min(parts) - slack)),
+        round(ours.cost_nano * max(0.0, 1 + min(parts) - slack)),
         round(ours.cost_nano * (1 + max(parts) + slack)),
     )
 

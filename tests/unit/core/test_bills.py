@@ -156,7 +156,7 @@ def test_all_lines_together_are_judged_too() -> None:
     total = add_up(lines)
     assert total.result == "differs"
     assert total.reasons[0].startswith("the provider charges 100.0% more than cost_input")
-    mixed = add_up([*compare({PLACE: OURS}, {}, {PLACE: BillCounts(9, 1000, 500)})])
+    mixed = add_up(compare({PLACE: DEAR}, {}, {PLACE: BillCounts(9, 1000, 500, 0)}))
     assert (mixed.result, mixed.reasons) == ("differs", ())
 
 

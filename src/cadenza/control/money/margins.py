@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from cadenza.core.bills import BillCounts, ComparedDay, DayModel, Tolerance, compare, match_models
 from cadenza.core.margin import MarginGroup, MarginSums, Revenue
 from cadenza.core.spans import Span, parse_dates
+from cadenza.ledger import months
 from cadenza.store.store import Store
 from cadenza.store.tables import attempts, margins
 
@@ -14,7 +15,8 @@ async def read_margin(store: Store, span: Span, group: MarginGroup) -> list[tupl
 
 
 async def read_revenue(store: Store, span: Span, group: MarginGroup) -> dict[str, Revenue]:
-    return await margins.read_revenue(store, span, group)
+    before = months.month_before(await months.list_months(store), span.start_ms)
+    return await margins.read_revenue(store, span, group, before.first_open_id if before else 0)
 
 
 async def compare_bill(

@@ -32,7 +32,8 @@ REVENUES: dict[str, Statement] = {
         SUM(CASE WHEN {_IS_CHARGE} THEN 0 ELSE e.amount_nano END),
         SUM(CASE WHEN {_IS_CHARGE} THEN 0 ELSE e.granted_nano END)
         FROM entries e JOIN accounts a ON a.id = e.account_id
-        WHERE e.created_at >= :start AND e.created_at < :end AND ({_IS_CHARGE} OR e.origin = 'refund')
+        WHERE e.id >= :first AND e.created_at >= :start AND e.created_at < :end
+        AND ({_IS_CHARGE} OR e.origin = 'refund')
         GROUP BY 1 ORDER BY 1""")  # noqa: S608 our own expressions
     )
     for group, named in {"account": "a.email", "month": f"e.created_at / {DAY_MS}"}.items()
@@ -49,11 +50,14 @@ async def read_margins(store: Store, span: Span, group: MarginGroup) -> list[tup
     return [(name, add_margins(many)) for name, many in by_name.items()]
 
 
-async def read_revenue(store: Store, span: Span, group: MarginGroup) -> dict[str, Revenue]:
-    """By account or by month what charges took of which credit. Other groups have months too, for their total."""
+async def read_revenue(store: Store, span: Span, group: MarginGroup, first: int = 0) -> dict[str, Revenue]:
+    """By account or by month what charges took of which credit. Other groups have months too, for their total.
+
+    No entry of the span has a lower id than `first`.
+    """
     by = "account" if group == "account" else "month"
     found: dict[str, Revenue] = {}
-    for place, *sums in await store.report(REVENUES[by], {"start": span.start_ms, "end": span.end_ms}):
+    for place, *sums in await store.report(REVENUES[by], {"start": span.start_ms, "end": span.end_ms, "first": first}):
         name = str(place) if by == "account" else day_name(place)[:7]
         found[name] = found.get(name, Revenue()).plus(Revenue(*map(int, sums)))
     return found

@@ -41,7 +41,7 @@ class PaymentForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PaymentView(msgspec.Struct, frozen=True):
-    """A payment. `provider` is `stripe`, or `transfer`: then `reference` is that of the bank transfer.
+    """A payment. `provider` is `stripe` or `transfer`, and `reference` its id there, or that of the bank transfer.
 
     `returned` is what was refunded, or lost by a dispute.
     """
