@@ -12,6 +12,7 @@ import pytest
 from cadenza.control.account.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.money.credit import correct_credit, give_credit
+from cadenza.control.money.transfers import Transfer, record_transfer
 from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError
@@ -41,6 +42,9 @@ ORDERS: dict[str, Order] = {
     "key": lambda store, reference: create_key(store, EMAIL, KeyOrder("laptop", reference=reference), NOW_MS),
     "voucher": lambda store, reference: create_vouchers(
         store, VoucherOrder(7, 2, reference=reference), COMMAND_LINE, NOW_MS
+    ),
+    "transfer": lambda store, reference: record_transfer(
+        store, EMAIL, Transfer(10**7, reference or "INV-17"), COMMAND_LINE, NOW_MS
     ),
 }
 

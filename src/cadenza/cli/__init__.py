@@ -43,7 +43,10 @@ SECTIONS = {
             "Show what an account used, or all of them, and what it cost: by default in the last 30 days.",
         ),
         "voucher": ("vouchers.vouchers", "Vouchers: codes that give credit once."),
-        "refund": ("ledger.refund", "Give back what a request cost, or a part of it."),
+        "refund": (
+            "ledger.refund",
+            "Refund a request, or record that a bank transfer was sent back: all of it or a part.",
+        ),
         "margin": ("margins.margin", "Show what requests earned, what providers charge for them, and the difference."),
         "reconcile": ("margins.reconcile", "Compare the bill of a provider with our own counts, by day and model."),
         "report": ("months.report", "Show reports over all accounts."),

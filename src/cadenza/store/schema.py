@@ -437,11 +437,11 @@ vouchers = table(
 
 payments = table(
     "payments",
-    Exported("payments.json", "Payments by card.", kept="kept"),
+    Exported("payments.json", "Payments by card and by bank transfer.", kept="kept"),
     Column("id", Text, primary_key=True, info=shown("id of the payment")),
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
-    *required(Text, provider="who takes the payment", checkout="the provider's id of the checkout"),
-    *optional(Text, reference="the provider's id of the payment"),
+    *required(Text, provider="who takes the payment, or `transfer`", checkout="the provider's id of the checkout"),
+    *optional(Text, reference="the provider's id of the payment, or the reference of the transfer"),
     *required(BigInteger, amount_nano="what was paid"),
     *required(BigInteger, default=ZERO, returned_nano="what was returned of it, by refunds and lost disputes"),
     *required(Text, state="its state"),

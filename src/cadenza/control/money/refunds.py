@@ -17,7 +17,8 @@ from cadenza.store.tables.audit_events import AuditEvent
 ID_CHARS_MAX = 100
 NOT_CHARGED = (
     "No request with this id was charged. It is the id of the reply, which begins with chatcmpl-: "
-    "the statement and 'cadenza ledger export' have it."
+    "the statement and 'cadenza ledger export' have it. "
+    "A bank transfer is refunded by its reference."
 )
 
 

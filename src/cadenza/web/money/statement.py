@@ -26,7 +26,8 @@ class EntryView(msgspec.Struct, frozen=True):
     """One entry. `balance` is the balance after it, and `granted` the part of `amount` that is granted credit.
 
     A charge has the ids, the class, the tokens and the prices of its request, in dollars a token, and what was refunded
-    of it. Without a cached price, cached tokens cost as much as others.
+    of it. Without a cached price, cached tokens cost as much as others. What was taken back after it was spent is one
+    line with all of it, and before it one of the origin `debt` with what is owed, with the same id.
     """
 
     id: int
