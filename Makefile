@@ -63,8 +63,9 @@ check: $(VENV)/.dev ## Check format, lint, types and the direction of imports
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy & types=$$!; $(BIN)/lint-imports --no-logo; imports=$$?; wait $$types && exit $$imports
 
-docs: $(VENV)/.dev ## Write docs/config.md from the settings, and the table of docs/privacy.md from the schema
+docs: $(VENV)/.dev ## Write docs/config.md from the settings, docs/commands.md from the help, and the table of docs/privacy.md from the schema
 	@$(BIN)/python -m cadenza.config.write
+	@$(BIN)/python -m cadenza.cli.write
 	@$(BIN)/python -m cadenza.store.privacy
 
 fmt: $(VENV)/.dev ## Format the code and fix what the linter can fix
@@ -79,7 +80,7 @@ lock: $(VENV)/.uv ## Pin the dependencies with their hashes (ARGS=--upgrade for 
 	@$(COMPILE) pyproject.toml --extra all --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --extra all --group bench -c requirements/run.txt -o requirements/bench.txt $(ARGS)
 	@for pins in bench/peers/*.in requirements/clients/*.in requirements/localstripe/*.in requirements/searxng/*.in; do $(COMPILE) $$pins -o $${pins%.in}.txt $(ARGS); done
-	@if command -v npm >/dev/null; then for pins in tests/node bench/peers/prisma; do \
+	@if command -v npm >/dev/null; then for pins in tests/node tests/node/agents bench/peers/prisma; do \
 	    (cd $$pins && npm install --package-lock-only --ignore-scripts --no-audit --no-fund --silent); done; \
 	  else echo 'the package-lock.json files were not refreshed: there is no npm'; fi
 
@@ -95,7 +96,7 @@ $(VENV)/.uv: requirements/uv.txt
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.uv requirements/run.txt requirements/otel.txt $(MODEL) pyproject.toml
-	@echo 'Installing Cadenza and its embedded model, about 410 MB on disk.'
+	@echo 'Installing Cadenza and its embedded model, about 470 MB on disk.'
 	@echo 'This can take a minute on a slow line. Later starts skip it.'
 	@$(INSTALL) $(PINNED) -r requirements/run.txt -r requirements/otel.txt -r $(MODEL)
 	@$(INSTALL) --editable .

@@ -13,7 +13,7 @@ import contextlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,9 +27,10 @@ from bench.gateways.base import free_port
 from bench.gateways.cadenza import Cadenza
 from bench.gateways.install import ROOT, debian_program
 from bench.machine import CannotRun, interpreter
+from bench.real_upstream import call, chunk
 from bench.report import table
 from bench.upstream import BEGIN, CONTENT, PLAIN_REPLY, ending
-from bench.workload import MARK, MESSAGES, PLAIN, RESPONSES, Shape, Target
+from bench.workload import MARK, MESSAGES, PLAIN, RESPONSES, End, Shape, Target
 from cadenza.core.codes import make_key
 
 BASELINE = ROOT / "bench" / "baseline.json"
@@ -39,7 +40,12 @@ WARM = 1  # rounds before the count
 ROUNDS = 4
 REQUESTS = AT_ONCE * (WARM + ROUNDS)
 STREAM = Shape(chunks=10)
+STREAM_PARTS = ("one more chunk", "end of a stream")
+CALLS = Shape(chunks=10, end=End.CALLS)
+CALL = chunk(call(0, MARK.decode()))
+CALL_BEGIN = BEGIN + chunk(call(0, '{"path":"', {"id": "call_0", "type": "function"}, name="read_file"))
 AGENT_BYTES = 200_000
+CALLS_BYTES = 40_000
 STEP = 3  # chunks after the first that are counted together
 REPLY_S = 120.0
 OK = 200
@@ -56,8 +62,8 @@ class Case(msgspec.Struct, frozen=True):
     name: str
     requests: list[bytes]
     shape: Shape = PLAIN
+    parts: Sequence[str] = ()  # the names of what is shown by itself: one more chunk, and the end of a stream
     status: int = OK
-    has_parts: bool = False  # a chunk and the end of a stream are shown by themselves
 
 
 class SteppedUpstream:
@@ -114,9 +120,7 @@ class Rounds:
         first, *steps, end = counts
         chunk = min(steps) / STEP
         total = first + (case.shape.chunks - 1) * chunk + end
-        if not case.has_parts:
-            return {case.name: round(total)}
-        return {case.name: round(total), "one more chunk": round(chunk), "end of a stream": round(end)}
+        return {case.name: round(total), **dict(zip(case.parts, (round(chunk), round(end)), strict=False))}
 
     async def _run_round(self, case: Case, number: int, streams: Streams) -> Streams:
         """Returns the connections. A connection pauses after a refusal, so each refusal comes on a new one."""
@@ -139,19 +143,20 @@ class Rounds:
             if case.shape == PLAIN:
                 self._send(upstreams, PLAIN_REPLY)
             else:
-                await self._stream(upstreams, streams, case.shape.chunks)
+                await self._stream(upstreams, streams, case.shape)
                 return
         for reader, _ in streams:
             head = await _read_message(reader)
             if int(head[9:12]) != case.status:
                 raise CannotRun(f"{case.name}: status {head[9:12].decode()} instead of {case.status}")
 
-    async def _stream(self, upstreams: list[asyncio.StreamWriter], streams: Streams, chunks: int) -> None:
+    async def _stream(self, upstreams: list[asyncio.StreamWriter], streams: Streams, shape: Shape) -> None:
         """Every stream gets its next chunk when all clients have the last one, and ends when the one before has.
 
         The first chunk, every STEP of the others and the ends are counted by themselves.
         """
-        for data, times in ((BEGIN + CONTENT, 1), *[(CONTENT, STEP)] * ((chunks - 1) // STEP)):
+        first, next_one = (CALL_BEGIN + CALL, CALL) if shape.end == End.CALLS else (BEGIN + CONTENT, CONTENT)
+        for data, times in ((first, 1), *[(next_one, STEP)] * ((shape.chunks - 1) // STEP)):
             for _ in range(times):
                 self._send(upstreams, data)
                 for reader, _ in streams:
@@ -159,7 +164,7 @@ class Rounds:
             self._parts.append(await self._counter.read())
         ends = {asyncio.create_task(reader.readuntil(b"\r\n0\r\n\r\n")) for reader, _ in streams}
         for writer in upstreams:
-            self._send([writer], ending(chunks))
+            self._send([writer], ending(shape.chunks))
             _, ends = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
 
     def _send(self, upstreams: list[asyncio.StreamWriter], data: bytes) -> None:
@@ -221,11 +226,14 @@ def cases(gateway: Cadenza, folder: Path, target: Target) -> Iterator[Case]:
     poor = gateway.cli(folder, "key", "create", "--account", POOR, "--expires", "never").strip()
     yield Case("plain request", [target.request(PLAIN)] * REQUESTS)
     yield Case("first request of a key", [_with_key(target, key) for key in store.secrets])
-    yield Case(f"stream of {STREAM.chunks} chunks", [target.request(STREAM)] * REQUESTS, STREAM, has_parts=True)
+    yield Case(f"stream of {STREAM.chunks} chunks", [target.request(STREAM)] * REQUESTS, STREAM, STREAM_PARTS)
     for name, protocol in (("Responses", RESPONSES), ("Messages", MESSAGES)):
         other = msgspec.structs.replace(target, path=protocol.path)
         yield Case(f"{name} stream of {STREAM.chunks} chunks", [other.request(STREAM)] * REQUESTS, STREAM)
     turn = Conversation(1, AGENT_BYTES).body(target.model, STREAM, AGENT_BYTES)
+    called = Conversation(1, CALLS_BYTES).body(target.model, CALLS, CALLS_BYTES)
+    parts = ("one more part of a call",)
+    yield Case("stream of a call in 10 parts", [target.head(len(called)) + called] * REQUESTS, CALLS, parts)
     yield Case(f"agent's turn, {AGENT_BYTES // 1000} kB", [target.head(len(turn)) + turn] * REQUESTS, STREAM)
     yield Case("unknown key", [_with_key(target, make_key()) for _ in range(REQUESTS)], status=401)
     yield Case("no credit", [_with_key(target, poor)] * REQUESTS, status=402)

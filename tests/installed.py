@@ -1,7 +1,7 @@
 """Environments with client libraries, installed when a test first needs one, and kept in .venv-clients.
 
 Python: the pins of requirements/clients, one environment for each major version of the OpenAI SDK that clients need.
-Node: the pins of tests/node/package-lock.json; npm itself comes from Debian's packages if the tests run as root.
+Node: the pins of tests/node and of tests/node/agents; npm itself comes from Debian's packages if the tests run as root.
 One test process fills an environment, and others that need it wait; several are filled at the same time. If one cannot
 be made, `give_up` skips the test, or fails it in CI.
 """
@@ -22,6 +22,7 @@ PINS = ROOT / "requirements" / "clients"
 STRIPE_PINS = ROOT / "requirements" / "localstripe"
 SEARXNG_PINS = ROOT / "requirements" / "searxng"
 NODE_PINS = ROOT / "tests" / "node"
+AGENT_PINS = NODE_PINS / "agents"  # apart, because they are 760 MB of programs
 PLACE = ROOT / ".venv-clients"
 INSTALL_S = 150.0
 PROGRAMS_S = 240.0
@@ -68,19 +69,19 @@ def localstripe_environment() -> Path:
     return folder / "bin"
 
 
-def node_environment() -> Path:
-    """A folder whose node_modules has the packages of tests/node/package.json. `node` is on the PATH then."""
-    folder = PLACE / "node"
+def node_environment(pins: Path = NODE_PINS) -> Path:
+    """A folder whose node_modules has the packages of the pins. `node` is on the PATH then."""
+    folder = PLACE / pins.name
 
     def fill() -> None:
         folder.mkdir(exist_ok=True)
-        for file in NODE_PINS.glob("*.json"):
+        for file in pins.glob("*.json"):
             shutil.copy(file, folder)
         _run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], folder)
 
     if not (installed("node") and installed("npm")):
         install("nodejs", "npm", limit_s=PROGRAMS_S)
-    _install_once(folder, NODE_PINS / "package-lock.json", fill)
+    _install_once(folder, pins / "package-lock.json", fill)
     return folder
 
 

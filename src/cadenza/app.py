@@ -51,9 +51,9 @@ from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.background import follow, repeat, running
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
-from cadenza.gateway.api import ENDPOINTS, Endpoint, serve_api
+from cadenza.gateway.api import ENDPOINTS, serve_api
 from cadenza.gateway.collector_link import CollectorLink, process_attributes
-from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
+from cadenza.gateway.endpoints import Endpoint, is_api, refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
 from cadenza.gateway.traces import Tracer
@@ -431,11 +431,6 @@ def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
         advice="If you did not change the config, processes on this store have different ones: give all the same, "
         f"or let the store decide with 'cadenza class adopt {class_id}'.",
     )
-
-
-def is_api(path: str) -> bool:
-    """Whether the path is under /v1, also one that is not served."""
-    return path.startswith("/v1/") or path == "/v1" or (path.startswith("//") and path.lstrip("/").startswith("v1/"))
 
 
 def tune_garbage_collector() -> None:

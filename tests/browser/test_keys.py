@@ -1,5 +1,6 @@
 """From a new key to its end, in a real browser and with a real client."""
 
+import json
 import re
 
 import openai
@@ -94,6 +95,11 @@ def test_the_new_key_and_its_snippets_are_copied(open_page: OpenPage, email: str
     page.get_by_role("button", name="Copy the Python code").click()
     page.wait_for_function("() => navigator.clipboard.readText().then((text) => text.startsWith('from openai'))")
     assert f'api_key="{key}"' in str(page.evaluate("navigator.clipboard.readText()"))
+    page.get_by_text("Claude Code", exact=True).click()
+    page.get_by_role("button", name="Copy the settings of Claude Code").click()
+    page.wait_for_function("() => navigator.clipboard.readText().then((text) => text.startsWith('{'))")
+    assert json.loads(page.evaluate("navigator.clipboard.readText()"))["env"]["ANTHROPIC_AUTH_TOKEN"] == key
+    assert serious_findings(page) == []  # a wide text can be scrolled by keyboard also if its tab was hidden at first
 
 
 @each_look

@@ -17,6 +17,7 @@ from cadenza.ledger.rules import Demand, End, Hold
 from cadenza.ledger.transaction import AccountMoves
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Transaction
+from tests.cli import a_month
 from tests.cli.program import run_here
 
 EMAIL = "owner@example.org"
@@ -59,6 +60,17 @@ def books(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         assert run_here(folder, *args, given=PASSWORD).returncode == 0
     asyncio.run(serve_some(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def october(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a transcript copies: a month of two accounts (a_month.py)."""
+    folder = tmp_path_factory.mktemp("october")
+    for email in (a_month.ANN, a_month.BOB):
+        for args in (("account", "create", email, "--password-stdin"), ("key", "create", "--account", email)):
+            assert run_here(folder, *args, given=PASSWORD).returncode == 0
+    asyncio.run(a_month.fill(folder))
     return folder
 
 

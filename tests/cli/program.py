@@ -38,7 +38,7 @@ def run(folder: Path, *args: str, given: str = "", **variables: str) -> Done:
     return run_program(command, folder, typed, given, limit_s=COMMAND_S, is_typed=bool(variables))
 
 
-def run_here(folder: Path, *args: str, given: str = "") -> Done:
+def run_here(folder: Path, *args: str, given: str = "", **variables: str) -> Done:
     """Run one command in this process, as if typed in `folder`. It saves the second that a new process takes."""
     out, err, exit_code = io.StringIO(), io.StringIO(), 0
     with (
@@ -46,7 +46,7 @@ def run_here(folder: Path, *args: str, given: str = "") -> Done:
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         mock.patch.object(sys, "stdin", io.StringIO(given)),
-        mock.patch.dict(os.environ, environment(), clear=True),
+        mock.patch.dict(os.environ, environment(**variables), clear=True),
     ):
         try:
             main(args)

@@ -79,7 +79,7 @@ def test_a_class_is_adopted_promoted_and_rolled_back(account: Account, upstream:
     assert model_of_next(account, upstream) == "one"
     assert [(one["event"], one["detail"].rpartition(": ")[2]) for one in read(account, "history", "forte")] == [
         ("class.config", "acme/one"),
-        ("class.adopt", f"version 1 stays; {shown_pin(account)} no longer counts"),
+        ("class.adopt", f"version 1 stays; {shown_pin(account)} no longer takes effect"),
         ("class.promote", "a trial"),
         ("class.rollback", "it is odd"),
     ]

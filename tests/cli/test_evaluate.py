@@ -127,7 +127,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, upstream: LoopbackUpstream, 
     code = process.wait(60)
     if number == signal.SIGINT:
         assert code == 130
-        assert "Repeat the same command to go on" in printed.read_text()
+        assert "Repeat the same command to resume" in printed.read_text()
     rows = stored(tmp_path, "SELECT count(*) FROM verdict_scores GROUP BY verdict_id ORDER BY 1")
     assert rows == [(24,), (48,)]  # of 12 cases, and of the first evaluation
     upstream.reset()

@@ -40,6 +40,7 @@ STORE_COMMANDS = [
     ("account", "credit", EMAIL, "1.00"),
     ("key", "create", "--account", EMAIL),
     ("key", "list", "--account", EMAIL),
+    ("connect", "codex"),
     ("usage", "--account", EMAIL),
     ("ledger", "check"),
     ("ledger", "export"),

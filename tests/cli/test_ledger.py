@@ -33,3 +33,16 @@ def test_both_formats_have_the_same_values(books: Path) -> None:
 def test_cells_that_begin_like_a_formula(cell: object, escaped: object) -> None:
     """They get a quote in front, also behind a tab or a carriage return; other cells do not change."""
     assert escape_formula(cell) == escaped
+
+
+def test_every_account_has_its_closing_balance(october: Path, tmp_path: Path) -> None:
+    """Of an open month; transcripts/month.txt has the closed one. A file that cannot be written is named."""
+    file = tmp_path / "accounts.csv"
+    assert run_here(october, "report", "month", "2025-10", "--accounts", str(file)).returncode == 0
+    rows = sorted([*csv.reader(file.read_text().splitlines())][1:], key=lambda row: row[1])
+    assert [row[1:] for row in rows] == [
+        ["ann@example.org", "80.00", "80.00", "0.00"],
+        ["bob@example.org", "47.00", "47.00", "0.00"],
+    ]
+    done = run_here(october, "report", "month", "2025-10", "--accounts", str(tmp_path / "no" / "file"))
+    assert (done.returncode, "cannot be written" in done.stderr) == (1, True)

@@ -12,10 +12,14 @@ class PythonClient(msgspec.Struct, frozen=True):
 
 # By the name of its program.
 PYTHON_CLIENTS = {
+    "agent_framework": PythonClient("openai-3", "Microsoft Agent Framework"),
     "instructor": PythonClient("openai-2", "Instructor"),
     "langchain": PythonClient("openai-3", "LangChain"),
+    "langchain_responses": PythonClient("openai-3"),
     "llama_index": PythonClient("openai-2", "LlamaIndex"),
     "llm": PythonClient("openai-3"),
     "openai_agents": PythonClient("openai-3", "OpenAI Agents SDK"),
+    "openai_agents_responses": PythonClient("openai-3"),
     "pydantic_ai": PythonClient("openai-3", "Pydantic AI"),
+    "pydantic_ai_responses": PythonClient("openai-3"),
 }

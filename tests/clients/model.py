@@ -8,10 +8,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tests.loopback import Json, Request, Sse, Step, chunk, completion, said, usage_chunk
+from tests.loopback import Json, Pause, Request, Reset, Sse, Step, chunk, completion, said, usage_chunk
 
 GREETING = "Hello there, this is the upstream."
+BREAK_OFF, SLOWLY = "Break off.", "Say it slowly."
 CITIES = {"Oslo": 4, "Rome": 24}
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 REPORT = {"city": "Oslo", "degrees": 4}
 WEATHER_TOOL = "get_weather"
 Call = tuple[str, dict[str, Any]]
@@ -22,6 +24,8 @@ class ClientModel:
 
     | the request has | the reply |
     |---|---|
+    | the question BREAK_OFF | a stream that breaks off |
+    | the question SLOWLY | the first words of a stream that does not end |
     | results of tools | the results, joined by commas |
     | the tool WEATHER_TOOL | one call for each city |
     | another tool, or a response format | REPORT, as a call or as text |
@@ -31,6 +35,9 @@ class ClientModel:
     def steps(self, request: Request) -> Iterable[Step]:
         asked = request.json
         is_stream = asked.get("stream", False)
+        if asked["messages"][-1]["content"] in (BREAK_OFF, SLOWLY):
+            end = Reset() if asked["messages"][-1]["content"] == BREAK_OFF else Pause()
+            return Sse([said(GREETING), end]).steps(request)
         results = [_text(message["content"]) for message in asked["messages"] if message["role"] == "tool"]
         names = [tool["function"]["name"] for tool in asked.get("tools", [])]
         if results and WEATHER_TOOL in names:

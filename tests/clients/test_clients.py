@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.clients.clients import PYTHON_CLIENTS
-from tests.clients.model import CITIES, GREETING, REPORT, ClientModel
+from tests.clients.model import CITIES, GREETING, PIXEL, REPORT, ClientModel
+from tests.conftest import StartService
 from tests.debian import CannotInstall
 from tests.docs.markdown import CLIENTS, blocks
 from tests.docs.paste import at_port
@@ -17,11 +18,14 @@ from tests.environment import environment
 from tests.installed import INSTALL_S, PROGRAMS_S, ROOT, give_up, node_environment, python_environment
 from tests.loopback import LoopbackUpstream
 from tests.service import Service
+from tests.service_config import RouteSpec, ServiceSpec
 
 RUN_S = 240.0
 PROGRAMS = Path(__file__).parent / "programs"
 EXAMPLES = {block.section: block.text for block in blocks(CLIENTS, "python")}
-NODE_CLIENTS = ["ai_sdk", "openai"]
+NODE_SDKS = ["anthropic", "openai", "openai_responses"]
+# Of a stream that is aborted, of a wrong key, of an invalid request, and of a stream that breaks off.
+SDK_ERRORS = ["APIUserAbortError", "AuthenticationError", "BadRequestError", "APIError"]
 ENVIRONMENTS = sorted({client.environment for client in PYTHON_CLIENTS.values()})
 
 pytestmark = [
@@ -35,6 +39,7 @@ def run_clients(command: list[str], service: Service, folder: Path, cwd: Path, g
     variables = {
         "CADENZA_BASE_URL": service.base_url,
         "CADENZA_API_KEY": service.key,
+        "PIXEL": PIXEL,
         "LLM_USER_PATH": str(folder),
         "HOME": str(folder),
         "PYTHONPATH": "",  # they have packages of their own
@@ -85,13 +90,32 @@ def test_python_clients(name: str, service: Service, upstream: LoopbackUpstream,
             assert ("city='Oslo' degrees=4" if section == "Instructor" else GREETING) in example, section
 
 
-@pytest.mark.parametrize("client", NODE_CLIENTS)
-def test_node_client(client: str, service: Service, upstream: LoopbackUpstream, tmp_path: Path) -> None:
-    """A client gets an answer, a stream, both of two parallel calls that are streamed, and a filled-in schema."""
-    upstream.always(ClientModel())
+def run_node_client(client: str, service: Service, folder: Path, *args: str) -> dict[str, Any]:
+    """What it got, which is right but for its errors."""
     try:
-        folder = node_environment()
+        environment = node_environment()
     except CannotInstall as reason:
         give_up(reason)
-    program = shutil.copy(PROGRAMS / f"{client}.mjs", folder)
-    check_answers(run_clients(["node", str(program)], service, tmp_path, folder))
+    program = shutil.copy(PROGRAMS / f"{client}.mjs", environment)
+    printed = run_clients(["node", str(program), *args], service, folder, environment)
+    check_answers(printed)
+    return dict(json.loads(printed))
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_vercels_sdk(service: Service, upstream: LoopbackUpstream, tmp_path: Path, api: str) -> None:
+    """It gets an answer, a stream, both of two parallel calls that are streamed, and a filled-in schema."""
+    upstream.always(ClientModel())
+    run_node_client("ai_sdk", service, tmp_path, api)
+
+
+@pytest.mark.parametrize("sdk", NODE_SDKS)
+def test_node_sdk(sdk: str, start_service: StartService, upstream: LoopbackUpstream, tmp_path: Path) -> None:
+    """Moreover the model sees its image, its errors are of its own classes, and aborting it leaves the upstream."""
+    upstream.always(ClientModel())
+    routes = {"forte": [RouteSpec("loopback", more_toml="vision = true\n")]}
+    service = start_service(ServiceSpec({"loopback": upstream.base_url}, routes))
+    assert run_node_client(sdk, service, tmp_path)["errors"] == SDK_ERRORS
+    assert any(PIXEL in str(request.json) for request in upstream.requests)
+    upstream.wait_for_disconnect()
+    service.ledger.check()

@@ -10,15 +10,17 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic.types import TextBlock, ThinkingBlock, ToolUseBlock
+from pydantic import BaseModel
 
 from tests.account import FORTE_INPUT_NANO, FORTE_OUTPUT_NANO, Account
+from tests.clients.model import CITIES, PIXEL, REPORT, ClientModel
 from tests.conftest import StartService
 from tests.loopback import STOP, Good, Json, LoopbackUpstream, Pause, Sse, Status, chunk, completion, said, usage_chunk
 from tests.loopback import Reset as Broken
 from tests.raw_client import RawClient
 from tests.service import Service
 from tests.service_config import CHARACTER, RouteSpec, ServiceSpec
-from tests.tokens import count_prompt
+from tests.tokens import count_prompt, count_tokens
 
 TEXT = "A short answer, with ünïcödé and 音楽 🎼."
 ASKED: Any = [{"role": "user", "content": "hi"}]
@@ -28,8 +30,14 @@ READ: Any = {
     "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}},
 }
 SEARCH: Any = {"type": "web_search_20250305", "name": "web_search"}
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 IMAGE: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+
+
+class Weather(BaseModel):
+    """What an answer with a schema is parsed to."""
+
+    city: str
+    degrees: int
 
 
 @contextlib.contextmanager
@@ -121,6 +129,49 @@ def test_a_turn_with_tools(claude: anthropic.Anthropic, upstream: LoopbackUpstre
         ("tool", "up-2", "b"),
     ]
     assert user == {"role": "user", "content": "Go on."}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_the_tool_runner(
+    claude: anthropic.Anthropic, upstream: LoopbackUpstream, account: Account, *, is_stream: bool
+) -> None:
+    """The SDK makes the calls itself; it wants a thread kept here, learns that none is, and sends all messages."""
+    called: list[str] = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """The temperature of a city in degrees."""
+        called.append(city)
+        return str(CITIES[city])
+
+    upstream.always(ClientModel())
+    ask: Any = {"model": "forte", "max_tokens": 100, "messages": ASKED, "tools": [get_weather], "stream": is_stream}
+    reply = claude.beta.messages.tool_runner(**ask).until_done()
+    assert called == list(CITIES)
+    assert [block.text for block in reply.content if block.type == "text"] == ["4, 24"]
+    assert len(account.charges) == len(upstream.requests) == 2
+
+
+def test_structured_output(claude: anthropic.Anthropic, upstream: LoopbackUpstream) -> None:
+    """A schema goes upstream in the form of a chat, and the SDK parses the answer, streamed or not."""
+    upstream.always(ClientModel())
+    ask: Any = {"model": "forte", "max_tokens": 100, "messages": ASKED, "output_format": Weather}
+    assert claude.messages.parse(**ask).parsed_output == Weather.model_validate(REPORT)
+    with claude.messages.stream(**ask) as stream:
+        assert stream.get_final_message().parsed_output == Weather.model_validate(REPORT)
+    form = upstream.requests[-1].json["response_format"]
+    assert (form["type"], form["json_schema"]["strict"]) == ("json_schema", True)
+    assert form["json_schema"]["schema"]["properties"].keys() == {"city", "degrees"}
+
+
+def test_a_stream_that_is_closed(claude: anthropic.Anthropic, upstream: LoopbackUpstream, account: Account) -> None:
+    """The upstream is left at once, and what was delivered is charged."""
+    upstream.script(Sse([said("one two three"), Pause()]))
+    with claude.messages.stream(model="forte", max_tokens=100, messages=ASKED) as stream:
+        assert next(stream.text_stream) == "one two three"
+    upstream.wait_for_disconnect()
+    account.wait_until_ended()
+    assert account.charge()["completion_tokens"] == count_tokens("one two three")
 
 
 def test_images_go_to_a_model_that_takes_them(start_service: StartService, upstream: LoopbackUpstream) -> None:

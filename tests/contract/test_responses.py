@@ -136,6 +136,29 @@ def test_errors_are_those_of_the_sdk(service: Service, client: openai.OpenAI) ->
     assert (caught.value.status_code, caught.value.type) == (402, "insufficient_quota")
 
 
+TOO_LONG = 'status:400{"error":{"message":"prompt is too long: 300000 tokens > 200000 maximum"}}'
+
+
+@pytest.mark.parametrize(
+    ("reply", "said", "sentence"),
+    [
+        ('"half" reset', "half", "broke off"),
+        (TOO_LONG, "", "context_length_exceeded: .* 200000 tokens. .* 300000 tokens"),
+    ],
+    ids=["broken", "too long"],
+)
+def test_a_stream_that_fails_raises(
+    client: openai.OpenAI, upstream: LoopbackUpstream, reply: str, said: str, sentence: str
+) -> None:
+    """The caller gets the text so far and then an APIError with our sentence."""
+    upstream.script(scripted(reply))
+    heard: list[str] = []
+    stream = client.responses.create(model="forte", input="hi", stream=True)
+    with stream, pytest.raises(openai.APIError, match=sentence):
+        heard.extend(event.delta for event in stream if event.type == "response.output_text.delta")
+    assert "".join(heard) == said
+
+
 def test_leaving_costs_what_was_delivered(service: Service, upstream: LoopbackUpstream) -> None:
     """A client that disconnects closes the upstream, and pays as much as on the chat path."""
     spent = list[int]()

@@ -11,7 +11,7 @@ import pytest
 from cadenza.core.money import parse_dollars
 from cadenza.core.records import Cap
 from tests.loopback import Good, LoopbackUpstream, Pause, Raw, Status, Whole, usage_of
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, Reply
 from tests.scripted_searxng import ScriptedSearxng, running_searxng
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
@@ -101,6 +101,41 @@ def test_a_search_is_a_line_of_its_own(searching: Service, engine: ScriptedSearx
         "cost": "0.005",
     }
     assert searching.cli("ledger", "check").returncode == 0
+
+
+def test_a_request_that_asks_for_a_search_gets_one(
+    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
+) -> None:
+    """`web_search_options` searches for any question, and is charged; without a search it is named."""
+    asker = Asker(searching)
+    haiku = {"messages": [{"role": "user", "content": "Write a haiku about rain."}], "web_search_options": {}}
+    reply = asker.api.chat(**haiku)
+    assert reply.headers["x-cadenza-grounding"] == "search=1"
+    assert "x-cadenza-ignored" not in reply.headers
+    off = asker.api.post(haiku, {"x-cadenza-grounding": "none"})
+    with_tools = asker.api.chat(**haiku, tools=[{"type": "function", "function": {"name": "look"}}])
+    assert [one.headers["x-cadenza-ignored"] for one in (off, with_tools)] == ["web_search_options"] * 2
+    assert asker.searches == [PRICE_NANO]
+
+
+@pytest.mark.parametrize("kind", ["web_search", "web_search_preview"])
+def test_a_tool_that_searches_is_our_search(
+    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream, kind: str
+) -> None:
+    """Alone it is the search that decides by itself; beside another tool it is dropped and named."""
+    asker, other = Asker(searching), {"type": "function", "name": "look"}
+
+    def respond(content: str, *tools: dict[str, str]) -> Reply:
+        body = {"model": "forte", "input": content, "tools": [{"type": kind}, *tools]}
+        return asker.api.request("POST", "/v1/responses", json.dumps(body).encode())
+
+    searched = respond("What is the weather in Oslo today?")
+    assert searched.headers["x-cadenza-grounding"] == "search=1"
+    haiku, with_other = respond("Write a haiku about rain."), respond("What is the weather in Oslo today?", other)
+    assert "x-cadenza-ignored" not in {**searched.headers, **haiku.headers}
+    assert "x-cadenza-grounding" not in haiku.headers
+    assert with_other.headers["x-cadenza-ignored"] == f"tools.{kind}"
+    assert asker.searches == [PRICE_NANO]
 
 
 def test_the_chat_page_shows_the_cost_with_the_search(

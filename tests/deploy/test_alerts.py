@@ -12,7 +12,7 @@ from cadenza.observe.health import RULES as PROBLEMS
 from cadenza.observe.minutes import LATE_S
 from tests.deploy.files import ROOT, alert_rules
 
-OPERATING = (ROOT / "docs" / "operating.md").read_text()
+MONITOR = (ROOT / "docs" / "monitor.md").read_text()
 ROWS = read_rows()
 ALERTS_OF = {alert["problem"]: alert["name"] for row in ROWS for alert in row.get("alerts", ())}
 RULES = {rule["alert"]: rule for rule in alert_rules()}
@@ -22,7 +22,7 @@ EXPRESSIONS = {name: rule["expr"] for name, rule in RULES.items()} | QUERIES
 NAME = re.compile(r"\b((?:cadenza|process)_[a-z_]+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"by \(([^)]*)\)")
 ROW = re.compile(r"^\| `((?:cadenza|process)_\w+)` \|([^|]*)\|", re.MULTILINE)
-LABELS = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in ROW.findall(OPERATING)}
+LABELS = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in ROW.findall(MONITOR)}
 OF_PROMETHEUS = {"le", "instance"}  # labels of buckets and of targets
 NOT_SHOWN = {  # others say the same, or they belong to one person
     "cadenza_canary_requests_total",
@@ -109,13 +109,13 @@ def test_an_alert_has_the_bounds_of_its_problem() -> None:
 
 
 def test_the_docs_have_the_table_of_problems() -> None:
-    """Each problem is one line of docs/operating.md, in the words of the program, with its alert."""
+    """Each problem is one line of docs/monitor.md, in the words of the program, with its alert."""
     lines = [
         f"| `{one.kind}` | {one.severity} | {one.title} | {one.advice} | {f'`{name}`' if name else '–'} |"
         for one in PROBLEMS.values()
         for name in [ALERTS_OF.get(one.kind)]
     ]
-    table = OPERATING.partition("| problem | severity |")[2].partition("\n\n")[0]
+    table = MONITOR.partition("| problem | severity |")[2].partition("\n\n")[0]
     assert table.splitlines()[2:] == lines
 
 

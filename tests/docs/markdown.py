@@ -10,7 +10,9 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 CLIENTS = ROOT / "docs" / "clients.md"
 DOCS = tuple(
-    page for folder in (".", "platform", "grounding") for page in sorted((ROOT / "docs" / folder).glob("*.md"))
+    page
+    for folder in (".", "platform", "grounding", "guides")
+    for page in sorted((ROOT / "docs" / folder).glob("*.md"))
 )
 PAGES = (README, *DOCS)
 

@@ -1,11 +1,11 @@
 """A terminal for the blocks of a page: a folder with a running service, and programs that do no harm when pasted.
 
-`cadenza` is the real program, forked from a process that has imported it, but `cadenza serve` is started by its command
-and takes a free port. `make` only prints what it would do. `pip` does not use the network. `curl` is replaced where the
-machine has none. Answers are shorter than the page asks for.
+`cadenza` is the real program, forked from a process that has imported it, but `cadenza serve` is started by its
+command and takes a free port, and commands that ask for a password get one. `make` only prints what it would do.
+`pip` does not use the network. `curl` is replaced where the machine has none. Answers are shorter than the page asks
+for.
 """
 
-import contextlib
 import os
 import re
 import shutil
@@ -24,8 +24,13 @@ PASTE_S = 240.0  # a block may have many commands
 DOCS_ADDRESS = "127.0.0.1:8080"
 MAX_TOKENS = re.compile(r"(?<=max_tokens)(\W+)\d+")
 TOKENS = 4  # the embedded model writes some 30 a second
-PASSWORDS = "correct horse battery staple\n" * 10
 CADENZA = f"""#!/bin/sh
+case "$1 $2" in "account create" | "account password")
+  set -- "$@" --password-stdin
+  exec <<END
+correct horse battery staple
+END
+esac
 [ "$1" = serve ] && exec "{PROGRAM}" "$@" --port 0
 [ -n "$FORK_SERVER" ] && exec "{sys.executable}" -IS -c '
 import socket, sys
@@ -109,16 +114,11 @@ class Terminal:
                 cwd=self._server.folder,
                 env=self._variables | {"FORK_SERVER": str(server or "")},
                 pass_fds=[server] if server else [],
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # without a terminal of its own, so that passwords come from standard input
-                text=True,
+                start_new_session=True,
             )
-        assert process.stdin
-        with contextlib.suppress(BrokenPipeError):  # it has ended and read none
-            process.stdin.write(PASSWORDS)
-            process.stdin.close()
         if re.search(r"cadenza serve\s*$", block.text):
             wait_until(
                 lambda: LOADED in output.read_text(errors="replace") or process.poll() is not None,

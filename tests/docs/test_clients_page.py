@@ -10,9 +10,11 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
+from cadenza.control.client_settings import CLIENTS as CLIENT_SETTINGS
 from tests.cli.program import COMMAND_S
 from tests.clients.clients import PYTHON_CLIENTS
 from tests.clients.model import GREETING, ClientModel
@@ -21,14 +23,15 @@ from tests.docs.markdown import CLIENTS, Block, blocks
 from tests.docs.paste import PASTE_S, Terminal
 from tests.installed import INSTALL_S, NODE_PINS, PINS, PROGRAMS_S, give_up, node_environment, python_environment
 from tests.loopback import LoopbackUpstream
-from tests.service import Service
+from tests.service import EMAIL, Service
 
 RUN_S = PASTE_S + COMMAND_S
 PYTHON = {client.section for client in PYTHON_CLIENTS.values() if client.section}
-SDKS = ["OpenAI for Python", "Anthropic for Python"]
-NODE = ["OpenAI for Node", "Vercel AI SDK"]
+SDKS = ["OpenAI for Python", "Azure", "Anthropic for Python"]
+NODE = ["OpenAI for Node", "Anthropic for Node", "Vercel AI SDK"]
 NOT_INSTALLED = {"LiteLLM", "aider", "opencode", "Qwen Code", "Continue", "Open WebUI"}
 NOT_INSTALLED |= {"Generated clients", "Claude Code", "Codex"}
+CONNECT = "One command"
 ALL = blocks(CLIENTS, "bash", "python", "javascript")
 EXAMPLES = {block.section: block for block in ALL if block.section not in NOT_INSTALLED}
 CHECKS = {
@@ -80,9 +83,30 @@ def test_llm_example_runs(terminal: Terminal, tmp_path: Path) -> None:
     assert GREETING in terminal.paste(EXAMPLES["LLM"])
 
 
+def test_connect_example_runs(terminal: Terminal, service: Service, tmp_path: Path) -> None:
+    """The commands print the settings of one client, and write those of another into its file."""
+    text = EXAMPLES[CONNECT].text.replace("demo@localhost", EMAIL)
+    printed = terminal.paste(msgspec.structs.replace(EXAMPLES[CONNECT], text=text))
+    assert 'wire_api = "responses"' in printed
+    written = json.loads((tmp_path / ".claude" / "settings.json").read_text())
+    assert written["env"]["ANTHROPIC_MODEL"] == "mezzo"
+
+
+def test_the_page_has_the_clients_of_connect() -> None:
+    """The table names each client of the command with its file, and each has a section and a version that was tried."""
+    text = CLIENTS.read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\[.*) \|$", text, re.MULTILINE))
+    assert rows.keys() == CLIENT_SETTINGS.keys()
+    for name, client in CLIENT_SETTINGS.items():
+        assert rows[name].startswith(f"[{client.title}](#")
+        assert f"`{client.file}`" in rows[name] or not client.file
+        assert f"\n## {client.title}\n" in text
+        assert f"\n| [{client.title}](#" in text
+
+
 def test_every_example_is_run_or_read() -> None:
     """A section has one example that runs here or in tests/clients, or its client is listed as not installed."""
-    assert set(EXAMPLES) == {*SDKS, *PYTHON, *NODE, "LLM"}
+    assert set(EXAMPLES) == {*SDKS, *PYTHON, *NODE, "LLM", CONNECT}
     assert len(EXAMPLES) == len([block for block in ALL if block.section not in NOT_INSTALLED])
 
 
@@ -104,8 +128,9 @@ def test_versions_are_those_of_the_pins() -> None:
     """The table names the version that the tests use for each client that they run."""
     pinned = dict(line.split("==") for file in PINS.glob("*.in") for line in file.read_text().split())
     python = {f"`{name.partition('[')[0]}` {version}" for name, version in pinned.items()}
-    packages = json.loads((NODE_PINS / "package.json").read_text())["dependencies"]
-    node = {f"`{name}` {version}" for name, version in packages.items() if name != "zod"}
+    files = NODE_PINS.rglob("package.json")
+    packages = [one for file in files for one in json.loads(file.read_text())["dependencies"].items()]
+    node = {f"`{name}` {version}" for name, version in packages if name != "zod"}
     rows = re.findall(r"^\| \[.*by the tests.*$", CLIENTS.read_text(), re.MULTILINE)
     shown = {cell.strip() for row in rows for cell in row.split("|")[2].split(",")}
     assert shown == python | node | {f"`{name}` {metadata.version(name)}" for name in ("openai", "anthropic")}

@@ -8,6 +8,8 @@ from tests.docs.markdown import PAGES, ROOT
 OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+PICTURE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
+PICTURE_BYTES_MAX = 60_000
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -30,6 +32,15 @@ def test_links_lead_somewhere() -> None:
     pages = [*PAGES, *OTHERS, *DECISIONS]
     links = [(page, link) for page in pages for link in LINK.findall(page.read_text()) if "://" not in link]
     assert [(page.name, link) for page, link in links if not leads_somewhere(page, link)] == []
+
+
+def test_every_picture_exists_and_is_small() -> None:
+    """Every picture of a page is a file, and one of docs/guides takes at most 60 kB."""
+    pictures = [page.parent / link for page in PAGES for link in PICTURE.findall(page.read_text())]
+    assert [picture for picture in pictures if not picture.is_file()] == []
+    assert [
+        one.name for one in pictures if one.parent.name == "guides" and one.stat().st_size > PICTURE_BYTES_MAX
+    ] == []
 
 
 def test_every_page_is_linked() -> None:

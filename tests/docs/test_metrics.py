@@ -7,7 +7,7 @@ from cadenza.observe import Metrics
 from tests.docs.markdown import PAGES, ROOT, code
 
 ENGINES = ROOT / "docs" / "grounding" / "search-engines.md"
-OPERATING = ROOT / "docs" / "operating.md"
+MONITOR = ROOT / "docs" / "monitor.md"
 NAME = re.compile(r"\b(?:cadenza|process)_[a-z_]+\b")
 
 
@@ -18,8 +18,8 @@ def served_metrics() -> set[str]:
 
 
 def test_every_metric_is_documented() -> None:
-    """Each metric is named in the docs of operating, as it is on /metrics."""
-    assert served_metrics() - set(NAME.findall(code(OPERATING))) == set()
+    """Each metric is named in docs/monitor.md, as it is on /metrics."""
+    assert served_metrics() - set(NAME.findall(code(MONITOR))) == set()
 
 
 def test_every_documented_metric_exists() -> None:

@@ -1,12 +1,15 @@
 """The pages and the program name the same commands, options and settings."""
 
+from collections.abc import Callable
 from itertools import groupby
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from cadenza.cli import app
 from cadenza.cli.lazy import LazyGroup
+from cadenza.cli.write import commands_page
 from cadenza.config.write import settings_page
 from tests.docs.markdown import DOCS, PAGES, code, shown_commands
 
@@ -29,10 +32,11 @@ def _commands(group: click.Group, before: str = "") -> list[str]:
     return found
 
 
-def test_the_page_of_the_config_is_up_to_date() -> None:
-    """docs/config.md is what `make docs` writes: each key with what it may be, its default and its sentence."""
-    [page] = [page for page in DOCS if page.name == "config.md"]
-    assert page.read_text() == settings_page()
+@pytest.mark.parametrize(("name", "write"), [("config.md", settings_page), ("commands.md", commands_page)])
+def test_the_generated_pages_are_up_to_date(name: str, write: Callable[[], str]) -> None:
+    """The pages of settings and of commands are what `make docs` writes."""
+    [page] = [page for page in DOCS if page.name == name]
+    assert page.read_text() == write()
 
 
 def test_every_command_is_documented() -> None:

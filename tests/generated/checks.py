@@ -23,7 +23,8 @@ from cadenza.gateway.answers import Answers
 from cadenza.gateway.protocols.messages import MESSAGE_ERRORS, MessageStream, WholeMessage
 from cadenza.gateway.protocols.messages import REASONS as STOP_REASONS
 from cadenza.gateway.protocols.responses import StreamedResponse, WholeResponse
-from cadenza.gateway.protocols.responses_body import REASONING, Kept, unwrap_reasoning
+from cadenza.gateway.protocols.responses_body import REASONING, unwrap_reasoning
+from cadenza.gateway.protocols.translation import Kept
 from cadenza.gateway.relay import StreamRelay, WholeRelay, join_extras
 from cadenza.http.events import EventReader
 from tests.generated.replies import GeneratedReply, SteppedReply, make_reply
@@ -88,7 +89,7 @@ class Clients:
         return await self._get(partial(StreamedResponse, kept=self._kept) if stream else whole, stream=stream)
 
     async def message(self, *, stream: bool) -> bytes:
-        make = partial(MessageStream if stream else WholeMessage, shows_thinking=self._reply.shows_thinking)
+        make = partial(MessageStream if stream else WholeMessage, kept=Kept(shows_thinking=self._reply.shows_thinking))
         return await self._get(make, stream=stream)
 
     async def _get(self, make_relay: Any, *, stream: bool) -> bytes:

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import http.client
+import itertools
 import json
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from tests.service import Service, wait_until
 MIB = 2**20
 TIMEOUT_S = 100.0
 CHAT = "/v1/chat/completions"
+REFUSED_PATHS = ("/v1/nothing", "/api/chat", "/v1beta/models/x", "/openai/deployments/forte/chat/completions")
 SIZES = (4 * MIB, 30 * MIB)
 TOO_LARGE = (33 * MIB, 48 * MIB)
 STATUSES = (401, 403, 404, 413, 415, 429)
@@ -154,15 +156,15 @@ def test_a_refusal_passes_through_nginx(nginx: Path) -> None:
 
 def test_a_client_that_never_stops_sending_is_cut(service: Service) -> None:
     """Refused clients that go on sending are cut after a bounded number of bytes, and take no memory."""
-    head = b"POST /v1/nothing HTTP/1.1\r\nhost: h\r\ncontent-length: 99999999999\r\n\r\n"
+    head = "POST {} HTTP/1.1\r\nhost: h\r\ncontent-length: 99999999999\r\n\r\n"
     before_bytes = service.process.rss_bytes
     with contextlib.ExitStack() as opened:
         sockets = [
             opened.enter_context(socket.create_connection(("127.0.0.1", service.port), TIMEOUT_S))
             for _ in range(ENDLESS_CONNECTIONS)
         ]
-        for one in sockets:
-            one.sendall(head)
+        for one, path in zip(sockets, itertools.cycle(REFUSED_PATHS), strict=False):
+            one.sendall(head.format(path).encode())
         sent_bytes = [send_until_cut(one) for one in sockets]
         grown_bytes = service.process.rss_bytes - before_bytes
     print(f"cut after {max(sent_bytes) / MIB:.0f} MiB at most; RSS +{grown_bytes / MIB:.0f} MiB")  # noqa: T201

@@ -12,6 +12,7 @@ import msgspec
 from cadenza.control.account.accounts import suspend_account
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.payments import (
+    NANO_PER_CENT,
     DisputeClosed,
     Disputed,
     Fact,
@@ -21,6 +22,7 @@ from cadenza.control.money.payments import (
     apply_event,
 )
 from cadenza.control.money.refunds import refund_request
+from cadenza.control.money.transfers import Transfer, TransferRefund, record_transfer, refund_transfer
 from cadenza.control.money.vouchers import Redeemed, redeem_voucher
 from cadenza.core.codes import code_prefix, digest_code, normal_code
 from cadenza.core.errors import ControlError
@@ -119,7 +121,7 @@ class Operator:
             "cap": self._cap,
             "voucher": self._redeem,
             "promote": self._promote,
-            "refund": self._pay,
+            "refund": self._pay_by_transfer if command.number % 3 == 0 else self._pay,
             "dispute": self._pay,
         }
         return lambda: works[command.kind](command)
@@ -227,6 +229,24 @@ class Operator:
         for error in redeemed:
             if isinstance(error, BaseException):
                 raise error
+
+    async def _pay_by_transfer(self, command: PlannedCommand) -> None:
+        """A bank transfer that is refunded in two parts. It is recorded once: a repetition is refused."""
+        number, now_ms = command.number, self._now_ms()
+        reference, email = f"transfer {number}", f"{self._account(command)}@example.org"
+        transfer = Transfer(max(2, command.amount_nano // NANO_PER_CENT) * NANO_PER_CENT, reference)
+        effect = self._effect(reference, note=f"bank transfer {reference}")
+        effect.may_be(transfer.amount_nano)
+        with contextlib.suppress(ControlError):
+            await record_transfer(self.store, email, transfer, "operator", now_ms)
+            effect.must_be(transfer.amount_nano)
+        for name, part_nano in ((f"{reference} first", NANO_PER_CENT), (f"{reference} rest", None)):
+            await asyncio.sleep(PAUSES_S[number % len(PAUSES_S)])
+            taken_nano = part_nano or transfer.amount_nano - NANO_PER_CENT
+            effect = self._effect(name, note=f"refund of a bank transfer: {name}")
+            effect.may_be(-taken_nano)
+            await refund_transfer(self.store, TransferRefund(reference, part_nano, name, name), "operator", now_ms)
+            effect.must_be(-taken_nano)
 
     async def _pay(self, command: PlannedCommand) -> None:
         """A card payment that is refunded in two parts, or disputed. Each repetition sends all events again."""

@@ -1,5 +1,6 @@
 """Debts on both databases: credit that is taken back while requests hold it, or after it was spent, is paid first."""
 
+from cadenza.control.money.months import month_of
 from cadenza.control.money.payments import (
     DisputeClosed,
     Disputed,
@@ -11,8 +12,11 @@ from cadenza.control.money.payments import (
     apply_event,
 )
 from cadenza.control.money.payments import start_payment as begin
+from cadenza.control.money.statement import describe_entry, export_statement, read_statement
+from cadenza.control.money.transfers import Transfer, TransferRefund, record_transfer, refund_transfer
 from cadenza.core.money import Price
-from cadenza.core.records import Usage
+from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.spans import month_span
 from cadenza.ledger import check, credit
 from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.payments import PaymentIds
@@ -217,3 +221,53 @@ async def test_a_lost_dispute_takes_its_debt_once(store: Store) -> None:
     assert await apply_event(store, "stripe", repeated, NOW_MS + 1) == "out of order"
     await tell(store, DisputeClosed("dp_1", TEN_NANO, "lost"), "evt_lost")
     assert await cents(store) == (1000, 1000, 1000)
+
+
+async def test_a_statement_has_what_was_returned_in_one_line_and_the_debt_in_another(store: Store) -> None:
+    """Of 10.00 dollars 3.00 are spent when all is refunded: the lines add up, page by page and in the export."""
+    await pay_ten(store)
+    await take(store, hold_of("r1"))
+    await finish(store, hold_of("r1"), Usage(30, 90))
+    await tell(store, REFUNDED, "evt_refund")
+    lines = [
+        ("Credit added: card payment", 1000, 1000),
+        ("Request to forte, 120 tokens", -300, 700),
+        ("Debt: refund of a card payment: leaves a debt of 3.00 dollars", 300, 1000),
+        ("Returned: refund of a card payment", -1000, 0),
+    ]
+    assert await described(store) == lines
+    await give(store, 5 * DOLLAR_NANO)
+    paid = ("Debt: refund of a card payment: pays a debt of 3.00 dollars", -300, 200)
+    assert await described(store) == [*lines, ("Credit added: a gift", 500, 500), paid]
+
+
+async def test_what_is_all_a_debt_is_in_the_statement_too(store: Store) -> None:
+    """Credit that is spent to the last cent leaves an entry of nothing, so that its two lines have a place."""
+    await fund(store, 0)
+    await record_transfer(store, "acct_a@example.org", Transfer(3 * DOLLAR_NANO, "INV-1"), COMMAND_LINE, NOW_MS)
+    await take(store, make_hold("r1", prompt_tokens=30, allowance_tokens=90, price=PRICE))
+    await finish(store, make_hold("r1", prompt_tokens=30, allowance_tokens=90, price=PRICE), Usage(30, 90))
+    back = TransferRefund("INV-1", None, "not wanted")
+    await refund_transfer(store, back, COMMAND_LINE, NOW_MS)
+    assert await cents(store) == (0, 0, 300)
+    assert (await described(store))[-2:] == [
+        ("Debt: refund of a bank transfer: not wanted: leaves a debt of 3.00 dollars", 300, 300),
+        ("Returned: refund of a bank transfer: not wanted", -300, 0),
+    ]
+
+
+async def described(store: Store) -> list[tuple[str, int, int]]:
+    """Each line of the export, its amount and its balance in cents. The pages have the same, newest first."""
+    found = [entry async for entry in export_statement(store, "acct_a")]
+    by_page, cursor = [], ""
+    while True:
+        page = await read_statement(store, "acct_a", cursor, count=1)
+        by_page += page.entries
+        if page.next is None:
+            break
+        cursor = str(page.next)
+    assert by_page[::-1] == found
+    month = month_span(month_of(NOW_MS))
+    assert [entry async for entry in export_statement(store, "acct_a", month)] == found
+    assert (await read_statement(store, "acct_a", span=month)).entries == by_page
+    return [(describe_entry(one), one.amount_nano // CENT_NANO, one.balance_nano // CENT_NANO) for one in found]

@@ -1,6 +1,5 @@
 """The archive of an account on both databases: everything about it is there, and nothing secret or of anybody else."""
 
-import asyncio
 import csv
 import io
 import json
@@ -12,6 +11,7 @@ from sqlalchemy import Column, MetaData, Table, Text
 
 from cadenza.control.account.export import begin_export, describe, field_names, write_archive
 from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.pace import Pace
 from cadenza.store.schema import metadata
 from cadenza.store.store import Store
 from cadenza.store.table_parts import Exported, shown
@@ -26,7 +26,7 @@ OWNED = {"account_id", "redeemed_by", "key_id", "email", "actor"}  # columns tha
 
 async def export(store: Store) -> zipfile.ZipFile:
     account = await begin_export(store, EMAIL, COMMAND_LINE, NOW_MS)
-    parts = [part async for part in write_archive(store, account, NOW_MS, asyncio.Lock())]
+    parts = [part async for part in write_archive(store, account, NOW_MS, Pace())]
     archive = zipfile.ZipFile(io.BytesIO(b"".join(parts)))
     assert archive.testzip() is None
     return archive

@@ -1,16 +1,24 @@
 """What requests earned and cost, and attempts without a metering row, on both databases."""
 
+from cadenza.control.money.credit import give_credit
+from cadenza.control.money.months import month_of
+from cadenza.control.money.refunds import refund_request
+from cadenza.control.money.transfers import Transfer, record_transfer
 from cadenza.core.attempts import AttemptCounts, AttemptKey, AttemptSums
 from cadenza.core.bills import DayModel, ModelCounts
-from cadenza.core.margin import MARGIN_GROUPS, MarginSums
-from cadenza.core.records import Route, Usage
+from cadenza.core.margin import MARGIN_GROUPS, MarginGroup, MarginSums, Revenue
+from cadenza.core.money import format_dollars
+from cadenza.core.records import COMMAND_LINE, Route, Usage
 from cadenza.core.spans import ALWAYS, DAY_MS, Span
+from cadenza.ledger import credit
+from cadenza.ledger.origins import CreditMove
 from cadenza.store.store import Store
 from cadenza.store.tables import attempts, margins
 from tests.store.moves import finish, fund, make_hold, take
-from tests.store.rows import DOLLAR_NANO
+from tests.store.rows import DOLLAR_NANO, NOW_MS
 
 DAY = 20_000  # 2024-10-04
+EMAIL = "acct_a@example.org"
 ROUTE = Route("acme", "large", 1000, 100)
 
 
@@ -46,3 +54,28 @@ async def test_attempts_are_added_up(store: Store) -> None:
         AttemptKey(DAY, "acme", "large", "timed_out"): AttemptSums(2),
     }
     assert await attempts.read(store, "acme", Span(0, DAY * DAY_MS)) == {}
+
+
+async def test_revenue_is_known_by_its_credit(store: Store) -> None:
+    """By account and by month, in a span: what was paid and granted credit, what a late end gave back, and refunds."""
+    await fund(store, 0)
+    await give_credit(store, EMAIL, 1_000, "", NOW_MS)
+    await record_transfer(store, EMAIL, Transfer(DOLLAR_NANO, "INV-1"), COMMAND_LINE, NOW_MS)
+    for name in ("r1", "r2"):
+        await take(store, make_hold(name))
+        await finish(store, make_hold(name), Usage(100, 10))
+    cost_nano = (await margins.read_margins(store, ALWAYS, "month"))[0][1].earned_nano // 2
+    await refund_request(store, "r1", 500, "why", COMMAND_LINE, NOW_MS)
+    late = CreditMove("acct_a", "late-end", 7, "", NOW_MS, "late-end:r2", "r2")
+    await store.transact(lambda tx: credit.give(tx, late))
+    found = Revenue(2 * cost_nano - 1_007, 1_000, 500, 200)
+    assert (await margins.read_revenue(store, ALWAYS, "account")) == {EMAIL: found}
+    others: list[MarginGroup] = ["month", "class", "provider"]
+    for group in others:
+        assert (await margins.read_revenue(store, ALWAYS, group)) == {month_of(NOW_MS): found}
+    assert await margins.read_revenue(store, Span(0, NOW_MS - DAY_MS), "account") == {}
+    assert found.shown() == {
+        "paid": format_dollars(found.paid_nano),
+        "granted": "0.000001",
+        "refunded": "0.0000005",
+    }

@@ -12,6 +12,7 @@ import pytest
 from cadenza.control.account.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.money.credit import correct_credit, give_credit
+from cadenza.control.money.transfers import Transfer, record_transfer
 from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError
@@ -41,6 +42,9 @@ ORDERS: dict[str, Order] = {
     "key": lambda store, reference: create_key(store, EMAIL, KeyOrder("laptop", reference=reference), NOW_MS),
     "voucher": lambda store, reference: create_vouchers(
         store, VoucherOrder(7, 2, reference=reference), COMMAND_LINE, NOW_MS
+    ),
+    "transfer": lambda store, reference: record_transfer(
+        store, EMAIL, Transfer(10**7, reference or "INV-17"), COMMAND_LINE, NOW_MS
     ),
 }
 
@@ -165,7 +169,7 @@ async def test_only_a_lost_commit_is_uncertain(postgres: Postgres, tmp_path: Pat
 
 
 async def test_a_command_that_cannot_look_says_that_it_may_have_been_done(postgres: Postgres, tmp_path: Path) -> None:
-    """If the store stays away, the command says how to repeat it; repeated so, it counts once."""
+    """If the store stays away, the command says how to repeat it; repeated so, it takes effect once."""
     async with postgres_store(postgres) as (store, url), AsyncExitStack() as stack:
         await fund(store, DOLLAR_NANO)
         line = await stack.enter_async_context(lossy_line(postgres, tmp_path))
@@ -181,12 +185,12 @@ async def test_a_command_that_cannot_look_says_that_it_may_have_been_done(postgr
         done = await running
         assert done.returncode == 1
         said = re.search(
-            r"it may have been done\. Run it again with --reference ([0-9a-f]{16}): it counts", done.stderr
+            r"it may have been done\. Run it again with --reference ([0-9a-f]{16}): it takes effect", done.stderr
         )
         assert said, done.stderr
         config.write_text(f'[store]\nurl = "{url}"\n')
         again = await asyncio.to_thread(run_here, folder, *command, "--reference", said[1])
         assert again.returncode == 0
-        assert "and counts once: nothing was changed now" in again.stderr
+        assert "and takes effect once: nothing was changed now" in again.stderr
         assert "The balance of acct_a@example.org is 6.00 dollars." in again.stderr
         assert (await money(store))[0] == 6 * DOLLAR_NANO

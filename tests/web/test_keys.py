@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cadenza.control.client_settings import CLIENTS
 from cadenza.core.codes import is_well_formed
 from tests.migrated import STORE_WAIT_S
 from tests.raw_client import RawClient
@@ -98,6 +99,16 @@ def test_a_key_without_inference_gets_a_first_request_that_works(visitor: Visito
     seen = visitor.post("/keys", {"scopes": ["usage"]})
     assert "/v1/usage" in seen.text
     assert "chat/completions" not in seen.text
+
+
+def test_a_new_key_comes_with_the_settings_of_clients(service: Service, visitor: Visitor) -> None:
+    """Each client that reads a file has a tab with what the file needs, filled in; a key that may not chat has none."""
+    seen = visitor.post("/keys", {"scopes": ["inference"]})
+    text, secret = unescape(seen.text), secret_in(seen)
+    for client in CLIENTS.values():
+        assert client.fill(f"http://127.0.0.1:{service.port}", secret).strip() in text
+        assert f"<code>{client.file}</code>" in text or not client.file
+    assert "Connect a program" not in visitor.post("/keys", {"scopes": ["usage"]}).text
 
 
 @pytest.mark.parametrize(

@@ -289,7 +289,10 @@ def test_a_month_is_closed_to_the_nano_dollar(business: Business, operators: lis
     for form in ("csv", "jsonl"):
         file = tmp_path / f"month.{form}"
         file.write_text(run_command(service, "ledger", "export", "--month", month, "--format", form))
-        assert hashes[1] in run_command(service, "ledger", "verify", "--month", month, str(file))
+        said = run_command(service, "ledger", "verify", "--month", month, str(file))
+        assert hashes[1] in said
+        assert "Proven by the hash: id, created_at_ms, account_id, kind, amount_nano, " in said
+        assert "The same as in the store: account, request_id, class, prompt_tokens, " in said
     assert hashes[1] in run_command(service, "ledger", "verify", "--month", month)
     assert f"The months up to {month} are closed" in run_command(service, "ledger", "check")
     assert "sound" in run_command(service, "ledger", "check", "--all")

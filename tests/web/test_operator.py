@@ -62,11 +62,42 @@ def test_credit_is_added_and_taken_back(
     service.ledger.check_rules()
 
 
+def test_a_bank_transfer_is_recorded_and_refunded(
+    service: Service, operator: Visitor, email: str, other: str, other_page: str
+) -> None:
+    """Once by its reference; its owner sees it among the payments, and only its own account can be asked for it."""
+    invoice = f"INV {other}"  # the service has those of other tests
+    paid = {"amount": "10.00", "reference": invoice, "note": "seats of May"}
+    seen = operator.post(f"{other_page}/transfers", paid)
+    assert (seen.status, seen.location) == (303, f"{other_page}?note=credit-added")
+    seen = operator.post(f"{other_page}/transfers", paid)
+    assert (seen.status, f"'{invoice}' was recorded at" in seen.words) == (400, True)
+    back = {"transfer": invoice, "part": "4.00", "reason": "two seats less", "reference": "one form"}
+    for _ in range(2):
+        seen = operator.post(f"{other_page}/transfers/refund", back)
+        assert (seen.status, seen.location) == (303, f"{other_page}?note=credit-taken-back")
+    reply = operator.api("POST", f"{other_page}/transfers/refund", {"transfer": invoice, "reason": "the rest"})
+    assert (reply.status, reply.json["balance"]) == (200, "5.00")
+    own_page = f"/operator/accounts/{account_id_of(service, email)}"
+    seen = operator.post(f"{own_page}/transfers/refund", back)
+    assert (seen.status, "no bank transfer with this reference" in seen.words) == (400, True)
+    assert [event for event in audit_events_of(service, other) if event[0] == email] == [
+        (email, "payment.paid", "10.00 dollars"),
+        (email, "payment.refund", "4.00 dollars"),
+        (email, "payment.refund", "6.00 dollars"),
+    ]
+    owner = signed_in(service, other)
+    assert f"bank transfer {invoice} refunded" in owner.get("/credit").words
+    [payment] = owner.api("GET", "/payments").json["data"]
+    assert (payment["provider"], payment["reference"], payment["returned"]) == ("transfer", invoice, "10.00")
+    service.ledger.check_rules()
+
+
 def test_a_form_that_is_sent_twice_counts_once(
     service: Service, operator: Visitor, other: str, other_page: str
 ) -> None:
     """A double click, a form that is sent again and a repeated request with a reference move credit once."""
-    first, second = re.findall('name="reference" value="([0-9a-f]{16})"', operator.get(other_page).text)
+    first, second, _ = re.findall('name="reference" value="([0-9a-f]{16})"', operator.get(other_page).text)
     for _ in range(2):
         seen = operator.post(f"{other_page}/grants", {"amount": "2.00", "reference": first})
         assert (seen.status, seen.location) == (303, f"{other_page}?note=credit-added")

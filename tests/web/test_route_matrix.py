@@ -33,6 +33,7 @@ THINGS = {  # what an account owns: where it is made and listed, and the paramet
     "key_id": ("/keys", {"name": "mine"}),
     "note_id": ("/memory", {"text": "mine"}),
 }
+TRANSFERS = ("transfers", "transfers/refund")
 PROVED = {  # the routes that need the password or a passkey of the last minutes
     "form": {
         *("/keys", "/settings/tokens", "/operator/classes/{class_id}/rollback"),
@@ -41,13 +42,14 @@ PROVED = {  # the routes that need the password or a passkey of the last minutes
         *(f"/settings/security/{name}" for name in ("app", "app/confirm", "app/remove", "recovery-codes")),
         "/settings/security/passkeys/{passkey_id}/remove",
         *(f"/operator/accounts/{{account_id}}/{name}" for name in ("suspend", "resume", "role", "reset-link")),
-        *(f"/operator/accounts/{{account_id}}/{name}" for name in ("grants", "corrections")),
+        *(f"/operator/accounts/{{account_id}}/{name}" for name in ("grants", "corrections", *TRANSFERS)),
     },
     "page": {"/keys/new", "/settings/tokens/new", "/settings/security/app"},
     "endpoint": {
         *("/keys", "/passkeys/ask-to-add", "/passkeys", "/operator/classes/{class_id}/rollback"),
         "/operator/requests/{completion_id}/refund",
         *(f"/operator/accounts/{{account_id}}/{name}" for name in ("suspend", "resume", "grants", "corrections")),
+        *(f"/operator/accounts/{{account_id}}/{name}" for name in TRANSFERS),
     },
 }
 OWNED = [(name, one) for name in THINGS for one in CLOSED if f"{{{name}}}" in one.path and one.access is Access.ACCOUNT]

@@ -112,6 +112,10 @@ def test_every_change_by_token_names_the_token(service: Service) -> None:
     script.change("POST", "/operator/accounts/{account_id}/resume", {}, **account)
     script.change("POST", "/operator/accounts/{account_id}/grants", {"amount": "1.00"}, **account)
     script.change("POST", "/operator/accounts/{account_id}/corrections", {"amount": "1.00", "reason": "why"}, **account)
+    transfer = {"amount": "1.00", "reference": f"INV {other_id}"}
+    script.change("POST", "/operator/accounts/{account_id}/transfers", transfer, **account)
+    sent_back = {"transfer": transfer["reference"], "reason": "why"}
+    script.change("POST", "/operator/accounts/{account_id}/transfers/refund", sent_back, **account)
     refund = {"reason": "a bad answer"}
     script.change("POST", "/operator/requests/{completion_id}/refund", refund, completion_id=charged)
     script.change("POST", "/operator/keys/{key_id}/revoke", {}, key_id=other_key["id"])

@@ -30,6 +30,10 @@ SECTIONS = {
     "Accounts and keys": {
         "account": ("accounts.accounts", "Accounts and their credit."),
         "key": ("keys.keys", "API keys."),
+        "connect": (
+            "connect.connect",
+            "Print the settings that connect CLIENT to this service, with a new key in them.",
+        ),
         "token": ("tokens.tokens", "Access tokens, with which scripts use the platform API."),
         "memory": ("memory.memory", "Notes that the replies to an account may use."),
     },
@@ -39,7 +43,10 @@ SECTIONS = {
             "Show what an account used, or all of them, and what it cost: by default in the last 30 days.",
         ),
         "voucher": ("vouchers.vouchers", "Vouchers: codes that give credit once."),
-        "refund": ("ledger.refund", "Give back what a request cost, or a part of it."),
+        "refund": (
+            "ledger.refund",
+            "Refund a request, or record that a bank transfer was sent back: all of it or a part.",
+        ),
         "margin": ("margins.margin", "Show what requests earned, what providers charge for them, and the difference."),
         "reconcile": ("margins.reconcile", "Compare the bill of a provider with our own counts, by day and model."),
         "report": ("months.report", "Show reports over all accounts."),
@@ -61,7 +68,7 @@ SECTIONS = {
     },
     "Maintain": {
         "backup": ("stores.backup", "Copy the store to FILE while the service runs, and check the copy."),
-        "migrate": ("stores.migrate", "Upgrade the store to the current schema."),
+        "migrate": ("stores.migrate", "Create the store, or upgrade it to the current schema."),
         "retention": ("retention.retention", "What stays of the content that was sent."),
     },
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.configured import read_store, settings_option, with_store
+from cadenza.cli.configured import read_store, settings_option, usable_class, with_store
 from cadenza.cli.console import (
     AmountCommand,
     ask,
@@ -14,6 +14,7 @@ from cadenza.cli.console import (
     print_list,
     reference_option,
     say,
+    say_repeated,
     to_row,
 )
 from cadenza.cli.lazy import CommandGroup
@@ -31,12 +32,13 @@ from cadenza.control.account.accounts import (
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.account.export import archive_name, write_to
 from cadenza.control.money.credit import correct_credit, give_credit
+from cadenza.control.money.transfers import Transfer, record_transfer
 from cadenza.control.sign_in.links import print_link
 from cadenza.control.sign_in.second_factor import remove_second_factors
 from cadenza.control.sign_in.sign_up import invite as make_invitation
-from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars, parse_dollars
-from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
+from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
+from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.links import LinkKind
 
 COLUMNS = ("email", "state", "class", "balance", "granted", "held", "debt", "created_at", "id")
@@ -70,7 +72,7 @@ def create(
 ) -> None:
     """Create an account. The password is read from a prompt."""
     credit_nano = parse_dollars(credit)
-    class_id = _usable_class(settings, preferred_class)
+    class_id = usable_class(settings, preferred_class)
     password = _read_password(from_stdin=password_stdin)
     account = with_store(
         settings, lambda store: create_account(store, email, password, credit_nano, class_id, now_ms(), reference)
@@ -83,7 +85,7 @@ def create(
 @json_option
 @settings_option
 def list_(as_json: bool, settings: Settings) -> None:
-    """List the accounts."""
+    """List the accounts, with their balance, held credit and debt."""
     rows = [
         {
             **to_row(account, "id", "email"),
@@ -102,20 +104,32 @@ def list_(as_json: bool, settings: Settings) -> None:
 @click.argument("amount")
 @click.option("--note", metavar="TEXT", default="", help="The reason, for the ledger.")
 @click.option("--expires", metavar="DAYS", type=int, show_default="never", help="After how many days the rest expires.")
+@click.option("--paid", is_flag=True, help="A bank transfer paid for it. --reference names the transfer, once.")
 @reference_option
 @settings_option
-def credit(email: str, amount: str, note: str, expires: int | None, reference: str, settings: Settings) -> None:
-    """Add credit to an account: an amount of dollars, like 5.00."""
+def credit(  # noqa: PLR0913, PLR0917 its options
+    email: str, amount: str, note: str, expires: int | None, paid: bool, reference: str, settings: Settings
+) -> None:
+    """Add credit to an account: an amount of dollars, like 5.00. Without --paid it is a gift.
+
+    Paid credit is spent after gifts, does not expire, and is in the report of the month as paid by transfer.
+    """
     amount_nano = parse_dollars(amount)
+    if paid:
+        if expires is not None:
+            raise click.UsageError("Paid credit does not expire: leave out --expires.")
+        transfer = Transfer(amount_nano, reference, note)
+        _say_balance(
+            with_store(settings, lambda store: record_transfer(store, email, transfer, COMMAND_LINE, now_ms()))
+        )
+        return
     done = with_store(
         settings,
         lambda store: give_credit(store, email, amount_nano, note, now_ms(), COMMAND_LINE, reference, expires),
     )
     if done.earlier_at is not None:
-        _say_repeated(done.earlier_at)
-    say(f"The balance of {done.account.email} is {format_dollars(done.account.balance_nano)} dollars.")
-    if done.account.debt_nano:
-        say(f"A debt of {format_dollars(done.account.debt_nano)} dollars is still open: new credit pays it first.")
+        say_repeated(done.earlier_at)
+    _say_balance(done.account)
 
 
 @accounts.command(cls=AmountCommand)
@@ -135,7 +149,7 @@ def correct(email: str, amount: str, reason: str, reference: str, settings: Sett
         lambda store: correct_credit(store, email, amount_nano, reason, COMMAND_LINE, now_ms(), reference),
     )
     if done.earlier_at is not None:
-        _say_repeated(done.earlier_at)
+        say_repeated(done.earlier_at)
     else:
         say(f"Took {format_dollars(done.taken_nano)} dollars from {done.email}.")
     if done.owed_nano:
@@ -183,7 +197,7 @@ def password(email: str, password_stdin: bool, remove_second_factor: bool, setti
 @settings_option
 def class_(email: str, class_id: str, settings: Settings) -> None:
     """Choose the class that 'auto' means for an account, from its next request on."""
-    chosen = _usable_class(settings, class_id)
+    chosen = usable_class(settings, class_id)
     account = with_store(settings, lambda store: set_class(store, email, chosen, COMMAND_LINE, now_ms()))
     say(f"For {account.email}, auto means {account.preferred_class} now.")
 
@@ -278,14 +292,6 @@ def erase(email: str, yes: bool, settings: Settings) -> None:
         say("Another program reads the store: until the service stops, its file *-wal may have what was erased.")
 
 
-def _usable_class(settings: Settings, asked: str | None) -> str:
-    """The class that was asked for, if it has routes. The control plane refuses unknown names."""
-    usable = [class_id for class_id in CLASSES if class_id in settings.classes]
-    if asked in CLASSES and asked not in usable:
-        raise ValueError(f"The class '{asked}' has no routes in the config: choose one of {', '.join(usable)}.")
-    return asked or DEFAULT_CLASS
-
-
 def _read_password(*, from_stdin: bool) -> str:
     if from_stdin:
         return sys.stdin.readline().rstrip("\r\n")
@@ -303,5 +309,7 @@ def _confirm_address(email: str) -> str:
             say("")  # nobody typed a line break after the question
 
 
-def _say_repeated(earlier_at: int) -> None:
-    say(f"This reference was used at {rfc3339(earlier_at)}, and counts once: nothing was changed now.")
+def _say_balance(account: Account) -> None:
+    say(f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars.")
+    if account.debt_nano:
+        say(f"A debt of {format_dollars(account.debt_nano)} dollars is still open: new credit pays it first.")

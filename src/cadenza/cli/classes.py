@@ -118,7 +118,7 @@ def diff(class_id: str, before: int | None, after: int | None, as_json: bool, se
 @click.option("--undo", is_flag=True, help="Let the config decide again.")
 @settings_option
 def adopt(class_id: str, undo: bool, settings: Settings) -> None:
-    """Hand a class over from the config to the store: its routes in the config no longer count."""
+    """Hand a class over from the config to the store: its routes in the config no longer take effect."""
     rules, act = class_rules(settings, class_id), control.hand_back if undo else control.adopt
     state = with_store(settings, lambda store: act(store, class_id, rules, COMMAND_LINE, now_ms()))
     if undo:

@@ -11,6 +11,7 @@ import click
 from cadenza.cli.console import CONFIG, say
 from cadenza.config import Settings, load_settings
 from cadenza.control.store.prepare import prepare_store, require_store
+from cadenza.core.records import CLASSES, DEFAULT_CLASS
 from cadenza.store.address import open_store
 from cadenza.store.store import Store
 
@@ -26,6 +27,14 @@ def _read_option(ctx: click.Context, _option: click.Parameter, config: str | Non
 
 
 settings_option = click.option("--config", "settings", callback=_read_option, **CONFIG)
+
+
+def usable_class(settings: Settings, asked: str | None) -> str:
+    """The class that was asked for, if it has routes. The control plane refuses unknown names."""
+    usable = [class_id for class_id in CLASSES if class_id in settings.classes]
+    if asked in CLASSES and asked not in usable:
+        raise ValueError(f"The class '{asked}' has no routes in the config: choose one of {', '.join(usable)}.")
+    return asked or DEFAULT_CLASS
 
 
 def with_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:

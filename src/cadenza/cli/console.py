@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from cadenza import clock
-from cadenza.core.formats import read_field
+from cadenza.core.formats import read_field, rfc3339
 
 CONFIG: dict[str, Any] = {
     "metavar": "FILE",
@@ -60,6 +60,10 @@ def print_place(kind: type[BaseException], _error: BaseException, trace: Traceba
 def say(line: str) -> None:
     """Print to standard error: standard output is for results only."""
     click.echo(line, err=True)
+
+
+def say_repeated(earlier_at: int) -> None:
+    say(f"This reference was used at {rfc3339(earlier_at)}, and takes effect once: nothing was changed now.")
 
 
 def ask(

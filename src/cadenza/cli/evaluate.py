@@ -53,7 +53,7 @@ INTERRUPTED_CODE = 130
 def evaluate(settings: Settings, **given: object) -> None:
     """Compare a candidate with what serves a class, on a suite of cases. No account is charged.
 
-    Repeat the command to go on with an evaluation that was interrupted or stopped at its budget.
+    Repeat the command to resume an evaluation that was interrupted or stopped at its budget (exit code 2).
     """
     protect_memory()
     settings.require_complete()
@@ -65,7 +65,7 @@ def evaluate(settings: Settings, **given: object) -> None:
     try:
         code = with_store(settings, lambda store: run_suite(store, settings, options))
     except KeyboardInterrupt:
-        say("\nInterrupted. Repeat the same command to go on: what was answered is not asked again.")
+        say("\nInterrupted. Repeat the same command to resume: what was answered is not asked again.")
         code = INTERRUPTED_CODE
     if code:
         sys.exit(code)

@@ -3,7 +3,6 @@
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -18,20 +17,22 @@ from cadenza.cli.console import (
     print_list,
     print_table,
     say,
+    say_repeated,
     to_option,
 )
 from cadenza.cli.lazy import LazyGroup
 from cadenza.config import Settings
-from cadenza.control.money.months import check_all, find_closed_span, verify_file, verify_month
+from cadenza.control.money.months import Verified, check_all, find_closed_span, verify_month
+from cadenza.control.money.proof import DERIVED, HASHED, verify_file
 from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.statement import check_ledger, export_ledger, usage_report
+from cadenza.control.money.transfers import TransferRefund, find_transfer, refund_transfer
 from cadenza.core.csv_text import csv_text
-from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import ALWAYS, Span, parse_dates, parse_span
 from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, parse_group
-from cadenza.ledger.export import EXPORT_FIELDS
+from cadenza.ledger.export import EXPORT_FIELDS, REQUEST_FIELDS, readable
 from cadenza.store.store import Store
 
 LATER = {"close": ("months.close", "Close a month that is over: nothing in it can change any more.")}
@@ -78,13 +79,26 @@ def check(reads_all: bool, as_json: bool, settings: Settings) -> None:
 def verify(month: str, file: Path | None, settings: Settings) -> None:
     """Compute the hash of a closed month again. Exit 1 if it differs.
 
-    It is computed from the store, with the sums and the balances, or from a FILE that `ledger export --month` wrote.
+    It is computed from the store, with the sums and the balances, or from a FILE that `ledger export --month` wrote. Of
+    a file the other columns are compared too, with the hashed ones and with the store.
     """
     found = read_store(settings, lambda store: verify_file(store, month, file) if file else verify_month(store, month))
     if found.problems:
         say(f"{month} is not as it was closed: {'; '.join(found.problems)}. Entries read: {found.entries}.")
         sys.exit(1)
     click.echo(f"{month} is as it was closed. Entries read: {found.entries}, hash {found.found.hex()}.")
+    if file:
+        _print_proof(found)
+
+
+def _print_proof(found: Verified) -> None:
+    click.echo(f"Proven by the hash: {', '.join((*HASHED, *DERIVED))}.")
+    compared = (name for name in REQUEST_FIELDS if name not in HASHED)
+    click.echo(f"The same as in the store: account, {', '.join(compared)}; refunded_nano, unless it is empty.")
+    if count := found.unproven.get("account"):
+        click.echo(f"Not proven: the account of {count} entries, which was erased or has another address now.")
+    if count := found.unproven.get("request"):
+        click.echo(f"Not proven: the columns of {count} requests, which were removed or corrected in the store.")
 
 
 @ledger.command()
@@ -112,7 +126,7 @@ async def _export(store: Store, account: str | None, span: Span, form: str) -> N
     if form == "csv":
         sys.stdout.write(csv_text([EXPORT_FIELDS]))
     async for entry in entries:
-        row = _row(entry)
+        row = readable(entry)
         if form == "csv":
             sys.stdout.write(csv_text([[row[name] for name in EXPORT_FIELDS]]))
         else:
@@ -122,35 +136,38 @@ async def _export(store: Store, account: str | None, span: Span, form: str) -> N
         say(f"{closed.month} is closed, with the hash {closed.hash.hex()}. Entries: {closed.entries}.")
 
 
-def _row(entry: dict[str, Any]) -> dict[str, Any]:
-    estimated = entry["estimated"]
-    return {
-        **entry,
-        "created_at": rfc3339_or_none(entry["created_at"]),
-        "amount": format_dollars(entry["amount"]),
-        "estimated": None if estimated is None else bool(estimated),
-    }
-
-
 @click.command()
-@click.argument("completion_id")
-@click.option("--part", metavar="DOLLARS", show_default="all that it cost", help="How much of it, in dollars.")
+@click.argument("refunded", metavar="ID")
+@click.option("--part", metavar="DOLLARS", show_default="all of it", help="How much of it, in dollars.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why, for the ledger. The account's owner sees it.")
+@click.option("--reference", metavar="TEXT", default="", help="Of the refund of a transfer, so it takes effect once.")
 @settings_option
-def refund(completion_id: str, part: str | None, reason: str, settings: Settings) -> None:
-    """Give back what a request cost, or a part of it. A request is refunded once.
+def refund(refunded: str, part: str | None, reason: str, reference: str, settings: Settings) -> None:
+    """Refund a request, or record that a bank transfer was sent back: all of it or a part.
 
-    COMPLETION_ID is the id of the reply, which begins with chatcmpl-.
+    ID is the id of the reply, which begins with chatcmpl-, and is refunded once; or the reference of the transfer,
+    whose credit is taken back. Refund a card payment at Stripe.
     """
     part_nano = None if part is None else parse_dollars(part)
-    done = with_store(
-        settings,
-        lambda store: refund_request(store, completion_id, part_nano, reason, COMMAND_LINE, now_ms()),
-    )
-    say(
-        f"Refunded {format_dollars(done.amount_nano)} of the {format_dollars(done.cost_nano)} dollars that "
-        f"{completion_id} cost, to {done.email}."
-    )
+
+    async def work(store: Store) -> str:
+        if await find_transfer(store, refunded):
+            wanted = TransferRefund(refunded, part_nano, reason, reference)
+            back = await refund_transfer(store, wanted, COMMAND_LINE, now_ms())
+            if back.earlier_at is not None:
+                say_repeated(back.earlier_at)
+            payment = back.payment
+            return (
+                f"{format_dollars(payment.refunded_nano)} of the {format_dollars(payment.amount_nano)} dollars of the "
+                f"bank transfer {payment.reference} are refunded now."
+            )
+        done = await refund_request(store, refunded, part_nano, reason, COMMAND_LINE, now_ms())
+        return (
+            f"Refunded {format_dollars(done.amount_nano)} of the {format_dollars(done.cost_nano)} dollars that "
+            f"{refunded} cost, to {done.email}."
+        )
+
+    say(with_store(settings, work))
 
 
 @click.command()

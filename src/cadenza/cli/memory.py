@@ -6,11 +6,9 @@ from cadenza.cli.configured import read_store, settings_option, with_store
 from cadenza.cli.console import json_option, now_ms, print_list, say, to_row
 from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
-from cadenza.control.account.accounts import get_account, list_accounts
+from cadenza.control.account.accounts import get_account, get_account_or_only_one
 from cadenza.control.account.memory import add_note, list_notes, remove_note
-from cadenza.core.errors import ControlError
 from cadenza.store.store import Store
-from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.notes import OwnedNote
 
 COLUMNS = ("id", "created_at", "changed_at", "text")
@@ -46,8 +44,7 @@ def list_(account: str | None, as_json: bool, settings: Settings) -> None:
     """List the notes of an account, oldest first."""
 
     async def work(store: Store) -> list[OwnedNote]:
-        owner = await _only_account(store) if account is None else await get_account(store, account)
-        return await list_notes(store, owner.id)
+        return await list_notes(store, (await get_account_or_only_one(store, account)).id)
 
     rows = [to_row(note, "id", "text", "created_at", "changed_at") for note in read_store(settings, work)]
     if not as_json:
@@ -67,14 +64,3 @@ def remove(note: str, settings: Settings) -> None:
 
     with_store(settings, work)
     say("The note is deleted.")
-
-
-async def _only_account(store: Store) -> Account:
-    found = [account for account in await list_accounts(store) if "@" in account.email]  # erased ones have no address
-    if not found:
-        raise ControlError("There is no account. 'cadenza account create EMAIL' makes one.")
-    if len(found) > 1:
-        raise ControlError(
-            f"There are {len(found):,} accounts: name one with --account EMAIL. 'cadenza account list' shows them."
-        )
-    return found[0]

@@ -12,11 +12,13 @@ from cadenza.cli.console import json_option, now_ms, print_json, print_table, sa
 from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.money.months import (
+    BALANCE_FIELDS,
     REPORT_FIELDS,
     Compared,
     MonthReport,
     close_month,
     compare_payments,
+    list_balances,
     list_payments,
     listing_span,
     report_month,
@@ -54,29 +56,39 @@ def report() -> None:
 @click.argument("month", metavar="YYYY-MM")
 @click.option("--csv", "file", metavar="FILE", help="Also write the report to this file, as CSV.")
 @click.option("--payments", metavar="FILE", help="Also write the payments, with the provider's ids, as CSV.")
+@click.option("--accounts", metavar="FILE", help="Also write the closing balance of every account, as CSV.")
 @click.option("--verify", "is_compared", is_flag=True, help="Compare the payments with what the provider lists.")
 @json_option
 @settings_option
-def month(
-    month: str, file: str | None, payments: str | None, is_compared: bool, as_json: bool, settings: Settings
+def month(  # noqa: PLR0913, PLR0917 its options
+    month: str,
+    file: str | None,
+    payments: str | None,
+    accounts: str | None,
+    is_compared: bool,
+    as_json: bool,
+    settings: Settings,
 ) -> None:
     """Show what all accounts had, got and spent in a month (UTC): from the opening to the closing balance.
 
-    If the month is not closed, the ledger is checked first. Exit 1 if it is not sound, or if --verify finds a
-    difference.
+    To an accountant the paid part of the line Charged is revenue, and that of the closing balance deferred revenue. If
+    the month is not closed, the ledger is checked first. Exit 1 if it is not sound, or if --verify finds a difference.
     """
 
-    async def read(store: Store) -> tuple[MonthReport, list[Violation], Sequence[object]]:
+    async def read(store: Store) -> tuple[MonthReport, list[Violation], Sequence[object], list[dict[str, str]]]:
         found = await report_month(store, month, now_ms())
         findings = [] if found.closed else (await check_ledger(store)).findings
-        return found, findings, await list_payments(store, month) if payments else []
+        credited = await list_payments(store, month) if payments else []
+        return found, findings, credited, await list_balances(store, month) if accounts else []
 
-    found, findings, credited = read_store(settings, read)
+    found, findings, credited, balances = read_store(settings, read)
     compared = _compare(settings, month) if is_compared else None
     if file:
         _write_file(file, REPORT_FIELDS, found.rows())
     if payments:
         _write_file(payments, PAYMENT_FIELDS, [to_row(one, *PAYMENT_FIELDS) for one in credited])
+    if accounts:
+        _write_file(accounts, BALANCE_FIELDS, balances)
     if as_json:
         print_json(found.rows())
     else:

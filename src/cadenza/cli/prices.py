@@ -22,10 +22,8 @@ NONE = "none"
 @click.option(
     "--cached-input", metavar="DOLLARS", help="For a million cached tokens of input; or none: as other input."
 )
-@click.option(
-    "--from", "from_", metavar="DATE", help="When it begins to count, like 2026-12-01 or 2026-12-01T08:00:00Z."
-)
-@click.option("--cancel", metavar="DATE", help="Withdraw the change that would count from this date on.")
+@click.option("--from", "from_", metavar="DATE", help="When it takes effect, like 2026-12-01 or 2026-12-01T08:00:00Z.")
+@click.option("--cancel", metavar="DATE", help="Withdraw the change of this date.")
 @json_option
 @settings_option
 def price(  # noqa: PLR0913, PLR0917 one for each option
@@ -86,7 +84,7 @@ def _list(class_id: str | None, settings: Settings, *, as_json: bool) -> None:
 
 
 def _rows(class_id: str, schedule: PriceSchedule) -> list[dict[str, object]]:
-    """What counts now, which comes from the config if it has no date, and what comes."""
+    """What is in effect now, which comes from the config if it has no date, and what comes."""
     dated = [("now", schedule.since_at, schedule.first)]
     dated += [("to come", change.from_at, change.price) for change in schedule.changes]
     rows = list[dict[str, object]]()

@@ -23,7 +23,7 @@ MEGABYTE = 1_000_000
 )
 @click.option("--to", "target", metavar="URL", help="The empty Postgres database to carry it over to.")
 def migrate(settings: Settings, source: str | None, target: str | None) -> None:
-    """Upgrade the store to the current schema.
+    """Create the store, or upgrade it to the current schema. A SQLite store is copied first.
 
     With --from and --to: carry a SQLite store over to Postgres instead, and check both. The service must be stopped.
     The source is not changed, and the command can be run again.

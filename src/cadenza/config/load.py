@@ -287,6 +287,7 @@ def make_route(provider: ProviderSettings, given: CandidateSettings) -> Route:
             "max_output_tokens": given.max_output_tokens or max_output_tokens,
             "timeouts": Timeouts(times.connect_s, times.first_token_s or first_token_s, times.idle_s, times.total_s),
             "drops": (*dialect.omits, *given.omit),
+            "passes": tuple(name for name in (*dialect.takes, *given.passes) if name not in given.omit),
             "custom_tools": dialect.custom_tools,
             "retention_by": given.by or "contract",
         }

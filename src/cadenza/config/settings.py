@@ -234,7 +234,7 @@ class RouteSettings(CandidateSettings, frozen=True):
 
 
 class GateSettings(GateLimits, frozen=True, kw_only=True):
-    suite: Annotated[Path | None, EXISTING_FILE, Like("forte.jsonl", is_off=True), "the suite that counts; without it, the starter suite"] = None
+    suite: Annotated[Path | None, EXISTING_FILE, Like("forte.jsonl", is_off=True), "the suite of verdicts and watches; without it, the starter suite"] = None
 
 
 class WatchSettings(ConfigTable, frozen=True):

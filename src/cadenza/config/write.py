@@ -15,8 +15,8 @@ LONG = 10_000  # a number of five digits or more is written in groups
 PAGE = """\
 # Config
 
-`make docs` writes this page from the declarations of the settings. [Operating](operating.md#configuration) says how
-the file is found, and what the settings do together.
+`make docs` writes this page from the declarations of the settings. [Deploy](deploy.md#config-file) says how
+the file is found; [routes](routes.md) and [limits](limits.md) say what the settings do together.
 
 ## Example
 

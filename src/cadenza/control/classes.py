@@ -199,7 +199,7 @@ async def adopt(store: Store, class_id: str, rules: ClassRules, by: str, now_ms:
         raise ControlError(f"'{class_id}' is adopted already: promote a candidate, or roll back.")
     if not rules.pin:
         raise ControlError(f"The config names no routes for '{class_id}', so the store decides already.")
-    detail = f"version {state.version.number} stays; {rules.pin} no longer counts"
+    detail = f"version {state.version.number} stays; {rules.pin} no longer takes effect"
     event = AuditEvent(now_ms, by, "class.adopt", subject=class_id, detail=detail)
     new = msgspec.structs.replace(state.serving(state.version), is_adopted=True)
     return await _change(store, state, new, event)

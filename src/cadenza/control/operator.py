@@ -3,6 +3,7 @@
 import msgspec
 
 from cadenza.control.account.accounts import get_account
+from cadenza.control.money.statement import newest_lines
 from cadenza.core.spans import DAY_MS, Span
 from cadenza.core.usage_report import Report
 from cadenza.fleet.changes import make_change
@@ -45,7 +46,7 @@ class ServiceOverview(msgspec.Struct, frozen=True):
 
 
 class Takings(msgspec.Struct, frozen=True):
-    """Payments by card of the last 30 days, by day, and vouchers."""
+    """Payments of the last 30 days, by day, and vouchers."""
 
     start_ms: int
     days: list[PaidDay]
@@ -147,7 +148,7 @@ async def get_details(store: Store, account_id: str, now_ms: int) -> AccountDeta
         ),
         sessions=await operators.count_sessions(store, account_id, now_ms),
         audit_events=await audit_events.list_newest(store, account_id, count=AUDIT_EVENTS_SHOWN),
-        entries=await statement.list_newest(store, account_id, ENTRIES_SHOWN),
+        entries=newest_lines(await statement.list_newest(store, account_id, ENTRIES_SHOWN)),
     )
 
 

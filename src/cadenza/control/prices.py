@@ -1,8 +1,8 @@
-"""Prices that count from a date on: announced, cancelled, and read by every process.
+"""Prices that take effect on a date: announced, cancelled, and read by every process.
 
-The config's price counts until the first change of the class begins. From then on the newest change that has begun
-counts. All processes know of a change before the command that made it returns, and each applies it by its own clock:
-if two clocks differ by a second, so do the moments at which they begin to charge the new price.
+The config's price is in effect until the first change of the class, and then the newest change that has begun. All
+processes know of a change before the command that made it returns, and each applies it by its own clock: if two
+clocks differ by a second, so do the moments at which they begin to charge the new price.
 """
 
 from collections.abc import Mapping
@@ -54,11 +54,13 @@ async def read_schedules(store: Store, configured: Mapping[str, Price], now_ms: 
 async def change_price(
     store: Store, order: PriceOrder, configured: Mapping[str, Price], by: str, now_ms: int
 ) -> PriceSchedule:
-    """Announce a price that counts from a date on, and return the prices of the class."""
+    """Announce a price that takes effect on a date, and return the prices of the class."""
     class_id, price, date = order.class_id, order.price, rfc3339(order.from_at)
     check_class(class_id, configured)
     if order.from_at <= now_ms:
-        raise ControlError(f"{date} is past. A price counts from a date in the future on; now it is {rfc3339(now_ms)}.")
+        raise ControlError(
+            f"{date} is past. A price takes effect on a date in the future; now it is {rfc3339(now_ms)}."
+        )
     if order.from_at > now_ms + AHEAD_MS_MAX:
         raise ControlError(f"{date} is more than ten years ahead.")
     if price.cached_input_nano is not None and price.cached_input_nano > price.input_nano:
@@ -84,7 +86,7 @@ async def change_price(
 
 
 async def cancel_change(store: Store, class_id: str, from_at: int, by: str, now_ms: int) -> PriceChange:
-    """Withdraw a change of price that does not count yet."""
+    """Withdraw a change of price that has not taken effect."""
     date = rfc3339(from_at)
 
     def work(tx: Transaction) -> PriceChange:

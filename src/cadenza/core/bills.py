@@ -6,13 +6,16 @@ Our counts are the metering rows with tokens. What providers may bill besides is
 - requests that failed may be billed or not, and their tokens are not known, like those of some trials;
 - a reply that broke off, or had no count of the provider, is counted here, and its provider may count it otherwise.
 
-So the tokens of a bill may differ by as many average requests as there are without a sure count.
+So the tokens of a bill may differ by as many average requests as there are without a sure count, and so may its money.
+Money is judged by what the config said that a token costs, to a tolerance: of each line, and of all together. If the
+tokens are right and the money is not, the price of the provider is another one.
 """
 
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -26,6 +29,7 @@ TOLERANCE = 0.001  # of tokens: rounding in a bill
 OWN_KINDS = {TRIAL: "trials by cadenza doctor", WATCH: "requests of watches", EVALUATION: "requests of evaluations"}
 DATED = re.compile(r"[-@]20[0-9]{2}-?[0-9]{2}-?[0-9]{2}$")
 UNIX_SECONDS = re.compile(r"[0-9]{9,11}(\.0*)?")
+THOUSANDS = re.compile(r"-?[0-9]{1,3}(\.[0-9]{3})+")
 NUMBER = re.compile(r"\$?(-?[0-9][0-9,]*)(\.[0-9]+)?")
 # The names of columns, in the order in which they are looked for. Upper case and spaces do not matter.
 DAY_NAMES = ("day", "date", "usage_date_utc", "utc_date", "usage_date", "start_time_iso", "start_time", "timestamp")
@@ -47,6 +51,20 @@ class DayModel(NamedTuple):
 
     day: str
     model: str
+
+
+class Tolerance(msgspec.Struct, frozen=True):
+    """How far the money of a bill may be off: a share of what is expected, and an amount besides, for rounding."""
+
+    share: float = 0.005
+    amount_nano: int = 10_000_000
+
+    def covers(self, least_nano: int, most_nano: int, billed_nano: int) -> bool:
+        slack_nano = most_nano * self.share + self.amount_nano
+        return least_nano - slack_nano <= billed_nano <= most_nano + slack_nano
+
+
+USUAL = Tolerance()
 
 
 class ModelCounts(msgspec.Struct, frozen=True):
@@ -83,6 +101,7 @@ class ComparedDay(msgspec.Struct, frozen=True):
     billed: BillCounts
     result: Result
     reasons: tuple[str, ...]
+    expected_nano: tuple[int, int] | None = None  # the least and the most; None: the money is not judged
 
     def shown(self) -> dict[str, Any]:
         ours, billed = self.ours, self.billed
@@ -103,8 +122,14 @@ class ComparedDay(msgspec.Struct, frozen=True):
 
 
 def read_bill(lines: Iterable[str]) -> dict[DayModel, BillCounts]:
-    """The counts of a CSV file. A ValueError names the column or the line that cannot be read."""
-    table = csv.DictReader(lines)
+    """The counts of a CSV file. A ValueError names the column or the line that cannot be read.
+
+    Columns are parted by commas, or by semicolons: then a comma in a number is its decimal point.
+    """
+    rest = iter(lines)
+    header = next(rest, "")
+    delimiter = ";" if header.count(";") > header.count(",") else ","
+    table = csv.DictReader(chain([header], rest), delimiter=delimiter)
     names = {_normal(name): name for name in table.fieldnames or () if name}
     day_column, model_column = _column(names, "day", DAY_NAMES), _column(names, "model", MODEL_NAMES)
     readers = _counters(names)
@@ -114,7 +139,10 @@ def read_bill(lines: Iterable[str]) -> dict[DayModel, BillCounts]:
             continue
         try:
             place = DayModel(_day(row[day_column]), (row[model_column] or "").strip())
-            counts = {field: sum(_number(field, row[name]) for name in columns) for field, columns in readers.items()}
+            counts = {
+                field: sum(_number(field, row[name], delimiter) for name in columns)
+                for field, columns in readers.items()
+            }
         except ValueError as error:
             raise ValueError(f"line {number} of the bill: {error}") from None
         bill[place] = bill.get(place, BillCounts()).plus(BillCounts(**counts))
@@ -138,6 +166,7 @@ def compare(
     ours: Mapping[DayModel, ModelCounts],
     attempts: Mapping[AttemptKey, AttemptSums],
     bill: Mapping[DayModel, BillCounts],
+    tolerance: Tolerance = USUAL,
 ) -> list[ComparedDay]:
     """A line for each day and model that either side has, in order. Attempts without a request are no line."""
     by_place = dict[DayModel, dict[str, AttemptSums]]()
@@ -146,16 +175,85 @@ def compare(
     has = next(iter(bill.values()), BillCounts())
     absent = BillCounts(*(None if value is None else 0 for value in msgspec.structs.astuple(has)))
     return [
-        _compare_one(place, ours.get(place, ModelCounts()), bill.get(place, absent), by_place.get(place, {}))
+        _compare_one(place, ours.get(place, ModelCounts()), bill.get(place, absent), by_place.get(place, {}), tolerance)
         for place in sorted({*ours, *bill})
     ]
 
 
+def add_up(lines: Sequence[ComparedDay], tolerance: Tolerance = USUAL) -> ComparedDay:
+    """All lines together. Differences that are small day by day may add up to one that is not.
+
+    The money of lines with other tokens is left out: they differ anyway.
+    """
+    ours, billed = [line.ours for line in lines], BillCounts()
+    for line in lines:
+        billed = billed.plus(line.billed)
+    columns = zip(*map(msgspec.structs.astuple, ours), strict=True)
+    results = {line.result for line in lines}
+    found: Result = "differs" if "differs" in results else "explained" if "explained" in results else "agrees"
+    judged = [(*line.expected_nano, line.billed.cost_nano or 0) for line in lines if line.expected_nano]
+    reasons = tuple[str, ...]()
+    if judged:
+        least_nano, most_nano, billed_nano = map(sum, zip(*judged, strict=True))
+        if not tolerance.covers(least_nano, most_nano, billed_nano):
+            found, reasons = "differs", (_name_change(least_nano, most_nano, billed_nano),)
+    return ComparedDay(DayModel("total", ""), ModelCounts(*map(sum, columns)), billed, found, reasons)
+
+
 def _compare_one(
-    place: DayModel, ours: ModelCounts, billed: BillCounts, kinds: Mapping[str, AttemptSums]
+    place: DayModel,
+    ours: ModelCounts,
+    billed: BillCounts,
+    kinds: Mapping[str, AttemptSums],
+    tolerance: Tolerance,
 ) -> ComparedDay:
-    if _is_within(ours, billed, AttemptSums(), 0, 0):
-        return ComparedDay(place, ours, billed, "agrees", ())
+    """The tokens are judged first. Money that is off although they are right is a matter of the price."""
+    line, extra, unsure = _compare_counts(place, ours, billed, kinds)
+    if billed.cost_nano is None or ours.unknown_costs or (extra.prompt_tokens and not ours.prompt_tokens):
+        return line
+    exact = (ours.cost_nano, ours.cost_nano)
+    if line.result == "agrees" and tolerance.covers(*exact, billed.cost_nano):
+        return msgspec.structs.replace(line, expected_nano=exact)
+    if line.result == "differs":
+        return line
+    bounds, reasons = _expected_cost(ours, extra, unsure), tuple(_reasons(ours, kinds))
+    if tolerance.covers(*bounds, billed.cost_nano):
+        return msgspec.structs.replace(line, result="explained", reasons=reasons, expected_nano=bounds)
+    reasons = (*reasons, _name_change(*bounds, billed.cost_nano))
+    return msgspec.structs.replace(line, result="differs", reasons=reasons, expected_nano=bounds)
+
+
+def _expected_cost(ours: ModelCounts, extra: AttemptSums, unsure: int) -> tuple[int, int]:
+    """The least and the most that our requests may cost, with as many average ones more or less as are not sure.
+
+    What is billed besides has a part of our tokens: it costs between the lower and the higher part of our cost.
+    """
+    pairs = ((extra.prompt_tokens, ours.prompt_tokens), (extra.completion_tokens, ours.completion_tokens))
+    parts = [0.0, *(part / whole for part, whole in pairs if whole)]
+    slack = unsure / max(1, ours.requests)
+    return (
+        round(ours.cost_nano * max(0.0, 1 + min(parts) - slack)),
+        round(ours.cost_nano * (1 + max(parts) + slack)),
+    )
+
+
+def _name_change(least_nano: int, most_nano: int, billed_nano: int) -> str:
+    """How far the money is from what the config says, if the tokens are right."""
+    is_more = billed_nano > most_nano
+    near_nano = most_nano if is_more else least_nano
+    if not near_nano:
+        return f"{format_dollars(billed_nano)} dollars are billed for what costs nothing by the config"
+    percent = abs(100 * (billed_nano / near_nano - 1))
+    return (
+        f"the provider charges {percent:.1f}% {'more' if is_more else 'less'} than cost_input, cost_output and "
+        f"cost_cached of its routes say: its price has {'risen' if is_more else 'fallen'}, or they are wrong"
+    )
+
+
+def _compare_counts(
+    place: DayModel, ours: ModelCounts, billed: BillCounts, kinds: Mapping[str, AttemptSums]
+) -> tuple[ComparedDay, AttemptSums, int]:
+    """The requests and tokens of a line, what is expected in the bill besides ours, and how many are not sure."""
     extra, uncounted = AttemptSums(), 0
     for kind in (*OWN_KINDS, CONTINUED, CONTINUATION):
         sums = kinds.get(kind, AttemptSums())
@@ -163,8 +261,10 @@ def _compare_one(
         uncounted += sums.requests if not _has_tokens(sums) else 0
     failed = sum(sums.requests for kind, sums in kinds.items() if kind not in (*OWN_KINDS, CONTINUED, CONTINUATION))
     unsure = failed + uncounted + ours.estimated + ours.broken
-    is_explained = _is_within(ours, billed, extra, failed, unsure)
-    return ComparedDay(place, ours, billed, "explained" if is_explained else "differs", tuple(_reasons(ours, kinds)))
+    if _is_within(ours, billed, AttemptSums(), 0, 0):
+        return ComparedDay(place, ours, billed, "agrees", ()), extra, unsure
+    result: Result = "explained" if _is_within(ours, billed, extra, failed, unsure) else "differs"
+    return ComparedDay(place, ours, billed, result, tuple(_reasons(ours, kinds))), extra, unsure
 
 
 def _is_within(ours: ModelCounts, billed: BillCounts, extra: AttemptSums, failed: int, unsure: int) -> bool:
@@ -252,16 +352,20 @@ def _day(written: str) -> str:
         raise ValueError(f"{text[:40]!r} is not a day: write it like 2026-10-31, or in Unix seconds.") from None
 
 
-def _number(field: str, written: str | None) -> int:
+def _number(field: str, written: str | None, delimiter: str) -> int:
     """A count, or nano-dollars. An empty cell is zero; a bill may have more decimals than a nano-dollar."""
     text = (written or "").strip()
     if not text:
         return 0
+    if delimiter == ";" and ("," in text or (field != "cost_nano" and THOUSANDS.fullmatch(text))):
+        text = text.replace(".", "").replace(",", ".")
     found = NUMBER.fullmatch(text)
     if found is None:
         raise ValueError(f"{text[:40]!r} is not a number.")
     whole, decimals = found[1].replace(",", ""), found[2] or ""
     if field != "cost_nano":
+        if decimals.strip(".0"):
+            raise ValueError(f"{text[:40]!r} is not a whole number.")
         return int(whole)
     sign = -1 if whole.startswith("-") else 1
     return sign * parse_dollars(whole.lstrip("-") + decimals[: DECIMALS + 1])

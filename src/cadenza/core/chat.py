@@ -28,6 +28,12 @@ SAMPLING = (
     "logit_bias",
 )
 
+# Fields that the service knows, and most upstreams do not.
+CACHE_KEY = "prompt_cache_key"  # of requests that begin alike
+ASKS_FOR_SEARCH = "web_search_options"
+# What a search answers to: that field, and tools of OpenAI or Anthropic, which leave it to us whether one is needed.
+SEARCH_FIELDS = (ASKS_FOR_SEARCH, "tools.web_search")
+
 Fields = Mapping[str, msgspec.Raw]
 NO_FIELDS: Fields = {}
 ESCAPE_BYTES = 6
@@ -138,8 +144,13 @@ def usage_object(usage: Usage, cost_nano: int | None = None) -> dict[str, Any]:
     if usage.completion_details:
         shown["completion_tokens_details"] = usage.completion_details
     if cost_nano is not None:
-        shown["cost"] = msgspec.Raw(format_dollars(cost_nano).encode())  # all of its digits, unlike a float
+        shown |= cost_object(cost_nano)
     return shown
+
+
+def cost_object(cost_nano: int | None) -> dict[str, Any]:
+    """The cost, if it is given, with all of its digits, unlike a float."""
+    return {} if cost_nano is None else {"cost": msgspec.Raw(format_dollars(cost_nano).encode())}
 
 
 class CountTexts(Protocol):

@@ -1,5 +1,7 @@
 """What requests earned and what providers charged for them, in groups.
 
+What was earned is also known by the credit that paid for it, of an account or a month: entries have no class.
+
 A request whose provider's costs are not in the config has an unknown cost. It is counted apart, and is not a part of
 the margin: `earned_nano` has it, `margin_nano` does not.
 """
@@ -13,6 +15,7 @@ from cadenza.core.money import format_dollars
 
 MarginGroup = Literal["class", "provider", "account", "month"]
 MARGIN_GROUPS: tuple[MarginGroup, ...] = get_args(MarginGroup)
+REVENUE_COLUMNS = ("paid", "granted", "refunded")
 COLUMNS = ("requests", "earned", "cost", "margin", "percent", "unknown_requests", "unknown_earned")
 
 
@@ -45,6 +48,22 @@ class MarginSums(msgspec.Struct, frozen=True):
             "unknown_requests": self.unknown_requests,
             "unknown_earned": format_dollars(self.unknown_earned_nano),
         }
+
+
+class Revenue(msgspec.Struct, frozen=True):
+    """What charges took of paid and of granted credit, and what refunds of requests gave back."""
+
+    paid_nano: int = 0
+    granted_nano: int = 0
+    refunded_nano: int = 0
+    refunded_granted_nano: int = 0  # the granted part of it
+
+    def plus(self, other: "Revenue") -> "Revenue":
+        mine, others = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
+        return Revenue(*map(int.__add__, mine, others))
+
+    def shown(self) -> dict[str, str]:
+        return {name: format_dollars(getattr(self, f"{name}_nano")) for name in REVENUE_COLUMNS}
 
 
 def add_margins(many: Iterable[MarginSums]) -> MarginSums:

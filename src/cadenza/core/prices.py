@@ -1,4 +1,4 @@
-"""The prices of a class over time: the price that counts now, and changes that count from a date on.
+"""The prices of a class over time: the price in effect, and changes that take effect on a date.
 
 The price of a request is the one of the moment at which its hold is made, by the clock of the process that serves it.
 Nothing happens at the moment of a change: the schedule is read with the time of each hold.
@@ -13,29 +13,29 @@ from cadenza.core.money import TOKENS_PER_PRICE, Price, format_dollars
 
 
 class PriceChange(msgspec.Struct, frozen=True):
-    """A price that counts from `from_at` on, in milliseconds."""
+    """A price that takes effect at `from_at`, in milliseconds."""
 
     from_at: int
     price: Price
 
 
 class PriceSchedule(msgspec.Struct, frozen=True):
-    """The price that counts until the first change, and the changes by date."""
+    """The price in effect until the first change, and the changes by date."""
 
     first: Price
     changes: tuple[PriceChange, ...] = ()
-    since_at: int | None = None  # when `first` began to count; None: the config gives it
+    since_at: int | None = None  # when `first` took effect; None: the config gives it
 
     @classmethod
     def of(cls, configured: Price, changes: Iterable[PriceChange], now_ms: int) -> "PriceSchedule":
-        """The config's price counts until the first change begins. Changes before the one that counts are left out."""
+        """The config's price is in effect until the first change. Changes before the one in effect are left out."""
         ordered = sorted(changes, key=lambda change: change.from_at)
         begun = [change for change in ordered if change.from_at <= now_ms]
         to_come = tuple(ordered[len(begun) :])
         return cls(begun[-1].price, to_come, begun[-1].from_at) if begun else cls(configured, to_come)
 
     def at(self, now_ms: int) -> Price:
-        """The price that counts at this time."""
+        """The price in effect at this time."""
         price = self.first
         for change in self.changes:
             if change.from_at > now_ms:
@@ -44,7 +44,7 @@ class PriceSchedule(msgspec.Struct, frozen=True):
         return price
 
     def after(self, now_ms: int) -> tuple[PriceChange, ...]:
-        """The changes that do not count yet."""
+        """The changes that have not taken effect."""
         return tuple(change for change in self.changes if change.from_at > now_ms)
 
     def least_quote(self, prompt_tokens: int, output_tokens: int) -> int:
@@ -64,7 +64,7 @@ class Pricing(msgspec.Struct, frozen=True):
 
 
 class PricingChange(msgspec.Struct, frozen=True):
-    """A change of price as the API shows it: the time from which it counts, in UTC, and the price."""
+    """A change of price as the API shows it: the time at which it takes effect, in UTC, and the price."""
 
     from_at: str = msgspec.field(name="from")
     input: str

@@ -72,7 +72,9 @@ class Route(msgspec.Struct, frozen=True, omit_defaults=True):
     max_tokens_field: str = ""  # its name for `max_tokens`, instead of the dialect's
     omit: tuple[str, ...] = ()  # fields of a request that it is not sent
     drops: tuple[str, ...] = ()  # these, and those that its dialect leaves out
-    passes: tuple[str, ...] = ()  # unknown fields that it is sent
+    passes: tuple[
+        str, ...
+    ] = ()  # fields that most are not sent, and it is: its dialect takes them, or its setting says so
     fields: str = ""  # further fields of every request, as a JSON object
     custom_tools: bool = True  # it can take tools of type `custom`
     vision: bool = False  # and parts of a message: `image_url`

@@ -15,10 +15,11 @@ unchanged; when the client sends it back, the other Cadenza gets its own upstrea
 
 import base64
 import binascii
+import re
 import secrets
 import string
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, Literal
 
@@ -40,6 +41,8 @@ ALPHABETS = (string.digits + "abcdef-", string.ascii_letters + string.digits + "
 # How an upstream's id begins, and the characters that follow. Its form is its place here; any other id is not packed.
 FORMS = tuple(product(PREFIXES, ALPHABETS))
 UNPACKED = len(FORMS)
+# What tells whether JSON is complete, and a backslash with the character that it escapes.
+STRUCTURE = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 
 
 class ToolCallPart(Content, msgspec.Struct, frozen=True):
@@ -77,8 +80,11 @@ class ToolCallNormalizer:
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
 
-    def take(self, parts: Iterable[ToolCallPart]) -> list[ToolCallDelta]:
+    def take(self, parts: Sequence[ToolCallPart]) -> list[ToolCallDelta]:
         """The deltas that can be sent now. A call begins with its first arguments: by then its name is complete."""
+        if len(parts) == 1 and (call := self._continued(parts[0])):
+            call.take(parts[0])
+            return [call.next_delta()] if call.waiting else []
         changed: dict[int, _Call] = {}
         for part in parts:
             call = self._find_or_begin(part)
@@ -86,6 +92,12 @@ class ToolCallNormalizer:
             changed[call.index] = call
         deltas = [call.next_delta() for call in changed.values() if call.id and (call.waiting or call.extra_content)]
         return deltas + self._begin_calls(is_over=False)
+
+    def _continued(self, part: ToolCallPart) -> "_Call | None":
+        """The call that this part has only arguments of, as most have. None if a call has not begun for the client."""
+        if part.index is None or part.id or part.name or part.extra_content or self._begun < len(self._calls):
+            return None
+        return self._by_index.get(part.index)
 
     def finish(self) -> list[ToolCallDelta]:
         """The deltas that are left: calls without arguments, and calls that waited behind them."""
@@ -150,8 +162,7 @@ class _Call:
         self.waiting += part.arguments
         self.extra_content = part.extra_content or self.extra_content
         if self.type == "function":
-            for character in part.arguments:
-                self._follow(character)
+            self._follow(part.arguments)
 
     def first_delta(self) -> ToolCallDelta:
         delta = self.next_delta()
@@ -161,22 +172,23 @@ class _Call:
     def next_delta(self) -> ToolCallDelta:
         arguments, self.waiting = self.waiting, ""
         extra_content, self.extra_content = self.extra_content, None
-        return ToolCallDelta(self.index, arguments, type=self.type, extra_content=extra_content)
+        return ToolCallDelta(self.index, arguments, "", "", self.type, extra_content)
 
-    def _follow(self, character: str) -> None:
+    def _follow(self, arguments: str) -> None:
         """Track whether the arguments so far are a complete JSON value."""
-        if self._is_escaped:
-            self._is_escaped = False
-        elif self._in_string:
-            self._is_escaped = character == "\\"
-            self._in_string = character != '"'
-        elif character == '"':
-            self._in_string = True
-        elif character in "{[":
-            self._open += 1
-        elif character in "}]":
-            self._open -= 1
-            self.is_whole = self._open == 0
+        for found in STRUCTURE.finditer("\\" + arguments if self._is_escaped else arguments):
+            mark = found[0]
+            if mark[0] == "\\":
+                self._is_escaped = mark == "\\"  # what it escapes is yet to come
+            elif mark == '"':
+                self._in_string = not self._in_string
+            elif self._in_string:
+                continue
+            elif mark in "{[":
+                self._open += 1
+            else:
+                self._open -= 1
+                self.is_whole = self._open == 0
 
 
 def wrap_id(upstream_id: str) -> str:

@@ -6,9 +6,7 @@ never the text, and the client gets a 500.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-
-import msgspec
+from collections.abc import Callable
 
 from cadenza.core.errors import (
     CadenzaError,
@@ -20,11 +18,12 @@ from cadenza.core.errors import (
     RateLimited,
 )
 from cadenza.core.query import read_query
-from cadenza.gateway.answers import CHAT_ERRORS, CORS, Answers, ErrorShape
-from cadenza.gateway.auth import Caller, authorize, identify, rate_headers
+from cadenza.gateway.answers import CORS, Answers
+from cadenza.gateway.auth import authorize, rate_headers
 from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.endpoints import (
     MODELS_PATH,
+    Endpoint,
     get_model,
     get_usage,
     list_models,
@@ -34,6 +33,7 @@ from cadenza.gateway.endpoints import (
 )
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.in_flight import NO_KEY
+from cadenza.gateway.protocols.azure import is_deployment_path, serve_deployment
 from cadenza.gateway.protocols.messages import MESSAGE_ERRORS, count_tokens, serve_messages
 from cadenza.gateway.protocols.responses import serve_responses
 from cadenza.gateway.request import ApiRequest, At, RequestRecord
@@ -48,21 +48,6 @@ READ = ("GET", "HEAD")
 INTERRUPTIONS = {Interruption.SHUTDOWN: Ending, Interruption.REVOKED: KeyRevoked}
 
 
-class Endpoint(msgspec.Struct, frozen=True):
-    """A path that is served: its name in the log, its methods, the scope that it needs, and what serves it.
-
-    `identify` finds who asks; `headers` are on every reply, and `errors` is how it shows an error.
-    """
-
-    name: str
-    methods: tuple[str, ...]
-    scope: str
-    serve: Callable[[Gateway, ApiRequest], Awaitable[None]]
-    identify: Callable[[Gateway, Exchange], Awaitable[Caller]] = identify
-    headers: bytes = CORS
-    errors: ErrorShape = CHAT_ERRORS
-
-
 ENDPOINTS = {
     "/v1/chat/completions": Endpoint("chat", ("POST",), "inference", serve_chat),
     "/v1/messages": Endpoint("messages", ("POST",), "inference", serve_messages, errors=MESSAGE_ERRORS),
@@ -72,6 +57,7 @@ ENDPOINTS = {
     "/v1/usage": Endpoint("usage", READ, "usage", get_usage),
 }
 ONE_MODEL = Endpoint("model", READ, "models", get_model)
+DEPLOYMENT = Endpoint("azure_chat", ("POST",), "inference", serve_deployment)
 
 
 async def serve_api(
@@ -80,7 +66,7 @@ async def serve_api(
     endpoint: Endpoint | None = None,
     make_record: Callable[[Exchange, At], RequestRecord] = RequestRecord,
 ) -> None:
-    """Serve one request, by the endpoint of its path under /v1 unless another is given.
+    """Serve one request, by the endpoint of its path unless another is given.
 
     It always gets a reply, or its connection is closed.
     """
@@ -151,6 +137,8 @@ def find_endpoint(path: str) -> Endpoint:
         return endpoint
     if path.startswith(MODELS_PATH + "/"):
         return ONE_MODEL
+    if is_deployment_path(path):
+        return DEPLOYMENT
     if "//" in path:
         return find_endpoint(single_slashes(path))
     raise unknown_path(path, ENDPOINTS)

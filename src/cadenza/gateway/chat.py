@@ -20,7 +20,7 @@ from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.gateway.billing import Credit, size_hold
 from cadenza.gateway.credit_errors import check_least_credit
-from cadenza.gateway.extra_fields import count_passed_fields, ignored_header, passed_fields
+from cadenza.gateway.extra_fields import ignored_header, passed_fields, with_passed_fields
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.large.weight import TooManySteps, is_light
@@ -70,7 +70,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     texts = chat.counted_texts if size_bytes <= QUICK_BYTES else gateway.large_bodies.texts_of(chat, key_id)
     prompt = PromptSize(gateway.dispatcher.tokenizer, served.character, texts, size_bytes, media, plan.fields_bytes)
     if chat.extra:
-        count_passed_fields(chat.extra, plan, prompt)  # 400
+        chat = with_passed_fields(chat, plan, prompt, principal.account_id)  # 400
     if not slots.take(key_id):
         await wait_for_slot(slots, key_id, gateway.observer.metrics)  # 429
         record.note("slot")
@@ -96,7 +96,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             async with RoutedReply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
                 if chat.extra or reply.route.drops:
-                    request.answers.added_headers += ignored_header(chat.extra, chat.sampling, reply.route)
+                    request.answers.added_headers += ignored_header(chat, reply.route, searches=wanted.search)
                 relay = start_relay(request, chat, hold, credit, ask, grounding)
                 result = await relay.run(reply)
                 at("relayed")

@@ -1,11 +1,11 @@
-"""The other endpoints, models and usage, and the replies to requests that reach no endpoint.
+"""What an endpoint is, models and usage, and the replies to requests that reach no endpoint.
 
 A malformed request, or one that finds no free connection, has the headers, the log line and the count of any other
 refusal.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,8 @@ from cadenza.core.errors import InvalidRequest, NotFound, RateLimited, error_hea
 from cadenza.core.records import Outcome
 from cadenza.core.spans import Span, parse_span
 from cadenza.core.usage_report import parse_group, report_head
-from cadenza.gateway.answers import JSON, Answers, new_request_id
+from cadenza.gateway.answers import CHAT_ERRORS, CORS, JSON, Answers, ErrorShape, new_request_id
+from cadenza.gateway.auth import Caller, identify
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.http.exchange import Exchange
@@ -38,12 +39,49 @@ MALFORMED = {  # by the status of the refusal
 }
 NO_CONNECTION = "The service has no free connection at the moment. Retry shortly."
 USE_CHAT = "Use POST /v1/chat/completions"
-NOT_IMPLEMENTED = {  # by the first word below /v1: what to use instead
-    "completions": f"{USE_CHAT}.",
-    "responses": "Responses are not stored here: send the whole conversation as `input` to POST /v1/responses.",
-    "messages": f"{USE_CHAT}, or POST /v1/messages, with one request each.",
-    "embeddings": f"{USE_CHAT} for answers, and another service for embeddings: the classes here only answer.",
+USE_OPENAI = "Set the client to OpenAI's API, with a base address that ends in /v1"
+NO_FILES = "No files are kept here. Send a file inside a message, as a part of the type `file`"
+NOTHING_STORED = "Nothing is stored here. Send the whole conversation to POST /v1/chat/completions or /v1/responses"
+ONLY_TEXT = "The classes here answer with text only: use another service for"
+ANSWERS_ONLY = f"{USE_CHAT} for answers, and another service for"
+NOT_IMPLEMENTED = {  # by the first parts of a path: what to use instead
+    "/v1/completions": f"{USE_CHAT}.",
+    "/v1/responses": "Responses are not stored here: send the whole conversation as `input` to POST /v1/responses.",
+    "/v1/messages": f"{USE_CHAT}, or POST /v1/messages, with one request each.",
+    "/v1/batches": f"{USE_CHAT}, with one request each.",
+    "/v1/embeddings": f"{ANSWERS_ONLY} embeddings: the classes here only answer.",
+    "/v1/rerank": f"{ANSWERS_ONLY} ranking: the classes here only answer.",
+    "/v1/moderations": f"{ANSWERS_ONLY} moderation: the classes here only answer.",
+    "/v1/audio": f"{ONLY_TEXT} speech. A chat takes audio as a part of the type `input_audio`, if its model does.",
+    "/v1/realtime": f"{ONLY_TEXT} speech. {USE_CHAT}, with `stream`.",
+    "/v1/images": f"{ONLY_TEXT} images. A chat takes images as parts of the type `image_url`, if its model does.",
+    "/v1/videos": f"{ONLY_TEXT} videos.",
+    "/v1/files": f"{NO_FILES}.",
+    "/v1/uploads": f"{NO_FILES}.",
+    "/v1/vector_stores": f"{NO_FILES}.",
+    "/v1/assistants": f"{NOTHING_STORED}.",
+    "/v1/threads": f"{NOTHING_STORED}.",
+    "/v1/conversations": f"{NOTHING_STORED}.",
+    "/v1/fine_tuning": "The models behind the classes cannot be changed by clients.",
+    "/v1beta": f"This is Gemini's API. {USE_OPENAI}; or put a proxy that translates before it, such as LiteLLM's.",
+    "/api": f"This is Ollama's API. {USE_OPENAI}.",
+    "/openai": f"Of Azure's paths there is only POST /openai/deployments/{{class}}/chat/completions. {USE_OPENAI}.",
 }
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """A path that is served: its name in the log, its methods, the scope that it needs, and what serves it.
+
+    `identify` finds who asks; `headers` are on every reply, and `errors` is how it shows an error.
+    """
+
+    name: str
+    methods: tuple[str, ...]
+    scope: str
+    serve: Callable[[Gateway, ApiRequest], Awaitable[None]]
+    identify: Callable[[Gateway, Exchange], Awaitable[Caller]] = identify
+    headers: bytes = CORS
+    errors: ErrorShape = CHAT_ERRORS
 
 
 async def get_usage(gateway: Gateway, request: ApiRequest) -> None:
@@ -84,10 +122,19 @@ def single_slashes(path: str) -> str:
     return SLASHES.sub("/", path)
 
 
+def is_api(path: str) -> bool:
+    """Whether the path is under /v1, or that of another API, also one that is not served."""
+    if path.startswith("/v1/") or path == "/v1":
+        return True
+    path = single_slashes(path)
+    return path.startswith(("/v1/", "/v1beta/", "/openai/", "/api/"))
+
+
 def unknown_path(path: str, known: Iterable[str]) -> NotFound:
     """The error that says which path to use instead."""
-    if instead := NOT_IMPLEMENTED.get(path.split("/")[2] if path.startswith("/v1/") else ""):
-        return NotFound(f"This endpoint is not implemented. {instead}")
+    for start, instead in NOT_IMPLEMENTED.items():
+        if path == start or path.startswith(f"{start}/"):
+            return NotFound(f"This endpoint is not implemented. {instead}")
     if path.startswith("/v1/v1"):
         return NotFound("The path has /v1 twice. Write it only once: in the client's base address, or in the path.")
     return NotFound(f"This path does not exist. The paths are {', '.join(known)} and {MODELS_PATH}/{{model}}.")

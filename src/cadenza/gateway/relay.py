@@ -214,6 +214,8 @@ class StreamRelay:
         """Send everything that arrived together in one write. False if the client is congested."""
         if not self._unsent:
             return not self._exchange.transport.is_congested
+        if len(self._unsent) == 1:
+            return self._send(*self._unsent.pop())
         chunks, texts = zip(*self._unsent, strict=True)
         self._unsent.clear()
         return self._send(b"".join(chunks), "".join(texts))

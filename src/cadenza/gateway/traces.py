@@ -20,9 +20,10 @@ import msgspec
 
 from cadenza.core.content import Content
 from cadenza.core.records import Outcome, ReplyResult, Route
-from cadenza.gateway.api import ENDPOINTS, Endpoint, serve_api
-from cadenza.gateway.endpoints import MODELS_PATH
+from cadenza.gateway.api import ENDPOINTS, serve_api
+from cadenza.gateway.endpoints import MODELS_PATH, Endpoint
 from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.protocols.azure import DEPLOYMENT_PATH
 from cadenza.gateway.request import DISCONNECTED_CAUSE, At, RequestRecord
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.rules import Hold
@@ -31,7 +32,8 @@ from cadenza.observe.trace_context import TraceParent, read_parent
 from cadenza.upstreams.base import Fault
 
 FOLLOWED_PER_S = 10  # requests that are traced because their clients ask for it, in each process
-CHATS = ("chat", "messages", "responses", "web_chat")  # endpoints with the steps below
+CHATS = ("chat", "azure_chat", "messages", "responses", "web_chat")  # endpoints with the steps below
+PATTERNS = {"model": f"{MODELS_PATH}/{{model}}", "azure_chat": DEPLOYMENT_PATH}  # of paths that name a class
 STEPS = {  # the steps of a chat in their order, and the span that ends with each; the routes have spans of their own
     "identified": "rate",
     "read": "read",
@@ -174,7 +176,7 @@ class TracedRecord(RequestRecord):
     def _whole(self, outcome: Outcome, error: str) -> OpenSpan:
         exchange = self._exchange
         method, path = exchange.request.method, exchange.request.path
-        route = path if path in ENDPOINTS else f"{MODELS_PATH}/{{model}}" if self.endpoint == "model" else ""
+        route = path if path in ENDPOINTS else PATTERNS.get(self.endpoint, "")
         attributes: dict[str, Value] = {
             "http.request.method": method,
             "url.scheme": exchange.scheme,

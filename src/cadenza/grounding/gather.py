@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.core.chat import ChatRequest, UserQuestion, find_user_question
+from cadenza.core.chat import ASKS_FOR_SEARCH, ChatRequest, UserQuestion, find_user_question
 from cadenza.core.errors import CadenzaError, RateLimited, UnreadableAttachment
 from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
@@ -198,8 +198,8 @@ class Grounder:
     async def _find_sources(self, request: GroundingRequest, question: UserQuestion, tokens_max: int) -> SearchResult:
         if tokens_max < LEAST_TOKENS or self.search is None:
             return NOTHING_FOUND
-        account_id = request.principal.account_id
-        wanted = SearchRequest(account_id, question.texts, tokens_max, request.charge, request.decide)
+        account_id, is_asked = request.principal.account_id, ASKS_FOR_SEARCH in request.chat.extra
+        wanted = SearchRequest(account_id, question.texts, tokens_max, request.charge, request.decide, is_asked)
         try:
             limit_s = self.search.settings.timeout_s
             return await self._run("search", limit_s, self.search.find(wanted), request.on_part)

@@ -197,22 +197,20 @@ def expire(tx: Transaction, account_id: str, now_ms: int) -> int:
 
 
 def take(tx: Transaction, move: CreditMove) -> TakenBack:
-    """Take credit back: free credit at once, and the rest later, as a debt.
+    """Take credit back: free credit at once, by an entry, and the rest later, as a debt. The entry may be of nothing.
 
     Then the processes that have reserved credit of the account are asked to give back what they do not use.
     """
     account_id, amount_nano = move.account_id, move.amount_nano
     assert amount_nano > 0
     money = lock_money(tx, account_id)
-    balance_nano, taken_nano = money.balance_nano, min(amount_nano, money.balance_nano - money.held_nano)
-    if taken_nano:
-        is_paid_first = move.origin in PAID_FIRST
-        granted_nano = granted_part(money.balance_nano, money.granted_nano, taken_nano, is_paid_first=is_paid_first)
-        moved = tx.row(TAKE, {"account": account_id, "amount": taken_nano, "granted": granted_nano})
-        if moved is None:  # not `assert`: the entry must not be written without its balance
-            raise AssertionError("credit that is free and locked can be taken")
-        balance_nano = int(moved[0])
-        tx.change(ADD_SOURCED_ENTRY, entry_row(move, -taken_nano, -granted_nano))
+    taken_nano = min(amount_nano, money.balance_nano - money.held_nano)
+    is_paid_first = move.origin in PAID_FIRST
+    granted_nano = granted_part(money.balance_nano, money.granted_nano, taken_nano, is_paid_first=is_paid_first)
+    moved = tx.row(TAKE, {"account": account_id, "amount": taken_nano, "granted": granted_nano})
+    if moved is None:  # not `assert`: the entry must not be written without its balance
+        raise AssertionError("credit that is free and locked can be taken")
+    tx.change(ADD_SOURCED_ENTRY, entry_row(move, -taken_nano, -granted_nano))
     owed_nano = amount_nano - taken_nano
     if owed_nano:
         debt = (account_id, move.source, move.note, owed_nano, owed_nano, move.now_ms)
@@ -220,7 +218,7 @@ def take(tx: Transaction, move: CreditMove) -> TakenBack:
         tx.change(OWE, {"account": account_id, "amount": owed_nano})
         tx.change(ASK, {"account": account_id, "me": ""})
         tx.announce()
-    return TakenBack(taken_nano, owed_nano, balance_nano)
+    return TakenBack(taken_nano, owed_nano, int(moved[0]))
 
 
 def lock_money(tx: Transaction, account_id: str) -> Money:

@@ -5,6 +5,8 @@ from typing import Any
 
 from sqlalchemy import text
 
+from cadenza.core.formats import rfc3339
+from cadenza.core.money import format_dollars
 from cadenza.core.spans import ALWAYS, Span
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -41,6 +43,7 @@ _COLUMNS = {  # by the name of the field
     "debt_id": "e.debt_id",
 }
 EXPORT_FIELDS = tuple(_COLUMNS)
+REQUEST_FIELDS = tuple(name for name, sql in _COLUMNS.items() if "u." in sql)  # of the metering row
 _EXPORT = f"""
     SELECT {", ".join(_COLUMNS.values())}
     FROM entries e JOIN accounts a ON a.id = e.account_id
@@ -52,6 +55,17 @@ _OF_PAGE = " ORDER BY e.id LIMIT :page"
 EXPORT_OF_ALL = Statement(text(_EXPORT + _OF_PAGE))
 EXPORT_OF_ONE = Statement(text(_EXPORT + _OF_ONE + _OF_PAGE))
 PAGE = 1000
+
+
+def readable(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry as a file has it: its time and its amount as people read them."""
+    estimated = entry["estimated"]  # SQLite has no booleans
+    return {
+        **entry,
+        "created_at": rfc3339(entry["created_at"]),
+        "amount": format_dollars(entry["amount"]),
+        "estimated": None if estimated is None else bool(estimated),
+    }
 
 
 async def export(store: Store, email: str | None, span: Span = ALWAYS) -> AsyncIterator[dict[str, Any]]:

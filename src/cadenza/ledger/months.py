@@ -73,6 +73,7 @@ ADD_BALANCE = Statement(
     INSERT INTO closed_balances (month, account_id, balance_nano, granted_nano)
     VALUES (:month, :account, :balance, :granted) ON CONFLICT DO NOTHING""")
 )
+EMAILS = Statement(text("SELECT id, email FROM accounts"))
 OF_CLOSED = Statement(text("SELECT account_id, balance_nano, granted_nano FROM closed_balances WHERE month = :month"))
 
 
@@ -147,6 +148,10 @@ class AccountBalance(msgspec.Struct, frozen=True):
     balance_nano: int
     granted_nano: int
 
+    @property
+    def paid_nano(self) -> int:
+        return self.balance_nano - self.granted_nano
+
 
 COLUMNS = ClosedMonth.__struct_fields__
 READ = Statement(select(*(closed_months.c[name] for name in COLUMNS)).order_by(closed_months.c.ends_at))
@@ -209,6 +214,10 @@ async def balances_at(store: Store, end_ms: int, before: ClosedMonth | None) -> 
     values = {**_range(before, end_ms), "before": before.month if before else ""}
     rows = await store.report(BALANCES, values)
     return [AccountBalance(account_id, int(balance), int(granted)) for account_id, balance, granted in rows]
+
+
+async def emails(store: Store) -> dict[str, str]:
+    return {row[0]: row[1] for row in await store.report(EMAILS, {})}
 
 
 async def closed_balances(store: Store, month: str) -> list[AccountBalance]:

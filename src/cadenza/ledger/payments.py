@@ -1,4 +1,4 @@
-"""Payments by card, and the provider's events that were handled: each is handled once."""
+"""Payments by card and by bank transfer, and the provider's events that were handled: each is handled once."""
 
 from typing import Literal
 
@@ -16,6 +16,8 @@ SHOWN = 20
 
 class Payment(msgspec.Struct, frozen=True):
     """A payment. `checkout` and `reference` are the provider's ids of the checkout and of the payment itself.
+
+    That of a bank transfer (control/money/transfers.py) has our id and the transfer's reference in their place.
 
     `refunded_nano` is what the provider refunded, `lost_nano` what lost disputes were about, and `disputed_nano` what
     open disputes have taken.

@@ -134,6 +134,7 @@ PLAIN = {
     "stop": chat(stop=[WORD]),
     "user": chat(user=TEXT),
     "metadata": chat(metadata={WORD: TEXT}),
+    "prompt_cache_key": chat(prompt_cache_key=TEXT),
     "response_format": chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}),
     "value of an unknown field": chat(some_field=TEXT),
     "name of an unknown field": chat(**{WORD: 1}),
@@ -200,6 +201,9 @@ REQUESTS: dict[str, list[CaseStep]] = {
     "path: unknown method": [CaseStep("X{word} /v1/chat/completions", chat(TEXT))],
     "path: usage": [CaseStep("GET /v1/usage?start={word}&group_by={word}")],
     **{f"path: {name}": [CaseStep(f"POST /v1/{name}", chat(TEXT))] for name in ("embeddings", "completions")},
+    "path: deployment": [CaseStep("POST /openai/deployments/auto/chat/completions?api-version={word}", chat(TEXT))],
+    "path: unknown deployment": [CaseStep("POST /openai/deployments/{word}/chat/completions", chat(TEXT))],
+    "path: path of another API": [CaseStep("POST /api/chat", chat(TEXT))],
     "path: path that is not ASCII": [CaseStep("GET /%ff{word}")],
     **{
         f"refused: {name}": [CaseStep(CHAT, chat(TEXT), client=name)]

@@ -97,7 +97,7 @@ verdict_scores = table(
 )
 
 price_changes = table(
-    "price_changes",  # prices that count from a date on
+    "price_changes",  # prices that take effect on a date
     LeftOut("prices that an operator set, for the service", kept="kept, with the operator's address"),
     Column("class_id", Text, primary_key=True),
     Column("from_at", BigInteger, primary_key=True, autoincrement=False),

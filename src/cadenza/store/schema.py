@@ -187,7 +187,7 @@ usage = table(
     Exported(
         "usage.csv",
         "Each request, oldest first. A web search is a request of the class `search` with one prompt token.",
-        kept="no limit, or `usage_days`: then only the [sums](money.md#old-requests) are left",
+        kept="no limit, or `usage_days`: then only the [sums](months.md#old-requests) are left",
         by="started_at",
     ),
     Column("completion_id", Text, primary_key=True, info=shown("id of the reply")),
@@ -437,11 +437,11 @@ vouchers = table(
 
 payments = table(
     "payments",
-    Exported("payments.json", "Payments by card.", kept="kept"),
+    Exported("payments.json", "Payments by card and by bank transfer.", kept="kept"),
     Column("id", Text, primary_key=True, info=shown("id of the payment")),
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
-    *required(Text, provider="who takes the payment", checkout="the provider's id of the checkout"),
-    *optional(Text, reference="the provider's id of the payment"),
+    *required(Text, provider="who takes the payment, or `transfer`", checkout="the provider's id of the checkout"),
+    *optional(Text, reference="the provider's id of the payment, or the reference of the transfer"),
     *required(BigInteger, amount_nano="what was paid"),
     *required(BigInteger, default=ZERO, returned_nano="what was returned of it, by refunds and lost disputes"),
     *required(Text, state="its state"),

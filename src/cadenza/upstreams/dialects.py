@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from cadenza.core.chat import CACHE_KEY
+
 MESSAGE_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})  # every upstream knows these
 SHORT_ID = ".{1,40}"
 INCLUDE_USAGE = MappingProxyType({"include_usage": True})
@@ -26,6 +28,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     limit_field: str = "max_tokens"
     stream_options: Mapping[str, bool] = INCLUDE_USAGE  # empty if it refuses the field: then usage comes anyway
     omits: tuple[str, ...] = ()  # fields of a request that it refuses
+    takes: tuple[str, ...] = ()  # fields that most refuse: a route of it passes them on without being told to
     renames: Mapping[str, str] = {}  # fields of a request that it knows by another name
     has_full_top_p: bool = True  # whether it accepts a `top_p` of 1
     has_single_stop: bool = True  # whether it accepts a string as `stop`
@@ -70,6 +73,7 @@ DIALECTS: Mapping[str, Dialect] = {
         hosts=("api.openai.com", ".api.openai.com"),
         limit_field="max_completion_tokens",
         stream_options=INCLUDE_USAGE | {"include_obfuscation": False},
+        takes=("verbosity", CACHE_KEY),
         adds={"store": False},  # no stored completion; its logs against abuse are a matter of the contract
         reasoning="drop",
         call_ids=SHORT_ID,
@@ -88,6 +92,7 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "openrouter": Dialect(
         hosts=("openrouter.ai", ".openrouter.ai"),
+        takes=("verbosity",),
         adds={"provider": {"zdr": True, "data_collection": "deny"}},
         enforces_retention=True,  # it refuses a request for which it has no endpoint with zero retention
         reasoning="reasoning",
@@ -124,6 +129,7 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "kimi": Dialect(
         hosts=("api.moonshot.ai", "api.moonshot.cn", "api.kimi.com"),
+        takes=(CACHE_KEY,),
         omits=("seed", "logit_bias"),
         has_parts=False,
         reasoning="reasoning_content",

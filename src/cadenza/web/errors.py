@@ -106,7 +106,7 @@ class NotConfirmed(PageError):
     title = "It may have been done"
     message = (
         "The store did not confirm the change: it may have been made. Look before you try again. "
-        "Credit that is moved by the same form, or with the same reference, counts once."
+        "Credit that is moved by the same form, or with the same reference, takes effect once."
     )
 
 

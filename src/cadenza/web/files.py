@@ -1,6 +1,5 @@
 """Files that the browser saves: a table as CSV or as a JSON list, whole or streamed."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -8,10 +7,11 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from cadenza.core.csv_text import csv_text
+from cadenza.pace import Pace
 from cadenza.web.routes import JSON
 
 CSV = "text/csv; charset=utf-8"
-ROWS_AT_ONCE = 16  # some take 40 µs each, and other requests wait meanwhile
+ROWS_AT_ONCE = 16  # some take 40 µs each
 
 T = TypeVar("T")
 Row = dict[str, object]
@@ -28,15 +28,13 @@ async def stream_rows(
     fields: Sequence[str],
     rest: AsyncIterator[list[T]],
     show: Callable[[T], Row],
-    turn: asyncio.Lock,
+    pace: Pace,
 ) -> StreamingResponse:
     """What all pages have as one file. `form` is csv or json; CSV has these fields of each row.
 
-    Files take turns by a few rows, so that any number of them holds up other requests no more than one.
-
     The first page is read before the reply begins, so that a store that refuses it gives an error of its own.
     """
-    pages, headers = _in_pieces(await anext(rest, []), rest, show, turn), saved_as(f"{name}.{form}")
+    pages, headers = _in_pieces(await anext(rest, []), rest, show, pace), saved_as(f"{name}.{form}")
     if form == "csv":
         return StreamingResponse(_csv(fields, pages), headers=headers, media_type=CSV)
     return StreamingResponse(_json(pages), headers=headers, media_type=JSON)
@@ -48,17 +46,14 @@ def saved_as(name: str) -> dict[str, str]:
 
 
 async def _in_pieces(
-    page: list[T] | None, rest: AsyncIterator[list[T]], show: Callable[[T], Row], turn: asyncio.Lock
+    page: list[T] | None, rest: AsyncIterator[list[T]], show: Callable[[T], Row], pace: Pace
 ) -> Pieces:
     while page is not None:
         for start in range(0, len(page), ROWS_AT_ONCE):
-            async with turn:
+            async with pace:
                 rows = [show(one) for one in page[start : start + ROWS_AT_ONCE]]
-                await asyncio.sleep(0)
             yield rows
-        async with turn:
-            page = await anext(rest, None)
-            await asyncio.sleep(0)
+        page = await anext(rest, None)
 
 
 async def _csv(fields: Sequence[str], pages: Pieces) -> AsyncIterator[bytes]:

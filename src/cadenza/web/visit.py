@@ -4,7 +4,6 @@ The session secret is in a cookie that scripts cannot read. Before sign-in there
 binds the CSRF token of a form to the browser that got the form. A script sends an access token instead of a cookie.
 """
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
@@ -24,6 +23,7 @@ from cadenza.control.sign_in.sign_in import SignIns
 from cadenza.control.tokens import TokenUser
 from cadenza.core.mistakes import describe_mistake
 from cadenza.core.rates import Rate
+from cadenza.pace import Pace
 from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
@@ -71,7 +71,7 @@ class WebContext(SiteParts, frozen=True, kw_only=True):
     log_eraser: LogEraser
     erasures: Erasures
     archive_turns: ArchiveTurns
-    export_turn: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)  # of all exports: web/files.py
+    export_pace: Pace = msgspec.field(default_factory=Pace)  # of all files and archives that are downloaded
 
     def send_notice(self, to: str, notice: EmailText, detail: str = "") -> None:
         """Notify the owner of an account of a change by e-mail, if e-mail is configured."""

@@ -1,6 +1,7 @@
-"""The OpenAI Agents SDK, on chat completions and without tracing; the agent with the tool streams."""
+"""The OpenAI Agents SDK without tracing, on either API. The agent with the tool streams."""
 
 import asyncio
+from typing import Literal
 
 from agents import Agent, Runner, function_tool, set_tracing_disabled
 from agents import set_default_openai_api as set_api
@@ -10,9 +11,9 @@ from openai import AsyncOpenAI
 from tests.clients.programs.weather import API_KEY, BASE_URL, QUESTION, Report, Weather, tell
 
 
-async def main() -> None:
+async def main(api: Literal["chat_completions", "responses"]) -> None:
     set_client(AsyncOpenAI(base_url=BASE_URL, api_key=API_KEY), use_for_tracing=False)
-    set_api("chat_completions")
+    set_api(api)
     set_tracing_disabled(True)
     weather = Weather()
     greeter = Agent(name="greeter", model="auto")
@@ -33,4 +34,5 @@ async def main() -> None:
     )
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main("chat_completions"))

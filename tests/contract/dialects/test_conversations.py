@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cadenza.upstreams.dialects import DIALECTS
 from tests.account import open_account
 from tests.contract.agent import ANSWER, ASKED, TOOLS, TURN_FORMS, calls_made, run_agent
 from tests.contract.dialects.manners import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS
@@ -99,6 +100,24 @@ def test_an_odd_request(spoken: Stage, stream: bool) -> None:
     with spoken.conversation():
         reply = spoken.api.chat(messages=ODD_MESSAGES, stream=stream, **SAMPLING)
         assert read_reply(reply, stream=stream)[0] == HELLO
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_fields_that_few_take(spoken: Stage, path: str) -> None:
+    """They are sent to an upstream that takes them, and named for any other; the key of a cache is not the client's."""
+    names = {"verbosity", "prompt_cache_key", "service_tier"}
+    sent = {"prompt_cache_key": "session-of-ada", "service_tier": "priority"}
+    message = [{"role": "user", "content": "hi"}]
+    chat: dict[str, Any] = {"messages": message, "verbosity": "low", **sent}
+    response: dict[str, Any] = {"input": message, "text": {"verbosity": "low"}, **sent}
+    body = response if path == "/v1/responses" else chat
+    with spoken.conversation():
+        reply = spoken.api.request("POST", path, json.dumps(body).encode())
+    taken, asked = DIALECTS[spoken.twin.dialect].takes, spoken.upstream.requests[0].json
+    assert {*reply.headers["x-cadenza-ignored"].split(", ")} == names - {*taken}
+    assert {name for name in names if name in asked} == {*taken}
+    assert b"session-of-ada" not in spoken.upstream.requests[0].body
+    assert asked.get("verbosity") == ("low" if "verbosity" in taken else None)
 
 
 def test_a_limit_reaches_the_upstream(spoken: Stage) -> None:

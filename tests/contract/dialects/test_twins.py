@@ -21,7 +21,15 @@ LIKE_PLAIN = {"vllm", "together"}  # they differ from `plain` in what a request 
 FORWARDED = ("temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 CHOICE = {"type": "function", "function": {"name": "calculate"}}
 TALKING_CALLER = {**ODD_MESSAGES[9], "content": "Let me look.", "reasoning_content": "Hm.", "reasoning": "Hm."}
-NOT_IN_A_REQUEST = {"enforces_retention", "hosts", "custom_tools", "continues", "key_header", "has_deployments"}
+NOT_IN_A_REQUEST = {
+    "enforces_retention",
+    "hosts",
+    "custom_tools",
+    "continues",
+    "key_header",
+    "has_deployments",
+    "takes",
+}
 IGNORED = {
     (dialect, "reasoning") for dialect in ("tgi", "groq", "mistral", "anthropic", "gemini")
 }  # or left out anyway

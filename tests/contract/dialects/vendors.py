@@ -20,6 +20,7 @@ API_VERSION = "2024-10-21"
 MESSAGE_FIELDS = ("role", "content", "tool_calls", "tool_call_id")
 SAMPLING = {"seed", "frequency_penalty", "presence_penalty", "logit_bias", "stream_options"}
 OPENAI_FIELDS = (rules.CORE_FIELDS - {"max_tokens"}) | SAMPLING | {"max_completion_tokens", "store"}
+OPENAI_FIELDS |= {"verbosity", "prompt_cache_key"}
 
 
 MISTRAL = Twin(

@@ -97,7 +97,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
             max_tokens_field="max_completion_tokens",
             omit=("seed", "temperature"),
             drops=("seed", "temperature"),
-            passes=("top_k", "min_p"),
+            passes=("verbosity", "top_k", "min_p"),
             fields='{"thinking": {"type": "disabled"}}',
             retention_by="api",
         ),

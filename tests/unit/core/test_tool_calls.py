@@ -146,6 +146,22 @@ def upstream_id_in(call_id: str) -> str:
     return "" if unwrap_id(call_id) == call_id else unwrap_id(call_id)
 
 
+@pytest.mark.parametrize("arguments", ['{"a":"}"}', '{"a":"\\"}"}', '{"a":["\\\\"],"b":{}}', "[1,[2]]"])
+def test_a_repeated_name_begins_a_call_only_behind_complete_arguments(arguments: str) -> None:
+    """Without ids and indexes, a part with the same name belongs to the call until its JSON is complete."""
+    for cut in range(1, len(arguments)):
+        parts = [ToolCallPart(name="look", arguments=text) for text in (arguments[:cut], arguments[cut:], "{}")]
+        assert [called for _, _, called in join(normalize([[part] for part in parts]))] == [arguments, "{}"]
+
+
+def test_a_part_of_a_call_that_has_begun_does_not_begin_the_next() -> None:
+    """A second call whose arguments have not come yet waits, while the first one goes on."""
+    first, second = (ToolCallPart(index, f"id_{index}", "look", "") for index in (0, 1))
+    more = [ToolCallPart(index, arguments=text) for index, text in ((0, "{"), (0, "}"), (1, "{}"))]
+    found = join(normalize([[first], [more[0]], [second], [more[1]], [more[2]]]))
+    assert [arguments for _, _, arguments in found] == ["{}", "{}"]
+
+
 @given(replies())
 def test_calls_do_not_depend_on_how_their_parts_are_sent(
     reply: tuple[list[ModelCall], list[list[ToolCallPart]]],

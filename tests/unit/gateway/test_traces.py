@@ -141,6 +141,6 @@ async def test_names_have_no_text_of_clients(funded: FundedStore) -> None:
 
 
 def test_the_docs_list_all_attributes() -> None:
-    """The page about operating names the attributes that spans may have."""
-    page = (Path(ROOT) / "docs" / "operating.md").read_text().partition("## Traces")[2].partition("\n## ")[0]
+    """docs/monitor.md names the attributes that spans may have."""
+    page = (Path(ROOT) / "docs" / "monitor.md").read_text().partition("## Traces")[2].partition("\n## ")[0]
     assert set(re.findall(r"`((?:http|url|error|gen_ai|cadenza)\.[a-z_.]+)`", page)) == ATTRIBUTES

@@ -273,6 +273,23 @@ async def test_a_page_that_is_named_and_found_is_read_once(web: Web, reader: Doc
     assert source.text.count("signed in Lucerne") == 1
 
 
+async def test_a_request_may_ask_for_a_search(web: Web, reader: DocumentReader) -> None:
+    """Then the words of a message decide nothing and no model is asked, unless they are none or say not to search."""
+    web.find({"/a": "snippet a"})
+    web.pages = {"/a": article("Rain falls.")}
+
+    async def decide(_texts: Sequence[str], _limit_s: float) -> bool | None:
+        raise AssertionError("a model was asked")
+
+    async with finding(web, reader) as finder:
+        request = SearchRequest("owner", ["Write a haiku about rain."], ROOM, decide=decide, is_asked=True)
+        assert len((await finder.find(request)).sources) == 1
+        for text in ("", "Do not search the web: what is new?"):
+            asked = msgspec.structs.replace(request, texts=[text], decide=None)
+            assert not await finder.find(asked)
+    assert web.asked.count("/search") == 1
+
+
 async def test_a_message_that_needs_no_web_asks_nobody(web: Web, reader: DocumentReader) -> None:
     """Chat, code and translation cost no request."""
     async with finding(web, reader) as finder:

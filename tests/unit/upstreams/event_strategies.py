@@ -24,12 +24,22 @@ def event(delta: Any, finish: str | None = None, note: str = "", **fields: Any) 
     return {"id": "c-1", "object": "chat.completion.chunk", "created": 7, "choices": [choice], **fields}
 
 
+def arguments(text: str, index: int = 0, **name: str) -> dict[str, Any]:
+    """A part of a call."""
+    return {"tool_calls": [{"index": index, "function": {**name, "arguments": text}}]}
+
+
 @st.composite
 def text_events(draw: st.DrawFn) -> bytes:
-    """An event with one text. Other fields have few values, so that many events in a row differ only in the text."""
-    note, model = draw(st.sampled_from(["", '"content":"Hi"', "content"])), draw(st.sampled_from(["a", "b"]))
+    """An event with one text, of the answer or of a call. Many in a row differ only in the text."""
+    note, model = (
+        draw(st.sampled_from(["", '"content":"Hi"', '"arguments":"Hi"', "content"])),
+        draw(st.sampled_from(["a", "b"])),
+    )
     separators = draw(st.sampled_from([*SEPARATORS[:1] * 4, SEPARATORS[1]]))
-    return encode(event({"content": draw(texts)}, note=note, model=model), separators, is_ascii=draw(st.booleans()))
+    text, is_answer = draw(texts), draw(st.sampled_from([True, True, False]))
+    delta = {"content": text} if is_answer else arguments(text, draw(st.sampled_from([0, 0, 1])))
+    return encode(event(delta, note=note, model=model), separators, is_ascii=draw(st.booleans()))
 
 
 @st.composite

@@ -12,7 +12,7 @@ from cadenza.http.events import DONE, EVENT_BYTES_MAX, EventReader, write_event
 from cadenza.upstreams.base import Collector, Fault, Piece, ReplyBounds
 from cadenza.upstreams.reader import read_chunk
 from cadenza.upstreams.stream import ReplyStream, StreamPhase
-from tests.unit.upstreams.event_strategies import encode, event, other_events, reads, text_events, texts
+from tests.unit.upstreams.event_strategies import arguments, encode, event, other_events, reads, text_events, texts
 
 Ending = tuple[StreamPhase, FaultKind | None, int | None, bool]
 
@@ -22,6 +22,9 @@ COUNTS = {"prompt_tokens": 11, "completion_tokens": 7}
 ROLE = write_event(encode(event({"role": "assistant", "content": ""})))
 FINISH = write_event(encode(event({}, finish="stop")))
 USAGE = write_event(encode({"choices": [], "usage": COUNTS}))
+
+
+CALL_EVENT = write_event(encode(event(arguments("a"))))
 
 
 def text_event(text: str) -> bytes:
@@ -104,6 +107,7 @@ limits = st.one_of(st.just(MANY), st.integers(0, 12))
 @example([text_event("a"), b"data: x\n", text_event("b"), FINISH], MANY)
 @example([text_event("a"), b": an unfinished comment ", text_event("b"), text_event("c"), FINISH], MANY)
 @example([text_event("a"), text_event("b"), text_event("c"), FINISH], 2)
+@example([CALL_EVENT, CALL_EVENT, CALL_EVENT, FINISH], 5)
 def test_any_split_gives_the_same_pieces_and_the_same_end(parts: list[bytes], events_max: int) -> None:
     """However the bytes are split, and whether or not an event is recognised early, each event is decoded alike."""
     pieces, stream = read_stream(*parts, events_max=events_max)
@@ -174,11 +178,17 @@ def test_an_end_without_a_finish_reason_is_a_fault(
 ) -> None:
     """A stream that ends before its finish reason has a fault; the pieces before it were handed on, none after it."""
     ignored = [text_event("too late"), FINISH] if parts else []
-    pieces, stream = read_stream(*before, *parts, *ignored)
+    pieces, stream = read_stream(*before, *parts, *ignored, ends=not parts)
     assert "".join(piece.content for piece in pieces) == ("onetwo" if before else "")
     assert stream.fault is not None
     assert (stream.phase, stream.fault.kind, stream.fault.status) == (StreamPhase.ENDED, kind, status)
     assert not stream.is_whole
+
+
+def test_an_event_without_end_ends_the_stream_when_its_limit_is_reached() -> None:
+    """The rest of it is not waited for."""
+    _, stream = read_stream(b"data: ", bytes(EVENT_BYTES_MAX), ends=False)
+    assert stream.phase is StreamPhase.ENDED
 
 
 @pytest.mark.parametrize("parts", [parts for parts, _, _ in BROKEN.values()], ids=BROKEN)

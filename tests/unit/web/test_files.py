@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from cadenza.pace import Pace
 from cadenza.store.store import ReportsBusy
 from cadenza.web.files import ROWS_AT_ONCE, stream_rows
 
@@ -21,7 +22,7 @@ async def test_a_refused_first_page_is_an_error_and_not_half_a_file(form: str) -
         yield []
 
     with pytest.raises(ReportsBusy):
-        await stream_rows("table", form, ("id",), refused(), dict, asyncio.Lock())
+        await stream_rows("table", form, ("id",), refused(), dict, Pace())
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])
@@ -42,7 +43,7 @@ async def test_other_requests_run_while_a_file_is_written(form: str) -> None:
             turns.append(len(shown))
             await asyncio.sleep(0)
 
-    response = await stream_rows("table", form, ("id",), pages(), show, asyncio.Lock())
+    response = await stream_rows("table", form, ("id",), pages(), show, Pace())
     other = asyncio.create_task(count_turns())
     written = "".join([str(piece) async for piece in response.body_iterator])
     other.cancel()

@@ -28,7 +28,14 @@ URL_HELP = "Like http://10.0.0.5:8080; again for each of a fleet. By default hos
 
 @click.command()
 @click.option("--url", "urls", metavar="URL", multiple=True, help=URL_HELP)
-@click.option("--interval", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, help="Seconds.")
+@click.option(
+    "--interval",
+    metavar="SECONDS",
+    type=click.FloatRange(0.5, 60),
+    default=2.0,
+    show_default=True,
+    help="Between two reads.",
+)
 @click.option("--once", is_flag=True, help="Read twice, print the numbers, and end; as without a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and end.")
 @config_option

@@ -221,6 +221,21 @@ async def get_account(store: Store, email: str) -> Account:
     return _existing(email, await accounts.get_by_email(store, normal) if normal else None)
 
 
+async def get_account_or_only_one(store: Store, email: str | None) -> Account:
+    """The account with this address; without one, the only active account that there is."""
+    if email is not None:
+        return await get_account(store, email)
+    ids = await accounts.list_active_ids(store, 2)
+    if len(ids) > 1:
+        raise ControlError(
+            "There are several accounts: name one with --account EMAIL. 'cadenza account list' shows them."
+        )
+    found = await accounts.get(store, ids[0]) if ids else None
+    if found is None:
+        raise ControlError("There is no active account. 'cadenza account create EMAIL' makes one.")
+    return found
+
+
 def _existing(email: str, account: Account | None) -> Account:
     if account is None:
         raise ControlError(f"There is no account for {email!r}. 'cadenza account list' shows all accounts.")

@@ -1,11 +1,9 @@
 """The archive of an account: a zip file with everything that the store has of it, for its owner.
 
 It is written as it is sent, a page of rows at a time, so an account with a million requests takes no more memory than
-one with ten. Pages are made and compressed in a thread; archives that are made at once take turns for it. The rows are
-read without a transaction: what changes meanwhile may be in one file and not in another.
+one with ten. The rows are read without a transaction: what changes meanwhile may be in one file and not in another.
 """
 
-import asyncio
 import json
 import zipfile
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,6 +16,7 @@ from cadenza.control.account.accounts import get_account
 from cadenza.core.csv_text import csv_text
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
+from cadenza.pace import Pace
 from cadenza.store.store import Row, Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.accounts import Account
@@ -76,8 +75,8 @@ def archive_name(account: Account, now_ms: int) -> str:
     return f"cadenza-{account.id}-{rfc3339(now_ms)[:10]}.zip"
 
 
-async def write_archive(store: Store, account: Account, now_ms: int, turn: asyncio.Lock) -> AsyncIterator[bytes]:
-    """The bytes of the archive, some at a time. `turn` is shared by the archives of a process."""
+async def write_archive(store: Store, account: Account, now_ms: int, pace: Pace) -> AsyncIterator[bytes]:
+    """The bytes of the archive, some at a time."""
     sink, counts = _Sink(), dict[str, int]()
     archive = zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED)
     archive.writestr(_info(README, now_ms), describe(account, now_ms))
@@ -85,8 +84,8 @@ async def write_archive(store: Store, account: Account, now_ms: int, turn: async
         with archive.open(_info(exported.file, now_ms), "w", force_zip64=True) as file:
             table = _TableFile(file, exported)
             async for rows in read_pages(store, exported, account.id):
-                async with turn:
-                    await asyncio.to_thread(table.add, rows)
+                async with pace:
+                    table.add(rows)
                 yield sink.take()
             table.end()
         counts[exported.file] = table.count
@@ -97,7 +96,7 @@ async def write_archive(store: Store, account: Account, now_ms: int, turn: async
 
 async def write_to(file: IO[bytes], store: Store, email: str, by: str, now_ms: int) -> None:
     account = await begin_export(store, email, by, now_ms)
-    async for part in write_archive(store, account, now_ms, asyncio.Lock()):
+    async for part in write_archive(store, account, now_ms, Pace()):
         file.write(part)
 
 

@@ -58,11 +58,7 @@ async def give_credit(  # noqa: PLR0913, PLR0917 one command
         account, claim = find_account(tx, email), command.claim(tx, now_ms)
         if not claim.is_new:
             return Granted(account, claim.earlier_at)
-        if account.balance_nano + amount_nano >= BALANCE_NANO_LIMIT:
-            raise ControlError(
-                f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars "
-                f"and must stay below {format_dollars(BALANCE_NANO_LIMIT)}."
-            )
+        check_limit(account, amount_nano)
         expires_at = expiry_of(expires_days, now_ms)
         move = CreditMove(account.id, "grant", amount_nano, note, now_ms, command.source, expires_at=expires_at)
         credit.give(tx, move)
@@ -72,6 +68,14 @@ async def give_credit(  # noqa: PLR0913, PLR0917 one command
         return Granted(find_account(tx, account.email))
 
     return await command.run(lambda: make_change(store, give))
+
+
+def check_limit(account: Account, amount_nano: int) -> None:
+    if account.balance_nano + amount_nano >= BALANCE_NANO_LIMIT:
+        raise ControlError(
+            f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars "
+            f"and must stay below {format_dollars(BALANCE_NANO_LIMIT)}."
+        )
 
 
 def check_note(note: str) -> None:

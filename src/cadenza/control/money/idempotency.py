@@ -31,7 +31,7 @@ class Unconfirmed(ControlError):
     def __init__(self, reference: str) -> None:
         super().__init__(
             "The store did not confirm the change and does not answer now: it may have been done. "
-            f"Run it again with --reference {reference}: it counts once."
+            f"Run it again with --reference {reference}: it takes effect once."
         )
         self.reference = reference
 

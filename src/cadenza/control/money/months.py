@@ -4,11 +4,9 @@
 closed, and the ledger check finds nothing.
 """
 
-import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -19,7 +17,7 @@ from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.core.spans import DAY_MS, Span, month_span
 from cadenza.ledger import check, months, payments
-from cadenza.ledger.months import ClosedMonth, HashedEntry, MonthHash, MonthSums, OriginSum
+from cadenza.ledger.months import ClosedMonth, MonthSums, OriginSum
 from cadenza.ledger.payments import CreditedPayment, PaymentDay, PaymentIds
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, audit_events
@@ -37,6 +35,7 @@ LINES = {  # of a report, by the origins of their entries
     "Expired": ("expiry",),
 }
 REPORT_FIELDS = ("line", "origin", "day", "provider", "count", "amount", "paid", "granted")
+BALANCE_FIELDS = ("account_id", "email", "balance", "paid", "granted")
 MonthState = Literal["open", "over", "closed"]
 
 
@@ -93,6 +92,7 @@ class Verified(msgspec.Struct, frozen=True):
     entries: int
     found: bytes  # the hash of what was read
     problems: list[str]
+    unproven: Mapping[str, int] = {}  # of a file: of how many entries the account and the request cannot be compared
 
 
 def _row(line: str, total: OriginSum, **rest: str) -> dict[str, str | int | None]:
@@ -158,6 +158,26 @@ async def list_payments(store: Store, month: str) -> list[CreditedPayment]:
     return await payments.list_credited(store, month_span(month))
 
 
+async def list_balances(store: Store, month: str) -> list[dict[str, str]]:
+    """What each account with entries had at the end of a month, by BALANCE_FIELDS. They add up to its closing line."""
+    span, found = month_span(month), await months.list_months(store)
+    if any(one.month == month and one.hash for one in found):
+        balances = await months.closed_balances(store, month)
+    else:
+        balances = await months.balances_at(store, span.end_ms, months.month_before(found, span.start_ms))
+    emails = await months.emails(store)
+    return [
+        {
+            "account_id": one.account_id,
+            "email": emails[one.account_id],
+            "balance": format_dollars(one.balance_nano),
+            "paid": format_dollars(one.paid_nano),
+            "granted": format_dollars(one.granted_nano),
+        }
+        for one in sorted(balances, key=lambda one: one.account_id)
+    ]
+
+
 async def compare_payments(store: Store, month: str, listed: Sequence[ProviderPayment]) -> Compared:
     """Compare the payments that gave credit in a month with what the provider lists from LISTED_BEFORE_MS before it on.
 
@@ -165,7 +185,7 @@ async def compare_payments(store: Store, month: str, listed: Sequence[ProviderPa
     """
     span = month_span(month)
     at_provider = {one.payment_id: one for one in listed if one.payment_id}
-    here = {one.id: one for one in await payments.list_credited(store, span)}
+    here = {one.id: one for one in await payments.list_credited(store, span) if one.provider == "stripe"}
     differences = []
     for one in here.values():
         found = at_provider.get(one.id)
@@ -270,34 +290,3 @@ async def verify_month(store: Store, month: str) -> Verified:
         problems.append("the balances of accounts are not the sums of their entries")
     assert found.hash
     return Verified(closed, found.entries, found.hash, problems)
-
-
-async def verify_file(store: Store, month: str, path: Path) -> Verified:
-    """Compute the hash of a closed month from a file of `cadenza ledger export --month`."""
-    closed, before = await find_closed(store, month)
-    found = MonthHash(month, (before and before.hash) or b"")
-    for entry in read_export(path):
-        found.add(entry)
-    is_same = found.digest() == closed.hash
-    return Verified(closed, found.entries, found.digest(), [] if is_same else [f"{path} has other entries"])
-
-
-def read_export(path: Path) -> Iterator[HashedEntry]:
-    """The entries of a file that `cadenza ledger export` wrote, in either format. ValueError if it is no such file."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            is_json = file.read(1) == "{"
-            file.seek(0)
-            rows: Iterable[dict[str, Any]] = map(msgspec.json.decode, file) if is_json else csv.DictReader(file)
-            for row in rows:
-                fields = {name: row[_NAMES.get(name, name)] for name in HashedEntry.__struct_fields__}
-                if not is_json:
-                    fields = {name: value or None for name, value in fields.items()} | {"note": fields["note"]}
-                yield msgspec.convert([*fields.values()], HashedEntry, strict=False)
-    except (KeyError, TypeError, csv.Error, msgspec.MsgspecError, UnicodeDecodeError):
-        raise ValueError(f"{path} is not a file of 'cadenza ledger export'.") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
-
-
-_NAMES = {"created_at": "created_at_ms"}

@@ -1,4 +1,4 @@
-"""Payments by card: the interface of a payment provider, how a payment is begun, and what the provider's events do.
+"""Payments: the interface of a payment provider for cards, how a payment is begun, and what the provider's events do.
 
 A payment is stored before its owner gets the address to pay at, so every payment that is made is known.
 
@@ -36,6 +36,7 @@ from cadenza.store.tables.audit_events import AuditEvent
 
 DISPUTE_NOTE = "disputed card payment"
 RETURN_NOTE = "refund of a card payment"
+PAID_NOTE = "card payment"
 NANO_PER_CENT = 10_000_000
 LEAST_NANO = 1 * 10**9
 MOST_NANO = 1000 * 10**9
@@ -70,9 +71,10 @@ class CheckoutOrder(msgspec.Struct, frozen=True):
 
 
 class Paid(msgspec.Struct, frozen=True):
-    """The payment was made. The amount is None if it is not in dollars."""
+    """The payment was made. The amount is None if it is not in dollars. The note is that of the entry."""
 
     amount_nano: int | None
+    note: str = PAID_NOTE
 
 
 class Expired(msgspec.Struct, frozen=True):
@@ -80,9 +82,10 @@ class Expired(msgspec.Struct, frozen=True):
 
 
 class Refunded(msgspec.Struct, frozen=True):
-    """The payment was refunded, in part or in full: the total so far."""
+    """The payment was refunded, in part or in full: the total so far. The note is that of the entry."""
 
     total_nano: int | None
+    note: str = RETURN_NOTE
 
 
 class Disputed(msgspec.Struct, frozen=True):
@@ -229,9 +232,14 @@ async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: 
             return "repeated"
         if subject.reference:
             payment = msgspec.structs.replace(payment, reference=subject.reference)
-        return _Change(tx, payment, provider, now_ms).apply(event)
+        return apply_to(tx, payment, event, provider, now_ms)
 
     return await make_change(store, apply)
+
+
+def apply_to(tx: Transaction, payment: Payment, event: PaymentEvent, by: str, now_ms: int) -> Result:
+    """Apply an event that is new to a payment that is locked. `by` is who did it, for the audit log."""
+    return _Change(tx, payment, by, now_ms).apply(event)
 
 
 def _taken_by(fact: Fact) -> int:
@@ -247,10 +255,10 @@ def _taken_by(fact: Fact) -> int:
 class _Change:
     """Applies one event to one payment, which is locked."""
 
-    def __init__(self, tx: Transaction, payment: Payment, provider: str, now_ms: int) -> None:
+    def __init__(self, tx: Transaction, payment: Payment, by: str, now_ms: int) -> None:
         self._tx = tx
         self._payment = payment
-        self._provider = provider
+        self._by = by
         self._now_ms = now_ms
 
     def apply(self, event: PaymentEvent) -> Result:
@@ -277,7 +285,7 @@ class _Change:
             return "wrong amount"
         amount_nano = payment.amount_nano - payment.taken_nano
         if amount_nano:
-            move = CreditMove(payment.account_id, "payment", amount_nano, "card payment", self._now_ms, payment.id)
+            move = CreditMove(payment.account_id, "payment", amount_nano, fact.note, self._now_ms, payment.id)
             if credit.give(self._tx, move) is None:  # not `assert`: the payment must not count as credited
                 raise AssertionError("a balance above its limit")
         self._write(payment, "paid" if amount_nano else "returned")
@@ -300,7 +308,7 @@ class _Change:
             return "out of order"
         after = msgspec.structs.replace(payment, refunded_nano=refunded_nano)
         if not _is_unpaid(payment):
-            self._take("return", after.taken_nano - payment.taken_nano, RETURN_NOTE, event_id)
+            self._take("return", after.taken_nano - payment.taken_nano, fact.note, event_id)
         self._write(after)
         self._log("payment.refund", f"{format_dollars(more_nano)} dollars")
         return "done"
@@ -396,9 +404,7 @@ class _Change:
 
     def _log(self, event: str, detail: str) -> None:
         payment = self._payment
-        audit_events.add(
-            self._tx, AuditEvent(self._now_ms, self._provider, event, payment.account_id, payment.id, detail)
-        )
+        audit_events.add(self._tx, AuditEvent(self._now_ms, self._by, event, payment.account_id, payment.id, detail))
 
 
 def _is_unpaid(payment: Payment) -> bool:

@@ -17,7 +17,8 @@ from cadenza.store.tables.audit_events import AuditEvent
 ID_CHARS_MAX = 100
 NOT_CHARGED = (
     "No request with this id was charged. It is the id of the reply, which begins with chatcmpl-: "
-    "the statement and 'cadenza ledger export' have it."
+    "the statement and 'cadenza ledger export' have it. "
+    "A bank transfer is refunded by its reference."
 )
 
 
@@ -33,7 +34,7 @@ class Refund(msgspec.Struct, frozen=True):
 async def refund_request(
     store: Store, completion_id: str, part_nano: int | None, reason: str, by: str, now_ms: int
 ) -> Refund:
-    """Give back a part of what a request cost; None: all of it. It counts once, also if its answer is lost."""
+    """Give back a part of what a request cost; None: all of it. It takes effect once, also if its answer is lost."""
     reason = check_reason("refund", reason)
     if part_nano == 0:
         raise ControlError("The part to refund must be above zero.")

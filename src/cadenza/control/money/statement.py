@@ -1,6 +1,6 @@
 """What an account paid and used: statement, usage reports, spending rate; and the check and export of the ledger."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -30,7 +30,7 @@ from cadenza.store.tables.usage import report
 
 PAGE = 50
 KINDS = {"grant": "Credit added", "correction": "Correction"}
-WORDS = {"refund": "Refund of a request", "expiry": "Credit expired"}
+WORDS = {"refund": "Refund of a request", "expiry": "Credit expired", "return": "Returned", "debt": "Debt"}
 NUMBER_MAX = 2**62
 KEYS_SHOWN = 10
 KEYS_EXPORTED_MAX = 10_000
@@ -47,7 +47,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 class StatementPage(msgspec.Struct, frozen=True):
-    """Entries, newest first, and where the next page begins, if there is one."""
+    """The lines of entries, newest first, and where the next page begins, if there is one."""
 
     entries: list[Entry]
     next: Cursor | None
@@ -67,12 +67,35 @@ async def read_statement(
         found = await statement.list_newest(store, account_id, count + 1)
     shown = found[:count]
     last = shown[-1] if len(found) > count else None
-    return StatementPage(shown, Cursor(last.id, last.balance_nano - last.amount_nano) if last else None)
+    cursor_after = Cursor(last.id, last.balance_nano - last.amount_nano) if last else None
+    return StatementPage(newest_lines(shown), cursor_after)
 
 
-def export_statement(store: Store, account_id: str, span: Span = ALWAYS) -> AsyncIterator[Entry]:
+async def export_statement(store: Store, account_id: str, span: Span = ALWAYS) -> AsyncIterator[Entry]:
     """Every entry of a span, oldest first."""
-    return statement.all_entries(store, account_id, span)
+    async for entry in statement.all_entries(store, account_id, span):
+        for line in _lines(entry):
+            yield line
+
+
+def newest_lines(found: Sequence[Entry]) -> list[Entry]:
+    """The lines of entries, newest first."""
+    return [line for entry in found for line in reversed(_lines(entry))]
+
+
+def _lines(entry: Entry) -> tuple[Entry, ...]:
+    """An entry that left a debt is two lines, oldest first: the debt, and all that was taken back."""
+    if not entry.owed_nano:
+        return (entry,)
+    debt = msgspec.structs.replace(
+        entry,
+        amount_nano=entry.owed_nano,
+        balance_nano=entry.balance_nano - entry.amount_nano + entry.owed_nano,
+        origin="debt",
+        note=f"{entry.note}: leaves a debt of {format_dollars(entry.owed_nano)} dollars",
+        granted_nano=0,
+    )
+    return debt, msgspec.structs.replace(entry, amount_nano=entry.amount_nano - entry.owed_nano)
 
 
 async def sum_entries(store: Store, account_id: str, span: Span) -> PeriodSums:

@@ -12,6 +12,7 @@ from cadenza.http.events import DONE
 
 encode = msgspec.json.Encoder().encode
 TEXT = b'{"index":0,"delta":{"content":%b},"finish_reason":null}]}\n\n'
+ARGUMENTS = b'{"index":0,"delta":{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]},"finish_reason":null}]}\n\n'
 CHOICE = b'{"index":0,"delta":%b,"finish_reason":%b}]}\n\n'
 USAGE = b'],"usage":%b}\n\n'
 
@@ -59,6 +60,8 @@ class Chunks:
 
     def call(self, delta: ToolCallDelta) -> bytes:
         """One delta per chunk: some clients read only the first element of `tool_calls`."""
+        if delta.type == "function" and not delta.id and not delta.extra_content:  # nearly all of them
+            return (self.content.removesuffix(TEXT) + ARGUMENTS) % (delta.index, encode(delta.arguments))
         return self._choice(encode({"tool_calls": [call_object(delta)]}))
 
     def extras(self, extras: Mapping[str, Any]) -> bytes:

@@ -5,16 +5,15 @@ as Anthropic does. Its content is a list of blocks: thinking, text, calls. In a 
 calls come one after the other, and what a model says beside its calls comes after them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from cadenza.core.chat import text_of_extras
+from cadenza.core.chat import cost_object, text_of_extras
 from cadenza.core.errors import CadenzaError, ContextOverflow
-from cadenza.core.money import format_dollars
 from cadenza.core.records import FinishReason, ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, ToolCallPart
 from cadenza.gateway.answers import Answers, ErrorShape
@@ -22,7 +21,9 @@ from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.protocols.chat import encode
+from cadenza.gateway.protocols.messages_request import NO_THREADS
 from cadenza.gateway.protocols.reading import read_translated
+from cadenza.gateway.protocols.translation import KEPT, Kept
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.http.exchange import Exchange
@@ -31,7 +32,10 @@ from cadenza.routing.prompt import QUICK_BYTES, PromptSize
 COUNTED_BYTES = 128 * 1024  # a longer prompt is estimated by its length: its count would be 30 ms of work, for free
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 ERROR_TYPES = {402: "billing_error", 404: "not_found_error", 413: "request_too_large"}  # by status, where not ours
+UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}  # so the SDK sends all messages
 TEXT, THINKING, CALL = "text", "thinking", "tool_use"  # the types of blocks
+NO_TEXT = {"text": ""}
+NOTHING_KEPT = Kept()
 EVENT = b"event: %b\ndata: %b\n\n"
 TEXT_DELTA = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
@@ -42,13 +46,13 @@ TEXT_DELTA = (
 async def serve_messages(gateway: Gateway, request: ApiRequest) -> None:
     name_request(request)
     translated, chat = await read_translated(gateway, request, "messages")  # 415 400 413 402 408 429
-    shows_thinking = translated.kept == b"true"
+    kept = KEPT.decode(translated.kept)
     request = msgspec.structs.replace(
         request,
         chat=chat,
         chat_bytes=len(translated.chat),
-        make_stream_relay=partial(MessageStream, shows_thinking=shows_thinking),
-        make_whole_relay=partial(WholeMessage, shows_thinking=shows_thinking),
+        make_stream_relay=partial(MessageStream, kept=kept),
+        make_whole_relay=partial(WholeMessage, kept=kept),
     )
     await serve_chat(gateway, request)
 
@@ -90,7 +94,10 @@ def error_body(error: CadenzaError, request_id: str) -> bytes:
     type_, message = ERROR_TYPES.get(error.status, error.type), error.message
     if isinstance(error, ContextOverflow):  # Claude Code looks for these words, and shortens the conversation
         message = f"prompt is too long: {error.prompt_tokens} tokens > {error.window_tokens} maximum"
-    return encode({"type": "error", "error": {"type": type_, "message": message}, "request_id": request_id})
+    shown: dict[str, Any] = {"type": type_, "message": message}
+    if message == NO_THREADS:
+        shown["details"] = UNTHREADED
+    return encode({"type": "error", "error": shown, "request_id": request_id})
 
 
 def error_event(error: CadenzaError, request_id: str) -> bytes:
@@ -106,8 +113,9 @@ class MessageEvents:
 
     content = b""  # a text in the open block
 
-    def __init__(self, head: ReplyHead, prompt_tokens: int) -> None:
+    def __init__(self, head: ReplyHead, prompt_tokens: int, kept: Kept) -> None:
         self._head = head
+        self._kept = kept
         self._prompt_tokens = prompt_tokens
         self._index = -1
         self._stop_reason = ""
@@ -120,7 +128,7 @@ class MessageEvents:
         message = message_object(self._head, [], None, Usage(self._prompt_tokens, 0))
         return _event("message_start", {"message": message})
 
-    def open(self, type_: str, fields: Mapping[str, Any]) -> bytes:
+    def open(self, type_: str = TEXT, fields: Mapping[str, Any] = NO_TEXT) -> bytes:
         """Open a block, unless it is one of a text or of thinking and is open already."""
         if type_ == self.open_type and type_ != CALL:
             return b""
@@ -131,9 +139,6 @@ class MessageEvents:
             self.content = TEXT_DELTA % self._index
         block = {"index": self._index, "content_block": {"type": type_, **fields}}
         return closed + _event("content_block_start", block)
-
-    def open_text(self) -> bytes:
-        return self.open(TEXT, {"text": ""})
 
     def close(self) -> bytes:
         if not self.open_type:
@@ -149,7 +154,8 @@ class MessageEvents:
         begun, arguments = b"", delta.arguments
         if delta.id:
             extra = {"extra_content": delta.extra_content} if delta.extra_content else {}
-            begun = self.open(CALL, {"id": delta.id, "name": delta.name, "input": {}, **extra})
+            _, name = self._kept.named(delta.name)
+            begun = self.open(CALL, {"id": delta.id, "name": name, "input": {}, **extra})
             self._has_input = False
         if not self._has_input:
             arguments = arguments.lstrip()
@@ -164,14 +170,14 @@ class MessageEvents:
             data += self._delta("thinking_delta", {"thinking": thinking})
         if refusal := extras.get("refusal"):
             self._is_refusal = True
-            data += self.open_text() + self.content % encode(refusal)
+            data += self.open() + self.content % encode(refusal)
         return data
 
     def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
         """The sources of a text, if there was one: in a further block, if the model thought after it."""
         if not (annotations and self.content):
             return b""
-        opened = self.open_text()
+        opened = self.open()
         return opened + b"".join(
             [self._delta("citations_delta", {"citation": citation_of(one)}) for one in annotations]
         )
@@ -179,7 +185,7 @@ class MessageEvents:
     def finish(self, reason: FinishReason) -> bytes:
         """Claude Code asks again after a stream without any block, so an empty reply has one."""
         self._stop_reason = "refusal" if self._is_refusal else REASONS[reason]
-        return (self.open_text() if self._index < 0 else b"") + self.close()
+        return (self.open() if self._index < 0 else b"") + self.close()
 
     def usage(self, usage: Usage, cost_nano: int | None) -> bytes:
         delta = {"stop_reason": self._stop_reason, "stop_sequence": None}
@@ -198,7 +204,7 @@ class CallsInTurn(ToolCallNormalizer):
         self._turn = 0
         self._waiting: dict[int, list[ToolCallDelta]] = {}  # by the index of their call
 
-    def take(self, parts: Iterable[ToolCallPart]) -> list[ToolCallDelta]:
+    def take(self, parts: Sequence[ToolCallPart]) -> list[ToolCallDelta]:
         return self._in_turn(super().take(parts))
 
     def finish(self) -> list[ToolCallDelta]:
@@ -222,13 +228,11 @@ class CallsInTurn(ToolCallNormalizer):
 class MessageStream(StreamRelay):
     """A stream. What else is said once a call has begun waits for the end of the calls."""
 
-    def __init__(
-        self, exchange: Exchange, answers: Answers, head: ReplyHead, meter: UsageMeter, *, shows_thinking: bool
-    ) -> None:
+    def __init__(self, exchange: Exchange, answers: Answers, head: ReplyHead, meter: UsageMeter, kept: Kept) -> None:
         super().__init__(exchange, answers, head, meter)
-        self._events: MessageEvents = MessageEvents(head, meter.prompt.rough)
+        self._events: MessageEvents = MessageEvents(head, meter.prompt.rough, kept)
         self._calls = CallsInTurn() if head.has_tools else None
-        self._shows_thinking = shows_thinking
+        self._shows_thinking = kept.shows_thinking
         self._later: list[Callable[[], None]] = []
 
     def take_texts(self, texts: list[str]) -> bool:
@@ -250,7 +254,7 @@ class MessageStream(StreamRelay):
             self._later.append(partial(self._take_text, text))
             return
         if text and opened != TEXT:
-            self._unsent.append((self._events.open_text(), ""))
+            self._unsent.append((self._events.open(), ""))
         super()._take_text(text)
 
     def _take_extras(self, extras: Mapping[str, Any]) -> None:
@@ -266,12 +270,12 @@ class MessageStream(StreamRelay):
 class WholeMessage(WholeRelay):
     """A reply that is not a stream."""
 
-    shows_thinking: bool = False
+    kept: Kept = NOTHING_KEPT
 
     def _joined_extras(self) -> dict[str, Any]:
         """Thinking that is hidden is not counted, as in a stream."""
         extras = super()._joined_extras()
-        return extras if self.shows_thinking else {name: extras[name] for name in extras.keys() & {"refusal"}}
+        return extras if self.kept.shows_thinking else {name: extras[name] for name in extras.keys() & {"refusal"}}
 
     def finish(self, result: ReplyResult) -> None:
         message, head = self.message, self.head
@@ -285,7 +289,7 @@ class WholeMessage(WholeRelay):
             blocks.append({"type": TEXT, "text": text})
             if citations := list(map(citation_of, extras.get("annotations", ()))):
                 blocks[-1]["citations"] = citations
-        blocks += map(call_block, extras.get("tool_calls", ()))
+        blocks += [call_block(call, self.kept) for call in extras.get("tool_calls", ())]
         reason = "refusal" if message.refusal else REASONS[result.finish_reason]
         usage, cost_nano = result.usage, head.shown_cost_nano(result.usage)
         shown = message_object(head, blocks or [{"type": TEXT, "text": ""}], reason, usage, cost_nano)
@@ -309,25 +313,26 @@ def message_object(
 
 def usage_object(usage: Usage, cost_nano: int | None = None) -> dict[str, Any]:
     """The prompt's tokens without those that were cached, which are counted beside them."""
-    shown: dict[str, Any] = {
+    return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
+        **cost_object(cost_nano),
     }
-    return shown if cost_nano is None else shown | {"cost": msgspec.Raw(format_dollars(cost_nano).encode())}
 
 
 def thinking_of(extras: Mapping[str, Any]) -> str:
     return str(extras.get("reasoning_content") or extras.get("reasoning") or "")
 
 
-def call_block(call: Mapping[str, Any]) -> dict[str, Any]:
+def call_block(call: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
     """A call. Arguments that are no JSON object, as of a call that was cut, are left out."""
     called, arguments = call[call["type"]], dict[str, Any]()
     with suppress(msgspec.DecodeError, RecursionError):
         arguments = msgspec.json.decode(called.get("arguments", ""), type=dict[str, Any])
-    block = {"type": CALL, "id": call["id"], "name": called["name"], "input": arguments}
+    _, name = kept.named(called["name"])
+    block = {"type": CALL, "id": call["id"], "name": name, "input": arguments}
     return block | {"extra_content": call["extra_content"]} if "extra_content" in call else block
 
 

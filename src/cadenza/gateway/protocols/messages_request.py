@@ -18,7 +18,8 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.large.weight import TooManySteps
-from cadenza.gateway.protocols.translation import Translated
+from cadenza.gateway.messages import is_truthy
+from cadenza.gateway.protocols.translation import NAME_CHARS_MAX, TOOLS_SENT_MAX, Kept, Translated, fitting_name
 from cadenza.gateway.tools import NOTHING
 from cadenza.gateway.validate import check_utf8, decode_field
 
@@ -27,7 +28,9 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 ROLES = ("user", "assistant", "system")
 GAP = "\n\n"  # between texts that become one
 FAILED = "Error: "  # before the result of a call that failed
+NO_THREADS = "thread: No threads are stored here: send the whole conversation as `messages`, without `thread`."
 MOVED = "(The {kind} of this result is in the next message.)"
+FOUND = "The tool {name} can be called now."
 Message = dict[str, Any]  # of a chat
 Part = dict[str, Any]
 
@@ -56,13 +59,8 @@ class ContentBlock(Content, msgspec.Struct):
     content: msgspec.Raw = NOTHING
     source: msgspec.Raw = NOTHING
     title: str | None = None
-
-
-class MessageOfBlocks(Content, msgspec.Struct):
-    """A message as it was sent."""
-
-    role: str
-    content: str | list[ContentBlock]
+    tool_name: str | None = None
+    tool: msgspec.Raw = NOTHING
 
 
 class SchemaTool(Content, msgspec.Struct):
@@ -75,18 +73,12 @@ class SchemaTool(Content, msgspec.Struct):
     strict: bool | None = None
 
 
-class ToolChoice(Content, msgspec.Struct):
-    """Which tools the model may or must call."""
+class Typed(Content, msgspec.Struct):
+    """Which tools the model may or must call; whether thinking is shown; or the form of the answer, with its schema."""
 
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
-
-
-class Typed(Content, msgspec.Struct):
-    """Whether thinking is shown, or the form of the answer, with its JSON schema."""
-
-    type: str
     schema: msgspec.Raw = NOTHING
 
 
@@ -97,6 +89,22 @@ class OutputConfig(Content, msgspec.Struct):
     format: Typed | None = None
 
 
+class ChangedTool(Content, msgspec.Struct):
+    """A tool that is offered from a message on, or no longer: one that was sent, by its name, or a new one."""
+
+    name: str | None = None
+    definition: SchemaTool | None = None
+
+
+class MessageOfBlocks(Content, msgspec.Struct):
+    """A message as it was sent."""
+
+    role: str
+    content: str | list[ContentBlock] | None = None
+    output_config: OutputConfig | None = None  # of a system message, which needs no content then
+    clear_at: str | None = None
+
+
 class MessagesBody(Content, msgspec.Struct):
     """The fields that are written differently, and whether thinking is shown."""
 
@@ -105,30 +113,36 @@ class MessagesBody(Content, msgspec.Struct):
     max_tokens: int | float | None = None
     stop_sequences: list[str] | None = None
     tools: list[SchemaTool] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: Typed | None = None
     output_config: OutputConfig | None = None
     thinking: Typed | None = None
 
 
 _BODY, _SOURCE = msgspec.json.Decoder(MessagesBody), msgspec.json.Decoder(DataSource)
+_CHANGED_TOOL = msgspec.json.Decoder(ChangedTool)
 _TEXTS = msgspec.json.Decoder(str | list[ContentBlock] | None)
 TRANSLATED = frozenset(MessagesBody.__struct_fields__) - {"thinking"}  # which a route may pass on
 
 
 def translate(body: bytes | bytearray, steps_max: float, *, needs_limit: bool = True) -> Translated:
-    """The chat request, and whether its reply shows how the model thinks: if that was asked for, or with tools.
+    """The chat request. Its reply shows how the model thinks if that was asked for, or with tools.
 
     Some models want their thinking back with the results of tools. A request that is only counted needs no limit.
     """
     check_utf8(body)
     given, fields, ignored = decode_field(_BODY, body), RAW_FIELDS.decode(body), dict[str, bool]()
+    if is_truthy(fields.pop("thread", None)):  # the next request would have only what is new
+        raise InvalidRequest(NO_THREADS)
     messages, limit = given.messages or [], given.max_tokens
-    if sum([1 if isinstance(one.content, str) else 1 + len(one.content) for one in messages]) > steps_max:
+    if sum([1 + len(one.content) if isinstance(one.content, list) else 1 for one in messages]) > steps_max:
         raise TooManySteps
     chat: dict[str, Any] = {name: raw for name, raw in fields.items() if name not in TRANSLATED}
     leading = [{"role": "system", "content": _texts("system", given.system)}] if given.system else []
-    chat["messages"] = leading + _to_chat(messages, ignored) if messages else []
-    chat |= _tool_fields(given, ignored) | _output_fields(given.output_config or OutputConfig())
+    changes = SystemChanges()
+    chat["messages"] = leading + _to_chat(messages, ignored, changes) if messages else []
+    tools = changes.apply(given.tools or [])
+    chat |= _tool_fields(tools, given.tool_choice, ignored)
+    chat |= _output_fields(given.output_config or OutputConfig(), changes.effort)
     if limit is not None:
         chat["max_tokens"] = min(limit, OUTPUT_TOKENS_MAX)  # fitted to the route later
     elif needs_limit:
@@ -136,20 +150,63 @@ def translate(body: bytes | bytearray, steps_max: float, *, needs_limit: bool = 
     if given.stop_sequences:
         chat["stop"] = given.stop_sequences
     shows_thinking = "tools" in chat or (given.thinking is not None and given.thinking.type != "disabled")
-    return Translated(memoryview(msgspec.json.encode(ignored | chat)), msgspec.json.encode(shows_thinking))
+    long = [one.name for one in tools if one.name and len(one.name) > NAME_CHARS_MAX]
+    kept = Kept(names={fitting_name(name): ("", name) for name in long}, shows_thinking=shows_thinking)
+    return Translated(memoryview(msgspec.json.encode(ignored | chat)), msgspec.json.encode(kept))
 
 
-def _to_chat(sent: Sequence[MessageOfBlocks], ignored: dict[str, bool]) -> list[Message]:
+class SystemChanges:
+    """What system messages change from their place on: which tools are offered, and how much the model thinks."""
+
+    def __init__(self) -> None:
+        self.effort: str | None = None
+        self._added: dict[str | None, SchemaTool] = {}
+        self._removed: set[str | None] = set()
+
+    def read(self, path: str, message: MessageOfBlocks) -> str:
+        """The text of a system message."""
+        if message.output_config and message.output_config.effort:
+            self.effort = message.output_config.effort
+        if isinstance(message.content, str):
+            return message.content
+        texts = list[ContentBlock]()
+        for number, block in enumerate(message.content or ()):
+            if block.type not in ("tool_addition", "tool_removal"):
+                texts.append(block)
+                continue
+            tool = decode_field(_CHANGED_TOOL, block.tool, f"{path}.content[{number}].tool")
+            name = tool.definition.name if tool.definition else tool.name
+            if block.type == "tool_removal":
+                self._removed.add(name)
+                continue
+            self._removed.discard(name)
+            if tool.definition:
+                self._added[name] = tool.definition
+        return _texts(f"{path}.content", texts)
+
+    def apply(self, tools: list[SchemaTool]) -> list[SchemaTool]:
+        kept = [one for one in tools if one.name not in self._added]
+        return [one for one in [*kept, *self._added.values()] if one.name not in self._removed]
+
+
+def _to_chat(sent: Sequence[MessageOfBlocks], ignored: dict[str, bool], changes: SystemChanges) -> list[Message]:
     messages, later = list[Message](), list[Message]()  # what follows the results of this turn
+    last_user = max((index for index, message in enumerate(sent) if message.role == "user"), default=0)
     for index, message in enumerate(sent):
         path, content = f"messages[{index}]", message.content
         if message.role not in ROLES:
             raise InvalidRequest(f"{path}.role: must be one of {', '.join(ROLES)}.")
-        if message.role == "assistant":
+        if message.role == "system":
+            text = changes.read(path, message)
+            if text and not (message.clear_at == "next_user_message" and index < last_user):
+                later.append({"role": "system", "content": text})
+        elif content is None:
+            raise InvalidRequest(f"{path}.content: missing.")
+        elif message.role == "assistant":
             messages += [*later, _assistant(path, content, ignored)]
             later = []
-        elif message.role == "system" or isinstance(content, str):
-            later.append({"role": message.role, "content": _texts(f"{path}.content", content)})
+        elif isinstance(content, str):
+            later.append({"role": "user", "content": content})
         else:
             results, parts = _split(f"{path}.content", content)
             messages += results
@@ -187,7 +244,7 @@ def _call(path: str, block: ContentBlock) -> dict[str, Any]:
     if not (block.id and block.name):
         raise InvalidRequest(f"{path}: a tool_use block needs an `id` and a `name`.")
     arguments = "{}" if block.input == NOTHING else bytes(block.input).decode()
-    call = {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
+    call = {"id": block.id, "type": "function", "function": {"name": fitting_name(block.name), "arguments": arguments}}
     return call if block.extra_content == NOTHING else call | {"extra_content": block.extra_content}
 
 
@@ -210,6 +267,7 @@ def _result(path: str, block: ContentBlock) -> tuple[Message, list[Part]]:
     moved, texts = list[Part](), [content] if isinstance(content, str) else []
     for number, one in enumerate(content if isinstance(content, list) else ()):
         if one.type == "tool_reference":
+            texts.append(FOUND.format(name=one.tool_name))
             continue
         part = _part(f"{path}.content[{number}]", one)
         if part["type"] == "text":
@@ -223,17 +281,14 @@ def _result(path: str, block: ContentBlock) -> tuple[Message, list[Part]]:
 
 
 def _part(path: str, block: ContentBlock) -> Part:
+    """A text, an image, or a document: a PDF is a file, and one of text is text."""
     if block.type == "text":
         if block.text is None:
             raise InvalidRequest(f"{path}.text: missing.")
         return {"type": "text", "text": block.text}
     if block.type not in ("image", "document"):
         raise InvalidRequest(f"{path}.type: here a block must be a text, an image, a document or a tool_result.")
-    return _media(path, block, decode_field(_SOURCE, block.source, f"{path}.source"))
-
-
-def _media(path: str, block: ContentBlock, source: DataSource) -> Part:
-    """An image, or a document: a PDF is a file, and one of text is text."""
+    source = decode_field(_SOURCE, block.source, f"{path}.source")
     kind, data = (block.type, source.type), source.data
     if kind == ("image", "url") and source.url:
         return {"type": "image_url", "image_url": {"url": source.url}}
@@ -257,8 +312,9 @@ def _texts(path: str, content: str | list[ContentBlock]) -> str:
     return GAP.join([block.text or "" for block in content])
 
 
-def _tool_fields(given: MessagesBody, ignored: dict[str, bool]) -> dict[str, Any]:
-    sent, choice = given.tools or [], given.tool_choice
+def _tool_fields(sent: list[SchemaTool], choice: Typed | None, ignored: dict[str, bool]) -> dict[str, Any]:
+    if len(sent) > TOOLS_SENT_MAX:
+        raise InvalidRequest(f"tools: {len(sent)} were sent; at most {TOOLS_SENT_MAX:,} are allowed.")
     tools = [one for one in sent if one.type in (None, "custom")]
     dropped = [one for one in sent if one.type not in (None, "custom")]
     ignored |= {f"tools.{one.type}": True for one in dropped}
@@ -267,7 +323,7 @@ def _tool_fields(given: MessagesBody, ignored: dict[str, bool]) -> dict[str, Any
     if choice is None or is_lost:
         return chat
     if choice.type == "tool":
-        chat["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+        chat["tool_choice"] = {"type": "function", "function": {"name": choice.name and fitting_name(choice.name)}}
     elif choice.type in CHOICES:
         chat["tool_choice"] = CHOICES[choice.type]
     else:
@@ -278,13 +334,14 @@ def _tool_fields(given: MessagesBody, ignored: dict[str, bool]) -> dict[str, Any
 
 
 def _tool(tool: SchemaTool) -> dict[str, Any]:
-    given = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema, "strict": tool.strict}
+    name = tool.name and fitting_name(tool.name)
+    given = {"name": name, "description": tool.description, "parameters": tool.input_schema, "strict": tool.strict}
     return {"type": "function", "function": {name: one for name, one in given.items() if one not in (None, NOTHING)}}
 
 
-def _output_fields(output: OutputConfig) -> dict[str, Any]:
+def _output_fields(output: OutputConfig, changed_effort: str | None) -> dict[str, Any]:
     chat, wanted = dict[str, Any](), output.format
-    if effort := output.effort:
+    if effort := changed_effort or output.effort:
         chat["reasoning_effort"] = EFFORTS.get(effort, effort)
     if wanted and wanted.type == "json_schema":
         schema = {"name": "answer", "schema": wanted.schema, "strict": True}

@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 
 from cadenza import clock
-from cadenza.core.chat import new_completion_id, text_of_extras
+from cadenza.core.chat import cost_object, new_completion_id, text_of_extras
 from cadenza.core.content import Content
-from cadenza.core.errors import CadenzaError, InvalidRequest
-from cadenza.core.money import format_dollars
+from cadenza.core.errors import CadenzaError, ContextOverflow, InvalidRequest
 from cadenza.core.records import AUTO, FinishReason, ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
 from cadenza.gateway.answers import Answers, ErrorShape, error_object
@@ -24,13 +23,13 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.protocols.chat import encode
 from cadenza.gateway.protocols.reading import read_translated
-from cadenza.gateway.protocols.responses_body import REASONING, Kept, wrap_reasoning
+from cadenza.gateway.protocols.responses_body import REASONING, wrap_reasoning
+from cadenza.gateway.protocols.translation import KEPT, Kept
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay, join_extras
 from cadenza.gateway.request import ApiRequest
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Piece
 
-KEPT = msgspec.json.Decoder(Kept)
 OWN_NAMES = {"max_tokens": "max_output_tokens", "messages": "input", "response_format": "text.format"}  # by the chat's
 CODES = {"rate_limit_error": "rate_limit_exceeded", "insufficient_quota": "insufficient_quota"}
 CODES |= {"invalid_request_error": "invalid_prompt", "context_length_exceeded": "context_length_exceeded"}
@@ -78,6 +77,8 @@ async def serve_responses(gateway: Gateway, request: ApiRequest) -> None:
         )
         await serve_chat(gateway, request)
     except InvalidRequest as error:
+        if isinstance(error, ContextOverflow) and request.chat and request.chat.stream:
+            request.answers.ping()  # starts the stream: Codex shortens the conversation only if an event says it
         name, colon, rest = error.message.partition(":")
         error.message = OWN_NAMES.get(name, name) + colon + rest
         raise
@@ -208,7 +209,7 @@ class ResponseEvents:
             item = self._calls[delta.index] = self._item(
                 b"custom_tool_call" if delta.type == "custom" else b"function_call"
             )
-            namespace, name = self._kept.names.get(delta.name, ("", delta.name))
+            namespace, name = self._kept.named(delta.name)
             fields = {"call_id": delta.id, "name": name, **({"namespace": namespace} if namespace else {})}
             item.call = b"," + encode(fields)[1:-1]
             item.texts.append(GrowingText.at(item.type, b'"item_id":"%b","output_index":%d' % (item.id, item.index)))
@@ -252,10 +253,12 @@ class ResponseEvents:
         return self._response(b"completed", usage=shown)
 
     def failed(self, error: CadenzaError, _request_id: str) -> bytes:
-        """The newline before it ends an event that may be unfinished."""
+        """The newline ends an event that may be unfinished. SDKs raise the error, Codex reads the second event."""
         code = CODES.get(error.message.partition(":")[0]) or CODES.get(error.type, "server_error")
-        response = self._response(b"failed", error=encode({"code": code, "message": error.message}))
-        return b"\n" + self._event(b"response.failed", b'"response":' + response)
+        shown = {"code": code, "message": error.message}
+        raised = self._event(b"error", b'"error":' + encode({"type": error.type, **shown, "param": None}))
+        response = self._response(b"failed", error=encode(shown))
+        return b"\n" + raised + self._event(b"response.failed", b'"response":' + response)
 
     def _response(
         self, status: bytes, error: bytes = b"null", details: bytes = b"null", usage: bytes = b"null"
@@ -327,14 +330,14 @@ class ResponseEvents:
 
 def usage_of(usage: Usage, cost_nano: int | None) -> dict[str, Any]:
     details = usage.completion_details or {}
-    shown: dict[str, Any] = {
+    return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},  # the SDK declares it
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": details.get("reasoning_tokens", 0)},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        **cost_object(cost_nano),
     }
-    return shown if cost_nano is None else {**shown, "cost": msgspec.Raw(format_dollars(cost_nano).encode())}
 
 
 class StreamedResponse(StreamRelay):

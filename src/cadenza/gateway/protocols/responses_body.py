@@ -6,8 +6,7 @@ or names them too.
 """
 
 import base64
-import hashlib
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -16,26 +15,29 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.gateway.large.weight import TooManySteps
 from cadenza.gateway.messages import PLAIN_ROLES, SHOWN_CHARS_MAX, is_truthy
-from cadenza.gateway.protocols.translation import Translated
+from cadenza.gateway.protocols.translation import TOOLS_SENT_MAX, Kept, Translated, fitting_name
 from cadenza.gateway.tools import CHOICE_BYTES_MAX, NOTHING
 from cadenza.gateway.validate import decode_field
 
-T = TypeVar("T")
 Grown = str | msgspec.Raw  # a text, or a list
 
 ITEMS_MAX = 16_384
 ITEM_STEPS = 2
 COPIED_CHARS = 4096  # of a text that grows by a part: to copy so many is another step
-TOOLS_SENT_MAX = 1024  # with those of namespaces and those that are left out
 INCLUDED_MAX = 32  # are named
-NAME_CHARS_MAX, DIGEST_CHARS = 64, 8  # of a tool; of the digest that ends a name that would be longer
 ECHO_BYTES_MAX = 4096  # a longer field is not repeated in the reply
 ECHOED = {
     *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning"),
     *("safety_identifier", "temperature", "text", "tool_choice", "tools", "top_p", "user"),
 }
-TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
-REQUIRED, DISABLED = msgspec.Raw(b'"required"'), msgspec.Raw(b'"disabled"')
+# By the types of parts: the field with what they are about. That of a chat has the same name, but for files.
+PARTS = dict.fromkeys(("input_text", "output_text", "text", "summary_text", "reasoning_text"), "text")
+PARTS |= {"input_image": "image_url", "input_file": "file_data", "input_audio": "input_audio"}
+MISSING = {
+    "image_url": " No files are stored here: send a data URL.",
+    "file_data": " No files are stored or fetched: send it as a data URL.",
+}
+REQUIRED = msgspec.Raw(b'"required"')
 DETAILS = frozenset({"low", "high", "auto"})
 REASONING = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
 ENCRYPTED = "reasoning.encrypted_content"
@@ -114,92 +116,78 @@ class InputTool(Content, msgspec.Struct):
     mode: msgspec.Raw = NOTHING
 
 
-class TextOptions(Content, msgspec.Struct):
-    """The form of the text."""
+class Options(Content, msgspec.Struct):
+    """The fields of `text` and of `reasoning` that are used."""
 
     format: msgspec.Raw = NOTHING
     verbosity: msgspec.Raw = NOTHING
-
-
-class ReasoningOptions(Content, msgspec.Struct):
-    """How the model is to reason."""
-
     effort: msgspec.Raw = NOTHING
 
 
-class Kept(Content, msgspec.Struct, frozen=True):
-    """What the reply needs of the request: fields to repeat, and the namespaces and names of flattened tools."""
+class ResponsesBody(Content, msgspec.Struct):
+    """The fields that a chat has in another form."""
 
-    echo: dict[str, msgspec.Raw] = {}
-    names: dict[str, tuple[str, str]] = {}
-    is_encrypted: bool = False  # the client wants reasoning in a form to send back
+    input: str | list[msgspec.Raw] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | float | None = None
+    text: Options | None = None
+    reasoning: Options | None = None
+    tools: list[InputTool] | None = None
+    tool_choice: msgspec.Raw = NOTHING
+    include: list[str] | None = None
+    metadata: msgspec.Raw = NOTHING  # repeated in the reply
 
 
-_INPUT: msgspec.json.Decoder[str | list[msgspec.Raw]] = msgspec.json.Decoder(str | list[msgspec.Raw])
-_TEXT: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
-_NUMBER: msgspec.json.Decoder[int | float] = msgspec.json.Decoder(int | float)
-_NAMES, _ANY, _STRING = msgspec.json.Decoder(list[str]), msgspec.json.Decoder(), msgspec.json.Decoder(str)
-_FORM, _REASONING = msgspec.json.Decoder(TextOptions), msgspec.json.Decoder(ReasoningOptions)
+_ANY, _STRING, _BODY = msgspec.json.Decoder(), msgspec.json.Decoder(str), msgspec.json.Decoder(ResponsesBody)
 _KIND, _MESSAGE = msgspec.json.Decoder(ItemKind), msgspec.json.Decoder(InputMessage)
 _CALL, _OUTPUT = msgspec.json.Decoder(InputCall), msgspec.json.Decoder(InputOutput)
 _REASONED, _TOOL = msgspec.json.Decoder(InputReasoning), msgspec.json.Decoder(InputTool)
 _TOOLS = msgspec.json.Decoder(list[InputTool])
 _ENCODE = msgspec.json.Encoder().encode
+TRANSLATED = frozenset(ResponsesBody.__struct_fields__) | STORED.keys()
 
 
 def translate(body: bytes | bytearray, steps_max: float) -> Translated:
-    given = decode_field(RAW_FIELDS, body)
-    for name, advice in () if STORED.keys().isdisjoint(given) else STORED.items():
-        if is_truthy(given.pop(name, None)):
+    fields, given = decode_field(RAW_FIELDS, body), decode_field(_BODY, body)
+    for name, advice in () if STORED.keys().isdisjoint(fields) else STORED.items():
+        if is_truthy(fields.get(name)):
             raise InvalidRequest(f"{name}: {advice}")
-    chat: dict[str, Any] = {name: raw for name, raw in given.items() if raw != NOTHING}
-    echo = {name: _compact(name, raw) for name, raw in chat.items() if name in ECHOED and len(raw) <= ECHO_BYTES_MAX}
-    if "input" not in chat:
-        hint = " This body has the shape of a chat; send it to /v1/chat/completions." if "messages" in chat else ""
+    if given.input is None:
+        hint = " This body has the shape of a chat; send it to /v1/chat/completions." if "messages" in fields else ""
         raise InvalidRequest(f"input: missing.{hint}")
-    conversation, tools = Conversation(steps_max), Tools()
-    conversation.add_system(_take(chat, "instructions", _TEXT))
-    conversation.add_input(decode_field(_INPUT, chat.pop("input"), "input"))
-    chat |= tools.translate(chat) | conversation.ignored | {"messages": conversation.messages}
-    _take_options(chat)
-    include = _take(chat, "include", _NAMES) or []
+    fields = {name: raw for name, raw in fields.items() if raw != NOTHING}
+    conversation, tools, include = Conversation(steps_max), Tools(), given.include or []
+    if given.instructions:
+        conversation.messages.append({"role": "system", "content": given.instructions})
+    conversation.add_input(given.input)
+    chat: dict[str, Any] = {name: raw for name, raw in fields.items() if name not in TRANSLATED}
+    chat |= tools.translate(given) | _options(given) | conversation.ignored | {"messages": conversation.messages}
     chat |= {f"include.{name}": True for name in include[:INCLUDED_MAX] if name != ENCRYPTED}
+    repeated = [(name, raw) for name, raw in fields.items() if name in ECHOED and len(raw) <= ECHO_BYTES_MAX]
+    # Decoded and encoded again, so that it is on one line, as an event needs it.
+    echo = {name: msgspec.Raw(_ENCODE(decode_field(_ANY, raw, name))) for name, raw in repeated}
     kept = Kept(echo, tools.names, ENCRYPTED in include)
     return Translated(memoryview(_ENCODE(chat)), _ENCODE(kept))
 
 
-def _take(chat: dict[str, Any], name: str, decoder: msgspec.json.Decoder[T]) -> T | None:
-    return decode_field(decoder, chat.pop(name), name) if name in chat else None
+def _options(given: ResponsesBody) -> dict[str, Any]:
+    """What a chat has under another name."""
+    limit, text, reasoning = given.max_output_tokens, given.text or Options(), given.reasoning or Options()
+    if limit is not None and (limit < 1 or limit % 1):
+        raise InvalidRequest("max_output_tokens: must be a positive integer.")
+    named = {"verbosity": text.verbosity, "reasoning_effort": reasoning.effort, "response_format": _format(text.format)}
+    return {"max_tokens": limit} | {name: value for name, value in named.items() if value != NOTHING}
 
 
-def _compact(name: str, raw: msgspec.Raw) -> msgspec.Raw:
-    """The same JSON on one line, as an event needs it."""
-    return msgspec.Raw(_ENCODE(decode_field(_ANY, raw, name)))
-
-
-def _take_options(chat: dict[str, Any]) -> None:
-    """Rename what a chat has under another name, and leave out what is honoured or is the default."""
-    limit = _take(chat, "max_output_tokens", _NUMBER)
-    if limit is not None:
-        if limit < 1 or limit % 1:
-            raise InvalidRequest("max_output_tokens: must be a positive integer.")
-        chat["max_tokens"] = limit
-    if (form := _take(chat, "text", _FORM)) and form.verbosity != NOTHING:
-        chat["verbosity"] = form.verbosity
-    if form and form.format != NOTHING:
-        fields = decode_field(RAW_FIELDS, form.format, "text.format")
-        kind = bytes(fields.pop("type", NOTHING))
-        if kind == b'"json_schema"':
-            chat["response_format"] = {"type": "json_schema", "json_schema": fields}
-        elif kind != b'"text"':
-            chat["response_format"] = form.format
-    if (reasoning := _take(chat, "reasoning", _REASONING)) and reasoning.effort != NOTHING:
-        chat["reasoning_effort"] = reasoning.effort
-    chat.pop("metadata", None)
-    if not is_truthy(chat.get("store")):
-        chat.pop("store", None)
-    if chat.get("truncation") == DISABLED:
-        del chat["truncation"]
+def _format(raw: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:
+    """The form of the text. A schema is an object of its own in a chat."""
+    if raw == NOTHING:
+        return raw
+    fields = decode_field(RAW_FIELDS, raw, "text.format")
+    kind = bytes(fields.pop("type", NOTHING))
+    if kind == b'"json_schema"':
+        return {"type": "json_schema", "json_schema": fields}
+    return NOTHING if kind == b'"text"' else raw
 
 
 class Conversation:
@@ -213,10 +201,6 @@ class Conversation:
         self._reasoning: dict[str, Any] = {}  # of the next one
         self._unanswered: dict[str, int] = {}  # call ids to the places of their items
         self._later: list[dict[str, Any]] = []  # messages that came before the outputs of all calls
-
-    def add_system(self, text: str | None) -> None:
-        if text:
-            self.messages.append({"role": "system", "content": text})
 
     def add_input(self, items: str | list[msgspec.Raw]) -> None:
         if isinstance(items, str):
@@ -282,7 +266,7 @@ class Conversation:
         return turn
 
     def _add_call(self, index: int, kind: str, call: InputCall) -> None:
-        name = flat_name(call.namespace, call.name)
+        name = fitting_name(call.name, call.namespace)
         made: dict[str, Any]
         if kind == "function_call":
             made = {"id": call.call_id, "type": "function", "function": {"name": name, "arguments": call.arguments}}
@@ -326,24 +310,17 @@ class Conversation:
 
     def _part(self, path: str, part: InputPart) -> dict[str, Any]:
         self._spend(1)
-        if part.type in TEXTS:
-            if part.text is None:
-                raise InvalidRequest(f"{path}.text: missing.")
-            return {"type": "text", "text": part.text}
-        if part.type == "input_image":
-            if part.image_url == NOTHING:
-                raise InvalidRequest(f"{path}.image_url: missing. No files are stored here: send a data URL.")
-            detail = {"detail": part.detail} if part.detail in DETAILS else {}
-            return {"type": "image_url", "image_url": {"url": part.image_url, **detail}}
-        if part.type == "input_file":
-            if part.file_data == NOTHING:
-                raise InvalidRequest(
-                    f"{path}.file_data: missing. No files are stored or fetched: send it as a data URL."
-                )
-            return {"type": "file", "file": {"filename": part.filename, "file_data": part.file_data}}
-        if part.type == "input_audio" and part.input_audio != NOTHING:
-            return {"type": "input_audio", "input_audio": part.input_audio}
-        raise InvalidRequest(f"{path}.type: must be input_text, input_image, input_file or input_audio.")
+        field = PARTS.get(part.type)
+        if field is None:
+            raise InvalidRequest(f"{path}.type: must be input_text, input_image, input_file or input_audio.")
+        value = getattr(part, field)
+        if value in (None, NOTHING):
+            raise InvalidRequest(f"{path}.{field}: missing.{MISSING.get(field, '')}")
+        if field == "file_data":
+            return {"type": "file", "file": {"filename": part.filename, field: value}}
+        if field == "image_url":
+            value = {"url": value, **({"detail": part.detail} if part.detail in DETAILS else {})}
+        return {"type": field, field: value}
 
     def _append(self, before: Grown, more: Grown) -> Grown:
         """A text or a list with what follows it; only that, if one is a text and the other a list."""
@@ -362,20 +339,18 @@ class Conversation:
 
 
 class Tools:
-    """Makes tools and choices of the chat's form, and knows the names of those that were in a namespace."""
+    """Makes tools and choices of the chat's form, and knows the names of those that are changed."""
 
     def __init__(self) -> None:
         self.names: dict[str, tuple[str, str]] = {}
         self.ignored: dict[str, bool] = {}
         self._sent = 0
 
-    def translate(self, chat: dict[str, Any]) -> dict[str, Any]:
-        """The fields `tools` and `tool_choice`, taken from the others."""
-        fields: dict[str, Any] = {}
-        made = [one for tool in _take(chat, "tools", _TOOLS) or [] for one in self._tool(tool)]
-        if made:
-            fields["tools"] = made
-        if (raw := chat.pop("tool_choice", None)) is not None:
+    def translate(self, given: ResponsesBody) -> dict[str, Any]:
+        """The fields `tools` and `tool_choice`."""
+        made, raw = [one for tool in given.tools or [] for one in self._tool(tool)], given.tool_choice
+        fields: dict[str, Any] = {"tools": made} if made else {}
+        if raw != NOTHING:
             is_readable = memoryview(raw)[0] == ord("{") and len(raw) <= CHOICE_BYTES_MAX
             choice = self._choice(raw) if is_readable else raw  # the chat refuses any other
             if choice == REQUIRED and self.ignored and not made:
@@ -393,14 +368,14 @@ class Tools:
         if tool.type == "namespace" and not namespace:
             inner = decode_field(_TOOLS, tool.tools, "tools") if tool.tools != NOTHING else []
             return [one for nested in inner for one in self._tool(nested, tool.name)]
-        name = flat_name(namespace, tool.name)
+        name = fitting_name(tool.name, namespace)
         given: dict[str, Any] = {"description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
         if tool.type == "custom":
             given = {"description": tool.description, "format": _custom_format(tool.format)}
         elif tool.type != "function":
             self.ignored[f"tools.{tool.type}"] = True
             return []
-        if namespace:
+        if name != tool.name:
             self.names[name] = namespace, tool.name
         set_fields = {field: raw for field, raw in given.items() if raw != NOTHING}
         return [{"type": tool.type, tool.type: {"name": name, **set_fields}}]
@@ -418,7 +393,7 @@ class Tools:
 def _named(tool: InputTool) -> dict[str, Any] | None:
     if tool.type not in ("function", "custom"):
         return None
-    return {"type": tool.type, tool.type: {"name": flat_name(tool.namespace, tool.name)}}
+    return {"type": tool.type, tool.type: {"name": fitting_name(tool.name, tool.namespace)}}
 
 
 def _custom_format(raw: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:
@@ -427,15 +402,6 @@ def _custom_format(raw: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:
     if bytes(fields.get("type", NOTHING)) != b'"grammar"' or "grammar" in fields:
         return raw
     return {"type": fields.pop("type"), "grammar": fields}
-
-
-def flat_name(namespace: str | None, name: str) -> str:
-    """The name of a tool outside of its namespace. One that would be too long ends with a digest."""
-    whole = f"{namespace}__{name}" if namespace else name
-    if not namespace or len(whole) <= NAME_CHARS_MAX:
-        return whole
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:DIGEST_CHARS]
-    return f"{whole[: NAME_CHARS_MAX - DIGEST_CHARS - 1]}_{digest}"
 
 
 def wrap_reasoning(fields: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ class SearchOptions(Content, msgspec.Struct, frozen=True):
 class SearchRequest(Content, msgspec.Struct, frozen=True):
     """One search: the account, the last user messages, oldest first, and how many tokens its sources may have.
 
-    `charge` charges it, and `decide` asks a model whether it is needed.
+    `charge` charges it, and `decide` asks a model whether it is needed, unless the request asks for a search.
     """
 
     account_id: str
@@ -42,6 +42,7 @@ class SearchRequest(Content, msgspec.Struct, frozen=True):
     tokens_max: int
     charge: ChargeSearch = nullcontext
     decide: DecideByModel | None = None
+    is_asked: bool = False
 
 
 class Hit(Content, msgspec.Struct, frozen=True):

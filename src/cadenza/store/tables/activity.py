@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from sqlalchemy import Integer, Text, bindparam, literal_column, or_, select
 from sqlalchemy.sql.selectable import Select
 
-from cadenza.core.activity import FAILED, PAGE_MAX, ActivityFilter, ActivityPage, ActivityPlace, ActivityRow
+from cadenza.core.activity import FAILED, ActivityFilter, ActivityPage, ActivityPlace, ActivityRow
 from cadenza.store.schema import keys, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -17,6 +17,7 @@ from cadenza.store.tables.keys import IS_WEB, WEB_NAME
 from cadenza.store.tables.metered import PROMPT_TOKENS
 
 SCANNED = 10_000
+EXPORT_ROWS = 100  # to decode them takes a driver less than a millisecond
 ANY_STATUS, ANY_BUT_200 = 0, -1
 FIELDS = ActivityRow.__struct_fields__[:-3]
 LATEST = ActivityPlace(2**62, "")
@@ -92,7 +93,7 @@ async def read_all(store: Store, account_id: str, wanted: ActivityFilter) -> Asy
     """Every request that is wanted, newest first. At most one page is in memory."""
     place: ActivityPlace | None = None
     while True:
-        page = await read_page(store, account_id, wanted, PAGE_MAX, place)
+        page = await read_page(store, account_id, wanted, EXPORT_ROWS, place)
         yield page.rows
         if page.next is None:
             return

@@ -1,5 +1,7 @@
 """The audit log: who did what to whom, and when. It is append-only, and has no content and no secrets."""
 
+from collections.abc import Iterable
+
 import msgspec
 from sqlalchemy import bindparam, insert, select
 
@@ -43,6 +45,11 @@ LIST_OF_SERVICE = Statement(
 LIST_OF_SUBJECT = Statement(
     _NEWEST_FIRST.where(audit_events.c.account_id.is_(None), audit_events.c.subject == bindparam("subject"))
 )
+WITH_EVENT = Statement(
+    select(audit_events.c.account_id)
+    .where(audit_events.c.event == bindparam("named"), audit_events.c.account_id.is_not(None))
+    .distinct()
+)
 NEWEST = 2**62
 
 
@@ -71,6 +78,11 @@ async def list_newest(
     else:
         rows = await store.rows(LIST_OF_ACCOUNT, {**values, "account": account_id})
     return [AuditEvent(*row) for row in rows]
+
+
+async def accounts_with(store: Store, events: Iterable[str]) -> set[str]:
+    """The ids of the accounts to which any of these events happened."""
+    return {row[0] for event in events for row in await store.report(WITH_EVENT, {"named": event})}
 
 
 async def list_of_service(store: Store, event: str, count: int) -> list[AuditEvent]:

@@ -1,8 +1,10 @@
 """Sums of requests for those who run the service: what they earned and cost, and what each model counted."""
 
+from sqlalchemy import text
+
 from cadenza.core.bills import DayModel, ModelCounts
-from cadenza.core.margin import MarginGroup, MarginSums, add_margins
-from cadenza.core.spans import Span
+from cadenza.core.margin import MarginGroup, MarginSums, Revenue, add_margins
+from cadenza.core.spans import DAY_MS, Span
 from cadenza.core.usage_report import day_name
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -21,6 +23,21 @@ MARGINS: dict[MarginGroup, Statement] = {
     "account": Statement(lambda: add_up(["account_id"], SUMS, shown=email_of)),
     "month": Statement(lambda: add_up(["day"], SUMS)),  # days are added up to months below
 }
+_IS_CHARGE = "e.kind = 'charge' OR e.origin = 'late-end'"
+REVENUES: dict[str, Statement] = {
+    group: Statement(
+        text(f"""
+        SELECT {named}, SUM(CASE WHEN {_IS_CHARGE} THEN e.granted_nano - e.amount_nano ELSE 0 END),
+        SUM(CASE WHEN {_IS_CHARGE} THEN -e.granted_nano ELSE 0 END),
+        SUM(CASE WHEN {_IS_CHARGE} THEN 0 ELSE e.amount_nano END),
+        SUM(CASE WHEN {_IS_CHARGE} THEN 0 ELSE e.granted_nano END)
+        FROM entries e JOIN accounts a ON a.id = e.account_id
+        WHERE e.id >= :first AND e.created_at >= :start AND e.created_at < :end
+        AND ({_IS_CHARGE} OR e.origin = 'refund')
+        GROUP BY 1 ORDER BY 1""")  # noqa: S608 our own expressions
+    )
+    for group, named in {"account": "a.email", "month": f"e.created_at / {DAY_MS}"}.items()
+}
 READ_COUNTS = Statement(lambda: add_up(["day", "model"], COUNTS, "provider"))
 
 
@@ -31,6 +48,19 @@ async def read_margins(store: Store, span: Span, group: MarginGroup) -> list[tup
         name = day_name(found)[:7] if group == "month" else str(found)
         by_name.setdefault(name, []).append(MarginSums(*map(int, sums)))
     return [(name, add_margins(many)) for name, many in by_name.items()]
+
+
+async def read_revenue(store: Store, span: Span, group: MarginGroup, first: int = 0) -> dict[str, Revenue]:
+    """By account or by month what charges took of which credit. Other groups have months too, for their total.
+
+    No entry of the span has a lower id than `first`.
+    """
+    by = "account" if group == "account" else "month"
+    found: dict[str, Revenue] = {}
+    for place, *sums in await store.report(REVENUES[by], {"start": span.start_ms, "end": span.end_ms, "first": first}):
+        name = str(place) if by == "account" else day_name(place)[:7]
+        found[name] = found.get(name, Revenue()).plus(Revenue(*map(int, sums)))
+    return found
 
 
 async def read_counts(store: Store, provider: str, span: Span) -> dict[DayModel, ModelCounts]:

@@ -55,7 +55,7 @@ class UseStep(msgspec.Struct, frozen=True):
 
 
 class PaidDay(msgspec.Struct, frozen=True):
-    """What was paid by card on a day since the epoch, and what of it was returned since."""
+    """What was paid on a day since the epoch, and what of it was returned since."""
 
     day: int
     payments: int

@@ -13,7 +13,7 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store
 from cadenza.store.table_parts import ABOUT, MEANING, Exported, LeftOut, Meaning
 
-PAGE = 1000
+PAGE = 50  # what is made of them takes about a millisecond
 
 
 class ExportedTable:

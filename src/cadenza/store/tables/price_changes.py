@@ -1,4 +1,4 @@
-"""Changes of prices, each with the time from which it counts. One that does not count yet can be withdrawn."""
+"""Changes of prices, each with the time at which it takes effect. Until then it can be withdrawn."""
 
 import msgspec
 from sqlalchemy import bindparam, delete, insert, select

@@ -1,4 +1,4 @@
-"""The archive of an account as a download: one at a time for each account, and all of a process take turns."""
+"""The archive of an account as a download: one at a time for each account."""
 
 from collections.abc import AsyncIterator
 
@@ -40,7 +40,7 @@ async def download(visit: Visit) -> Response:
     except BaseException:
         turns.end(account.id)
         raise
-    parts = write_archive(visit.store, account, visit.now_ms, turns.cpu)
+    parts = write_archive(visit.store, account, visit.now_ms, visit.context.export_pace)
     return ArchiveResponse(parts, archive_name(account, visit.now_ms), turns, account.id)
 
 

@@ -1,4 +1,4 @@
-"""Archives are downloaded one at a time for each account, and those of a process take turns for the CPU."""
+"""Archives are downloaded one at a time for each account."""
 
 import asyncio
 
@@ -9,10 +9,9 @@ BUSY = "An archive of this account is being downloaded. Try again when it is com
 
 
 class ArchiveTurns:
-    """Which accounts download an archive, and the lock by which archives take turns for the CPU."""
+    """Which accounts download an archive."""
 
     def __init__(self) -> None:
-        self.cpu = asyncio.Lock()
         self._until_s: dict[str, float] = {}
 
     def begin(self, account_id: str) -> None:

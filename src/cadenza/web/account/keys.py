@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from starlette.responses import Response
 
+from cadenza.control.client_settings import CLIENTS
 from cadenza.control.email.messages import KEY_CREATED
 from cadenza.control.keys import (
     ACTIVE_KEYS_MAX,
@@ -112,7 +113,11 @@ async def key_page(visit: Visit) -> Response:
 async def create_by_form(visit: Visit, typed: NewKeyForm) -> Response:
     order = visit.convert({**typed.values(), "scopes": typed.scopes, "expires": typed.expires}, KeyOrder)
     key = await create_key(visit, order)
-    return visit.page("key_created.html", secret=key.secret, key=key, base=f"{visit.base_url}/v1")
+    base, secret = visit.base_url, key.secret
+    texts = {name: client.fill(base, secret) for name, client in CLIENTS.items()}
+    return visit.page(
+        "key_created.html", secret=secret, key=key, base=f"{base}/v1", clients=CLIENTS, client_texts=texts
+    )
 
 
 async def change_by_form(visit: Visit, typed: LimitFields) -> None:

@@ -23,9 +23,9 @@ from cadenza.core.errors import (
     UnreadableAttachment,
 )
 from cadenza.core.retention import RetentionLimits
-from cadenza.gateway.api import Endpoint
 from cadenza.gateway.auth import Caller, count_request
 from cadenza.gateway.chat import read_body, serve_chat
+from cadenza.gateway.endpoints import Endpoint
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.uploads import Upload

@@ -101,7 +101,7 @@ async def export(visit: Visit) -> Response:
     await visit.limit("export", EXPORTS, "You have exported several times. Try again in a minute.")
     name = f"cadenza-activity-{asked.chosen.first_day}-to-{asked.chosen.last_day}"
     rows = read_all(visit.store, visit.account.id, asked.wanted)
-    return await stream_rows(name, form, FIELDS, rows, ActivityRow.shown, visit.context.export_turn)
+    return await stream_rows(name, form, FIELDS, rows, ActivityRow.shown, visit.context.export_pace)
 
 
 def _asked(visit: Visit) -> Asked:

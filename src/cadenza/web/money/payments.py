@@ -41,9 +41,14 @@ class PaymentForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PaymentView(msgspec.Struct, frozen=True):
-    """A payment. `returned` is what was refunded, or lost by a dispute."""
+    """A payment. `provider` is `stripe` or `transfer`, and `reference` its id there, or that of the bank transfer.
+
+    `returned` is what was refunded, or lost by a dispute.
+    """
 
     id: str
+    provider: str
+    reference: str | None
     amount: str
     returned: str
     state: str
@@ -164,7 +169,7 @@ ROUTES: Routes = (
     form("/credit/payment", start_by_form, "/credit", on_error=credit_page),
     get("/credit/payments/{id}/invoice", invoice_page),
     post("/platform/webhooks/stripe", stripe_event, Access.ANYONE),
-    endpoint("GET", "/payments", "The newest payments by card", get_payments, "credit:read"),
+    endpoint("GET", "/payments", "The newest payments, by card and by bank transfer", get_payments, "credit:read"),
     endpoint("GET", "/payments/{id}/invoice", "The invoice of a payment", get_invoice, "credit:read"),
     endpoint("POST", "/payments", "Begin a payment by card", start_by_api, "credit:write"),
 )

@@ -12,14 +12,13 @@ from cadenza.core.rates import Rate
 from cadenza.core.spans import ALWAYS
 from cadenza.ledger.statement import Entry
 from cadenza.web.dates import RANGE_NAMES, ChosenSpan, read_span
-from cadenza.web.files import stream_rows
+from cadenza.web.files import ROWS_AT_ONCE, stream_rows
 from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 EXPORTS = Rate(1 / 30, 6)  # for each account
 SPANS = Rate(2.0, 30)
 RANGE_TABS = {"": "All", "month": RANGE_NAMES["month"], "last-month": RANGE_NAMES["last-month"]}
-PAGE_ENTRIES = 200
 CURSOR_CHARS_MAX = 60
 
 
@@ -27,7 +26,8 @@ class EntryView(msgspec.Struct, frozen=True):
     """One entry. `balance` is the balance after it, and `granted` the part of `amount` that is granted credit.
 
     A charge has the ids, the class, the tokens and the prices of its request, in dollars a token, and what was refunded
-    of it. Without a cached price, cached tokens cost as much as others.
+    of it. Without a cached price, cached tokens cost as much as others. What was taken back after it was spent is one
+    line with all of it, and before it one of the origin `debt` with what is owed, with the same id.
     """
 
     id: int
@@ -86,9 +86,8 @@ async def export(visit: Visit) -> Response:
     await visit.limit("export", EXPORTS, "You have exported the statement several times. Try again in a minute.")
     entries = export_statement(visit.store, visit.account.id, chosen.span if chosen else ALWAYS)
     name = f"cadenza-statement-{chosen.first_day}-to-{chosen.last_day}" if chosen else "cadenza-statement"
-    return await stream_rows(
-        name, visit.path.rpartition(".")[2], FIELDS, _pages(entries), _shown, visit.context.export_turn
-    )
+    form = visit.path.rpartition(".")[2]
+    return await stream_rows(name, form, FIELDS, _pages(entries), _shown, visit.context.export_pace)
 
 
 async def _read_page(visit: Visit, chosen: ChosenSpan | None) -> StatementPage:
@@ -102,7 +101,7 @@ async def _pages(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
     page: list[Entry] = []
     async for entry in entries:
         page.append(entry)
-        if len(page) == PAGE_ENTRIES:
+        if len(page) == ROWS_AT_ONCE:
             yield page
             page = []
     if page:

@@ -10,6 +10,7 @@ from cadenza.control.account.accounts import resume_account, set_operator, suspe
 from cadenza.control.email import messages as notices
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.idempotency import make_reference
+from cadenza.control.money.transfers import Transfer, TransferRefund, find_transfer, record_transfer, refund_transfer
 from cadenza.control.operator import AccountDetails, AccountsPage, get_account_by_id, get_details, search_accounts
 from cadenza.control.sign_in.links import print_link
 from cadenza.core.money import format_dollars, parse_dollars
@@ -61,6 +62,26 @@ class CreditCorrection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: str = ""
 
 
+class PaidTransfer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A bank transfer that has arrived: dollars above zero, its reference, which is recorded once, and a note."""
+
+    amount: str
+    reference: str
+    note: str = ""
+
+
+class SentBack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was sent back of the bank transfer with the reference `transfer`, and the reason, which the owner sees.
+
+    An empty part is all that is left of it. A `reference` of the refund makes it idempotent.
+    """
+
+    transfer: str
+    reason: str
+    part: str = ""
+    reference: str = ""
+
+
 async def accounts_page(visit: Visit) -> Response:
     asked = visit.query(AccountSearch)
     found = await _search(visit, asked)
@@ -70,7 +91,7 @@ async def accounts_page(visit: Visit) -> Response:
 async def account_page(visit: Visit, link: str = "") -> Response:
     details = await _details(visit)
     is_own = details.account.id == visit.account.id
-    references = [make_reference() for _ in range(2)]  # so that a form that is sent twice takes effect once
+    references = [make_reference() for _ in range(3)]  # so that a form that is sent twice takes effect once
     return visit.page("operator/account.html", found=details, is_own=is_own, link=link, references=references)
 
 
@@ -127,6 +148,27 @@ async def correct(visit: Visit, given: CreditCorrection) -> OperatorAccount:
     return view_account(await _account(visit))
 
 
+async def record(visit: Visit, given: PaidTransfer) -> OperatorAccount:
+    account, transfer = await _account(visit), Transfer(_amount(given.amount), given.reference, given.note)
+    paid = await record_transfer(visit.store, account.email, transfer, visit.actor, visit.now_ms)
+    visit.context.send_notice(account.email, notices.CREDIT_ADDED, format_dollars(transfer.amount_nano))
+    return view_account(paid)
+
+
+async def send_back(visit: Visit, given: SentBack) -> OperatorAccount:
+    account, transfer = await _account(visit), given.transfer.strip()
+    part_nano = _amount(given.part) if given.part.strip() else None
+    found = await find_transfer(visit.store, transfer)
+    if found is None or found.account_id != account.id:
+        raise BadForm("This account has no bank transfer with this reference.")
+    refund = TransferRefund(transfer, part_nano, given.reason, given.reference)
+    done = await refund_transfer(visit.store, refund, visit.actor, visit.now_ms)
+    taken_nano = done.payment.refunded_nano - found.refunded_nano
+    if done.earlier_at is None and account.state != "erased":
+        visit.context.send_notice(account.email, notices.CREDIT_TAKEN, format_dollars(taken_nano))
+    return view_account(await _account(visit))
+
+
 async def make_link(visit: Visit) -> Response:
     """A link that sets a new password. It works once, for an hour."""
     account, by = await _account(visit), visit.actor
@@ -180,6 +222,8 @@ ROUTES: Routes = (
     form(f"{ONE}/role", set_role, ONE, "saved", on_error=account_page, needs_proof=True),
     form(f"{ONE}/grants", grant, ONE, "credit-added", on_error=account_page, needs_proof=True),
     form(f"{ONE}/corrections", correct, ONE, "credit-taken-back", on_error=account_page, needs_proof=True),
+    form(f"{ONE}/transfers", record, ONE, "credit-added", on_error=account_page, needs_proof=True),
+    form(f"{ONE}/transfers/refund", send_back, ONE, "credit-taken-back", on_error=account_page, needs_proof=True),
     form(f"{ONE}/reset-link", make_link, ONE, needs_proof=True),
     endpoint("GET", "/operator/accounts", "Search accounts by their address", list_accounts, "operator.accounts:read"),
     endpoint("GET", ONE, "Show one account", get_account, "operator.accounts:read"),
@@ -189,4 +233,20 @@ ROUTES: Routes = (
     ),
     endpoint("POST", f"{ONE}/grants", "Add credit", grant, "operator.credit:write", needs_proof=True),
     endpoint("POST", f"{ONE}/corrections", "Take credit back", correct, "operator.credit:write", needs_proof=True),
+    endpoint(
+        "POST",
+        f"{ONE}/transfers",
+        "Record a payment by bank transfer",
+        record,
+        "operator.credit:write",
+        needs_proof=True,
+    ),
+    endpoint(
+        "POST",
+        f"{ONE}/transfers/refund",
+        "Record that a bank transfer was sent back, or a part of it",
+        send_back,
+        "operator.credit:write",
+        needs_proof=True,
+    ),
 )

@@ -170,7 +170,7 @@ def _paid_chart(money: Takings, now_ms: int) -> Markup:
     names = [day(one * DAY_MS) for one in days]
     paid = [by_day[one].paid_nano - by_day[one].returned_nano if one in by_day else 0 for one in days]
     labels = [name.rpartition(" ")[0] for name in names]
-    title = "Payments by card, by day. The table below has every number."
+    title = "Payments by day. The table below has every number."
     return stacked_bars(Bars(title, labels, names, [Series("paid", 1, paid)], axis_dollars), has_patterns=False)
 
 

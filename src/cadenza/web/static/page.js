@@ -87,6 +87,13 @@ function focusScrollers(root = document) {
   }
 }
 
+// What a tab hid could not be measured before.
+function focusInTabs() {
+  document.addEventListener("change", (event) => {
+    if (event.target.matches(".snippets > input")) focusScrollers(event.target.parentElement);
+  });
+}
+
 // On a phone a table of three columns and more becomes a list, in which each cell says its column.
 function labelCells(root = document) {
   for (const table of root.querySelectorAll(".scroll > table:not(.score)")) {
@@ -105,3 +112,4 @@ followClicks();
 confirmForms();
 previewTheme();
 focusScrollers();
+focusInTabs();

@@ -30,6 +30,8 @@ from cadenza.core.tool_calls import ToolCallPart
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.protocols.messages import MESSAGE_ERRORS, MessageStream, WholeMessage, error_body
+from cadenza.gateway.protocols.messages_request import NO_THREADS
+from cadenza.gateway.protocols.translation import Kept
 from cadenza.gateway.relay import ReplyHead
 from cadenza.grounding.material import Grounding
 from cadenza.grounding.search.records import Source
@@ -50,6 +52,7 @@ SHOWN_USAGE = {
     "cache_read_input_tokens": 20,
     "output_tokens": 7,
 }
+LONG_NAME = "mcp__files__" + "n" * 80
 BROKEN = Fault(FaultKind.TRUNCATED)
 
 
@@ -73,7 +76,7 @@ class Reply:
         self.client = Client()
         self._reply = ScriptedReply(*steps)
         self._head = head
-        self._shows_thinking = shows_thinking
+        self._kept = Kept(names={"tool_9": ("", LONG_NAME)}, shows_thinking=shows_thinking)
         self.meter = UsageMeter(prompt_of(17, 200), 100)
         self.meter.bound(10_000)
         self.exchange = self.client.open()
@@ -81,14 +84,14 @@ class Reply:
 
     async def stream(self) -> list[Any]:
         """The events of its stream."""
-        relay = MessageStream(self.exchange, self.answers, self._head, self.meter, shows_thinking=self._shows_thinking)
+        relay = MessageStream(self.exchange, self.answers, self._head, self.meter, kept=self._kept)
         async with asyncio.timeout(WAIT_S):
             relay.finish(await relay.run(self._reply))
         return events_of(b"".join(self.client.bodies))
 
     async def whole(self) -> Any:
         """The message."""
-        relay = WholeMessage(self.answers, self._head, self.meter, shows_thinking=self._shows_thinking)
+        relay = WholeMessage(self.answers, self._head, self.meter, kept=self._kept)
         async with asyncio.timeout(WAIT_S):
             relay.finish(await relay.run(self._reply))
         return msgspec.json.decode(self.client.bodies[0])
@@ -270,6 +273,13 @@ async def test_what_an_upstream_wants_back_with_a_call() -> None:
         assert message["content"][0]["extra_content"] == {"google": {"thought_signature": "s"}}
 
 
+async def test_a_call_has_the_name_that_the_client_gave() -> None:
+    """A tool with a name that is too long for a model has a shorter one there."""
+    pieces = call(0, "{}", begins=True), call(9, "{}", begins=True), end("tool_calls")
+    blocks = assembled(await Reply(*pieces).stream())["content"], (await Reply(*pieces).whole())["content"]
+    assert [[block["name"] for block in one] for one in blocks] == [["tool_0", LONG_NAME]] * 2
+
+
 async def test_the_cost_is_shown_where_the_key_says_so() -> None:
     """In dollars, beside the counts."""
     head = msgspec.structs.replace(PLAIN, shows_cost=True)
@@ -308,6 +318,12 @@ def test_the_type_of_an_error_follows_its_status(error: CadenzaError, type_: str
         "error": {"type": type_, "message": error.message},
         "request_id": "req-1",
     }
+
+
+def test_the_refusal_of_a_thread_says_what_the_sdk_reads() -> None:
+    """With these details it sends all messages instead, without a thread."""
+    error = msgspec.json.decode(error_body(InvalidRequest(NO_THREADS), ""))["error"]
+    assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
 def test_a_prompt_that_is_too_long_says_so_in_anthropics_words() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.large.weight import TooManySteps
-from cadenza.gateway.protocols.messages_request import translate
+from cadenza.gateway.protocols.messages_request import NO_THREADS, translate
 from cadenza.gateway.protocols.translation import Translated
 from cadenza.gateway.validate import parse_chat
 
@@ -156,12 +156,42 @@ def test_images_of_results_move_into_the_next_message() -> None:
     assert [part["type"] for part in after["content"]] == ["image_url", "text"]
 
 
+@pytest.mark.parametrize(
+    ("source", "url"),
+    [
+        (PNG, "data:image/png;base64,aGk="),
+        ({"type": "url", "url": "https://images.invalid/a.png"}, "https://images.invalid/a.png"),
+    ],
+)
+def test_an_image_has_the_limits_of_a_chat(source: Any, url: str) -> None:
+    """Of the user or of a result, by its data or its address, it is as large as the same image of a chat."""
+    image, used = {"type": "image", "source": source}, assistant(called("t1"))
+    body = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}
+    expected = parse_chat(json.dumps(body).encode())
+    for messages in ([user(image)], [HI, used, user(result("t1", [image]))]):
+        chat = parse_chat(bytes(translated(*messages).chat))
+        assert (chat.media, {*chat.needs}) == (expected.media, {"vision"})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{"type": "file", "file_id": "f"}, {"type": "base64", "data": "aGk="}, {"type": "url"}, {"type": "base64"}],
+)
+def test_an_image_that_is_not_sent_is_refused(source: Any) -> None:
+    """With what to send instead: no files are kept."""
+    refusal = refused(user({"type": "image", "source": source}))
+    assert (
+        refusal
+        == "messages[0].content[0].source: must be of the type base64 or url, with the data. No files are kept here."
+    )
+
+
 def test_an_empty_result_is_an_empty_text() -> None:
-    """A result without content, and one that only names tools."""
+    """One that names tools which a search has found says that they can be called."""
     missing = {"type": "tool_result", "tool_use_id": "a"}
     named = result("b", [{"type": "tool_reference", "tool_name": "Read"}])
     sent = messages_of(HI, assistant(called("a"), called("b")), user(missing, named))
-    assert [one["content"] for one in sent[2:]] == ["", ""]
+    assert [one["content"] for one in sent[2:]] == ["", "The tool Read can be called now."]
 
 
 def test_blocks_of_other_services_are_dropped_and_named() -> None:
@@ -220,6 +250,20 @@ def test_the_limit_is_needed_and_fitted() -> None:
     assert json.loads(bytes(counted.chat)) == {"model": "auto", "messages": [HI]}
 
 
+def test_a_long_name_of_a_tool_fits_every_model() -> None:
+    """Anthropic takes 128 characters, a chat 64. Tools, choice and calls have the short one, and the reply the long."""
+    long = "mcp__files__" + "n" * 80
+    tools, used = [READ, {**READ, "name": long}], {**called("t1"), "name": long}
+    asked: dict[str, Any] = {"tools": tools, "tool_choice": {"type": "tool", "name": long}}
+    chat = chat_of(HI, assistant(used), user(result("t1")), **asked)
+    [first, second] = [tool["function"]["name"] for tool in chat["tools"]]
+    assert (first, len(second), second[:60]) == ("Read", 64, long[:55] + "_" + second[56:60])
+    assert chat["tool_choice"]["function"]["name"] == second
+    assert chat["messages"][1]["tool_calls"][0]["function"]["name"] == second
+    assert json.loads(translated(**asked).kept)["names"] == {second: ["", long]}
+    assert "at most 1,024" in refused(tools=[READ] * 1025)
+
+
 @pytest.mark.parametrize(
     ("fields", "shown"),
     [
@@ -233,7 +277,7 @@ def test_the_limit_is_needed_and_fitted() -> None:
 )
 def test_when_a_reply_shows_thinking(fields: Any, shown: bool) -> None:
     """If it was asked for, or with tools: simple programs read the text in the first block."""
-    assert json.loads(translated(**fields).kept) is shown
+    assert json.loads(translated(**fields).kept) == ({"shows_thinking": True} if shown else {})
 
 
 @pytest.mark.parametrize(
@@ -259,6 +303,44 @@ def test_further_refusals() -> None:
     assert refused(assistant({"type": "tool_use", "name": "Read"})).startswith("messages[0].content[0]: a tool_use")
     assert refused(tools=[READ], tool_choice={"type": "some"}).startswith("tool_choice.type: must be")
     assert refused(system=[{"type": "image"}]).startswith("system: only blocks of text")
+
+
+def change(kind: str, **tool: Any) -> dict[str, Any]:
+    return {"role": "system", "content": [{"type": f"tool_{kind}", "tool": tool}]}
+
+
+def test_system_messages_change_the_tools() -> None:
+    """They offer another, also in place of an earlier one, take one back, or offer it again; no message is left."""
+    writing: list[Any] = [
+        {"name": "Write", "description": said, "input_schema": {}} for said in ("Writes.", "Writes more.")
+    ]
+    read = {"type": "tool_reference", "name": "Read"}
+    changes = [change("addition", type="tool_definition", definition=one) for one in writing]
+    chat = chat_of(HI, *changes, change("removal", **read), tools=[READ])
+    assert [(one["function"]["name"], one["function"]["description"]) for one in chat["tools"]] == [
+        ("Write", "Writes more.")
+    ]
+    assert chat["messages"] == [HI]
+    assert len(chat_of(HI, change("removal", **read), change("addition", **read), tools=[READ])["tools"]) == 1
+    assert "tools" not in chat_of(HI, change("removal", **read), tools=[READ])
+    assert refused(HI, change("addition", definition=3)).startswith("messages[1].content[0].tool.definition: ")
+
+
+def test_system_messages_of_one_turn() -> None:
+    """The last effort is that of the request; a text that ends with the next message of the user is left out then."""
+    low, brief = {"role": "system", "output_config": {"effort": "low"}}, {"role": "system", "content": "Be brief."}
+    chat = chat_of(HI, brief | {"clear_at": "next_user_message"}, low, HI, output_config={"effort": "high"})
+    assert (chat["reasoning_effort"], chat["messages"]) == ("low", [HI, HI])
+    assert messages_of(HI, brief | {"clear_at": "next_user_message"}) == [HI, brief]
+    assert messages_of(brief | {"clear_at": "never"}, HI) == [brief, HI]
+    assert refused({"role": "user"}) == "messages[0].content: missing."
+
+
+def test_a_thread_is_refused() -> None:
+    """Even its first request: the next one would have only what is new. Null asks for none."""
+    for thread in ({"type": "create"}, {"previous_message_id": "chatcmpl-1"}):
+        assert refused(thread=thread) == NO_THREADS
+    assert "thread" not in chat_of(thread=None)
 
 
 def test_too_many_steps_are_left_to_another_process() -> None:

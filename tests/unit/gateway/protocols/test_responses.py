@@ -17,13 +17,14 @@ from cadenza.fleet.presence import Presence
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.chat import LARGE_BYTES
 from cadenza.gateway.protocols.responses import StreamedResponse, WholeResponse
-from cadenza.gateway.protocols.responses_body import Kept, unwrap_reasoning
+from cadenza.gateway.protocols.responses_body import unwrap_reasoning
+from cadenza.gateway.protocols.translation import Kept
 from cadenza.gateway.relay import BROKE_OFF, ReplyHead
 from cadenza.grounding.material import ID_CHARS, TAG_NAME, Grounding
 from cadenza.grounding.search.records import Source
 from cadenza.http.events import PING
 from cadenza.http.exchange import Exchange, Interruption
-from cadenza.upstreams.base import Fault, Piece
+from cadenza.upstreams.base import Fault, Overflow, Piece
 from tests.generated.checks import assemble_items
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FORTE, FUNDED_NANO, FundedStore
@@ -45,6 +46,7 @@ USED = Usage(9, 5, 2, completion_details={"reasoning_tokens": 3})
 CALLING = ReplyHead("chatcmpl-one", 1_800_000_000, "forte", PRICE, has_tools=True)
 NAMES = {"files__look": ("files", "look")}
 KEPT = Kept(names=NAMES, is_encrypted=True)
+FAILED_EARLY = ["response.created", "response.in_progress", "error", "response.failed"]
 FINISHED = {"stop": "completed", "tool_calls": "completed", "length": "incomplete", "content_filter": "incomplete"}
 
 
@@ -299,12 +301,13 @@ async def test_stored_responses_do_not_exist(api: Api, path: str) -> None:
 
 
 async def test_a_fault_in_a_stream_is_response_failed(funded: FundedStore) -> None:
-    """With what was said until then, and a code that clients know; the connection closes without [DONE]."""
+    """After an `error` that SDKs raise, with what was said until then; the connection closes without [DONE]."""
     async with running_api(funded, ScriptedUpstream(Piece("half"), Fault(FaultKind.TRUNCATED))) as api:
         client = await reply_to(api, stream=True)
-    events = events_of(client)
-    assert events[-1]["type"] == "response.failed"
-    response = events[-1]["response"]
+    *_, error, failed = events_of(client)
+    assert (error["type"], failed["type"]) == ("error", "response.failed")
+    assert error["error"] == {"type": "api_error", "code": "server_error", "message": BROKE_OFF, "param": None}
+    response = failed["response"]
     assert (response["status"], response["error"]) == ("failed", {"code": "server_error", "message": BROKE_OFF})
     assert response["output"][0]["content"][0]["text"] == "half"
     assert client.exchange.keep_alive is False
@@ -322,10 +325,29 @@ async def test_an_error_after_a_ping_is_a_stream_that_failed(funded: FundedStore
         client.exchange.interrupt(Interruption.SHUTDOWN)
         await serving
     events = events_of(client)
-    assert [one["type"] for one in events] == ["response.created", "response.in_progress", "response.failed"]
+    assert [one["type"] for one in events] == FAILED_EARLY
     response = events[-1]["response"]
     assert (response["model"], response["metadata"], response["error"]["code"]) == (
         "auto",
         {"a": "b"},
         "rate_limit_exceeded",
     )
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_prompt_that_is_too_long(funded: FundedStore, *, is_stream: bool) -> None:
+    """400 for free; in a stream it is events, as OpenAI sends them: Codex shortens the conversation only then."""
+    too_long = Fault(FaultKind.INVALID, 400, overflow=Overflow(8192, 20056))
+    async with running_api(funded, ScriptedUpstream(opening=too_long)) as api:
+        client = await reply_to(api, stream=is_stream)
+    if is_stream:
+        events = events_of(client)
+        assert [one["type"] for one in events] == FAILED_EARLY
+        error = events[-1]["response"]["error"]
+        assert (client.status, error["code"]) == (200, "context_length_exceeded")
+    else:
+        error = msgspec.json.decode(client.bodies[0])["error"]
+        assert client.status == 400
+    assert error["message"].startswith("context_length_exceeded: This model's maximum context length is 8192 tokens.")
+    assert (await funded.funds())[0] == FUNDED_NANO
+    assert [outcome.status for outcome in funded.observer.outcomes] == [400]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
 from cadenza.gateway.large.weight import TooManySteps
-from cadenza.gateway.protocols.responses_body import ECHO_BYTES_MAX, flat_name, translate, wrap_reasoning
+from cadenza.gateway.protocols.responses_body import ECHO_BYTES_MAX, translate, wrap_reasoning
+from cadenza.gateway.protocols.translation import fitting_name
 from cadenza.gateway.validate import parse_chat
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
@@ -148,7 +149,7 @@ def test_tools_in_the_flat_form() -> None:
     tools = [function, patch, nested, {"type": "web_search", "filters": {}}, {"type": "image_generation"}]
     chat, kept = chat_of(tools=tools), kept_of(tools=tools)
     names = [one[one["type"]]["name"] for one in chat["tools"]]
-    assert names == ["look", "patch", flat_name("files", "n" * 60), "files__patch"]
+    assert names == ["look", "patch", fitting_name("n" * 60, "files"), "files__patch"]
     assert (len(names[2]), names[2][:7]) == (64, "files__")
     assert chat["tools"][0]["function"] == {name: function[name] for name in function if name != "type"}
     assert chat["tools"][1]["custom"]["format"] == {
@@ -158,6 +159,17 @@ def test_tools_in_the_flat_form() -> None:
     assert {"tools.web_search", "tools.image_generation"} <= chat.keys()
     assert kept["names"] == {names[2]: ["files", "n" * 60], "files__patch": ["files", "patch"]}
     assert messages_of({**CALL, "namespace": "files"}, OUTPUT)[0]["tool_calls"][0]["function"]["name"] == "files__look"
+
+
+def test_names_of_tools_fit_every_model() -> None:
+    """At most 64 letters, digits, _ and -; a name that is changed is known again, in calls of earlier turns, too."""
+    long, inner = {"type": "function", "name": "n" * 80}, [{"type": "custom", "name": "look up"}]
+    tools = [long, {"type": "namespace", "name": "My files. ", "tools": inner}]
+    names = [one[one["type"]]["name"] for one in chat_of(tools=tools)["tools"]]
+    assert [name[:-8] for name in names] == ["n" * 55 + "_", "My_files____look_up_"]
+    assert kept_of(tools=tools)["names"] == {names[0]: ["", "n" * 80], names[1]: ["My files. ", "look up"]}
+    [turn, _] = messages_of({**CALL, "name": "n" * 80}, OUTPUT)
+    assert turn["tool_calls"][0]["function"]["name"] == names[0]
 
 
 @pytest.mark.parametrize(
@@ -190,17 +202,16 @@ def test_a_required_call_of_no_tool_is_left_out() -> None:
 
 
 def test_fields_with_another_name_in_a_chat() -> None:
-    """The limit, the effort, the form of the text; unknown fields stay, and what is the default is left out."""
+    """The limit, the effort, the form of the text; unknown fields stay."""
     schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
     fields = {"temperature": 0.5, "top_p": 0.9, "parallel_tool_calls": False, "stream": True, "user": "u", "top_k": 3}
+    fields |= {"store": False, "truncation": "disabled", "prompt_cache_key": "a", "service_tier": "auto"}
     chat = chat_of(
         **fields,
         model="auto",
         max_output_tokens=17.0,
         reasoning={"effort": "low", "summary": "auto"},
         text={"format": schema, "verbosity": "low"},
-        store=False,
-        truncation="disabled",
         metadata={},
         include=["reasoning.encrypted_content", "message.output_text.logprobs"],
         previous_response_id=None,
@@ -216,8 +227,7 @@ def test_fields_with_another_name_in_a_chat() -> None:
         "verbosity": "low",
         "include.message.output_text.logprobs": True,
     }
-    other = chat_of(text={"format": {"type": "json_object"}}, store=True, truncation="auto")
-    assert (other["response_format"], other["store"], other["truncation"]) == ({"type": "json_object"}, True, "auto")
+    assert chat_of(text={"format": {"type": "json_object"}})["response_format"] == {"type": "json_object"}
     assert "response_format" not in chat_of(text={"format": {"type": "text"}})
 
 
@@ -225,7 +235,7 @@ def test_what_is_repeated_in_the_reply() -> None:
     """Short fields on one line, because an event is one line; a long one is not repeated."""
     body = b'{"input":"hi","metadata":{\n"a" :\r\n "b"},"instructions":"%b","include":["reasoning.encrypted_content"]}'
     kept = translate(body % (b"x" * ECHO_BYTES_MAX), math.inf).kept
-    assert json.loads(kept) == {"echo": {"metadata": {"a": "b"}}, "names": {}, "is_encrypted": True}
+    assert json.loads(kept) == {"echo": {"metadata": {"a": "b"}}, "is_encrypted": True}
     assert b"\n" not in kept
 
 

@@ -1,0 +1,123 @@
+"""Payments by bank transfer: an operator records that one has arrived, and what was sent back of it.
+
+The credit is paid for, like that of a card payment. A transfer is recorded once by its reference, whoever records it:
+the same reference again is refused, with another amount or account too. A refund takes the credit back as that of a
+card payment does. The money itself is sent back at the bank.
+"""
+
+import secrets
+
+import msgspec
+
+from cadenza.control.account.accounts import find_account, get_account
+from cadenza.control.money.credit import check_limit, check_note, check_reason
+from cadenza.control.money.idempotency import make_command
+from cadenza.control.money.payments import NANO_PER_CENT, Paid, PaymentEvent, Refunded, apply_to
+from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339
+from cadenza.core.money import format_dollars
+from cadenza.fleet.changes import make_change
+from cadenza.ledger import credit, payments
+from cadenza.ledger.payments import Payment, PaymentIds
+from cadenza.store.store import Store, Transaction
+from cadenza.store.tables.accounts import Account
+
+PROVIDER = "transfer"
+REFERENCE_CHARS_MAX = 100
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """A bank transfer that has arrived. The reference is what the bank or the invoice calls it."""
+
+    amount_nano: int
+    reference: str
+    note: str = ""
+
+
+class TransferRefund(msgspec.Struct, frozen=True):
+    """What was sent back of a transfer: a part of it, or all that is left (None), and why.
+
+    A repetition with the same `reference` changes nothing.
+    """
+
+    transfer: str  # its reference, or the id of the payment
+    part_nano: int | None
+    reason: str
+    reference: str = ""
+
+
+class RefundedTransfer(msgspec.Struct, frozen=True):
+    """The payment after a refund. `earlier_at` is set if an earlier call with the same reference made it."""
+
+    payment: Payment
+    earlier_at: int | None = None
+
+
+async def record_transfer(store: Store, email: str, transfer: Transfer, by: str, now_ms: int) -> Account:
+    """Add the credit that a transfer paid for, and return the account. It pays a debt of the account first."""
+    amount_nano, reference = transfer.amount_nano, transfer.reference.strip()
+    if amount_nano <= 0 or amount_nano % NANO_PER_CENT:
+        raise ControlError("The amount of a bank transfer is above zero, in whole cents.")
+    if not reference or len(reference) > REFERENCE_CHARS_MAX or not reference.isprintable():
+        raise ControlError(
+            f"A bank transfer needs its reference, like INV-17: one line of at most {REFERENCE_CHARS_MAX} characters."
+        )
+    note = f"bank transfer {reference}" + (f": {transfer.note}" if transfer.note else "")
+    check_note(note)
+    account_id, payment_id = (await get_account(store, email)).id, "pay_" + secrets.token_urlsafe(18)
+    command = make_command(PROVIDER, "payment.transfer", (), reference, payment_id)  # one for all who record
+    payment = Payment(
+        payment_id, account_id, PROVIDER, payment_id, reference, amount_nano, 0, 0, 0, "open", now_ms, now_ms
+    )
+
+    def record(tx: Transaction) -> Account:
+        account, claim = find_account(tx, email), command.claim(tx, now_ms)
+        if claim.earlier:
+            earlier = payments.lock(tx, PROVIDER, PaymentIds(claim.earlier.subject))
+            assert earlier
+            raise ControlError(
+                f"The bank transfer {reference!r} was recorded at {rfc3339(earlier.created_at)}, with "
+                f"{format_dollars(earlier.amount_nano)} dollars, as {earlier.id}. Nothing was changed. "
+                "Another transfer needs another reference."
+            )
+        if claim.is_new:
+            check_limit(account, amount_nano)
+            payments.add(tx, payment)
+            apply_to(tx, payment, PaymentEvent(payment_id, "", PaymentIds(), Paid(amount_nano, note)), by, now_ms)
+        return find_account(tx, email)
+
+    return await command.run(lambda: make_change(store, record))
+
+
+async def find_transfer(store: Store, reference: str) -> Payment | None:
+    """The transfer with this reference, or with this id of the payment."""
+    return await payments.find(store, PROVIDER, PaymentIds(reference, reference=reference))
+
+
+async def refund_transfer(store: Store, refund: TransferRefund, by: str, now_ms: int) -> RefundedTransfer:
+    """Take back the credit of a transfer, or of a part of it. What is not free is taken later, as a debt."""
+    reason = check_reason("refund", refund.reason)
+    found = await find_transfer(store, refund.transfer)
+    if found is None:
+        raise ControlError(f"No bank transfer has the reference {refund.transfer!r}.")
+    command = make_command(by, "payment.refund", (found.id, refund.part_nano), refund.reference)
+    await credit.gather_free(store, found.account_id, refund.part_nano or found.amount_nano)
+
+    def take(tx: Transaction) -> RefundedTransfer:
+        payment = payments.lock(tx, PROVIDER, PaymentIds(found.id))
+        assert payment
+        claim = command.claim(tx, now_ms)
+        if not claim.is_new:
+            return RefundedTransfer(payment, claim.earlier_at)
+        left_nano = payment.amount_nano - payment.refunded_nano
+        part_nano = left_nano if refund.part_nano is None else refund.part_nano
+        if not 0 < part_nano <= left_nano or part_nano % NANO_PER_CENT:
+            raise ControlError(
+                f"{format_dollars(left_nano)} of the {format_dollars(payment.amount_nano)} dollars of the bank "
+                f"transfer {payment.reference!r} can be refunded, in whole cents."
+            )
+        fact = Refunded(payment.refunded_nano + part_nano, f"refund of a bank transfer: {reason}")
+        apply_to(tx, payment, PaymentEvent(command.source, "", PaymentIds(), fact), by, now_ms)
+        return RefundedTransfer(msgspec.structs.replace(payment, refunded_nano=payment.refunded_nano + part_nano))
+
+    return await command.run(lambda: make_change(store, take))
