@@ -108,7 +108,7 @@ def test_files_go_with_every_turn(open_page: OpenPage, upstream: LoopbackUpstrea
     attach(page, payload("notes.txt"), payload("other.txt", b"Other."))
     expect(attached(page)).to_contain_text(["notes.txt", "other.txt"])
     expect(attached(page).first).to_contain_text("25 B")
-    expect(attached(page).first).to_contain_text("6 tokens · $0.0001 a question")
+    expect(attached(page).first).to_contain_text("6 tokens · <$0.0001 a question")
     page.get_by_role("button", name="Remove other.txt").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Remove notes.txt")).to_be_focused()
