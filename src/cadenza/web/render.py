@@ -55,6 +55,8 @@ NOTES = {
     "credit-taken-back": "The credit is taken back.",
     "refunded": "The request is refunded.",
     "class-rolled-back": "Rolled back. It takes effect with the next request.",
+    "route-rests": "The route rests. It gets no further requests until then.",
+    "route-resumed": "The route gets requests again.",
     "check-started": "The ledger check has begun. Its result appears below.",
     "check-runs": "A ledger check is running already.",
     "welcome": "Welcome. Your account is ready.",
