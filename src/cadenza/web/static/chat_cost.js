@@ -1,7 +1,7 @@
 // What is said about replies: their tokens, their cost, and what the service added to the question.
 
 const NANO = 1_000_000_000n;
-const STATES = { stopped: "Stopped", broken: "Broke off", length: "Cut at its longest" };
+const STATES = { stopped: "Stopped by you", broken: "Broke off", length: "Cut at its longest" };
 const ADDED = { memory: ["note", "notes"], search: ["source", "sources"], attachments: ["file", "files"], cut: ["of them in part", "of them in part"] };
 
 const nano = (dollars) => {
@@ -21,12 +21,10 @@ export function estimate(tokens, price) {
   return `$${(Math.ceil(cost * 10 ** digits) / 10 ** digits).toFixed(digits)}`;
 }
 
-// The sum of all replies of a conversation.
+// What all replies of a conversation cost.
 export function totalOf(conversation) {
   const costs = Object.values(conversation.messages).flatMap((message) => (message.cost ? [message.cost] : []));
-  const tokens = costs.reduce((sum, cost) => sum + cost.prompt_tokens + cost.completion_tokens, 0);
-  const spent = costs.reduce((sum, cost) => sum + nano(cost.cost), 0n);
-  return costs.length ? `${tokens.toLocaleString()} tokens · ${dollars(spent)}` : "";
+  return costs.length ? dollars(costs.reduce((sum, cost) => sum + nano(cost.cost), 0n)) : "";
 }
 
 // The line below a reply.
