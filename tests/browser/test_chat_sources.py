@@ -82,7 +82,7 @@ def test_sources_are_listed_and_linked(open_page: OpenPage, email: str) -> None:
     answer(page, SOURCES)
     ask(page, "How long do refunds take?")
     for _ in range(2):
-        expect(replies(page)).to_contain_text("forte · 1,234 in, 56 out · $0.00123 · 2 notes, 5 sources, 1 file")
+        expect(replies(page)).to_contain_text("forte · 1,234 in, 56 out · $0.001230 · 2 notes, 5 sources, 1 file")
         check_sources(page)
         reload_chat(page)
     stop_clock(page)

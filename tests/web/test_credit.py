@@ -61,7 +61,7 @@ def test_credit_is_shown(visitor: Visitor) -> None:
     assert "$5.00 of it is granted credit, which is spent first." in words
     assert "In use right now $0.00" in words
     assert "Nothing was spent in the last week." in words
-    assert "Credit added: for a test +5.00 5.00" in words
+    assert "Credit added: for a test +$5.00 $5.00" in words
     assert visitor.api("GET", "/credit").json == {
         "object": "credit",
         "balance": "5.00",
@@ -270,7 +270,7 @@ def test_a_correction_is_seen_by_the_owner(service: Service, visitor: Visitor, e
     """The operator takes credit back with a reason, which is in the statement."""
     run_command(service, "account", "correct", email, "-1.25", "--reason", "granted <b>twice</b>")
     seen = visitor.get("/credit")
-    assert "Correction: granted <b>twice</b> −1.25 3.75" in seen.words
+    assert "Correction: granted <b>twice</b> −$1.25 $3.75" in seen.words
     assert "<b>twice" not in seen.text
     entry = json.loads(visitor.api("GET", "/statement").text)["data"][0]
     assert (entry["kind"], entry["amount"], entry["balance"]) == ("correction", "-1.25", "3.75")
@@ -279,9 +279,11 @@ def test_a_correction_is_seen_by_the_owner(service: Service, visitor: Visitor, e
 def test_a_statement_of_any_span(owner: Visitor, service: Service, account: Account) -> None:
     """This month, last month or dates: entries, opening and closing balance, and files of the same span."""
     add_grants(service, account.email, ["in January"])  # 2027-01-15
-    words = owner.get("/credit/statement?from=2027-01-01&to=2027-01-31").words
+    seen = owner.get("/credit/statement?from=2027-01-01&to=2027-01-31")
+    words = seen.words
+    assert "$5.000000001" in seen.text
     assert "Opening balance $5.00 before 2027-01-01" in words
-    assert "Closing balance $5.000000001 at the end of 2027-01-31" in words
+    assert "Closing balance $5.00 at the end of 2027-01-31" in words
     assert ("in January" in words, "for a test" in words) == (True, False)
     assert "Days and months begin at midnight UTC." in words
     found = owner.api("GET", "/statement?month=2027-01").json["data"]

@@ -2,16 +2,18 @@
 
 import { Attachments, fillChips } from "./chat_attach.js";
 import { noteOf, totalOf } from "./chat_cost.js";
-import { button, byId, element } from "./chat_elements.js";
+import { byId, element } from "./chat_elements.js";
 import { Files, filesOf } from "./chat_files.js";
+import { ConversationList } from "./chat_list.js";
 import { withSources } from "./chat_sources.js";
-import { Store, addMessage, endOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
+import { Store, addMessage, endOf, marksOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
 import { ask, findCost, render } from "./chat_stream.js";
 import { MessageView, Thread, copyText, plainText, question, showCredit } from "./chat_view.js";
 
 const SAVE_EVERY_MS = 1000;
 const REFUSED_STATUSES = [400, 413]; // the request itself is at fault
 const SPOKEN_CHARS_MAX = 2000; // of a reply, to a screen reader
+const TITLE_CHARS_MAX = 200;
 
 const prompt = byId("prompt");
 const picker = byId("class");
@@ -31,8 +33,7 @@ const attachments = new Attachments(files, () => filesOf(pathTo(conversation, ed
 const draftFiles = new Map(); // of messages that are not sent yet, while the page is open
 
 // A conversation that the browser refuses to keep goes on, and the person is told.
-const save = (changed) => store.save(changed).catch((error) => thread.showError(error));
-const saveIfKept = (changed) => store.saveIfKept(changed).catch((error) => thread.showError(error));
+const save = (changed) => store.save(changed).catch((error) => changed === conversation && thread.showError(error));
 
 // The thread
 
@@ -44,11 +45,15 @@ function show() {
   const path = pathTo(conversation, conversation.head);
   thread.empty.hidden = path.length > 0;
   for (const message of path) addView(message);
-  byId("title").textContent = conversation.title || "New conversation";
+  showTitle();
   for (const one of switches) one.checked = !conversation.off?.includes(one.value);
   showTotal();
   thread.toEnd();
   void renderMissing(path);
+}
+
+function showTitle() {
+  byId("title").textContent = conversation.title || "New conversation";
 }
 
 function showTotal() {
@@ -108,7 +113,7 @@ async function renderMissing(path) {
     Object.assign(message, { html: html[index], htmlUnits: message.text.length });
     if (shown === conversation) views.get(message.id)?.restore();
   });
-  if (html.length) await saveIfKept(shown);
+  if (html.length) await save(shown);
 }
 
 // Replies
@@ -191,7 +196,7 @@ async function receive(asked, message, view, signal) {
     thread.keepingEnd(() => take(event, message, view));
     if (Date.now() - saved > SAVE_EVERY_MS) {
       saved = Date.now();
-      void saveIfKept(asked);
+      void save(asked);
     }
   }
 }
@@ -240,7 +245,7 @@ async function end(asked, message) {
     asked.head = message.parent;
   }
   asked.changed = Date.now();
-  await saveIfKept(asked);
+  await save(asked);
   await showList();
   if (message.completion && !message.cost) void askCost(asked, message);
   else void showCredit();
@@ -257,7 +262,7 @@ async function askCost(asked, message) {
   if (!cost) return;
   void showCredit();
   message.cost = cost;
-  await saveIfKept(asked);
+  await save(asked);
   if (asked !== conversation) return;
   const view = views.get(message.id);
   if (view) showFoot(view);
@@ -335,36 +340,39 @@ async function open(id) {
   prompt.focus();
 }
 
+const list = new ConversationList(open, { pin, rename, delete: remove });
+
 async function showList() {
   const found = await store.list(byId("search").value);
-  byId("conversations").replaceChildren(
-    ...found.map(({ id, title }) => {
-      const choose = element("button", { type: "button", textContent: title || "Without a title", onclick: () => open(id) });
-      const isShown = id === conversation.id;
-      if (isShown) choose.setAttribute("aria-current", "true");
-      const line = element("li", { className: isShown ? "current" : "" }, choose);
-      if (isShown) line.append(button("✎", "Rename", rename), button("×", "Delete", remove));
-      return line;
-    }),
-  );
+  list.show(found, conversation.id);
   byId("no-conversations").hidden = found.length > 0 || !byId("search").value;
 }
 
-async function rename() {
-  const title = await question({ title: "Rename the conversation", label: "Title", value: conversation.title, yes: "Rename" });
-  if (title === null) return;
-  conversation.title = title.trim().slice(0, 200) || conversation.title;
-  conversation.changed = Date.now();
-  await save(conversation);
-  show();
+// Changes what the list shows of a conversation, be it open or not.
+async function mark(id, fields) {
+  await store.mark(id, fields);
+  if (id === conversation.id) Object.assign(conversation, fields);
+  showTitle();
   await showList();
 }
 
-async function remove() {
-  if (!(await question({ title: "Delete this conversation?", text: "It cannot be brought back.", yes: "Delete" }))) return;
-  stop();
-  await Promise.all([store.remove(conversation.id), files.removeOf(conversation.id)]);
-  await open("");
+function pin({ id, pinned }) {
+  return mark(id, { pinned: !pinned });
+}
+
+async function rename({ id, title }) {
+  const given = await question({ title: "Rename the conversation", label: "Title", value: title, yes: "Rename" });
+  if (given?.trim()) await mark(id, { title: given.trim().slice(0, TITLE_CHARS_MAX) });
+}
+
+async function remove({ id, title }) {
+  if (!(await question({ title: "Delete this conversation?", text: `“${title}” and its files cannot be brought back.`, yes: "Delete" }))) return;
+  const isShown = id === conversation.id;
+  if (isShown) stop();
+  await Promise.all([store.remove(id), files.removeOf(id)]);
+  if (isShown) await open("");
+  else await showList();
+  draftFiles.delete(`draft-${id}`);
 }
 
 async function removeAll() {
@@ -436,7 +444,7 @@ function closeDrawer() {
 const isWriting = (target) => target.matches("input, textarea, select, [contenteditable]");
 
 function pressed(event) {
-  if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey || byId("question").open) return;
+  if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("#question[open], :popover-open")) return;
   if (event.target === prompt && event.key === "Enter" && !event.shiftKey) {
     event.preventDefault();
     void send(prompt.value);
@@ -485,9 +493,13 @@ document.addEventListener("keydown", pressed);
 document.addEventListener("visibilitychange", async () => {
   if (document.hidden || running || editing) return;
   const saved = await store.get(conversation.id); // another tab may have changed it
-  if (!saved || saved.changed === conversation.changed || running) return;
-  conversation = saved;
-  show();
+  if (running) return;
+  if (saved && saved.changed !== conversation.changed) {
+    conversation = saved;
+    show();
+  }
+  Object.assign(conversation, marksOf(saved));
+  showTitle();
   await showList();
 });
 addEventListener("hashchange", () => {
