@@ -9,6 +9,7 @@ const IMPORT_MESSAGES_MAX = 20_000;
 const NO_ROOM = "This browser has no room to keep the conversation. Delete conversations that you do not need.";
 const FORMAT = "cadenza-chat";
 const ROLES = ["user", "assistant"];
+const PARTS = ["search", "memory"]; // what the service may add to a question, unless a conversation has it in `off`
 const MARKS = ["title", "pinned"];
 
 export const newId = () => crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -205,7 +206,7 @@ function readConversation(given) {
   conversation.created = time(given.created);
   conversation.changed = time(given.changed);
   if (given.pinned === true) conversation.pinned = true;
-  if (given.grounding === false) conversation.grounding = false;
+  conversation.off = PARTS.filter((part) => Array.isArray(given.off) && given.off.includes(part));
   for (const [id, message] of Object.entries(given.messages)) {
     if (!ROLES.includes(message?.role) || !isText(message.text)) throw new Error("A message in the file is not as expected.");
     const known = { id: ids.get(id), parent: ids.get(message.parent) ?? null, role: message.role, text: message.text, created: time(message.created) };
