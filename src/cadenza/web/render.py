@@ -68,6 +68,7 @@ NOTES = {
     "verified": "Your e-mail address is verified.",
     "address-changed": "Your e-mail address is changed.",
     "confirmed": "Confirmed. Nothing has been changed yet. For 15 minutes you can make changes here.",
+    "too-late": "That took more than 15 minutes, so nothing was done. Try again.",
     "session-ended": "That browser is signed out.",
     "sessions-ended": "All other browsers are signed out.",
     "app-added": "Your authenticator app is added.",

@@ -92,6 +92,14 @@ function confirmForms() {
   });
 }
 
+// A form may be answered by a download: the page stays, and its link says where to go from there.
+function nameTheWayBack() {
+  document.addEventListener("submit", (event) => {
+    const link = event.target.querySelector("[data-after-submit]");
+    if (link) link.textContent = link.dataset.afterSubmit;
+  });
+}
+
 // A choice of the theme shows at once; it is kept when its form is sent.
 function previewTheme() {
   document.addEventListener("change", (event) => {
@@ -129,6 +137,7 @@ showLocalTimes();
 labelCells();
 followClicks();
 confirmForms();
+nameTheWayBack();
 previewTheme();
 focusScrollers();
 focusInTabs();
