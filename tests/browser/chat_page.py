@@ -5,11 +5,19 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.conftest import sign_in
 from tests.loopback import ROLE, STOP, Sse, said, usage_chunk
 
+TURN_TITLES_OFF = """() => {
+    const { account } = document.getElementById("chat").dataset;
+    localStorage.setItem(`cadenza-chat-${account}:titles`, "off");
+}"""
 
-def open_chat(page: Page, email: str) -> None:
+
+def open_chat(page: Page, email: str, *, titles: bool = False) -> None:
+    """Without titles, the upstream gets no request but those of the test."""
     sign_in(page, email)
     page.goto("/chat")
     page.wait_for_selector("#chat[data-ready]")
+    if not titles:
+        page.evaluate(TURN_TITLES_OFF)
 
 
 def reload_chat(page: Page) -> None:
@@ -36,6 +44,12 @@ def choose(page: Page, title: str, action: str) -> None:
     """Choose from the menu of a conversation."""
     listed(page, title).get_by_role("button", name="More").click()
     page.get_by_role("button", name=action, exact=True).click()
+
+
+def rename(page: Page, title: str, new: str) -> None:
+    choose(page, title, "Rename")
+    page.get_by_role("textbox", name="Title").fill(new)
+    page.keyboard.press("Enter")
 
 
 def listed(page: Page, title: str) -> Locator:

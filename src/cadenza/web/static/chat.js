@@ -8,6 +8,7 @@ import { ConversationList } from "./chat_list.js";
 import { withSources } from "./chat_sources.js";
 import { Store, addMessage, endOf, marksOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
 import { ask, findCost, render } from "./chat_stream.js";
+import { writeTitle } from "./chat_title.js";
 import { MessageView, Thread, copyText, question } from "./chat_view.js";
 
 const SAVE_EVERY_MS = 1000;
@@ -127,7 +128,7 @@ async function send(text) {
   const fields = attached.length ? { files: attached.map((file) => ({ ...file })) } : {};
   if (!editing) forgetDraft();
   const message = addMessage(conversation, { role: "user", text, parent, ...fields });
-  conversation.title ||= titleOf(text || attached[0].name);
+  if (!conversation.title) Object.assign(conversation, { title: titleOf(text || attached[0].name), titleBy: "words" });
   if (editing) stopEditing();
   else prompt.value = "";
   show();
@@ -164,6 +165,7 @@ async function reply(parent) {
   showRunning();
   view.finish();
   await end(asked, message);
+  if (["done", "length"].includes(message.state)) void askTitle(asked.id, asked.messages[parent], message);
   if (asked !== conversation) return;
   const canRetry = failure && !failure.isFinal && !asked.messages[message.id];
   if (failure) thread.showError(failure, canRetry ? [["Try again", () => reply(parent)]] : []);
@@ -254,6 +256,14 @@ async function end(asked, message) {
   if (view) showFoot(view);
   showTotal();
   void renderMissing([message]);
+}
+
+// The class is asked for a title once, and never again if it fails. What a person wrote meanwhile stays.
+async function askTitle(id, question, reply) {
+  if (store.setting("titles") === "off" || !reply.cost) return;
+  if (!(await store.mark(id, ({ titleBy }) => titleBy === "words" && { titleBy: "class" }))) return;
+  const written = await writeTitle(question, reply).catch(() => null);
+  if (written) await mark(id, ({ title, titleBy }) => ({ ...written, title: titleBy === "class" && written.title ? written.title : title }));
 }
 
 async function askCost(asked, message) {
@@ -347,20 +357,21 @@ async function showList() {
 }
 
 // Changes what the list shows of a conversation, be it open or not.
-async function mark(id, fields) {
-  await store.mark(id, fields);
-  if (id === conversation.id) Object.assign(conversation, fields);
+async function mark(id, fieldsOf) {
+  const marked = await store.mark(id, fieldsOf);
+  if (id === conversation.id) Object.assign(conversation, marksOf(marked));
   showTitle();
+  showTotal();
   await showList();
 }
 
 function pin({ id, pinned }) {
-  return mark(id, { pinned: !pinned });
+  return mark(id, () => ({ pinned: !pinned }));
 }
 
 async function rename({ id, title }) {
   const given = await question({ title: "Rename the conversation", label: "Title", value: title, yes: "Rename" });
-  if (given?.trim()) await mark(id, { title: given.trim().slice(0, TITLE_CHARS_MAX) });
+  if (given?.trim()) await mark(id, () => ({ title: given.trim().slice(0, TITLE_CHARS_MAX), titleBy: "person" }));
 }
 
 async function remove({ id, title }) {
@@ -381,6 +392,7 @@ async function removeAll() {
   stopEditing();
   draftFiles.clear();
   attachments.show([]);
+  showSettings();
   await open("");
 }
 
@@ -412,7 +424,7 @@ async function instruct() {
     yes: "Save",
   });
   if (given !== null) store.set("instructions", given.trim());
-  showInstructions();
+  showSettings();
 }
 
 // Whether the service may add search results and notes, in this conversation.
@@ -421,8 +433,9 @@ async function setGrounding(isOn) {
   if (conversation.head) await save(conversation);
 }
 
-function showInstructions() {
+function showSettings() {
   byId("instructions").textContent = store.setting("instructions") ? "Instructions ✓" : "Instructions";
+  byId("titles").checked = store.setting("titles") !== "off";
 }
 
 function openDrawer() {
@@ -477,6 +490,7 @@ byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   void send(prompt.value);
 });
+byId("titles").addEventListener("change", (event) => store.set("titles", event.target.checked ? "" : "off"));
 byId("search").addEventListener("input", showList);
 byId("import-file").addEventListener("change", (event) => importFile(event.target.files[0]));
 grounding?.addEventListener("change", (event) => setGrounding(event.target.checked));
@@ -507,6 +521,6 @@ addEventListener("hashchange", () => {
 const kept = store.setting("class");
 if ([...picker.options].some(({ value }) => value === kept)) picker.value = kept;
 showTerms();
-showInstructions();
+showSettings();
 await open(location.hash.slice(1));
 byId("chat").dataset.ready = "true";

@@ -21,9 +21,9 @@ export function estimate(tokens, price) {
   return `$${(Math.ceil(cost * 10 ** digits) / 10 ** digits).toFixed(digits)}`;
 }
 
-// The sum of all replies of a conversation.
+// The sum of all replies of a conversation, and of its title.
 export function totalOf(conversation) {
-  const costs = Object.values(conversation.messages).flatMap((message) => (message.cost ? [message.cost] : []));
+  const costs = [conversation.titleCost, ...Object.values(conversation.messages).map(({ cost }) => cost)].filter(Boolean);
   const tokens = costs.reduce((sum, cost) => sum + cost.prompt_tokens + cost.completion_tokens, 0);
   const spent = costs.reduce((sum, cost) => sum + nano(cost.cost), 0n);
   return costs.length ? `${tokens.toLocaleString()} tokens · ${dollars(spent)}` : "";

@@ -2,14 +2,16 @@
 //
 // A conversation has messages by id, each with its parent: an edit or another reply is a sibling, so nothing is lost.
 // `head` is the last message of the branch that is shown. HTML is kept only as our server sent it for that text.
-// The marks of a conversation are what the list changes, in this tab or in another one: only `mark` writes them.
+// The marks of a conversation may change while it is open, in the list or in another tab: only `mark` writes them.
+// `titleBy` is "words" while the title is the first words, "class" once the class was asked for one, and "person".
 
 const IMPORT_BYTES_MAX = 20_000_000;
 const IMPORT_MESSAGES_MAX = 20_000;
 const NO_ROOM = "This browser has no room to keep the conversation. Delete conversations that you do not need.";
 const FORMAT = "cadenza-chat";
 const ROLES = ["user", "assistant"];
-const MARKS = ["title", "pinned"];
+const MARKS = ["title", "titleBy", "titleCost", "pinned"];
+const WRITERS = ["words", "class", "person"]; // of titles
 
 export const newId = () => crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
@@ -56,26 +58,30 @@ export class Store {
   // Saves all but the marks. A conversation that was deleted meanwhile stays deleted.
   async save(conversation) {
     const isNew = !this.#stored.has(conversation);
-    const wasThere = await this.#change(conversation.id, (stored) => (stored || isNew) && { ...conversation, ...marksOf(stored) });
-    if (!wasThere && !isNew) throw new Error("This conversation was deleted in another tab. It is not kept.");
+    const kept = await this.#change(conversation.id, (stored) => (stored || isNew) && { ...conversation, ...marksOf(stored) });
+    if (!kept) throw new Error("This conversation was deleted in another tab. It is not kept.");
     this.#stored.add(conversation);
   }
 
-  mark(id, fields) {
-    return this.#change(id, (stored) => stored && { ...stored, ...fields });
+  // Changes marks. `fieldsOf` gets the conversation as it is stored; without fields nothing changes, and nothing is returned.
+  mark(id, fieldsOf) {
+    return this.#change(id, (stored) => {
+      const fields = stored && fieldsOf(stored);
+      return fields && { ...stored, ...fields };
+    });
   }
 
-  // Replaces what is stored under an id. Returns what was there.
-  async #change(id, replacement) {
-    let finding;
+  // Replaces what is stored under an id, and returns the replacement.
+  async #change(id, replacementOf) {
+    let replacement;
     await change(this.database, "conversations", (table) => {
-      finding = table.get(id);
+      const finding = table.get(id);
       finding.onsuccess = () => {
-        const next = replacement(finding.result);
-        if (next) table.put(next);
+        replacement = replacementOf(finding.result);
+        if (replacement) table.put(replacement);
       };
     });
-    return finding.result;
+    return replacement;
   }
 
   async remove(id) {
@@ -204,12 +210,14 @@ function readConversation(given) {
   conversation.title = isText(given.title) ? given.title.slice(0, 200) : "";
   conversation.created = time(given.created);
   conversation.changed = time(given.changed);
+  if (WRITERS.includes(given.titleBy)) conversation.titleBy = given.titleBy;
+  if (hasCost(given.titleCost)) conversation.titleCost = readCost(given.titleCost);
   if (given.pinned === true) conversation.pinned = true;
   if (given.grounding === false) conversation.grounding = false;
   for (const [id, message] of Object.entries(given.messages)) {
     if (!ROLES.includes(message?.role) || !isText(message.text)) throw new Error("A message in the file is not as expected.");
     const known = { id: ids.get(id), parent: ids.get(message.parent) ?? null, role: message.role, text: message.text, created: time(message.created) };
-    if (isText(message.cost?.cost) && /^\d+\.\d+$/.test(message.cost.cost)) known.cost = readCost(message.cost);
+    if (hasCost(message.cost)) known.cost = readCost(message.cost);
     if (Array.isArray(message.files)) known.files = message.files.map(readFile);
     if (Array.isArray(message.sources)) known.sources = message.sources.map(readSource);
     if (message.cited === false) known.cited = false;
@@ -235,6 +243,8 @@ function readSource(given) {
 }
 
 const readAdded = (given) => Object.fromEntries(["memory", "search", "attachments", "cut"].map((part) => [part, given[part] === "failed" ? "failed" : count(given[part])]));
+
+const hasCost = (given) => isText(given?.cost) && /^\d+\.\d+$/.test(given.cost);
 
 function readCost(given) {
   return {
