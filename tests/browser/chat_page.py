@@ -1,5 +1,8 @@
 """What a person does on the chat page, and the replies of a scripted upstream."""
 
+from pathlib import Path
+from zipfile import ZipFile
+
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import sign_in
@@ -50,6 +53,20 @@ def rename(page: Page, title: str, new: str) -> None:
     choose(page, title, "Rename")
     page.get_by_role("textbox", name="Title").fill(new)
     page.keyboard.press("Enter")
+
+
+def export(page: Page, path: Path, title: str = "") -> ZipFile:
+    """The archive of a conversation, or of all. Both have been checked."""
+    with page.expect_download() as download:
+        if title:
+            choose(page, title, "Export")
+        else:
+            page.get_by_text("Kept in this browser only").click()
+            page.get_by_role("button", name="Export", exact=True).click()
+    download.value.save_as(path / download.value.suggested_filename)
+    archive = ZipFile(path / download.value.suggested_filename)
+    assert archive.testzip() is None
+    return archive
 
 
 def listed(page: Page, title: str) -> Locator:

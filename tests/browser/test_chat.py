@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Dialog, expect
 
-from tests.browser.chat_page import ask, choose, expect_replies, listed, open_chat, reload_chat, rename, replies, whole
+from tests.browser.chat_page import (
+    ask,
+    choose,
+    expect_replies,
+    export,
+    listed,
+    open_chat,
+    reload_chat,
+    rename,
+    replies,
+    whole,
+)
 from tests.browser.conftest import OpenPage, serious_findings, shoot, stop_clock
 from tests.browser.looks import PHONE, each_scheme
 from tests.loopback import ROLE, STOP, USAGE, Good, LoopbackUpstream, Pause, Sse, Status, Whole, said, usage_chunk
@@ -142,22 +153,21 @@ def test_export_and_import(open_page: OpenPage, upstream: LoopbackUpstream, emai
     open_chat(page, email)
     ask(page, "First words of mine")
     expect(replies(page).get_by_text("11 in, 7 out")).to_be_visible()  # from now on it is kept
-    page.get_by_text("Kept in this browser only").click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Export").click()
-    file = tmp_path / "export.json"
-    download.value.save_as(file)
-    exported = json.loads(file.read_text())
+    archive = export(page, tmp_path)
+    assert archive.read("conversation.md").decode().endswith("## Reply (forte)\n\nSome **bold** words.\n")
+    exported = json.loads(archive.read("cadenza-chat.json"))
     message = next(one for one in exported["conversations"][0]["messages"].values() if one["role"] == "assistant")
     assert message["text"] == "Some **bold** words."
     assert "html" not in message
     message["html"] = "<img src=x onerror=alert(1)>"
+    file = tmp_path / "export.json"
     file.write_text(json.dumps(exported))
     other = open_page()
     open_chat(other, email)
     other.get_by_text("Kept in this browser only").click()
     bad = tmp_path / "bad.json"
-    for text, reason in (("{", "not JSON"), ("{}", "not an export"), (looping(exported), "circle")):
+    reasons = {"{": "not JSON", "{}": "not an export", looping(exported): "circle", "PK\3\4": "damaged"}
+    for text, reason in reasons.items():
         bad.write_text(text)
         other.get_by_label("File to import").set_input_files(bad)
         expect(other.get_by_role("alert")).to_contain_text(reason)
@@ -177,7 +187,7 @@ def test_the_list_has_days_pins_and_titles(open_page: OpenPage, email: str, tmp_
     dates |= {"month": NOON - timedelta(days=29), "year": NOON - timedelta(days=400)}
     file = tmp_path / "dated.json"
     file.write_text(dated(dates))
-    page = open_page(timezone_id="UTC")
+    page = open_page(timezone_id="UTC", accept_downloads=True)
     page.clock.set_fixed_time(NOON)
     open_chat(page, email)
     page.get_by_label("File to import").set_input_files(file)
@@ -190,6 +200,9 @@ def test_the_list_has_days_pins_and_titles(open_page: OpenPage, email: str, tmp_
         expect(groups).to_have_text(["Pinned", "Today", "Yesterday", "Last 7 days", "Last 30 days"])
         expect(lines.locator(".truncate")).to_have_text(["year", "now", "before", "week", "Another <b>title</b>"])
         reload_chat(page)
+    folders = ["year", "now", "before", "week", "Another _b_title__b_"]
+    names = export(page, tmp_path).namelist()
+    assert sorted(names) == sorted([*(f"{one}/conversation.md" for one in folders), "cadenza-chat.json"])
     choose(page, "year", "Unpin")
     expect(groups.first).to_have_text("Today")
     listed(page, "week").get_by_role("button", name="week").click()

@@ -348,7 +348,7 @@ async function open(id) {
   prompt.focus();
 }
 
-const list = new ConversationList(open, { pin, rename, delete: remove });
+const list = new ConversationList(open, { pin, rename, "export-one": ({ id }) => exportThese([id]), delete: remove });
 
 async function showList() {
   const found = await store.list(byId("search").value);
@@ -396,16 +396,27 @@ async function removeAll() {
   await open("");
 }
 
+async function exportThese(ids) {
+  try {
+    const { exported } = await import("./chat_archive.js");
+    const { name, archive } = await exported(ids, store, files);
+    const address = URL.createObjectURL(archive);
+    element("a", { href: address, download: name }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  } catch (error) {
+    thread.showError(error);
+  }
+}
+
 async function exportAll() {
-  const address = URL.createObjectURL(new Blob([await store.export()], { type: "application/json" }));
-  element("a", { href: address, download: `cadenza-chat-${new Date().toISOString().slice(0, 10)}.json` }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  await exportThese((await store.list()).map(({ id }) => id));
 }
 
 async function importFile(file) {
   if (!file) return;
   try {
-    const count = await store.import(file);
+    const { imported } = await import("./chat_archive.js");
+    const count = await imported(file, store, files);
     byId("status").textContent = `${count} ${count === 1 ? "conversation was" : "conversations were"} imported.`;
     await showList();
   } catch (error) {

@@ -5,10 +5,9 @@
 // The marks of a conversation may change while it is open, in the list or in another tab: only `mark` writes them.
 // `titleBy` is "words" while the title is the first words, "class" once the class was asked for one, and "person".
 
-const IMPORT_BYTES_MAX = 20_000_000;
 const IMPORT_MESSAGES_MAX = 20_000;
 const NO_ROOM = "This browser has no room to keep the conversation. Delete conversations that you do not need.";
-const FORMAT = "cadenza-chat";
+export const FORMAT = "cadenza-chat";
 const ROLES = ["user", "assistant"];
 const MARKS = ["title", "titleBy", "titleCost", "pinned"];
 const WRITERS = ["words", "class", "person"]; // of titles
@@ -123,20 +122,6 @@ export class Store {
     if (value) localStorage.setItem(this.prefix + name, value);
     else localStorage.removeItem(this.prefix + name);
   }
-
-  async export() {
-    const conversations = await settled(this.#table().getAll());
-    for (const conversation of conversations) for (const message of Object.values(conversation.messages)) delete message.html;
-    return JSON.stringify({ format: FORMAT, version: 1, conversations }, null, 1);
-  }
-
-  // Adds the conversations of an exported file, or throws an Error that says what is wrong with it.
-  async import(file) {
-    if (file.size > IMPORT_BYTES_MAX) throw new Error("The file is larger than 20 MB.");
-    const conversations = read(await file.text());
-    for (const conversation of conversations) await this.save(conversation);
-    return conversations.length;
-  }
 }
 
 export const marksOf = (conversation = {}) => Object.fromEntries(MARKS.filter((name) => name in conversation).map((name) => [name, conversation[name]]));
@@ -184,8 +169,8 @@ export function titleOf(text) {
   return start.length < words.join(" ").length ? `${start}…` : start;
 }
 
-// Checks an exported file and makes conversations of it. Only known fields are taken, and never HTML.
-function read(text) {
+// Checks exported JSON and makes conversations of it. Only known fields are taken, and never HTML.
+export function read(text) {
   let given;
   try {
     given = JSON.parse(text);
@@ -231,10 +216,11 @@ function readConversation(given) {
 
 const count = (value) => (Number.isSafeInteger(value) && value >= 0 ? value : 0);
 
-// An export has no data of files.
+// The `path` of its data in the archive is for the import alone.
 function readFile(given) {
   if (!isText(given?.name) || !isText(given.type)) throw new Error("A file of a message is not as expected.");
-  return { id: newId(), name: given.name.slice(0, 200), type: given.type.slice(0, 100), size: count(given.size), isKept: false };
+  const { name, type, size, path } = given;
+  return { id: newId(), name: name.slice(0, 200), type: type.slice(0, 100), size: count(size), isKept: false, path };
 }
 
 function readSource(given) {
