@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.chat_page import ask, open_chat, reload_chat, replies, whole
+from tests.browser.chat_page import ask, export, open_chat, reload_chat, replies, whole
 from tests.browser.conftest import OpenPage, serious_findings, shoot, stop_clock
 from tests.browser.looks import PHONE, each_scheme
 from tests.loopback import LoopbackUpstream
@@ -82,7 +83,7 @@ def test_sources_are_listed_and_linked(open_page: OpenPage, email: str) -> None:
     answer(page, SOURCES)
     ask(page, "How long do refunds take?")
     for _ in range(2):
-        expect(replies(page)).to_contain_text("forte · 1,234 in, 56 out · $0.00123 · 2 notes, 5 sources, 1 file")
+        expect(replies(page)).to_contain_text("forte · 1,234 in, 56 out · $0.001230 · 2 notes, 5 sources, 1 file")
         check_sources(page)
         reload_chat(page)
     stop_clock(page)
@@ -132,7 +133,7 @@ def check_sources(page: Page) -> None:
     assert page.url == address
 
 
-def test_sources_are_exported_and_imported(open_page: OpenPage, email: str) -> None:
+def test_sources_are_exported_and_imported(open_page: OpenPage, email: str, tmp_path: Path) -> None:
     """Another browser shows the sources, cited or not, what was added and the names of files; a bad one is refused."""
     page = open_page(accept_downloads=True)
     open_chat(page, email)
@@ -141,10 +142,7 @@ def test_sources_are_exported_and_imported(open_page: OpenPage, email: str) -> N
     page.get_by_label("Memory", exact=True).uncheck()
     ask(page, "How long do refunds take?")
     expect(replies(page)).to_contain_text("2 notes")
-    page.get_by_text("Kept in this browser only").click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Export").click()
-    exported = json.loads(download.value.path().read_text())
+    exported = json.loads(export(page, tmp_path).read("cadenza-chat.json"))
     page.get_by_role("button", name="Delete all").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete all").click()
     expect(page.get_by_text("What would you like to know?")).to_be_visible()
@@ -164,32 +162,36 @@ def test_sources_are_exported_and_imported(open_page: OpenPage, email: str) -> N
     expect(page.get_by_label("Memory", exact=True)).not_to_be_checked()
 
 
-def test_search_and_memory_can_be_turned_off(open_page: OpenPage, email: str, upstream: LoopbackUpstream) -> None:
-    """The switch belongs to its conversation, is kept, and is sent; the real service answers all the same."""
+def test_search_and_memory_can_be_turned_off(
+    open_page: OpenPage, service: Service, email: str, upstream: LoopbackUpstream
+) -> None:
+    """The switches belong to their conversation, are kept, and are sent; the real service answers all the same."""
+    (service.folder / "data" / "index.db").touch()
     page = open_page()
     open_chat(page, email)
     seen = list[str | None]()
     page.on("request", lambda sent: seen.append(sent.headers.get(HEADER)) if sent.method == "POST" else None)
     upstream.always(whole("Yes."))
-    switch = page.get_by_label("Memory", exact=True)  # there is no index to search
-    expect(switch).to_be_checked()
-    switch.focus()
+    search, memory = (page.get_by_label(part, exact=True) for part in ("Search", "Memory"))
+    expect(memory).to_be_checked()
+    memory.focus()
     page.keyboard.press("Space")
     ask(page, "First.")
     expect(replies(page)).to_contain_text("forte · ")
     reload_chat(page)
-    expect(switch).not_to_be_checked()
+    expect(memory).not_to_be_checked()
+    expect(search).to_be_checked()
     page.get_by_role("button", name="New conversation").click()
-    expect(switch).to_be_checked()
+    expect(memory).to_be_checked()
     ask(page, "Second.")
     expect(replies(page)).to_contain_text("forte · ")
     page.get_by_role("button", name="First.").click()
-    expect(switch).not_to_be_checked()
-    switch.check()
+    expect(memory).not_to_be_checked()
+    search.uncheck()
     ask(page, "Third.")
     expect(replies(page)).to_have_count(2)
     expect(replies(page).last).to_contain_text("forte · ")
-    assert seen == ["none", None, None]
+    assert seen == ["memory=off", None, "memory=off, search=off"]
 
 
 @each_scheme

@@ -1,4 +1,4 @@
-"""A failing route rests for a while and recovers by itself; a Retry-After sets how long."""
+"""A failing route rests for a while and recovers by itself; a Retry-After, or an operator, sets how long."""
 
 import re
 import time
@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN, TRIAL_S
+from tests.account import run_command
 from tests.loopback import ROLE, Good, LoopbackUpstream, Pause, Raw, Reset, Sse, Status, chunk, said
-from tests.raw_client import RawClient, Reply
+from tests.raw_client import RawClient, Reply, read_all, read_until
 from tests.schemas import check_stream
 from tests.service import Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
@@ -47,7 +48,7 @@ def text_of(reply: Reply) -> str:
 
 
 def is_resting(api: RawClient, provider: str, model: str) -> bool:
-    line = rf'^cadenza_route_resting{{model="{model}",provider="{provider}"}} ([01])\.0$'
+    line = rf'^cadenza_route_state{{model="{model}",provider="{provider}",state="open"}} ([01])\.0$'
     found = re.search(line, api.get("/metrics").body.decode(), re.MULTILINE)
     assert found
     return found[1] == "1"
@@ -119,3 +120,29 @@ def test_overloaded_upstream_is_502(
     api.chat(model="mezzo").error(502, "api_error")
     assert is_resting(api, "first", "sole") == bool(retry_after)
     assert api.chat(model="mezzo").status == 200
+
+
+def test_a_rest_by_hand_holds_in_every_process(rested: Service, api: RawClient, upstream: LoopbackUpstream) -> None:
+    """Also in one that starts later; a class whose routes all rest is down, and a rest ends early or alone."""
+    pause, earlier = Pause(), list(rested.processes)
+    upstream.always(Good("from the first"))
+    upstream.script(Sse([ROLE, said("half"), pause, said(" done"), chunk(finish="stop")]))
+    with api.open_chat(model="forte", stream=True) as running:
+        read_until(running, b'"half"')
+        run_command(rested, "route", "rest", "first/one", "10m")
+        apis = [api, RawClient(rested.start().port, rested.key)]
+        assert [text_of(one.chat(model="forte")) for one in apis] == ["from the backup"] * 2
+        pause.release()
+        assert b"[DONE]" in read_all(running)
+    assert [text_of(one.chat(model="mezzo")) for one in apis] == ["from the first"] * 2
+    run_command(rested, "route", "rest", "first/sole", "1h")
+    for one in apis:
+        one.chat(model="mezzo").error(502, "api_error")
+    for route in ("first/one", "first/sole"):
+        run_command(rested, "route", "resume", route)
+    for class_id in ("forte", "mezzo"):
+        assert [text_of(one.chat(model=class_id)) for one in apis] == ["from the first"] * 2
+    run_command(rested, "route", "rest", "first/one", "1s")
+    wait_until(lambda: text_of(api.chat(model="forte")) == "from the first", "the end of the rest")
+    rested.stop()
+    rested.processes[:] = earlier

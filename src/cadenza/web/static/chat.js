@@ -9,7 +9,7 @@ import { withSources } from "./chat_sources.js";
 import { Store, addMessage, endOf, marksOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
 import { ask, findCost, render } from "./chat_stream.js";
 import { writeTitle } from "./chat_title.js";
-import { MessageView, Thread, copyText, question } from "./chat_view.js";
+import { MessageView, Thread, copyText, plainText, question, showCredit } from "./chat_view.js";
 
 const SAVE_EVERY_MS = 1000;
 const REFUSED_STATUSES = [400, 413]; // the request itself is at fault
@@ -19,7 +19,7 @@ const TITLE_CHARS_MAX = 200;
 const prompt = byId("prompt");
 const picker = byId("class");
 const drawer = byId("drawer");
-const grounding = byId("grounding"); // null where there is nothing to switch
+const switches = byId("composer").querySelectorAll("[name=grounding]"); // of what the service may add
 const thread = new Thread(byId("thread"), byId("empty"));
 const { account } = byId("chat").dataset;
 const [store, files] = await Promise.all([Store.open(account), Files.open(account)]).catch((error) => {
@@ -47,7 +47,7 @@ function show() {
   thread.empty.hidden = path.length > 0;
   for (const message of path) addView(message);
   showTitle();
-  if (grounding) grounding.checked = conversation.grounding !== false;
+  for (const one of switches) one.checked = !conversation.off?.includes(one.value);
   showTotal();
   thread.toEnd();
   void renderMissing(path);
@@ -169,7 +169,7 @@ async function reply(parent) {
   if (asked !== conversation) return;
   const canRetry = failure && !failure.isFinal && !asked.messages[message.id];
   if (failure) thread.showError(failure, canRetry ? [["Try again", () => reply(parent)]] : []);
-  else byId("status").textContent = message.state === "stopped" ? "Stopped." : message.text.slice(0, SPOKEN_CHARS_MAX);
+  else byId("status").textContent = message.state === "stopped" ? "Stopped." : plainText(message).slice(0, SPOKEN_CHARS_MAX);
 }
 
 // Stores the files of the last message. Asks about files that are to be sent again and are not here any more.
@@ -194,7 +194,7 @@ async function receive(asked, message, view, signal) {
   const instructions = store.setting("instructions").trim();
   const system = instructions ? [{ role: "system", content: instructions }] : [];
   const body = await files.bodyOf(picker.value, system, pathTo(asked, message.parent));
-  for await (const event of ask(body, asked.grounding !== false, signal)) {
+  for await (const event of ask(body, asked.off ?? [], signal)) {
     thread.keepingEnd(() => take(event, message, view));
     if (Date.now() - saved > SAVE_EVERY_MS) {
       saved = Date.now();
@@ -250,6 +250,7 @@ async function end(asked, message) {
   await save(asked);
   await showList();
   if (message.completion && !message.cost) void askCost(asked, message);
+  else void showCredit();
   if (asked !== conversation) return;
   if (isEmpty) return show();
   const view = views.get(message.id); // none, if the reader went to another branch meanwhile
@@ -263,12 +264,15 @@ async function askTitle(id, question, reply) {
   if (store.setting("titles") === "off" || !reply.cost) return;
   if (!(await store.mark(id, ({ titleBy }) => titleBy === "words" && { titleBy: "class" }))) return;
   const written = await writeTitle(question, reply).catch(() => null);
-  if (written) await mark(id, ({ title, titleBy }) => ({ ...written, title: titleBy === "class" && written.title ? written.title : title }));
+  if (!written) return;
+  await mark(id, ({ title, titleBy }) => ({ ...written, title: titleBy === "class" && written.title ? written.title : title }));
+  void showCredit();
 }
 
 async function askCost(asked, message) {
   const cost = await findCost(message.completion);
   if (!cost) return;
+  void showCredit();
   message.cost = cost;
   await save(asked);
   if (asked !== conversation) return;
@@ -338,7 +342,7 @@ async function open(id) {
   location.hash = conversation.head ? conversation.id : "";
   showDraft();
   for (const message of Object.values(conversation.messages)) {
-    if (message.state === "running") message.state = "stopped"; // the page was closed meanwhile
+    if (message.state === "running") message.state = "broken"; // the page was closed meanwhile
     if (message.completion && !message.cost) void askCost(conversation, message);
   }
   show();
@@ -438,9 +442,10 @@ async function instruct() {
   showSettings();
 }
 
-// Whether the service may add search results and notes, in this conversation.
-async function setGrounding(isOn) {
-  Object.assign(conversation, { grounding: isOn, changed: Date.now() });
+// Whether the service may add search results or notes, in this conversation.
+async function turn({ value: part, checked }) {
+  const others = (conversation.off ?? []).filter((one) => one !== part);
+  Object.assign(conversation, { off: checked ? others : [...others, part], changed: Date.now() });
   if (conversation.head) await save(conversation);
 }
 
@@ -504,7 +509,7 @@ byId("composer").addEventListener("submit", (event) => {
 byId("titles").addEventListener("change", (event) => store.set("titles", event.target.checked ? "" : "off"));
 byId("search").addEventListener("input", showList);
 byId("import-file").addEventListener("change", (event) => importFile(event.target.files[0]));
-grounding?.addEventListener("change", (event) => setGrounding(event.target.checked));
+for (const one of switches) one.addEventListener("change", () => turn(one));
 picker.addEventListener("change", () => {
   store.set("class", picker.value);
   showTerms();

@@ -9,6 +9,7 @@ const IMPORT_MESSAGES_MAX = 20_000;
 const NO_ROOM = "This browser has no room to keep the conversation. Delete conversations that you do not need.";
 export const FORMAT = "cadenza-chat";
 const ROLES = ["user", "assistant"];
+const PARTS = ["search", "memory"]; // what the service may add to a question, unless a conversation has it in `off`
 const MARKS = ["title", "titleBy", "titleCost", "pinned"];
 const WRITERS = ["words", "class", "person"]; // of titles
 
@@ -196,13 +197,13 @@ function readConversation(given) {
   conversation.created = time(given.created);
   conversation.changed = time(given.changed);
   if (WRITERS.includes(given.titleBy)) conversation.titleBy = given.titleBy;
-  if (hasCost(given.titleCost)) conversation.titleCost = readCost(given.titleCost);
+  if (isDollars(given.titleCost)) conversation.titleCost = given.titleCost;
   if (given.pinned === true) conversation.pinned = true;
-  if (given.grounding === false) conversation.grounding = false;
+  conversation.off = PARTS.filter((part) => Array.isArray(given.off) && given.off.includes(part));
   for (const [id, message] of Object.entries(given.messages)) {
     if (!ROLES.includes(message?.role) || !isText(message.text)) throw new Error("A message in the file is not as expected.");
     const known = { id: ids.get(id), parent: ids.get(message.parent) ?? null, role: message.role, text: message.text, created: time(message.created) };
-    if (hasCost(message.cost)) known.cost = readCost(message.cost);
+    if (isDollars(message.cost?.cost)) known.cost = readCost(message.cost);
     if (Array.isArray(message.files)) known.files = message.files.map(readFile);
     if (Array.isArray(message.sources)) known.sources = message.sources.map(readSource);
     if (message.cited === false) known.cited = false;
@@ -230,7 +231,7 @@ function readSource(given) {
 
 const readAdded = (given) => Object.fromEntries(["memory", "search", "attachments", "cut"].map((part) => [part, given[part] === "failed" ? "failed" : count(given[part])]));
 
-const hasCost = (given) => isText(given?.cost) && /^\d+\.\d+$/.test(given.cost);
+const isDollars = (value) => isText(value) && /^\d{1,9}\.\d{1,9}$/.test(value);
 
 function readCost(given) {
   return {

@@ -7,19 +7,15 @@ const TEXT_CHARS_MAX = 1000; // of the question, and of the reply
 const TITLE_CHARS_MAX = 60;
 const ORDER = "Give this conversation a title of two to six words, in the language of the question. Reply with the title alone.";
 
-// Returns {title, titleCost}. The title is empty if the class wrote something else.
+// Returns {title, titleCost}, in dollars. The title is empty if the class wrote something else.
 export async function writeTitle(question, reply) {
   const said = question.text || question.files.map(({ name }) => name).join(", ");
   const content = `Question: ${said.slice(0, TEXT_CHARS_MAX)}\n\nReply: ${reply.text.slice(0, TEXT_CHARS_MAX)}\n\n${ORDER}`;
   const order = { model: reply.cost.class, messages: [{ role: "user", content }], max_tokens: TOKENS_MAX, usage: { include: true } };
   const response = await post("/chat", JSON.stringify(order), undefined, { "x-cadenza-grounding": "none" });
-  const { choices, model, usage } = await response.json();
+  const { choices, usage } = await response.json();
   const [{ message, finish_reason }] = choices;
-  const { prompt_tokens, completion_tokens, cost } = usage;
-  return {
-    title: finish_reason === "stop" ? clean(message.content ?? "") : "",
-    titleCost: { class: model, prompt_tokens, completion_tokens, cost: cost.toFixed(9) },
-  };
+  return { title: finish_reason === "stop" ? clean(message.content ?? "") : "", titleCost: usage.cost.toFixed(9) };
 }
 
 // The first line, without what models put around a title. A long line is none: small models answer the question again.
