@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.chat_page import ask, open_chat, reload_chat, replies, whole
+from tests.browser.chat_page import ask, export, open_chat, reload_chat, replies, whole
 from tests.browser.conftest import OpenPage, serious_findings, shoot, sign_in, stop_clock
 from tests.browser.looks import PHONE, each_scheme
 from tests.loopback import LoopbackUpstream
@@ -144,7 +144,7 @@ def check_sources(page: Page) -> None:
     assert page.url == address
 
 
-def test_sources_are_exported_and_imported(open_page: OpenPage, email: str) -> None:
+def test_sources_are_exported_and_imported(open_page: OpenPage, email: str, tmp_path: Path) -> None:
     """Another browser shows the sources, cited or not, what was added and the names of files; a bad one is refused."""
     page = open_page(accept_downloads=True)
     open_chat(page, email)
@@ -153,10 +153,7 @@ def test_sources_are_exported_and_imported(open_page: OpenPage, email: str) -> N
     page.get_by_label("Memory", exact=True).uncheck()
     ask(page, "How long do refunds take?")
     expect(replies(page)).to_contain_text("2 notes")
-    page.get_by_text("Kept in this browser only").click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Export").click()
-    exported = json.loads(download.value.path().read_text())
+    exported = json.loads(export(page, tmp_path).read("cadenza-chat.json"))
     page.get_by_role("button", name="Delete all").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete all").click()
     expect(page.get_by_text("What would you like to know?")).to_be_visible()

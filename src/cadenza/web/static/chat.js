@@ -8,6 +8,7 @@ import { ConversationList } from "./chat_list.js";
 import { withSources } from "./chat_sources.js";
 import { Store, addMessage, endOf, marksOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
 import { ask, findCost, render } from "./chat_stream.js";
+import { writeTitle } from "./chat_title.js";
 import { MessageView, Thread, copyText, plainText, question, showCredit } from "./chat_view.js";
 
 const SAVE_EVERY_MS = 1000;
@@ -127,7 +128,7 @@ async function send(text) {
   const fields = attached.length ? { files: attached.map((file) => ({ ...file })) } : {};
   if (!editing) forgetDraft();
   const message = addMessage(conversation, { role: "user", text, parent, ...fields });
-  conversation.title ||= titleOf(text || attached[0].name);
+  if (!conversation.title) Object.assign(conversation, { title: titleOf(text || attached[0].name), titleBy: "words" });
   if (editing) stopEditing();
   else prompt.value = "";
   show();
@@ -164,6 +165,7 @@ async function reply(parent) {
   showRunning();
   view.finish();
   await end(asked, message);
+  if (["done", "length"].includes(message.state)) void askTitle(asked.id, asked.messages[parent], message);
   if (asked !== conversation) return;
   const canRetry = failure && !failure.isFinal && !asked.messages[message.id];
   if (failure) thread.showError(failure, canRetry ? [["Try again", () => reply(parent)]] : []);
@@ -257,6 +259,16 @@ async function end(asked, message) {
   void renderMissing([message]);
 }
 
+// The class is asked for a title once, and never again if it fails. What a person wrote meanwhile stays.
+async function askTitle(id, question, reply) {
+  if (store.setting("titles") === "off" || !reply.cost) return;
+  if (!(await store.mark(id, ({ titleBy }) => titleBy === "words" && { titleBy: "class" }))) return;
+  const written = await writeTitle(question, reply).catch(() => null);
+  if (!written) return;
+  await mark(id, ({ title, titleBy }) => ({ ...written, title: titleBy === "class" && written.title ? written.title : title }));
+  void showCredit();
+}
+
 async function askCost(asked, message) {
   const cost = await findCost(message.completion);
   if (!cost) return;
@@ -340,7 +352,7 @@ async function open(id) {
   prompt.focus();
 }
 
-const list = new ConversationList(open, { pin, rename, delete: remove });
+const list = new ConversationList(open, { pin, rename, "export-one": ({ id }) => exportThese([id]), delete: remove });
 
 async function showList() {
   const found = await store.list(byId("search").value);
@@ -349,20 +361,21 @@ async function showList() {
 }
 
 // Changes what the list shows of a conversation, be it open or not.
-async function mark(id, fields) {
-  await store.mark(id, fields);
-  if (id === conversation.id) Object.assign(conversation, fields);
+async function mark(id, fieldsOf) {
+  const marked = await store.mark(id, fieldsOf);
+  if (id === conversation.id) Object.assign(conversation, marksOf(marked));
   showTitle();
+  showTotal();
   await showList();
 }
 
 function pin({ id, pinned }) {
-  return mark(id, { pinned: !pinned });
+  return mark(id, () => ({ pinned: !pinned }));
 }
 
 async function rename({ id, title }) {
   const given = await question({ title: "Rename the conversation", label: "Title", value: title, yes: "Rename" });
-  if (given?.trim()) await mark(id, { title: given.trim().slice(0, TITLE_CHARS_MAX) });
+  if (given?.trim()) await mark(id, () => ({ title: given.trim().slice(0, TITLE_CHARS_MAX), titleBy: "person" }));
 }
 
 async function remove({ id, title }) {
@@ -383,19 +396,31 @@ async function removeAll() {
   stopEditing();
   draftFiles.clear();
   attachments.show([]);
+  showSettings();
   await open("");
 }
 
+async function exportThese(ids) {
+  try {
+    const { exported } = await import("./chat_archive.js");
+    const { name, archive } = await exported(ids, store, files);
+    const address = URL.createObjectURL(archive);
+    element("a", { href: address, download: name }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  } catch (error) {
+    thread.showError(error);
+  }
+}
+
 async function exportAll() {
-  const address = URL.createObjectURL(new Blob([await store.export()], { type: "application/json" }));
-  element("a", { href: address, download: `cadenza-chat-${new Date().toISOString().slice(0, 10)}.json` }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  await exportThese((await store.list()).map(({ id }) => id));
 }
 
 async function importFile(file) {
   if (!file) return;
   try {
-    const count = await store.import(file);
+    const { imported } = await import("./chat_archive.js");
+    const count = await imported(file, store, files);
     byId("status").textContent = `${count} ${count === 1 ? "conversation was" : "conversations were"} imported.`;
     await showList();
   } catch (error) {
@@ -414,7 +439,7 @@ async function instruct() {
     yes: "Save",
   });
   if (given !== null) store.set("instructions", given.trim());
-  showInstructions();
+  showSettings();
 }
 
 // Whether the service may add search results or notes, in this conversation.
@@ -424,8 +449,9 @@ async function turn({ value: part, checked }) {
   if (conversation.head) await save(conversation);
 }
 
-function showInstructions() {
+function showSettings() {
   byId("instructions").textContent = store.setting("instructions") ? "Instructions ✓" : "Instructions";
+  byId("titles").checked = store.setting("titles") !== "off";
 }
 
 function openDrawer() {
@@ -480,6 +506,7 @@ byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   void send(prompt.value);
 });
+byId("titles").addEventListener("change", (event) => store.set("titles", event.target.checked ? "" : "off"));
 byId("search").addEventListener("input", showList);
 byId("import-file").addEventListener("change", (event) => importFile(event.target.files[0]));
 for (const one of switches) one.addEventListener("change", () => turn(one));
@@ -510,6 +537,6 @@ addEventListener("hashchange", () => {
 const kept = store.setting("class");
 if ([...picker.options].some(({ value }) => value === kept)) picker.value = kept;
 showTerms();
-showInstructions();
+showSettings();
 await open(location.hash.slice(1));
 byId("chat").dataset.ready = "true";

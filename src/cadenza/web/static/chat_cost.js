@@ -11,10 +11,10 @@ export function estimate(tokens, price) {
   return dollars(BigInt(Math.ceil(tokens * price * 1000)));
 }
 
-// What all replies of a conversation cost.
+// What all replies of a conversation cost, and its title.
 export function totalOf(conversation) {
-  const costs = Object.values(conversation.messages).flatMap((message) => (message.cost ? [message.cost] : []));
-  return costs.length ? dollars(costs.reduce((sum, cost) => sum + nanoDollars(cost.cost), 0n)) : "";
+  const costs = [conversation.titleCost, ...Object.values(conversation.messages).map(({ cost }) => cost?.cost)].filter(Boolean);
+  return costs.length ? dollars(costs.reduce((sum, cost) => sum + nanoDollars(cost), 0n)) : "";
 }
 
 // The line below a reply.

@@ -2,15 +2,16 @@
 //
 // A conversation has messages by id, each with its parent: an edit or another reply is a sibling, so nothing is lost.
 // `head` is the last message of the branch that is shown. HTML is kept only as our server sent it for that text.
-// The marks of a conversation are what the list changes, in this tab or in another one: only `mark` writes them.
+// The marks of a conversation may change while it is open, in the list or in another tab: only `mark` writes them.
+// `titleBy` is "words" while the title is the first words, "class" once the class was asked for one, and "person".
 
-const IMPORT_BYTES_MAX = 20_000_000;
 const IMPORT_MESSAGES_MAX = 20_000;
 const NO_ROOM = "This browser has no room to keep the conversation. Delete conversations that you do not need.";
-const FORMAT = "cadenza-chat";
+export const FORMAT = "cadenza-chat";
 const ROLES = ["user", "assistant"];
 const PARTS = ["search", "memory"]; // what the service may add to a question, unless a conversation has it in `off`
-const MARKS = ["title", "pinned"];
+const MARKS = ["title", "titleBy", "titleCost", "pinned"];
+const WRITERS = ["words", "class", "person"]; // of titles
 
 export const newId = () => crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
@@ -57,26 +58,30 @@ export class Store {
   // Saves all but the marks. A conversation that was deleted meanwhile stays deleted.
   async save(conversation) {
     const isNew = !this.#stored.has(conversation);
-    const wasThere = await this.#change(conversation.id, (stored) => (stored || isNew) && { ...conversation, ...marksOf(stored) });
-    if (!wasThere && !isNew) throw new Error("This conversation was deleted in another tab. It is not kept.");
+    const kept = await this.#change(conversation.id, (stored) => (stored || isNew) && { ...conversation, ...marksOf(stored) });
+    if (!kept) throw new Error("This conversation was deleted in another tab. It is not kept.");
     this.#stored.add(conversation);
   }
 
-  mark(id, fields) {
-    return this.#change(id, (stored) => stored && { ...stored, ...fields });
+  // Changes marks. `fieldsOf` gets the conversation as it is stored; without fields nothing changes, and nothing is returned.
+  mark(id, fieldsOf) {
+    return this.#change(id, (stored) => {
+      const fields = stored && fieldsOf(stored);
+      return fields && { ...stored, ...fields };
+    });
   }
 
-  // Replaces what is stored under an id. Returns what was there.
-  async #change(id, replacement) {
-    let finding;
+  // Replaces what is stored under an id, and returns the replacement.
+  async #change(id, replacementOf) {
+    let replacement;
     await change(this.database, "conversations", (table) => {
-      finding = table.get(id);
+      const finding = table.get(id);
       finding.onsuccess = () => {
-        const next = replacement(finding.result);
-        if (next) table.put(next);
+        replacement = replacementOf(finding.result);
+        if (replacement) table.put(replacement);
       };
     });
-    return finding.result;
+    return replacement;
   }
 
   async remove(id) {
@@ -117,20 +122,6 @@ export class Store {
   set(name, value) {
     if (value) localStorage.setItem(this.prefix + name, value);
     else localStorage.removeItem(this.prefix + name);
-  }
-
-  async export() {
-    const conversations = await settled(this.#table().getAll());
-    for (const conversation of conversations) for (const message of Object.values(conversation.messages)) delete message.html;
-    return JSON.stringify({ format: FORMAT, version: 1, conversations }, null, 1);
-  }
-
-  // Adds the conversations of an exported file, or throws an Error that says what is wrong with it.
-  async import(file) {
-    if (file.size > IMPORT_BYTES_MAX) throw new Error("The file is larger than 20 MB.");
-    const conversations = read(await file.text());
-    for (const conversation of conversations) await this.save(conversation);
-    return conversations.length;
   }
 }
 
@@ -179,8 +170,8 @@ export function titleOf(text) {
   return start.length < words.join(" ").length ? `${start}…` : start;
 }
 
-// Checks an exported file and makes conversations of it. Only known fields are taken, and never HTML.
-function read(text) {
+// Checks exported JSON and makes conversations of it. Only known fields are taken, and never HTML.
+export function read(text) {
   let given;
   try {
     given = JSON.parse(text);
@@ -205,12 +196,14 @@ function readConversation(given) {
   conversation.title = isText(given.title) ? given.title.slice(0, 200) : "";
   conversation.created = time(given.created);
   conversation.changed = time(given.changed);
+  if (WRITERS.includes(given.titleBy)) conversation.titleBy = given.titleBy;
+  if (isDollars(given.titleCost)) conversation.titleCost = given.titleCost;
   if (given.pinned === true) conversation.pinned = true;
   conversation.off = PARTS.filter((part) => Array.isArray(given.off) && given.off.includes(part));
   for (const [id, message] of Object.entries(given.messages)) {
     if (!ROLES.includes(message?.role) || !isText(message.text)) throw new Error("A message in the file is not as expected.");
     const known = { id: ids.get(id), parent: ids.get(message.parent) ?? null, role: message.role, text: message.text, created: time(message.created) };
-    if (isText(message.cost?.cost) && /^\d+\.\d+$/.test(message.cost.cost)) known.cost = readCost(message.cost);
+    if (isDollars(message.cost?.cost)) known.cost = readCost(message.cost);
     if (Array.isArray(message.files)) known.files = message.files.map(readFile);
     if (Array.isArray(message.sources)) known.sources = message.sources.map(readSource);
     if (message.cited === false) known.cited = false;
@@ -224,10 +217,11 @@ function readConversation(given) {
 
 const count = (value) => (Number.isSafeInteger(value) && value >= 0 ? value : 0);
 
-// An export has no data of files.
+// The `path` of its data in the archive is for the import alone.
 function readFile(given) {
   if (!isText(given?.name) || !isText(given.type)) throw new Error("A file of a message is not as expected.");
-  return { id: newId(), name: given.name.slice(0, 200), type: given.type.slice(0, 100), size: count(given.size), isKept: false };
+  const { name, type, size, path } = given;
+  return { id: newId(), name: name.slice(0, 200), type: type.slice(0, 100), size: count(size), isKept: false, path };
 }
 
 function readSource(given) {
@@ -236,6 +230,8 @@ function readSource(given) {
 }
 
 const readAdded = (given) => Object.fromEntries(["memory", "search", "attachments", "cut"].map((part) => [part, given[part] === "failed" ? "failed" : count(given[part])]));
+
+const isDollars = (value) => isText(value) && /^\d{1,9}\.\d{1,9}$/.test(value);
 
 function readCost(given) {
   return {

@@ -21,7 +21,7 @@ async function refusal(response) {
   return new Refused(message, status, Number(headers.get("retry-after")) || 0, headers.get("x-should-retry") === "false");
 }
 
-async function post(path, body, signal, more = {}) {
+export async function post(path, body, signal, more = {}) {
   let response;
   try {
     response = await fetch(API + path, { method: "POST", headers: { ...headers(), ...more }, body, signal });
