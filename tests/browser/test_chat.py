@@ -92,7 +92,7 @@ def test_a_reply_is_streamed_rendered_and_kept(open_page: OpenPage, upstream: Lo
 
 
 def test_stop_edit_and_regenerate(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
-    """A stopped reply is kept and charged; an edit and another reply are branches that one can return to."""
+    """A stopped reply is kept and charged; edits and other replies are branches to return to, until all is deleted."""
     upstream.script(Sse([ROLE, said("A *long* story"), Pause()]), whole("Second story."), whole("Third story."))
     page = open_page()
     open_chat(page, email)
@@ -117,6 +117,14 @@ def test_stop_edit_and_regenerate(open_page: OpenPage, upstream: LoopbackUpstrea
     assert [message["content"] for message in sent if message["role"] != "system"] == ["Tell me a tale."]
     page.get_by_role("article", name="You").get_by_role("button", name="Earlier version").click()
     expect(page.get_by_role("article", name="You")).to_contain_text("Tell me a story.")
+    upstream.script(Sse([ROLE, said("Another"), Pause()]))
+    ask(page, "And another one.")
+    expect(replies(page).last).to_contain_text("Another")
+    choose(page, "Tell me a story.", "Delete")
+    with page.expect_response(lambda response: response.url.endswith("/cost") and response.ok):
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    reload_chat(page)
+    expect(listed(page, "Tell me a story.")).to_have_count(0)
 
 
 def test_money_follows_each_reply(open_page: OpenPage, upstream: LoopbackUpstream, service: Service) -> None:

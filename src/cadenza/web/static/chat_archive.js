@@ -1,86 +1,20 @@
 // Conversations as an archive: each as Markdown with its files, and all as JSON, which can be imported.
 //
-// The archive is a ZIP without compression. It is a list of pieces: the data of a file is read in slices for its checksum,
-// and is otherwise left where the browser has it. What is imported is checked: it may come from anybody.
+// What is imported is checked: it may come from anybody.
 
 import { withSources } from "./chat_sources.js";
-import { FORMAT, pathTo, read } from "./chat_store.js";
+import { newConversation, newId, pathTo } from "./chat_store.js";
 import { localTime } from "./page.js";
+import { unzip, zip } from "./chat_zip.js";
 
+const FORMAT = "cadenza-chat";
 const JSON_NAME = "cadenza-chat.json";
 const JSON_BYTES_MAX = 20_000_000;
-const DIRECTORY_BYTES_MAX = 20_000_000;
-const ARCHIVE_BYTES_MAX = 2 ** 32 - 1; // what a ZIP without extensions can have, and so many entries:
-const ENTRIES_MAX = 2 ** 16 - 1;
-const SLICE_BYTES = 2 ** 20;
-const STEM_CHARS_MAX = 60;
-const [LOCAL, CENTRAL, END] = [0x04034b50, 0x02014b50, 0x06054b50]; // the signatures of its records
-const [LOCAL_BYTES, CENTRAL_BYTES, END_BYTES] = [30, 46, 22];
-const VERSION = 20;
-const HAS_UTF8_NAME = 0x0800;
-const STORED = 0; // not compressed
-const DAMAGED = "The archive is damaged, or another program has written it. Import it as it was exported.";
-
-const CRC_OF_BYTE = Uint32Array.from({ length: 256 }, (_, byte) => {
-  for (let bit = 0; bit < 8; bit += 1) byte = byte & 1 ? (byte >>> 1) ^ 0xedb88320 : byte >>> 1;
-  return byte;
-});
-
-async function checksumOf(data) {
-  let crc = -1;
-  for (let start = 0; start < data.size; start += SLICE_BYTES) {
-    const slice = new Uint8Array(await data.slice(start, start + SLICE_BYTES).arrayBuffer());
-    for (const byte of slice) crc = (crc >>> 8) ^ CRC_OF_BYTE[(crc ^ byte) & 255];
-  }
-  return ~crc >>> 0;
-}
-
-const u16 = (...numbers) => Uint16Array.from(numbers); // every browser runs on a machine whose bytes are in the order of a ZIP
-const u32 = (...numbers) => Uint32Array.from(numbers);
-
-// The archive of [path, Blob] pairs.
-async function zip(entries) {
-  const now = new Date();
-  const time = (now.getHours() << 11) | (now.getMinutes() << 5) | (now.getSeconds() >> 1);
-  const date = ((now.getFullYear() - 1980) << 9) | ((now.getMonth() + 1) << 5) | now.getDate();
-  const [files, directory] = [[], []];
-  let size = 0;
-  for (const [path, data] of entries) {
-    const name = new TextEncoder().encode(path);
-    const fields = [u16(VERSION, HAS_UTF8_NAME, STORED, time, date), u32(await checksumOf(data), data.size, data.size), u16(name.length, 0)];
-    files.push(u32(LOCAL), ...fields, name, data);
-    directory.push(u32(CENTRAL), u16(VERSION), ...fields, u16(0, 0, 0), u32(0, size), name);
-    size += LOCAL_BYTES + name.length + data.size;
-  }
-  const directorySize = new Blob(directory).size;
-  if (size + directorySize > ARCHIVE_BYTES_MAX || entries.length > ENTRIES_MAX) {
-    throw new Error("The files are too large for one archive, which can have 4 GB. Export the conversations one by one.");
-  }
-  const end = [u32(END), u16(0, 0, entries.length, entries.length), u32(directorySize, size), u16(0)];
-  return new Blob([...files, ...directory, ...end], { type: "application/zip" });
-}
-
-// The data by path, of an archive that `zip` made.
-async function unzip(archive) {
-  const viewOf = async (start, end) => new DataView(await archive.slice(start, end).arrayBuffer());
-  const end = await viewOf(-END_BYTES);
-  const [count, directorySize, directoryStart] = [end.getUint16(10, true), end.getUint32(12, true), end.getUint32(16, true)];
-  if (end.getUint32(0, true) !== END || directorySize > DIRECTORY_BYTES_MAX) throw new Error(DAMAGED);
-  const directory = await viewOf(directoryStart, directoryStart + directorySize);
-  const entries = new Map();
-  let [at, total] = [0, 0];
-  for (let entry = 0; entry < count; entry += 1) {
-    const [crc, size, nameSize] = [directory.getUint32(at + 16, true), directory.getUint32(at + 24, true), directory.getUint16(at + 28, true)];
-    const name = new TextDecoder().decode(new Uint8Array(directory.buffer, at + CENTRAL_BYTES, nameSize));
-    const start = directory.getUint32(at + 42, true) + LOCAL_BYTES + nameSize;
-    const data = archive.slice(start, start + size);
-    total += size; // entries that overlap would be more than there is
-    if (total > archive.size || (await checksumOf(data)) !== crc) throw new Error(DAMAGED);
-    entries.set(name, data);
-    at += CENTRAL_BYTES + nameSize;
-  }
-  return entries;
-}
+const MESSAGES_MAX = 20_000;
+const STEM_CHARS_MAX = 60; // of the name of a file
+const ROLES = ["user", "assistant"];
+const WRITERS = ["words", "class", "person"]; // of titles
+const PARTS = ["search", "memory"]; // what the service may add to a question, unless a conversation has it in `off`
 
 // A name that every file system takes and that leads nowhere else, and that is not in `used` yet.
 function freeName(name, used) {
@@ -95,6 +29,8 @@ function freeName(name, used) {
   }
 }
 
+const allFiles = ({ messages }) => Object.values(messages).flatMap(({ files = [] }) => files);
+
 // Returns {name, archive} of the conversations with these ids. The files that are here are in it.
 export async function exported(ids, store, files) {
   const [entries, json, folders] = [[], [], new Set()];
@@ -105,7 +41,7 @@ export async function exported(ids, store, files) {
     const title = freeName(conversation.title, folders);
     if (ids.length === 1) name = title;
     const folder = ids.length === 1 ? "" : `${title}/`;
-    entries.push(...(await filesOf(conversation, folder, files)));
+    entries.push(...(await fileEntries(conversation, folder, files)));
     entries.push([`${folder}conversation.md`, new Blob([markdownOf(conversation, folder)])]);
     for (const message of Object.values(conversation.messages)) delete message.html;
     json.push(json.length ? "," : "", JSON.stringify(conversation));
@@ -114,10 +50,10 @@ export async function exported(ids, store, files) {
   return { name: `${name}.zip`, archive: await zip(entries) };
 }
 
-// The entries of its files. Each file of a message gets the `path` of its own: messages may share one.
-async function filesOf(conversation, folder, files) {
+// The entries of its files. Each file of a message gets a `path`; messages may share one.
+async function fileEntries(conversation, folder, files) {
   const [paths, names, entries] = [new Map(), new Set(), []];
-  for (const file of Object.values(conversation.messages).flatMap((message) => message.files ?? [])) {
+  for (const file of allFiles(conversation)) {
     if (!paths.has(file.id)) {
       const data = await files.find(file.id);
       paths.set(file.id, data && `${folder}files/${freeName(file.name, names)}`);
@@ -143,7 +79,7 @@ function markdownOf(conversation, folder) {
 // Adds the conversations of an archive, or of its JSON alone. Returns how many, or throws an Error that says what is wrong.
 export async function imported(file, store, files) {
   const isArchive = (await file.slice(0, 2).text()) === "PK";
-  const entries = isArchive ? await unzip(file).catch(() => Promise.reject(new Error(DAMAGED))) : new Map([[JSON_NAME, file]]);
+  const entries = isArchive ? await unzip(file) : new Map([[JSON_NAME, file]]);
   const json = entries.get(JSON_NAME);
   if (!json) throw new Error("The archive is not an export of this chat.");
   if (json.size > JSON_BYTES_MAX) throw new Error("The conversations in the file are larger than 20 MB.");
@@ -159,7 +95,7 @@ export async function imported(file, store, files) {
 // Each entry is stored once, for the first conversation that has it.
 async function keepFiles(conversation, entries, files) {
   const known = new Map();
-  for (const file of Object.values(conversation.messages).flatMap((message) => message.files ?? [])) {
+  for (const file of allFiles(conversation)) {
     const { path } = file;
     delete file.path;
     if (!known.has(path) && entries.has(path)) {
@@ -169,5 +105,85 @@ async function keepFiles(conversation, entries, files) {
       known.set(path, { id: file.id, size: data.size, isKept: file.isKept });
     }
     Object.assign(file, known.get(path));
+  }
+}
+
+// Checks exported JSON and makes conversations of it. Only known fields are taken, and never HTML.
+function read(text) {
+  let given;
+  try {
+    given = JSON.parse(text);
+  } catch {
+    throw new Error("The file is not JSON.");
+  }
+  if (given?.format !== FORMAT || given.version !== 1 || !Array.isArray(given.conversations)) {
+    throw new Error("The file is not an export of this chat.");
+  }
+  const total = given.conversations.reduce((sum, one) => sum + Object.keys(one?.messages ?? {}).length, 0);
+  if (total > MESSAGES_MAX) throw new Error("The file has too many messages.");
+  return given.conversations.map(readConversation);
+}
+
+const isText = (value) => typeof value === "string";
+const time = (value) => (Number.isFinite(value) && value >= 0 && value < Date.now() ? value : Date.now());
+
+function readConversation(given) {
+  if (typeof given?.messages !== "object" || !given.messages) throw new Error("A conversation in the file has no messages.");
+  const ids = new Map(Object.keys(given.messages).map((id) => [id, newId()]));
+  const conversation = newConversation();
+  conversation.title = isText(given.title) ? given.title.slice(0, 200) : "";
+  conversation.created = time(given.created);
+  conversation.changed = time(given.changed);
+  if (WRITERS.includes(given.titleBy)) conversation.titleBy = given.titleBy;
+  if (isDollars(given.titleCost)) conversation.titleCost = given.titleCost;
+  if (given.pinned === true) conversation.pinned = true;
+  conversation.off = PARTS.filter((part) => Array.isArray(given.off) && given.off.includes(part));
+  for (const [id, message] of Object.entries(given.messages)) {
+    if (!ROLES.includes(message?.role) || !isText(message.text)) throw new Error("A message in the file is not as expected.");
+    const known = { id: ids.get(id), parent: ids.get(message.parent) ?? null, role: message.role, text: message.text, created: time(message.created) };
+    if (isDollars(message.cost?.cost)) known.cost = readCost(message.cost);
+    if (Array.isArray(message.files)) known.files = message.files.map(readFile);
+    if (Array.isArray(message.sources)) known.sources = message.sources.map(readSource);
+    if (message.cited === false) known.cited = false;
+    if (message.added) known.added = readAdded(message.added);
+    conversation.messages[known.id] = known;
+  }
+  for (const id of Object.keys(conversation.messages)) checkEnd(conversation, id);
+  conversation.head = ids.get(given.head) ?? Object.keys(conversation.messages).at(-1) ?? null;
+  return conversation;
+}
+
+const count = (value) => (Number.isSafeInteger(value) && value >= 0 ? value : 0);
+
+// The `path` of its data in the archive is for the import alone.
+function readFile(given) {
+  if (!isText(given?.name) || !isText(given.type)) throw new Error("A file of a message is not as expected.");
+  const { name, type, size, path } = given;
+  return { id: newId(), name: name.slice(0, 200), type: type.slice(0, 100), size: count(size), isKept: false, path };
+}
+
+function readSource(given) {
+  if (!isText(given?.url) || !isText(given.title)) throw new Error("A source of a reply is not as expected.");
+  return { number: count(given.number), url: given.url.slice(0, 2000), title: given.title.slice(0, 500) };
+}
+
+const readAdded = (given) => Object.fromEntries(["memory", "search", "attachments", "cut"].map((part) => [part, given[part] === "failed" ? "failed" : count(given[part])]));
+
+const isDollars = (value) => isText(value) && /^\d{1,9}\.\d{1,9}$/.test(value);
+
+function readCost(given) {
+  return {
+    class: isText(given.class) ? given.class.slice(0, 40) : "",
+    prompt_tokens: count(given.prompt_tokens),
+    completion_tokens: count(given.completion_tokens),
+    cost: given.cost,
+  };
+}
+
+function checkEnd(conversation, id) {
+  const seen = new Set();
+  for (let at = id; at; at = conversation.messages[at].parent) {
+    if (seen.has(at)) throw new Error("The messages in the file go round in a circle.");
+    seen.add(at);
   }
 }

@@ -5,13 +5,8 @@
 // The marks of a conversation may change while it is open, in the list or in another tab: only `mark` writes them.
 // `titleBy` is "words" while the title is the first words, "class" once the class was asked for one, and "person".
 
-const IMPORT_MESSAGES_MAX = 20_000;
 const NO_ROOM = "This browser has no room to keep the conversation. Delete conversations that you do not need.";
-export const FORMAT = "cadenza-chat";
-const ROLES = ["user", "assistant"];
-const PARTS = ["search", "memory"]; // what the service may add to a question, unless a conversation has it in `off`
 const MARKS = ["title", "titleBy", "titleCost", "pinned"];
-const WRITERS = ["words", "class", "person"]; // of titles
 
 export const newId = () => crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
@@ -168,84 +163,4 @@ export function titleOf(text) {
   const words = text.trim().split(/\s+/);
   const start = words.slice(0, 8).join(" ").slice(0, 59);
   return start.length < words.join(" ").length ? `${start}…` : start;
-}
-
-// Checks exported JSON and makes conversations of it. Only known fields are taken, and never HTML.
-export function read(text) {
-  let given;
-  try {
-    given = JSON.parse(text);
-  } catch {
-    throw new Error("The file is not JSON.");
-  }
-  if (given?.format !== FORMAT || given.version !== 1 || !Array.isArray(given.conversations)) {
-    throw new Error("The file is not an export of this chat.");
-  }
-  const total = given.conversations.reduce((sum, one) => sum + Object.keys(one?.messages ?? {}).length, 0);
-  if (total > IMPORT_MESSAGES_MAX) throw new Error("The file has too many messages.");
-  return given.conversations.map(readConversation);
-}
-
-const isText = (value) => typeof value === "string";
-const time = (value) => (value >= 0 && value < Date.now() ? value : Date.now());
-
-function readConversation(given) {
-  if (typeof given?.messages !== "object" || !given.messages) throw new Error("A conversation in the file has no messages.");
-  const ids = new Map(Object.keys(given.messages).map((id) => [id, newId()]));
-  const conversation = newConversation();
-  conversation.title = isText(given.title) ? given.title.slice(0, 200) : "";
-  conversation.created = time(given.created);
-  conversation.changed = time(given.changed);
-  if (WRITERS.includes(given.titleBy)) conversation.titleBy = given.titleBy;
-  if (isDollars(given.titleCost)) conversation.titleCost = given.titleCost;
-  if (given.pinned === true) conversation.pinned = true;
-  conversation.off = PARTS.filter((part) => Array.isArray(given.off) && given.off.includes(part));
-  for (const [id, message] of Object.entries(given.messages)) {
-    if (!ROLES.includes(message?.role) || !isText(message.text)) throw new Error("A message in the file is not as expected.");
-    const known = { id: ids.get(id), parent: ids.get(message.parent) ?? null, role: message.role, text: message.text, created: time(message.created) };
-    if (isDollars(message.cost?.cost)) known.cost = readCost(message.cost);
-    if (Array.isArray(message.files)) known.files = message.files.map(readFile);
-    if (Array.isArray(message.sources)) known.sources = message.sources.map(readSource);
-    if (message.cited === false) known.cited = false;
-    if (message.added) known.added = readAdded(message.added);
-    conversation.messages[known.id] = known;
-  }
-  for (const id of Object.keys(conversation.messages)) checkEnd(conversation, id);
-  conversation.head = ids.get(given.head) ?? Object.keys(conversation.messages).at(-1) ?? null;
-  return conversation;
-}
-
-const count = (value) => (Number.isSafeInteger(value) && value >= 0 ? value : 0);
-
-// The `path` of its data in the archive is for the import alone.
-function readFile(given) {
-  if (!isText(given?.name) || !isText(given.type)) throw new Error("A file of a message is not as expected.");
-  const { name, type, size, path } = given;
-  return { id: newId(), name: name.slice(0, 200), type: type.slice(0, 100), size: count(size), isKept: false, path };
-}
-
-function readSource(given) {
-  if (!isText(given?.url) || !isText(given.title)) throw new Error("A source of a reply is not as expected.");
-  return { number: count(given.number), url: given.url.slice(0, 2000), title: given.title.slice(0, 500) };
-}
-
-const readAdded = (given) => Object.fromEntries(["memory", "search", "attachments", "cut"].map((part) => [part, given[part] === "failed" ? "failed" : count(given[part])]));
-
-const isDollars = (value) => isText(value) && /^\d{1,9}\.\d{1,9}$/.test(value);
-
-function readCost(given) {
-  return {
-    class: isText(given.class) ? given.class.slice(0, 40) : "",
-    prompt_tokens: count(given.prompt_tokens),
-    completion_tokens: count(given.completion_tokens),
-    cost: given.cost,
-  };
-}
-
-function checkEnd(conversation, id) {
-  const seen = new Set();
-  for (let at = id; at; at = conversation.messages[at].parent) {
-    if (seen.has(at)) throw new Error("The messages in the file go round in a circle.");
-    seen.add(at);
-  }
 }
