@@ -17,6 +17,8 @@ from tests.service import EMAIL, PASSWORD, Service
 
 TIMEOUT_S = 200.0
 CSRF = re.compile(r'data-csrf="([0-9a-f]*)"')
+HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">')
+CARRIED_TO = re.compile(r'<form method="post" action="([^"]+)" class="stack">')
 TAG = re.compile(r"<[^>]+>")
 API = "/platform/api"
 TRIES = 1000
@@ -70,6 +72,14 @@ class Visitor:
         body = urlencode({"csrf": self.csrf, **(fields or {})}, doseq=True).encode()
         form = {"content-type": "application/x-www-form-urlencoded", "origin": f"http://127.0.0.1:{self.port}"}
         return self.send("POST", path, body, {**form, **(headers or {})})
+
+    def confirm(self, asked: Seen, password: str = PASSWORD) -> Seen:
+        """Give the password on the page that asks for it, with the form that goes on."""
+        [action] = CARRIED_TO.findall(asked.text)
+        fields: dict[str, list[str]] = {}
+        for name, value in HIDDEN.findall(asked.text):
+            fields.setdefault(name, []).append(unescape(value))
+        return self.post(action, {**fields, "proof_password": password})
 
     def api(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Seen:
         """Call an endpoint below /platform/api as a script of our own pages does."""

@@ -32,5 +32,16 @@ def expect_replies(page: Page, count: int) -> None:
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
 
 
+def choose(page: Page, title: str, action: str) -> None:
+    """Choose from the menu of a conversation."""
+    listed(page, title).get_by_role("button", name="More").click()
+    page.get_by_role("button", name=action, exact=True).click()
+
+
+def listed(page: Page, title: str) -> Locator:
+    """A conversation of the list."""
+    return page.locator("#conversations").get_by_role("listitem").filter(has_text=title)
+
+
 def whole(text: str) -> Sse:
     return Sse([ROLE, said(text), STOP, usage_chunk()])

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import FilePayload, Locator, Page, expect
 
-from tests.browser.chat_page import ask, expect_replies, open_chat, reload_chat, replies, whole
+from tests.browser.chat_page import ask, choose, expect_replies, open_chat, reload_chat, replies, whole
 from tests.browser.conftest import OpenPage, serious_findings, shoot
 from tests.browser.looks import PHONE, each_scheme
 from tests.loopback import LoopbackUpstream
@@ -108,7 +109,7 @@ def test_files_go_with_every_turn(open_page: OpenPage, upstream: LoopbackUpstrea
     attach(page, payload("notes.txt"), payload("other.txt", b"Other."))
     expect(attached(page)).to_contain_text(["notes.txt", "other.txt"])
     expect(attached(page).first).to_contain_text("25 B")
-    expect(attached(page).first).to_contain_text("6 tokens · $0.0001 a question")
+    expect(attached(page).first).to_contain_text("6 tokens · <$0.0001 a question")
     page.get_by_role("button", name="Remove other.txt").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Remove notes.txt")).to_be_focused()
@@ -159,8 +160,9 @@ def test_limits_are_told_before_sending(
     page.get_by_role("button", name="Remove first.bin").click()
     expect(page.get_by_role("button", name="Attach files")).to_be_focused()
     expect(problem).to_have_count(0)
-    attach(page, payload("empty.txt", b""))
-    expect(problem).to_have_text("empty.txt is empty.")
+    attach(page, payload("empty.txt", b""), payload("letter.rtf", b"{\\rtf1 x}"), payload("scan.png", b"", "image/png"))
+    lines = (r"^empty\.txt is empty\.$", r"^scan\.png is empty\.$", r"^letter\.rtf cannot be read: it is RTF")
+    expect(problem.get_by_role("listitem")).to_have_text([re.compile(line) for line in lines])
     attach(page, *[payload(f"{number}.txt") for number in range(18)])
     expect(attached(page)).to_have_count(18)
     page.get_by_role("button", name="Send").click()  # without a word
@@ -204,7 +206,7 @@ def test_files_are_dropped_and_pasted(open_page: OpenPage, upstream: LoopbackUps
     page.get_by_role("button", name="Read them.").click()
     expect(attached(page)).to_contain_text(["draft.txt"])
     assert page.evaluate(COUNT_STORED) == 3
-    page.get_by_role("button", name="Delete", exact=True).click()
+    choose(page, "Read them.", "Delete")
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.get_by_role("button", name="Read them.")).to_have_count(0)
     assert page.evaluate(COUNT_STORED) == 0

@@ -82,7 +82,7 @@ def test_sources_are_listed_and_linked(open_page: OpenPage, email: str) -> None:
     answer(page, SOURCES)
     ask(page, "How long do refunds take?")
     for _ in range(2):
-        expect(replies(page)).to_contain_text("forte · 1,234 in, 56 out · $0.00123 · 2 notes, 5 sources, 1 file")
+        expect(replies(page)).to_contain_text("forte · 1,234 in, 56 out · $0.001230 · 2 notes, 5 sources, 1 file")
         check_sources(page)
         reload_chat(page)
     stop_clock(page)
@@ -164,32 +164,36 @@ def test_sources_are_exported_and_imported(open_page: OpenPage, email: str) -> N
     expect(page.get_by_label("Memory", exact=True)).not_to_be_checked()
 
 
-def test_search_and_memory_can_be_turned_off(open_page: OpenPage, email: str, upstream: LoopbackUpstream) -> None:
-    """The switch belongs to its conversation, is kept, and is sent; the real service answers all the same."""
+def test_search_and_memory_can_be_turned_off(
+    open_page: OpenPage, service: Service, email: str, upstream: LoopbackUpstream
+) -> None:
+    """The switches belong to their conversation, are kept, and are sent; the real service answers all the same."""
+    (service.folder / "data" / "index.db").touch()
     page = open_page()
     open_chat(page, email)
     seen = list[str | None]()
     page.on("request", lambda sent: seen.append(sent.headers.get(HEADER)) if sent.method == "POST" else None)
     upstream.always(whole("Yes."))
-    switch = page.get_by_label("Memory", exact=True)  # there is no index to search
-    expect(switch).to_be_checked()
-    switch.focus()
+    search, memory = (page.get_by_label(part, exact=True) for part in ("Search", "Memory"))
+    expect(memory).to_be_checked()
+    memory.focus()
     page.keyboard.press("Space")
     ask(page, "First.")
     expect(replies(page)).to_contain_text("forte · ")
     reload_chat(page)
-    expect(switch).not_to_be_checked()
+    expect(memory).not_to_be_checked()
+    expect(search).to_be_checked()
     page.get_by_role("button", name="New conversation").click()
-    expect(switch).to_be_checked()
+    expect(memory).to_be_checked()
     ask(page, "Second.")
     expect(replies(page)).to_contain_text("forte · ")
     page.get_by_role("button", name="First.").click()
-    expect(switch).not_to_be_checked()
-    switch.check()
+    expect(memory).not_to_be_checked()
+    search.uncheck()
     ask(page, "Third.")
     expect(replies(page)).to_have_count(2)
     expect(replies(page).last).to_contain_text("forte · ")
-    assert seen == ["none", None, None]
+    assert seen == ["memory=off", None, "memory=off, search=off"]
 
 
 @each_scheme

@@ -11,6 +11,7 @@ from tests.browser.conftest import TIMEOUT_MS, OpenPage, serious_findings, shoot
 from tests.browser.looks import LOOKS, PHONE, each_look
 from tests.loopback import Good, LoopbackUpstream
 from tests.service import CREDIT_NANO, Service
+from tests.unit.web.test_render import AMOUNTS
 from tests.web.operators import account_id_of, make_operator
 
 PARTS = Path(__file__).parent
@@ -28,6 +29,10 @@ LIGHT = (*RICH, "/docs", "/docs/platform", "/credit/statement?range=month", "/op
 PAGE_BYTES_MAX = 130_000  # the reference of the API is the largest
 DECODED_BYTES = """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
     .reduce((sum, entry) => sum + entry.decodedBodySize, 0)"""
+DOLLARS = """async (amounts) => {
+    const { dollars } = await import(document.querySelector("script[src$='/page.js']").src);
+    return amounts.map(([nano, digits]) => dollars(BigInt(nano), digits ?? undefined));
+}"""
 FOCUSED = "() => document.activeElement.textContent.trim() || document.activeElement.id"
 pytestmark = pytest.mark.slow(reason="a browser looks at every page")
 
@@ -197,6 +202,14 @@ def test_parts_act(open_page: OpenPage) -> None:
     light = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     page.get_by_label("Dark").check()
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != light
+
+
+def test_scripts_show_money_as_the_server_does(open_page: OpenPage) -> None:
+    """The same amounts are the same texts."""
+    page = open_page()
+    page.goto("/sign-in")
+    shown = page.evaluate(DOLLARS, [[str(amount_nano), digits] for amount_nano, digits, _ in AMOUNTS])
+    assert shown == [text for _, _, text in AMOUNTS]
 
 
 def test_the_menu_of_a_phone(open_page: OpenPage, service: Service) -> None:

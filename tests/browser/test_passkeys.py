@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.conftest import TIMEOUT_MS, OpenPage, shoot, sign_in
+from tests.browser.conftest import TIMEOUT_MS, OpenPage, serious_findings, shoot, sign_in
 from tests.browser.looks import PHONE
-from tests.service import CREDIT_NANO, Service
+from tests.service import CREDIT_NANO, PASSWORD, Service
+from tests.web.test_security import make_old
 
 AUTHENTICATOR = {
     "protocol": "ctap2",
@@ -59,14 +60,35 @@ def test_a_passkey_is_added_and_signs_in(service: Service, page: Page) -> None:
     page.get_by_role("button", name="Use your passkey").click()
     page.wait_for_url(lambda url: "/sign-in" not in url)
 
-    page.goto("/confirm?next=/settings/security")
-    page.get_by_role("button", name="Use your passkey").click()
-    page.wait_for_url("**/settings/security")
+    page.goto("/settings/security")
+    make_old(service, email)
     page.get_by_role("button", name="Remove My laptop").click()
+    page.get_by_role("button", name="Use your passkey").click()
     page.get_by_text("The passkey is removed.").wait_for()
     page.get_by_role("button", name="Sign out", exact=True).click()
     page.get_by_role("button", name="Sign in with a passkey").click()
     page.get_by_text("The passkey was not accepted.").wait_for()
+
+
+def test_data_is_downloaded_after_the_proof(open_page: OpenPage, service: Service) -> None:
+    """The password is asked for, then the download begins, and the link that cancelled leads back."""
+    email = service.create_account(CREDIT_NANO)
+    page = open_page(viewport=PHONE)
+    sign_in(page, email)
+    make_old(service, email)
+    page.goto("/settings/security")
+    page.get_by_role("button", name="Download the archive").click()
+    shoot(page, "confirm-phone")
+    assert serious_findings(page) == []
+    page.get_by_role("link", name="Cancel").click()
+    page.wait_for_url("**/settings/security")
+    page.get_by_role("button", name="Download the archive").click()
+    page.get_by_label("Password").fill(PASSWORD)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Confirm").click()
+    assert download.value.suggested_filename.endswith(".zip")
+    page.get_by_role("link", name="Back").click()
+    page.wait_for_url("**/settings/security")
 
 
 def sign_in_half(page: Page, email: str) -> None:

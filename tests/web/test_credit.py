@@ -14,9 +14,11 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.account import Account, run_command
+from tests.loopback import LoopbackUpstream
 from tests.migrated import STORE_WAIT_S
-from tests.service import CREDIT_NANO, Service
+from tests.service import CREDIT_NANO, Service, wait_until
 from tests.visitor import TIMEOUT_S, Seen, Visitor, signed_in
+from tests.web.chat_client import ChatClient
 
 pytestmark = pytest.mark.usefixtures("sound_ledger")
 ENTRY = """
@@ -59,7 +61,7 @@ def test_credit_is_shown(visitor: Visitor) -> None:
     assert "$5.00 of it is granted credit, which is spent first." in words
     assert "In use right now $0.00" in words
     assert "Nothing was spent in the last week." in words
-    assert "Credit added: for a test +5.00 5.00" in words
+    assert "Credit added: for a test +$5.00 $5.00" in words
     assert visitor.api("GET", "/credit").json == {
         "object": "credit",
         "balance": "5.00",
@@ -235,11 +237,13 @@ def test_exports_are_limited(visitor: Visitor) -> None:
     assert (statuses[:6], 429 in statuses) == ([200] * 6, True)
 
 
-def test_a_low_balance_is_on_every_page(visitor: Visitor) -> None:
-    """The owner chooses the amount; below it every page has a line, and at zero none has."""
-    assert "Your credit is low" not in visitor.get("/settings").words
+def test_a_low_balance_is_on_every_page(visitor: Visitor, upstream: LoopbackUpstream, service: Service) -> None:
+    """The owner chooses the amount; below it every page has a line, but not for a new account, and at zero none has."""
     assert visitor.post("/credit/notice", {"amount": "7.25"}).location == "/credit?note=saved"
-    assert "Your credit is low: $5.00 left. Add credit" in visitor.get("/settings").words
+    assert "Your credit is low" not in visitor.get("/settings").words
+    assert "You have no credit." in signed_in(service, service.create_account(0)).get("/settings").words
+    assert ChatClient(visitor).send().is_done
+    wait_until(lambda: "Your credit is low: $4.99" in visitor.get("/settings").words, "the notice")
     assert visitor.api("GET", "/credit").json["is_low"] is True
     assert visitor.api("PUT", "/credit/notice", {"amount": "0"}).status == 204
     assert "Your credit is low" not in visitor.get("/settings").words
@@ -266,7 +270,7 @@ def test_a_correction_is_seen_by_the_owner(service: Service, visitor: Visitor, e
     """The operator takes credit back with a reason, which is in the statement."""
     run_command(service, "account", "correct", email, "-1.25", "--reason", "granted <b>twice</b>")
     seen = visitor.get("/credit")
-    assert "Correction: granted <b>twice</b> −1.25 3.75" in seen.words
+    assert "Correction: granted <b>twice</b> −$1.25 $3.75" in seen.words
     assert "<b>twice" not in seen.text
     entry = json.loads(visitor.api("GET", "/statement").text)["data"][0]
     assert (entry["kind"], entry["amount"], entry["balance"]) == ("correction", "-1.25", "3.75")
@@ -275,9 +279,11 @@ def test_a_correction_is_seen_by_the_owner(service: Service, visitor: Visitor, e
 def test_a_statement_of_any_span(owner: Visitor, service: Service, account: Account) -> None:
     """This month, last month or dates: entries, opening and closing balance, and files of the same span."""
     add_grants(service, account.email, ["in January"])  # 2027-01-15
-    words = owner.get("/credit/statement?from=2027-01-01&to=2027-01-31").words
+    seen = owner.get("/credit/statement?from=2027-01-01&to=2027-01-31")
+    words = seen.words
+    assert "$5.000000001" in seen.text
     assert "Opening balance $5.00 before 2027-01-01" in words
-    assert "Closing balance $5.000000001 at the end of 2027-01-31" in words
+    assert "Closing balance $5.00 at the end of 2027-01-31" in words
     assert ("in January" in words, "for a test" in words) == (True, False)
     assert "Days and months begin at midnight UTC." in words
     found = owner.api("GET", "/statement?month=2027-01").json["data"]

@@ -39,7 +39,7 @@ def test_a_debt_is_shown_until_it_is_paid(
         assert "Your account has a debt of $0.00" in owner.get("/credit").words
         shown = owner.api("GET", "/credit").json["debt"]
         assert visitor.api("GET", page).json["account"]["debt"] == shown
-        assert f"Debt ${shown}" in visitor.get(page).words
+        assert f"Debt ${shown[:6]}" in visitor.get(page).words
         listed = {one["email"]: one for one in json.loads(run_command(service, "account", "list", "--json"))}
         assert listed[account.email]["debt"] == shown
         pause.release()

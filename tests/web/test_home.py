@@ -10,9 +10,9 @@ def test_the_first_page(stranger: Visitor, visitor: Visitor) -> None:
     words = stranger.get("/").words
     assert "The operator of this service creates the accounts." in words
     assert f"Base address http://127.0.0.1:{stranger.port}/v1" in words
-    assert "mezzo Light everyday chat. 0.10 0.21 0.02" in words
-    assert "forte The default. Recommended for code and files. 1.07 3.45 as input" in words
-    assert "fortissimo The highest class. 3.45 17.25 as input" in words
+    assert "mezzo Light everyday chat. $0.10 $0.21 $0.02" in words
+    assert "forte The default. Recommended for code and files. $1.07 $3.45 as input" in words
+    assert "fortissimo The highest class. $3.45 $17.25 as input" in words
 
 
 def test_the_host_of_a_request_is_escaped(stranger: Visitor) -> None:

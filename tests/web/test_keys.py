@@ -10,6 +10,7 @@ import pytest
 
 from cadenza.control.client_settings import CLIENTS
 from cadenza.core.codes import is_well_formed
+from cadenza.core.records import SCOPES
 from tests.migrated import STORE_WAIT_S
 from tests.raw_client import RawClient
 from tests.service import Service, now_ms
@@ -39,7 +40,7 @@ def secret_in(seen: Seen) -> str:
 
 
 def create(visitor: Visitor, **fields: Any) -> str:
-    seen = visitor.post("/keys", {"name": "laptop", **fields})
+    seen = visitor.post("/keys", {"name": "laptop", "scopes": [*SCOPES], **fields})
     assert seen.status == 200, seen.words
     return secret_in(seen)
 
@@ -85,12 +86,13 @@ def test_a_key_has_what_its_form_says(visitor: Visitor) -> None:
         assert expected in words
 
 
-def test_no_scope_ticked_means_all(service: Service, visitor: Visitor) -> None:
-    """The form says so before, and the key may do everything."""
-    assert "Tick none, and it may do everything" in visitor.get("/keys/new").words
-    secret = create(visitor)
-    assert first_key(visitor)["scopes"] == ["inference", "models", "usage"]
-    assert RawClient(service.port, secret).get("/v1/usage").status == 200
+def test_all_scopes_are_ticked_at_first(visitor: Visitor) -> None:
+    """A form in which none is ticked is refused, with the reason; what was ticked stays so."""
+    assert visitor.get("/keys/new").text.count(" checked>") == 3
+    seen = visitor.post("/keys", {"name": "laptop"})
+    assert (seen.status, "Tick at least one scope." in seen.words, " checked>" in seen.text) == (400, True, False)
+    assert visitor.post("/keys", {"scopes": ["usage"], "rate": "x"}).text.count(" checked>") == 1
+    assert visitor.api("GET", "/keys").json["data"] == []
 
 
 def test_a_key_without_inference_gets_a_first_request_that_works(visitor: Visitor) -> None:
@@ -142,11 +144,11 @@ def test_a_bad_field_is_explained_beside_what_was_typed(visitor: Visitor, fields
 
 def test_hostile_names_are_text(visitor: Visitor) -> None:
     """A name with markup is shown as it was typed, on every page that has it."""
-    pages = [visitor.post("/keys", {"name": HOSTILE})]
+    pages = [visitor.post("/keys", {"scopes": ["inference"], "name": HOSTILE})]
     key = first_key(visitor)
     assert key["name"] == HOSTILE
     pages += [visitor.get(path) for path in ("/keys", f"/keys/{key['id']}")]
-    pages += [visitor.post("/keys", {"name": HOSTILE, "rate": "x"})]
+    pages += [visitor.post("/keys", {"scopes": ["inference"], "name": HOSTILE, "rate": "x"})]
     for seen in pages:
         assert "<script>alert" not in seen.text
         assert "<img src=x" not in seen.text
@@ -233,7 +235,7 @@ def test_an_account_with_many_keys_gets_pages(service: Service, visitor: Visitor
 def test_an_account_has_at_most_a_thousand_active_keys(service: Service, visitor: Visitor, email: str) -> None:
     """One more is refused with the reason; after a revocation there is room for one again."""
     add_keys(service, email, 1000, now_ms() - 48 * 60 * 60 * 1000)
-    assert "at most 1,000 active keys" in visitor.post("/keys", {"name": "one more"}).words
+    assert "at most 1,000 active keys" in visitor.post("/keys", {"scopes": ["inference"], "name": "one more"}).words
     assert visitor.api("POST", "/keys", {}).status == 400
     visitor.api("DELETE", f"/keys/{first_key(visitor)['id']}")
     create(visitor)
@@ -244,7 +246,7 @@ def test_an_account_creates_at_most_a_thousand_keys_a_day(service: Service, visi
     add_keys(service, email, 1000, now_ms())
     with contextlib.closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
         store.execute("UPDATE keys SET revoked_at = created_at + 1 WHERE name LIKE 'many %' AND digest IS NOT NULL")
-    assert "1,000 keys in 24 hours" in visitor.post("/keys", {"name": "one more"}).words
+    assert "1,000 keys in 24 hours" in visitor.post("/keys", {"scopes": ["inference"], "name": "one more"}).words
 
 
 def test_changes_of_keys_are_limited_in_number(service: Service, email: str) -> None:

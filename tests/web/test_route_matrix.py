@@ -36,7 +36,7 @@ THINGS = {  # what an account owns: where it is made and listed, and the paramet
 TRANSFERS = ("transfers", "transfers/refund")
 PROVED = {  # the routes that need the password or a passkey of the last minutes
     "form": {
-        *("/keys", "/settings/tokens", "/operator/classes/{class_id}/rollback"),
+        *("/confirm", "/keys", "/settings/tokens", "/operator/classes/{class_id}/rollback"),
         *("/operator/requests/{completion_id}/refund", "/operator/routes/rest", "/operator/routes/resume"),
         *("/operator/vouchers", "/operator/vouchers/revoke", "/operator/months/{month}/close"),
         *(f"/settings/security/{name}" for name in ("email", "sessions/end-others", "delete", "export")),
@@ -45,7 +45,7 @@ PROVED = {  # the routes that need the password or a passkey of the last minutes
         *(f"/operator/accounts/{{account_id}}/{name}" for name in ("suspend", "resume", "role", "reset-link")),
         *(f"/operator/accounts/{{account_id}}/{name}" for name in ("grants", "corrections", *TRANSFERS)),
     },
-    "page": {"/keys/new", "/settings/tokens/new", "/settings/security/app"},
+    "page": {"/settings/security/app"},
     "endpoint": {
         *("/keys", "/passkeys/ask-to-add", "/passkeys", "/operator/classes/{class_id}/rollback"),
         "/operator/requests/{completion_id}/refund",
@@ -53,6 +53,7 @@ PROVED = {  # the routes that need the password or a passkey of the last minutes
         *(f"/operator/accounts/{{account_id}}/{name}" for name in TRANSFERS),
     },
 }
+PROOF = re.compile('name="proof_password"|on the page /confirm')
 OWNED = [(name, one) for name in THINGS for one in CLOSED if f"{{{name}}}" in one.path and one.access is Access.ACCOUNT]
 
 
@@ -136,7 +137,7 @@ def test_an_ordinary_account_is_no_operator(visitor: Visitor) -> None:
 
 
 def test_an_old_session_must_prove_itself(service: Service, operator: Visitor, email: str) -> None:
-    """A form leads to /confirm and back to its page, an endpoint answers 403 and says how to prove it."""
+    """A form asks for the password, a page leads to /confirm and back, an endpoint says how to prove it."""
     csrf, asked = operator.csrf, {kind: set[str]() for kind in PROVED}
     make_old(service, email)
     for one in CLOSED:
@@ -144,7 +145,7 @@ def test_an_old_session_must_prove_itself(service: Service, operator: Visitor, e
             {"csrf": csrf} if isinstance(one, Page) else valid(one.takes) if one in WITH_BODY and one.takes else None
         )
         seen = ask(operator, one, body=body, headers={"x-cadenza-csrf": csrf, **from_elsewhere()})
-        if seen.location.startswith("/confirm?next=") or (seen.status == 403 and "/confirm" in seen.text):
+        if seen.location.startswith("/confirm?next=") or (seen.status == 403 and PROOF.search(seen.text)):
             asked[kind_of(one)].add(one.path)
     assert asked == PROVED
 

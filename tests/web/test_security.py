@@ -80,19 +80,76 @@ def test_a_password_is_changed_only_with_the_old_one(visitor: Visitor) -> None:
 def test_guesses_of_the_old_password_are_limited(visitor: Visitor) -> None:
     """A thief of a session has ten guesses."""
     for _ in range(10):
-        assert visitor.post("/confirm", {"password": "a guess of it"}).status == 400
-    assert visitor.post("/confirm", {"password": PASSWORD}).status == 429
+        assert visitor.post("/confirm", {"proof_password": "a guess of it"}).status == 400
+    assert visitor.post("/confirm", {"proof_password": PASSWORD}).status == 429
 
 
-def test_a_sensitive_change_needs_a_recent_proof(service: Service, visitor: Visitor, email: str) -> None:
-    """A session of 20 minutes asks for the password again, gets a new secret, and leads back to what it wanted."""
+def test_a_form_goes_on_after_the_proof(service: Service, visitor: Visitor, email: str) -> None:
+    """A session of 20 minutes gives the password once; then the form takes effect as it was typed."""
     make_old(service, email)
-    assert visitor.get("/keys/new").location == "/confirm?next=/keys/new"
-    assert visitor.post("/confirm", {"password": "a wrong one", "next": "/keys/new"}).status == 400
+    hostile = '"><script>alert(1)</script>'
+    asked = visitor.post("/keys", {"name": hostile, "scopes": ["inference", "usage"], "burst": "7"})
+    assert (asked.status, hostile in asked.text) == (403, False)
+    assert 'href="/keys/new" data-after-submit="Back">Cancel' in asked.text
+    wrong = visitor.confirm(asked, "a wrong one")
+    assert (wrong.status, "This is not your password." in wrong.words) == (400, True)
+    assert visitor.api("GET", "/keys").json["data"] == []
     kept = visitor.cookies["cadenza_session"]
-    assert visitor.post("/confirm", {"password": PASSWORD, "next": "/keys/new"}).location == "/keys/new?note=confirmed"
+    assert visitor.confirm(wrong).status == 200
+    [key] = visitor.api("GET", "/keys").json["data"]
+    assert (key["name"], key["scopes"], key["burst"]) == (hostile, ["inference", "usage"], 7)
     assert visitor.cookies["cadenza_session"] != kept
-    assert visitor.get("/keys/new").status == 200
+    assert visitor.post("/settings/security/sessions/end-others").location.endswith("note=sessions-ended")
+
+
+def test_every_other_session_ends_after_the_proof(service: Service, visitor: Visitor, email: str) -> None:
+    """The browser that gave it has a new secret by then, and stays signed in."""
+    other = another(visitor, email)
+    make_old(service, email)
+    asked = visitor.post("/settings/security/sessions/end-others")
+    assert visitor.confirm(asked).location == "/settings/security?note=sessions-ended"
+    assert (visitor.get("/settings").status, other.get("/settings").status) == (200, 303)
+
+
+def test_a_form_that_fails_after_the_proof_keeps_the_session(service: Service, visitor: Visitor, email: str) -> None:
+    """The error has a page of its own; the new secret of the session is sent with it."""
+    make_old(service, email)
+    unknown = visitor.post("/settings/security/passkeys/unknown/remove")
+    assert visitor.confirm(unknown).status == 404
+    assert visitor.get("/settings").status == 200
+
+
+def test_a_proof_is_not_given_for_a_form_of_long_ago(service: Service, visitor: Visitor, email: str) -> None:
+    """A page that asked more than 15 minutes ago does nothing, whatever the browser proved meanwhile."""
+    typed = {"confirmed_email": email}
+    make_old(service, email)
+    asked = visitor.post("/settings/security/delete", typed)
+    [asked_at] = re.findall(r'name="proof_asked_at" value="(\d+)"', asked.text)
+    visitor.confirm(visitor.get("/confirm"))
+    for wrong in (str(int(asked_at) - 15 * 60_000), "x", "9" * 5_000):
+        seen = visitor.post("/settings/security/delete", {**typed, "proof_asked_at": wrong, "proof_password": PASSWORD})
+        assert seen.location == "/settings/security?note=too-late"
+    assert visitor.get("/settings").status == 200
+
+
+def test_a_foreign_form_is_never_asked_about(service: Service, visitor: Visitor, email: str) -> None:
+    """Or a page of another site could have its own form confirmed."""
+    make_old(service, email)
+    seen = visitor.post("/keys", {"csrf": "x", "name": "theirs", "scopes": ["inference"]})
+    assert (seen.status, "theirs" in seen.text) == (403, False)
+
+
+def test_a_page_with_a_secret_needs_a_recent_proof(service: Service, visitor: Visitor, email: str) -> None:
+    """It leads to /confirm and back, and never to another site."""
+    visitor.post("/settings/security/app")
+    make_old(service, email)
+    page = "/settings/security/app"
+    assert visitor.get(page).location == f"/confirm?next={page}"
+    asked = visitor.get(f"/confirm?next={page}")
+    assert visitor.confirm(asked, "a wrong one").status == 400
+    assert visitor.confirm(asked).location == f"{page}?note=confirmed"
+    assert visitor.get(page).status == 200
+    assert visitor.post("/confirm", {"next": "//evil.example"}).location == "/?note=confirmed"
 
 
 def test_sessions_are_listed_and_ended_one_by_one(visitor: Visitor, email: str) -> None:

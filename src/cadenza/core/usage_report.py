@@ -132,11 +132,20 @@ def spending_days(created_at: int, now_ms: int) -> int:
     return min(SPENDING_DAYS, max(1, -((created_at - now_ms) // DAY_MS)))
 
 
-def spending_rate(spent_nano: int, days: int, balance_nano: int, now_ms: int) -> SpendingRate:
+def spending_rate(
+    spent_nano: int, days: int, balance_nano: int, now_ms: int, expiring: Sequence[tuple[int, int]] = ()
+) -> SpendingRate:
+    """`expiring` is the part of the balance that expires: amounts and times, the next first. It is spent first."""
     per_day_nano = spent_nano // days
     if per_day_nano == 0:
         return SpendingRate(per_day_nano, days, None)
-    lasts_ms = max(0, balance_nano) * DAY_MS // per_day_nano
+    spent_by_then_nano, lost_nano = 0, 0
+    for amount_nano, expires_at in expiring:
+        most_nano = max(0, expires_at - now_ms) * per_day_nano // DAY_MS
+        used_nano = min(amount_nano, max(0, most_nano - spent_by_then_nano))
+        spent_by_then_nano += used_nano
+        lost_nano += amount_nano - used_nano
+    lasts_ms = max(0, balance_nano - lost_nano) * DAY_MS // per_day_nano
     return SpendingRate(per_day_nano, days, now_ms + lasts_ms if lasts_ms <= LASTS_MS_MAX else None)
 
 

@@ -41,6 +41,7 @@ from cadenza.fleet.limits import network_limits, release, take_all
 from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.store import StoreUnavailable
 from cadenza.web.account.archive_turns import ArchiveTurns
+from cadenza.web.account.proof import check_proof, to_confirm_page
 from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE
 from cadenza.web.docs.openapi import PLATFORM, build_document
 from cadenza.web.docs.reference import Reference
@@ -204,10 +205,11 @@ def _serve_page(context: WebContext, page: Page) -> Serve:
             if is_safe:
                 return RedirectResponse(f"/sign-in?next={quote(visit.path)}", 303)
             raise
-        if page.proof_page and not visit.require_session().is_proved(visit.now_ms):
-            back = visit.path if is_safe else page.proof_page.format(**request.path_params)
-            return RedirectResponse(f"/confirm?next={quote(back)}", 303)
-        response = await page.serve(visit)
+        asked = None
+        if page.proof_page:
+            back = page.proof_page.format(**request.path_params)
+            asked = to_confirm_page(visit) if is_safe else await check_proof(visit, back)
+        response = asked or await page.serve(visit)
         if visit.cookie.startswith(ANONYMOUS) and visit.cookie != visit.get_cookie(SESSION_COOKIE):
             visit.set_session_cookie(visit.cookie)
         visit.add_cookies(response)
@@ -294,20 +296,25 @@ async def _check_rate(visit: Visit) -> None:
 
 
 async def _show_error(context: WebContext, request: Request, error: Exception) -> Response:
+    """The cookies that the visit has set so far are sent too: a proof may have made a new secret before the error."""
     found = to_page_error(error)
+    visit: Visit | None = getattr(request.state, "visit", None)
+    response: Response
     if request.scope["path"].startswith(PLATFORM) or "text/html" not in request.headers.get("accept", ""):
-        return Response(render_error(found.message, found.type), found.status, found.headers, JSON)
-    visit = await _visit_of_error(context, request, found)
-    response = visit.page("problem.html", problem=found, has_menu=visit.cookie != "")
-    response.status_code = found.status
-    response.headers.update(found.headers)
+        response = Response(render_error(found.message, found.type), found.status, found.headers, JSON)
+    else:
+        visit = visit or await _visit_of_error(context, request, found)
+        response = visit.page("problem.html", problem=found, has_menu=visit.cookie != "")
+        response.status_code = found.status
+        response.headers.update(found.headers)
+    if visit:
+        visit.add_cookies(response)
     return response
 
 
 async def _visit_of_error(context: WebContext, request: Request, error: PageError) -> Visit:
-    """The visit in which the error happened. For an unknown path, the session is looked up for the menu."""
-    visit: Visit | None = getattr(request.state, "visit", None)
-    if visit is None and isinstance(error, Missing):
+    """For an error before there was a visit. For an unknown path, the session is looked up for the menu."""
+    if isinstance(error, Missing):
         with contextlib.suppress(PageError, StoreUnavailable):
-            visit = await _begin_visit(context, request)
-    return visit or Visit(request, context)
+            return await _begin_visit(context, request)
+    return Visit(request, context)

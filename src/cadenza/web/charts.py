@@ -115,14 +115,6 @@ def axis_dollars(amount_nano: int) -> str:
     return f"${compact(whole)}" if rest == 0 else f"${format_dollars(amount_nano)}"
 
 
-def about_dollars(amount_nano: int) -> str:
-    """Rounded to cents; an amount of less than a cent keeps two digits."""
-    if amount_nano == 0 or amount_nano >= NANO_PER_DOLLAR // 100:
-        return f"{amount_nano / NANO_PER_DOLLAR:,.2f}"
-    step = 10 ** max(0, len(str(amount_nano)) - 2)
-    return format_dollars(round(amount_nano / step) * step)
-
-
 def _value_axis(step: int, top: int, show: Show) -> Iterator[Markup]:
     for value in range(0, top + 1, step):
         y = _y(value, top)

@@ -6,7 +6,9 @@ under a URL that changes with their content.
 
 import gzip
 import hashlib
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, time
+from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -19,9 +21,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from cadenza.control.money.payments import describe_payment
 from cadenza.control.money.statement import describe_entry, explain_entry
 from cadenza.core.formats import rfc3339
-from cadenza.core.money import NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars
-from cadenza.core.prices import describe_price
-from cadenza.web.charts import about_dollars, compact, count
+from cadenza.core.money import DECIMALS, NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars
+from cadenza.core.prices import PriceSchedule, describe_price
+from cadenza.web.charts import compact, count
 
 MEDIA_TYPES = {
     "css": "text/css; charset=utf-8",
@@ -31,8 +33,9 @@ MEDIA_TYPES = {
     "webmanifest": "application/manifest+json",
 }
 FOREVER = "public, max-age=31536000, immutable"
-LARGE_STEP_NANO = 100_000
-SMALL_STEP_NANO = 1_000  # a micro-dollar
+MINUS = "−"
+DIGITS, DIGITS_OF_CENTS = 2, 4  # of an amount on a page; the second below a dollar
+COLUMN_DIGITS_MAX = 6
 NOTES = {
     "signed-out": "You are signed out.",
     "account-deleted": "Your account is deleted.",
@@ -67,6 +70,7 @@ NOTES = {
     "verified": "Your e-mail address is verified.",
     "address-changed": "Your e-mail address is changed.",
     "confirmed": "Confirmed. Nothing has been changed yet. For 15 minutes you can make changes here.",
+    "too-late": "That took more than 15 minutes, so nothing was done. Try again.",
     "session-ended": "That browser is signed out.",
     "sessions-ended": "All other browsers are signed out.",
     "app-added": "Your authenticator app is added.",
@@ -121,7 +125,11 @@ class Renderer:
             lstrip_blocks=True,
         )
         self._environment.filters |= FILTERS
-        self._environment.globals |= {"asset": assets.url}
+        self._environment.globals |= {
+            "asset": assets.url,
+            "dollars_column": dollars_column,
+            "price_column": price_column,
+        }
 
     def page(self, template: str, values: dict[str, Any]) -> HTMLResponse:
         return HTMLResponse(self.part(template, values))
@@ -138,17 +146,35 @@ def redirect(path: str, note: str = "") -> RedirectResponse:
     return RedirectResponse(f"{path}?note={note}" if note else path, 303)
 
 
-def dollars(amount_nano: int) -> str:
-    """Rounded down, for people: at least two decimals, and at most four from a dollar on."""
-    step_nano = LARGE_STEP_NANO if abs(amount_nano) >= NANO_PER_DOLLAR else SMALL_STEP_NANO
-    whole, _, decimals = format_dollars(amount_nano // step_nano * step_nano).partition(".")
-    return f"{int(whole):,}.{decimals}" if whole.lstrip("-") != "0" else f"{whole}.{decimals}"
+def dollars(amount_nano: int, digits: int | None = None) -> Markup:
+    """Money on a page: $1,234.56, $0.0123, −$5.00. Its title is the exact amount, if that differs.
+
+    Rounded towards zero to `digits`, or to two, and to four below a dollar. An amount that is not zero never looks
+    like it: <$0.0001. page.js does the same in the browser.
+    """
+    size_nano = abs(amount_nano)
+    digits = digits or (DIGITS_OF_CENTS if 0 < size_nano < NANO_PER_DOLLAR else DIGITS)
+    step_nano = 10 ** (DECIMALS - digits)
+    is_tiny = 0 < size_nano < step_nano
+    whole, part = divmod(1 if is_tiny else size_nano // step_nano, 10**digits)
+    sign = MINUS if amount_nano < 0 else ""
+    shown = f"{sign}{'<' if is_tiny else ''}${whole:,}.{part:0{digits}}"
+    if size_nano % step_nano == 0:
+        return Markup.escape(shown)
+    return Markup('<span title="{}">{}</span>').format(f"{sign}${format_dollars(size_nano)}", shown)
 
 
-def signed_dollars(amount_nano: int) -> str:
-    """Exact, with a sign: +5.00, −0.00012."""
-    sign = "+" if amount_nano > 0 else "−" if amount_nano else ""
-    return sign + format_dollars(abs(amount_nano))
+def dollars_column(amounts_nano: Iterable[int]) -> Callable[[int], Markup]:
+    """How a column of a table shows its amounts: with as many digits as one of them needs, from two to six."""
+    needed = [len(format_dollars(amount_nano).partition(".")[2]) for amount_nano in amounts_nano]
+    return partial(dollars, digits=min(max(needed, default=DIGITS), COLUMN_DIGITS_MAX))
+
+
+def price_column(schedules: Iterable[PriceSchedule], now_ms: int) -> Callable[[int], Markup]:
+    """How a table shows prices of a token, by the million; all have as many digits as one of them needs."""
+    prices = [msgspec.structs.astuple(schedule.at(now_ms)) for schedule in schedules]
+    column = dollars_column((nano or 0) * TOKENS_PER_PRICE for price in prices for nano in price)
+    return lambda price_nano: column(price_nano * TOKENS_PER_PRICE)
 
 
 def moment(at_ms: int | None, empty: str = "never") -> Markup:
@@ -178,12 +204,9 @@ def _read(path: Traversable) -> Asset:
 
 
 FILTERS = {
-    "per_million": lambda price_nano: price_nano * TOKENS_PER_PRICE,  # from the price of a token
     "dollars": dollars,
-    "exact_dollars": format_dollars,
+    "exact_dollars": format_dollars,  # of prices in sentences, and in form fields
     "price": describe_price,
-    "signed_dollars": signed_dollars,
-    "about_dollars": about_dollars,
     "count": count,
     "compact": compact,
     "moment": moment,

@@ -39,8 +39,7 @@ class Access(Enum):
 class Page(msgspec.Struct, frozen=True):
     """A page, or a form that a page sends. A path may have parameters: /keys/{key_id}.
 
-    With `proof_page`, the password or a passkey must have been given within the last 15 minutes. If not, the visitor is
-    asked for it, and continues at that page.
+    With `proof_page`, it needs a recent proof (account/proof.py). That is the page itself, or the page of the form.
     """
 
     method: str

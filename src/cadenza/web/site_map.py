@@ -8,6 +8,7 @@ from cadenza.web.account import (
     memory,
     passkeys,
     preferences,
+    proof,
     second_factor,
     security,
     sign_in,
@@ -33,7 +34,8 @@ from cadenza.web.operator import (
 from cadenza.web.operator import keys as operator_keys
 from cadenza.web.routes import Routes
 
-ACCOUNT = (sign_in, sign_up, links, passkeys, keys, preferences, memory, security, archive, second_factor, tokens)
+SIGN_IN = (sign_in, proof, sign_up, links, passkeys, second_factor)
+ACCOUNT = (*SIGN_IN, keys, preferences, memory, security, archive, tokens)
 MONEY = (usage, activity, credit, payments, statement)
 OPERATOR_MONEY = (vouchers, margins, ledger, months)
 OPERATOR = (overview, load, search, accounts, requests, operator_keys, classes, *OPERATOR_MONEY, audit_log)

@@ -93,6 +93,7 @@ class Visit:
         self.query_fields: dict[str, str] = request.state.query
         self.error = ""  # what was wrong with a form, whose page is shown again
         self.typed: Mapping[str, Any] = {}  # into that form
+        self._fields: dict[str, list[str]] | None = None
         self._new_cookies: dict[str, tuple[str, int]] = {}
 
     @property
@@ -186,8 +187,23 @@ class Visit:
         """The fields of a form, checked. Unknown fields are refused; a field of type list takes every value.
 
         A field that is a parameter of the path is read from there.
+        """
+        fields = await self.fields()
+        lists = {field.encode_name for field in msgspec.structs.fields(kind) if "list" in str(field.type)}
+        values = {name: found if name in lists else found[0] for name, found in fields.items()}
+        in_path = {name: text for name, text in self.request.path_params.items() if name in kind.__struct_fields__}
+        return self.convert(values | in_path, kind)
+
+    async def fields(self) -> dict[str, list[str]]:
+        """The fields of a form of one of our own pages. They are checked once: a proof makes a new token.
+
         Only the encoding of our own forms is read. A multipart form names the codec of its text, and some are slow.
         """
+        if self._fields is None:
+            self._fields = await self._read_fields()
+        return self._fields
+
+    async def _read_fields(self) -> dict[str, list[str]]:
         encoding = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if encoding not in ("", FORM):
             raise BadForm(f"A form is sent as {FORM}.")
@@ -196,10 +212,7 @@ class Visit:
             raise BadForm("This form is too large: without a session it has at most 16 KiB.")
         fields = _read_form(body) if encoding else {}
         await self.check_change(fields.pop(CSRF_FIELD, [""])[0])
-        lists = {field.encode_name for field in msgspec.structs.fields(kind) if "list" in str(field.type)}
-        values = {name: found if name in lists else found[0] for name, found in fields.items()}
-        in_path = {name: text for name, text in self.request.path_params.items() if name in kind.__struct_fields__}
-        return self.convert(values | in_path, kind)
+        return fields
 
     async def json(self, kind: type[T]) -> T:
         """The JSON body of an API request, checked."""

@@ -123,3 +123,20 @@ def test_credit_lasts_as_long_as_the_pace_says() -> None:
     assert spending_rate(dollar, 1, 0, NOON_MS).lasts_until_ms == NOON_MS
     assert spending_rate(dollar, 1, 3650 * dollar, NOON_MS).lasts_until_ms == NOON_MS + LASTS_MS_MAX
     assert spending_rate(dollar, 1, 3651 * dollar, NOON_MS).lasts_until_ms is None
+
+
+@pytest.mark.parametrize(
+    ("expiring", "days"),
+    [
+        ([(2, 5)], 10),  # spent before it expires
+        ([(6, 2)], 6),  # four of it expire
+        ([(6, 2), (2, 3)], 5),  # of the second, there is time for one
+        ([(6, 2), (4, 2)], 2),  # nothing else is left
+        ([(1, -1)], 9),  # expired, and not swept yet
+    ],
+)
+def test_credit_that_expires_is_not_counted_after_it(expiring: list[tuple[int, int]], days: int) -> None:
+    """Of ten dollars at a dollar a day: what expires is spent first, and what is left of it then is lost."""
+    dollar = 10**9
+    lots = [(amount * dollar, NOON_MS + after * DAY_MS) for amount, after in expiring]
+    assert spending_rate(dollar, 1, 10 * dollar, NOON_MS, lots).lasts_until_ms == NOON_MS + days * DAY_MS

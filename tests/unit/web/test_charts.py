@@ -13,7 +13,6 @@ from cadenza.web.charts import (
     STEPS_MAX,
     Bars,
     Series,
-    about_dollars,
     axis_dollars,
     compact,
     scale,
@@ -125,22 +124,6 @@ def test_a_share_is_as_long_as_it_is_large(part: int, whole: int, width: str) ->
 def test_large_numbers_are_short(number: int, text: str) -> None:
     """Up to ten thousand every digit, above it three and a unit."""
     assert compact(number) == text
-
-
-@pytest.mark.parametrize(
-    ("amount_nano", "text"),
-    [
-        (0, "0.00"),
-        (193_539_000, "0.19"),
-        (30_340_000_000, "30.34"),
-        (1_234_567_000_000, "1,234.57"),
-        (35_920, "0.000036"),
-        (7, "0.000000007"),
-    ],
-)
-def test_amounts_are_rounded_for_reading(amount_nano: int, text: str) -> None:
-    """To cents, or to two digits where cents would show nothing."""
-    assert about_dollars(amount_nano) == text
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,12 @@ from cadenza.core.usage_report import (
 )
 from cadenza.ledger import check, months, statement
 from cadenza.ledger.export import export
+from cadenza.ledger.lots import list_expiring
 from cadenza.ledger.months import ClosedMonth
 from cadenza.ledger.statement import ChargeDetails, Entry, PeriodSums
 from cadenza.store.store import Store
 from cadenza.store.tables import usage
+from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.usage import report
 
 PAGE = 50
@@ -166,12 +168,13 @@ async def key_overview(store: Store, account_id: str, key_id: str, span: Span) -
     return Overview(span, days, [], 1)
 
 
-async def pace(store: Store, account_id: str, now_ms: int) -> SpendingRate:
+async def pace(store: Store, account: Account, now_ms: int) -> SpendingRate:
     """What the account spent per day over the last 7 days, and how long its balance lasts at that rate."""
-    balance_nano, created_at = await usage.balance(store, account_id)
-    days = spending_days(created_at, now_ms)
-    spent_nano = await usage.spent(store, account_id, Span(now_ms - days * DAY_MS, now_ms + 1))
-    return spending_rate(spent_nano, days, balance_nano, now_ms)
+    days = spending_days(account.created_at, now_ms)
+    spent_nano = await usage.spent(store, account.id, Span(now_ms - days * DAY_MS, now_ms + 1))
+    lots = await list_expiring(store, account.id, account.granted_nano)
+    expiring = [(lot.left_nano, lot.expires_at) for lot in lots if lot.expires_at is not None]
+    return spending_rate(spent_nano, days, account.balance_nano, now_ms, expiring)
 
 
 class LedgerState(msgspec.Struct, frozen=True):

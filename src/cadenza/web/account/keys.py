@@ -99,7 +99,7 @@ async def list_page(visit: Visit) -> Response:
 
 
 async def new_page(visit: Visit) -> Response:
-    form = NewKeyForm(**visit.typed)
+    form = NewKeyForm(**(visit.typed or {"scopes": [*SCOPE_GRANTS]}))
     return visit.page("key_new.html", form=form, scopes=SCOPE_GRANTS, expiries=EXPIRIES, **_bounds(visit))
 
 
@@ -111,6 +111,9 @@ async def key_page(visit: Visit) -> Response:
 
 
 async def create_by_form(visit: Visit, typed: NewKeyForm) -> Response:
+    """The API gives a key without scopes all of them. On the page that would be a surprise."""
+    if not typed.scopes:
+        raise ControlError("Tick at least one scope. The key may do what is ticked, and nothing else.")
     order = visit.convert({**typed.values(), "scopes": typed.scopes, "expires": typed.expires}, KeyOrder)
     key = await create_key(visit, order)
     base, secret = visit.base_url, key.secret
@@ -174,7 +177,7 @@ def _bounds(visit: Visit) -> dict[str, object]:
 
 ROUTES: Routes = (
     get("/keys", list_page),
-    get("/keys/new", new_page, needs_proof=True),
+    get("/keys/new", new_page),
     form("/keys", create_by_form, "/keys/new", on_error=new_page, needs_proof=True),
     get("/keys/{key_id}", key_page),
     form("/keys/{key_id}", change_by_form, "/keys/{key_id}", "key-saved", on_error=key_page),

@@ -1,8 +1,6 @@
-"""Signing in, by password and second factor, and out; and giving the password again. Passkeys are in passkeys.py.
+"""Signing in, by password and second factor, and out. Passkeys are in passkeys.py.
 
 A password gives a session of stage `second_factor` if the account has one, and the code, or a passkey, completes it.
-Sensitive changes need a recent proof: the password or a passkey, within the last 15 minutes. A page without one leads
-to /confirm and back; an endpoint answers 403 and says what to do.
 """
 
 from urllib.parse import quote
@@ -14,8 +12,6 @@ from cadenza.control.sign_in.sign_in import SignInAttempt
 from cadenza.store.tables.second_factors import get_factors
 from cadenza.web.account.sessions import (
     FIRST_PAGE,
-    SECURITY_PAGE,
-    renew_session,
     safe_next_path,
     start_session,
 )
@@ -43,11 +39,6 @@ async def second_factor_page(visit: Visit) -> Response:
     return visit.page("second_factor.html", next=_next_page(visit), factors=factors)
 
 
-async def confirm_page(visit: Visit) -> Response:
-    factors = await get_factors(visit.store, visit.account.id)
-    return visit.page("confirm.html", next=_next_page(visit, SECURITY_PAGE), factors=factors)
-
-
 async def sign_in(visit: Visit, email: str, password: str, next: str = FIRST_PAGE) -> Response:  # noqa: A002 a field
     attempt = SignInAttempt(email, password, visit.address, visit.get_cookie(DEVICE_COOKIE))
     checked = await visit.context.sign_ins.check_password(attempt)
@@ -66,12 +57,6 @@ async def give_code(visit: Visit, code: str, next: str = FIRST_PAGE) -> Response
     return redirect(safe_next_path(next))
 
 
-async def prove(visit: Visit, password: str, next: str = FIRST_PAGE) -> Response:  # noqa: A002 a field
-    await visit.context.sign_ins.check_again(visit.account, visit.require_session().session, password)
-    await renew_session(visit, is_proof=True)
-    return redirect(safe_next_path(next), "confirmed")
-
-
 async def sign_out(visit: Visit) -> None:
     if visit.signed_in:
         await end_session(visit.store, visit.signed_in.session.digest)
@@ -82,8 +67,8 @@ def _to_second_factor(next_page: str) -> Response:
     return redirect(f"{SECOND_FACTOR}?next={quote(next_page)}")
 
 
-def _next_page(visit: Visit, usual: str = FIRST_PAGE) -> str:
-    return safe_next_path((visit.typed or visit.query_fields).get("next", usual))
+def _next_page(visit: Visit) -> str:
+    return safe_next_path((visit.typed or visit.query_fields).get("next", FIRST_PAGE))
 
 
 ROUTES: Routes = (
@@ -92,6 +77,4 @@ ROUTES: Routes = (
     get(SECOND_FACTOR, second_factor_page, Access.ANYONE),
     form(SECOND_FACTOR, give_code, SECOND_FACTOR, on_error=second_factor_page, access=Access.ANYONE),
     form("/sign-out", sign_out, "/sign-in", "signed-out", access=Access.ANYONE),
-    get("/confirm", confirm_page),
-    form("/confirm", prove, "/confirm", on_error=confirm_page),
 )

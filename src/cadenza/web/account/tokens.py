@@ -65,7 +65,7 @@ async def revoke(visit: Visit) -> None:
 
 ROUTES: Routes = (
     get(PAGE, list_page),
-    get(f"{PAGE}/new", new_page, needs_proof=True),
+    get(f"{PAGE}/new", new_page),
     form(PAGE, create, f"{PAGE}/new", on_error=new_page, needs_proof=True),
     form(PAGE + "/{token_id}/revoke", revoke, PAGE, "token-revoked"),
 )

@@ -48,7 +48,8 @@ class ExpiringCredit(msgspec.Struct, frozen=True):
 
 
 class CreditView(msgspec.Struct, frozen=True):
-    """The credit of an account. `free` is the balance less what is held; `lasts_until` is at the recent pace.
+    """The credit of an account. `free` is the balance less what is held; `lasts_until` is at the recent pace,
+    less what expires before it is spent.
 
     `granted` is the part of the balance that was not paid for: it is spent first. `paid` is the rest of it, and
     `expiring` the part of `granted` that expires, the next first.
@@ -84,7 +85,7 @@ async def credit_page(visit: Visit) -> Response:
     store, account, stripe = visit.store, visit.account, visit.context.settings.stripe
     return visit.page(
         "credit.html",
-        pace=await pace(store, account.id, visit.now_ms),
+        pace=await pace(store, account, visit.now_ms),
         statement=await read_statement(store, account.id, count=RECENT),
         payments=await list_payments(store, account.id),
         expiring=await list_expiring(store, account),
@@ -99,7 +100,7 @@ async def credit_page(visit: Visit) -> Response:
 
 async def get_credit(visit: Visit) -> CreditView:
     account = visit.account
-    found = await pace(visit.store, account.id, visit.now_ms)
+    found = await pace(visit.store, account, visit.now_ms)
     return to_record(
         CreditView,
         account,

@@ -17,7 +17,7 @@ from cadenza.core.records import CLASSES, SEARCH
 from cadenza.core.spans import DAY_MS, Span, parse_span
 from cadenza.core.usage_report import NOTHING, Counters, GroupBy, Overview, parse_group
 from cadenza.store.tables.usage import report
-from cadenza.web.charts import Bars, Series, Show, about_dollars, axis_dollars, compact, share_bar, stacked_bars, swatch
+from cadenza.web.charts import Bars, Series, Show, axis_dollars, compact, share_bar, stacked_bars, swatch
 from cadenza.web.dates import RANGE_NAMES, named_span, read_span
 from cadenza.web.errors import BadForm
 from cadenza.web.files import csv_file
@@ -62,7 +62,7 @@ async def usage_page(visit: Visit) -> Response:
         measures=MEASURES,
         chart=day_chart(found, shown) if found.totals.requests else "",
         classes=[name for name in SERIES if name in found.by_class],
-        pace=await pace(visit.store, visit.account.id, visit.now_ms),
+        pace=await pace(visit.store, visit.account, visit.now_ms),
         last_ms=found.span.end_ms - 1,
         series=SERIES,
         swatch=swatch,
@@ -109,10 +109,9 @@ def day_chart(found: Overview, shown: str) -> str:
         if name in found.by_class
     ]
     total = measure.value_of(found.totals)
-    in_all = f"${about_dollars(total)}" if shown == "cost" else compact(total)
     return stacked_bars(
         Bars(
-            title=f"{measure.name} by day and class, {in_all} in all. The table below has every number.",
+            title=f"{measure.name} by day and class, {measure.show(total)} in all. The table below has every number.",
             labels=[f"{one.day} {one:%b}" for one in days],
             names=[f"{one:%a} {one.day} {one:%b %Y}" for one in days],
             series=layers,

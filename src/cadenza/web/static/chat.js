@@ -2,21 +2,23 @@
 
 import { Attachments, fillChips } from "./chat_attach.js";
 import { noteOf, totalOf } from "./chat_cost.js";
-import { button, byId, element } from "./chat_elements.js";
+import { byId, element } from "./chat_elements.js";
 import { Files, filesOf } from "./chat_files.js";
+import { ConversationList } from "./chat_list.js";
 import { withSources } from "./chat_sources.js";
-import { Store, addMessage, endOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
+import { Store, addMessage, endOf, marksOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
 import { ask, findCost, render } from "./chat_stream.js";
-import { MessageView, Thread, copyText, question } from "./chat_view.js";
+import { MessageView, Thread, copyText, plainText, question, showCredit } from "./chat_view.js";
 
 const SAVE_EVERY_MS = 1000;
 const REFUSED_STATUSES = [400, 413]; // the request itself is at fault
 const SPOKEN_CHARS_MAX = 2000; // of a reply, to a screen reader
+const TITLE_CHARS_MAX = 200;
 
 const prompt = byId("prompt");
 const picker = byId("class");
 const drawer = byId("drawer");
-const grounding = byId("grounding"); // null where there is nothing to switch
+const switches = byId("composer").querySelectorAll("[name=grounding]"); // of what the service may add
 const thread = new Thread(byId("thread"), byId("empty"));
 const { account } = byId("chat").dataset;
 const [store, files] = await Promise.all([Store.open(account), Files.open(account)]).catch((error) => {
@@ -31,7 +33,7 @@ const attachments = new Attachments(files, () => filesOf(pathTo(conversation, ed
 const draftFiles = new Map(); // of messages that are not sent yet, while the page is open
 
 // A conversation that the browser refuses to keep goes on, and the person is told.
-const save = (changed) => store.save(changed).catch((error) => thread.showError(error));
+const save = (changed) => store.save(changed).catch((error) => changed === conversation && thread.showError(error));
 
 // The thread
 
@@ -43,11 +45,15 @@ function show() {
   const path = pathTo(conversation, conversation.head);
   thread.empty.hidden = path.length > 0;
   for (const message of path) addView(message);
-  byId("title").textContent = conversation.title || "New conversation";
-  if (grounding) grounding.checked = conversation.grounding !== false;
+  showTitle();
+  for (const one of switches) one.checked = !conversation.off?.includes(one.value);
   showTotal();
   thread.toEnd();
   void renderMissing(path);
+}
+
+function showTitle() {
+  byId("title").textContent = conversation.title || "New conversation";
 }
 
 function showTotal() {
@@ -161,7 +167,7 @@ async function reply(parent) {
   if (asked !== conversation) return;
   const canRetry = failure && !failure.isFinal && !asked.messages[message.id];
   if (failure) thread.showError(failure, canRetry ? [["Try again", () => reply(parent)]] : []);
-  else byId("status").textContent = message.state === "stopped" ? "Stopped." : message.text.slice(0, SPOKEN_CHARS_MAX);
+  else byId("status").textContent = message.state === "stopped" ? "Stopped." : plainText(message).slice(0, SPOKEN_CHARS_MAX);
 }
 
 // Stores the files of the last message. Asks about files that are to be sent again and are not here any more.
@@ -186,7 +192,7 @@ async function receive(asked, message, view, signal) {
   const instructions = store.setting("instructions").trim();
   const system = instructions ? [{ role: "system", content: instructions }] : [];
   const body = await files.bodyOf(picker.value, system, pathTo(asked, message.parent));
-  for await (const event of ask(body, asked.grounding !== false, signal)) {
+  for await (const event of ask(body, asked.off ?? [], signal)) {
     thread.keepingEnd(() => take(event, message, view));
     if (Date.now() - saved > SAVE_EVERY_MS) {
       saved = Date.now();
@@ -242,6 +248,7 @@ async function end(asked, message) {
   await save(asked);
   await showList();
   if (message.completion && !message.cost) void askCost(asked, message);
+  else void showCredit();
   if (asked !== conversation) return;
   if (isEmpty) return show();
   const view = views.get(message.id); // none, if the reader went to another branch meanwhile
@@ -253,6 +260,7 @@ async function end(asked, message) {
 async function askCost(asked, message) {
   const cost = await findCost(message.completion);
   if (!cost) return;
+  void showCredit();
   message.cost = cost;
   await save(asked);
   if (asked !== conversation) return;
@@ -322,7 +330,7 @@ async function open(id) {
   location.hash = conversation.head ? conversation.id : "";
   showDraft();
   for (const message of Object.values(conversation.messages)) {
-    if (message.state === "running") message.state = "stopped"; // the page was closed meanwhile
+    if (message.state === "running") message.state = "broken"; // the page was closed meanwhile
     if (message.completion && !message.cost) void askCost(conversation, message);
   }
   show();
@@ -332,36 +340,39 @@ async function open(id) {
   prompt.focus();
 }
 
+const list = new ConversationList(open, { pin, rename, delete: remove });
+
 async function showList() {
   const found = await store.list(byId("search").value);
-  byId("conversations").replaceChildren(
-    ...found.map(({ id, title }) => {
-      const choose = element("button", { type: "button", textContent: title || "Without a title", onclick: () => open(id) });
-      const isShown = id === conversation.id;
-      if (isShown) choose.setAttribute("aria-current", "true");
-      const line = element("li", { className: isShown ? "current" : "" }, choose);
-      if (isShown) line.append(button("✎", "Rename", rename), button("×", "Delete", remove));
-      return line;
-    }),
-  );
+  list.show(found, conversation.id);
   byId("no-conversations").hidden = found.length > 0 || !byId("search").value;
 }
 
-async function rename() {
-  const title = await question({ title: "Rename the conversation", label: "Title", value: conversation.title, yes: "Rename" });
-  if (title === null) return;
-  conversation.title = title.trim().slice(0, 200) || conversation.title;
-  conversation.changed = Date.now();
-  await save(conversation);
-  show();
+// Changes what the list shows of a conversation, be it open or not.
+async function mark(id, fields) {
+  await store.mark(id, fields);
+  if (id === conversation.id) Object.assign(conversation, fields);
+  showTitle();
   await showList();
 }
 
-async function remove() {
-  if (!(await question({ title: "Delete this conversation?", text: "It cannot be brought back.", yes: "Delete" }))) return;
-  stop();
-  await Promise.all([store.remove(conversation.id), files.removeOf(conversation.id)]);
-  await open("");
+function pin({ id, pinned }) {
+  return mark(id, { pinned: !pinned });
+}
+
+async function rename({ id, title }) {
+  const given = await question({ title: "Rename the conversation", label: "Title", value: title, yes: "Rename" });
+  if (given?.trim()) await mark(id, { title: given.trim().slice(0, TITLE_CHARS_MAX) });
+}
+
+async function remove({ id, title }) {
+  if (!(await question({ title: "Delete this conversation?", text: `“${title}” and its files cannot be brought back.`, yes: "Delete" }))) return;
+  const isShown = id === conversation.id;
+  if (isShown) stop();
+  await Promise.all([store.remove(id), files.removeOf(id)]);
+  if (isShown) await open("");
+  else await showList();
+  draftFiles.delete(`draft-${id}`);
 }
 
 async function removeAll() {
@@ -406,9 +417,10 @@ async function instruct() {
   showInstructions();
 }
 
-// Whether the service may add search results and notes, in this conversation.
-async function setGrounding(isOn) {
-  Object.assign(conversation, { grounding: isOn, changed: Date.now() });
+// Whether the service may add search results or notes, in this conversation.
+async function turn({ value: part, checked }) {
+  const others = (conversation.off ?? []).filter((one) => one !== part);
+  Object.assign(conversation, { off: checked ? others : [...others, part], changed: Date.now() });
   if (conversation.head) await save(conversation);
 }
 
@@ -432,7 +444,7 @@ function closeDrawer() {
 const isWriting = (target) => target.matches("input, textarea, select, [contenteditable]");
 
 function pressed(event) {
-  if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey || byId("question").open) return;
+  if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("#question[open], :popover-open")) return;
   if (event.target === prompt && event.key === "Enter" && !event.shiftKey) {
     event.preventDefault();
     void send(prompt.value);
@@ -470,7 +482,7 @@ byId("composer").addEventListener("submit", (event) => {
 });
 byId("search").addEventListener("input", showList);
 byId("import-file").addEventListener("change", (event) => importFile(event.target.files[0]));
-grounding?.addEventListener("change", (event) => setGrounding(event.target.checked));
+for (const one of switches) one.addEventListener("change", () => turn(one));
 picker.addEventListener("change", () => {
   store.set("class", picker.value);
   showTerms();
@@ -481,9 +493,13 @@ document.addEventListener("keydown", pressed);
 document.addEventListener("visibilitychange", async () => {
   if (document.hidden || running || editing) return;
   const saved = await store.get(conversation.id); // another tab may have changed it
-  if (!saved || saved.changed === conversation.changed || running) return;
-  conversation = saved;
-  show();
+  if (running) return;
+  if (saved && saved.changed !== conversation.changed) {
+    conversation = saved;
+    show();
+  }
+  Object.assign(conversation, marksOf(saved));
+  showTitle();
   await showList();
 });
 addEventListener("hashchange", () => {

@@ -2,12 +2,15 @@
 //
 // A conversation has messages by id, each with its parent: an edit or another reply is a sibling, so nothing is lost.
 // `head` is the last message of the branch that is shown. HTML is kept only as our server sent it for that text.
+// The marks of a conversation are what the list changes, in this tab or in another one: only `mark` writes them.
 
 const IMPORT_BYTES_MAX = 20_000_000;
 const IMPORT_MESSAGES_MAX = 20_000;
 const NO_ROOM = "This browser has no room to keep the conversation. Delete conversations that you do not need.";
 const FORMAT = "cadenza-chat";
 const ROLES = ["user", "assistant"];
+const PARTS = ["search", "memory"]; // what the service may add to a question, unless a conversation has it in `off`
+const MARKS = ["title", "pinned"];
 
 export const newId = () => crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
@@ -28,6 +31,8 @@ export function change(database, name, act) {
 }
 
 export class Store {
+  #stored = new WeakSet(); // conversations that were read or saved
+
   static async open(account) {
     const opening = indexedDB.open(`cadenza-chat-${account}`, 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("conversations", { keyPath: "id" });
@@ -43,12 +48,35 @@ export class Store {
     return this.database.transaction("conversations").objectStore("conversations");
   }
 
-  get(id) {
-    return settled(this.#table().get(id));
+  async get(id) {
+    const conversation = await settled(this.#table().get(id));
+    if (conversation) this.#stored.add(conversation);
+    return conversation;
   }
 
-  save(conversation) {
-    return change(this.database, "conversations", (table) => table.put(conversation));
+  // Saves all but the marks. A conversation that was deleted meanwhile stays deleted.
+  async save(conversation) {
+    const isNew = !this.#stored.has(conversation);
+    const wasThere = await this.#change(conversation.id, (stored) => (stored || isNew) && { ...conversation, ...marksOf(stored) });
+    if (!wasThere && !isNew) throw new Error("This conversation was deleted in another tab. It is not kept.");
+    this.#stored.add(conversation);
+  }
+
+  mark(id, fields) {
+    return this.#change(id, (stored) => stored && { ...stored, ...fields });
+  }
+
+  // Replaces what is stored under an id. Returns what was there.
+  async #change(id, replacement) {
+    let finding;
+    await change(this.database, "conversations", (table) => {
+      finding = table.get(id);
+      finding.onsuccess = () => {
+        const next = replacement(finding.result);
+        if (next) table.put(next);
+      };
+    });
+    return finding.result;
   }
 
   async remove(id) {
@@ -74,7 +102,7 @@ export class Store {
         if (!cursor) return resolve();
         const one = cursor.value;
         const text = wanted.length ? textOf(one).toLowerCase() : "";
-        if (wanted.every((word) => text.includes(word))) found.push({ id: one.id, title: one.title, changed: one.changed });
+        if (wanted.every((word) => text.includes(word))) found.push({ id: one.id, changed: one.changed, ...marksOf(one) });
         cursor.continue();
       };
     });
@@ -105,6 +133,8 @@ export class Store {
     return conversations.length;
   }
 }
+
+export const marksOf = (conversation = {}) => Object.fromEntries(MARKS.filter((name) => name in conversation).map((name) => [name, conversation[name]]));
 
 // What a search looks at.
 function textOf({ title, messages }) {
@@ -166,7 +196,7 @@ function read(text) {
 }
 
 const isText = (value) => typeof value === "string";
-const time = (value) => (Number.isFinite(value) ? value : Date.now());
+const time = (value) => (value >= 0 && value < Date.now() ? value : Date.now());
 
 function readConversation(given) {
   if (typeof given?.messages !== "object" || !given.messages) throw new Error("A conversation in the file has no messages.");
@@ -175,7 +205,8 @@ function readConversation(given) {
   conversation.title = isText(given.title) ? given.title.slice(0, 200) : "";
   conversation.created = time(given.created);
   conversation.changed = time(given.changed);
-  if (given.grounding === false) conversation.grounding = false;
+  if (given.pinned === true) conversation.pinned = true;
+  conversation.off = PARTS.filter((part) => Array.isArray(given.off) && given.off.includes(part));
   for (const [id, message] of Object.entries(given.messages)) {
     if (!ROLES.includes(message?.role) || !isText(message.text)) throw new Error("A message in the file is not as expected.");
     const known = { id: ids.get(id), parent: ids.get(message.parent) ?? null, role: message.role, text: message.text, created: time(message.created) };
@@ -207,7 +238,7 @@ function readSource(given) {
 const readAdded = (given) => Object.fromEntries(["memory", "search", "attachments", "cut"].map((part) => [part, given[part] === "failed" ? "failed" : count(given[part])]));
 
 function readCost(given) {
-    return {
+  return {
     class: isText(given.class) ? given.class.slice(0, 40) : "",
     prompt_tokens: count(given.prompt_tokens),
     completion_tokens: count(given.completion_tokens),

@@ -11,6 +11,25 @@ export function localTime(at) {
   return `${at.getDate()} ${MONTHS[at.getMonth()]} ${at.getFullYear()}, ${clock}`;
 }
 
+const NANO_DIGITS = 9;
+
+// Nano-dollars of an amount of the API, which is a decimal string.
+export function nanoDollars(text) {
+  const [whole, part = ""] = text.split(".");
+  return BigInt(whole + part.padEnd(NANO_DIGITS, "0"));
+}
+
+// Money as the server shows it (dollars in render.py): $1,234.56, $0.0123, −$5.00, <$0.0001.
+export function dollars(nano, digits) {
+  const size = nano < 0n ? -nano : nano;
+  digits ??= size && size < 10n ** 9n ? 4 : 2;
+  const step = 10n ** BigInt(NANO_DIGITS - digits);
+  const isTiny = size && size < step;
+  const units = String(isTiny ? 1n : size / step).padStart(digits + 1, "0");
+  const whole = units.slice(0, -digits).replace(/\B(?=(\d{3})+$)/g, ",");
+  return `${nano < 0n ? "−" : ""}${isTiny ? "<" : ""}$${whole}.${units.slice(-digits)}`;
+}
+
 function showLocalTimes(root = document) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
@@ -73,6 +92,14 @@ function confirmForms() {
   });
 }
 
+// A form may be answered by a download: the page stays, and its link says where to go from there.
+function nameTheWayBack() {
+  document.addEventListener("submit", (event) => {
+    const link = event.target.querySelector("[data-after-submit]");
+    if (link) link.textContent = link.dataset.afterSubmit;
+  });
+}
+
 // A choice of the theme shows at once; it is kept when its form is sent.
 function previewTheme() {
   document.addEventListener("change", (event) => {
@@ -110,6 +137,7 @@ showLocalTimes();
 labelCells();
 followClicks();
 confirmForms();
+nameTheWayBack();
 previewTheme();
 focusScrollers();
 focusInTabs();

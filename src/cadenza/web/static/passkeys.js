@@ -26,7 +26,8 @@ async function use(button) {
   const credential = await navigator.credentials.get({ publicKey });
   const path = button.dataset.passkey === "prove" ? "/proof/passkey" : "/sign-in/passkey";
   await post(path, { credential: credential.toJSON() });
-  location.assign(button.dataset.next);
+  if (button.form) button.form.submit();
+  else location.assign(button.dataset.next);
 }
 
 async function add(form) {
