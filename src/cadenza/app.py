@@ -308,10 +308,10 @@ class App:
         await self._rest_routes(gateway)
         return gateway
 
-    async def _rest_routes(self, gateway: Gateway) -> None:
-        now_ms = clock.now_ms()
-        rests = await route_rests.list_current(self._store, now_ms)
-        gateway.dispatcher.health.rest({one.route: (one.until_at - now_ms) / 1000 for one in rests})
+    async def _rest_routes(self, gateway: Gateway) -> bool:
+        """Whether other routes rest than before, or until another time."""
+        rests = await route_rests.list_since(self._store, 0)  # also those that are over, as long as the store has them
+        return gateway.dispatcher.health.rest({one.route: one.until_at for one in rests}, clock.now_ms())
 
     async def _catch_up(self) -> None:
         """Load what was changed even if no request comes that would: the pages show it."""
@@ -320,9 +320,9 @@ class App:
     async def _load_snapshot(self) -> Snapshot | None:
         """Read the config and the versions of classes again, and which routes rest.
 
-        None if the config and the classes have not changed, or nothing can be used.
+        None if nothing can be used, or there is nothing new but a rest: then circuit breakers stay as they are.
         """
-        await self._rest_routes(self.gateway)
+        has_new_rest = await self._rest_routes(self.gateway)
         for settings in filter(None, (self._read_settings(), self._settings)):
             try:
                 states = await self._resolve_classes(settings)
@@ -334,7 +334,8 @@ class App:
             return None
         prices = await self._read_prices(settings)
         is_same = all(one.prices == prices[one.plan.class_id] for one in self.gateway.snapshot.catalogue.served())
-        if settings is self._settings and states == self._states and is_same:
+        has_old_settings = settings is self._settings or (has_new_rest and settings == self._settings)
+        if has_old_settings and states == self._states and is_same:
             return None
         catalogue = build_catalogue(settings, states, prices)
         upstreams = await self._change_upstreams(upstream_specs(settings, catalogue.routes()))

@@ -76,6 +76,11 @@ def test_a_bill_is_judged_as_by_the_command(business: Service, boss: Visitor, tm
         assert " ".join(line.split()) in plain(seen.words), line
     assert "differs" in seen.words
     assert "agrees" in boss.post("/operator/bill", {**form, "percent": "10"}).words
+    long = "".join(f"2025-{month:02}-{day:02};small;1;1;1;0\n" for month in range(1, 11) for day in range(1, 29))
+    assert (
+        "Of 282 lines, 100 that do not agree are shown"
+        in boss.post("/operator/bill", {**form, "bill": BILL + long}).words
+    )
     for wrong, words in (
         ({"bill": "nothing"}, "has no column for the day"),
         ({"bill": f"day,model,cost,requests\n2025-10-06,large,{'9' * 400},1"}, "is not a number"),

@@ -11,7 +11,7 @@ from cadenza.control.routes import rest_route, resume_route
 from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import parse_duration_ms
-from cadenza.store.tables.route_rests import list_current
+from cadenza.store.tables.route_rests import list_since
 
 COLUMNS = ("route", "classes", "rests_until", "by")
 route_argument = click.argument("route", metavar="PROVIDER/MODEL")
@@ -19,7 +19,7 @@ route_argument = click.argument("route", metavar="PROVIDER/MODEL")
 
 @click.group(cls=CommandGroup)
 def routes() -> None:
-    """Routes: which rest, and a rest by hand."""
+    """Routes: list them, or keep requests from one for some time."""
 
 
 @routes.command("list")
@@ -28,7 +28,7 @@ def routes() -> None:
 def list_(as_json: bool, settings: Settings) -> None:
     """List the routes of all classes, and until when an operator keeps requests from them."""
     classes = _classes_by_route(settings)
-    rests = {one.route: one for one in read_store(settings, lambda store: list_current(store, now_ms()))}
+    rests = {one.route: one for one in read_store(settings, lambda store: list_since(store, now_ms()))}
     rows = list[dict[str, object]]()
     for route, used_by in classes.items():
         rest = rests.get(route)

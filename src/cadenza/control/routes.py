@@ -1,7 +1,7 @@
 """Rests of routes: an operator keeps requests from a model of a provider for some time, in every process.
 
-When the command returns, no process sends the route another request; requests in flight continue. A rest is in the
-store, so it outlives the processes, and it ends by itself.
+A request that comes after the command has returned does not go to the route; requests in flight continue. A rest is in
+the store, so it outlives the processes, and it ends by itself.
 """
 
 from collections.abc import Collection

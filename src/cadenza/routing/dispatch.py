@@ -9,7 +9,8 @@ nothing is retried, but a stream may be continued (continuation.py).
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import filterfalse, groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -25,6 +26,7 @@ from cadenza.upstreams.base import Ask, Fault, OpenReply, Upstream
 
 BUSY_RETRY_S = 2.0
 RETRIES_MAX = 3  # of one request
+IS_RESTING = attrgetter("is_resting")
 
 
 class RouteRecord:
@@ -109,7 +111,8 @@ class Dispatcher:
             else:
                 attempt.record_response(is_stream=wanted.ask.stream)
                 return route, reply, attempt
-        if not faults:
+        passed_over = {*filterfalse(IS_RESTING, passed_over)}  # a rest is no reason to try again soon
+        if passed_over and not faults:
             self.metrics.refused.labels("routes").inc()
         if faults and (overflow := faults[-1].overflow):
             prompt_tokens = overflow.prompt_tokens or await wanted.prompt.count()
@@ -176,7 +179,6 @@ def error_for(faults: list[Fault], passed_over: set[RouteHealth]) -> CadenzaErro
             "The model cannot take this request: it is too long, a field of it is not supported, "
             "or its content is not allowed."
         )
-    passed_over = {health for health in passed_over if not health.is_resting}
     is_busy = all(fault.kind is FaultKind.BUSY for fault in faults) and not any(one.is_down for one in passed_over)
     if is_busy and (faults or passed_over):
         waits_s = [fault.retry_after_s for fault in faults if fault.retry_after_s is not None]

@@ -187,7 +187,8 @@ class HealthTable:
         self._clock = clock
         self._observer = observer
         self._routes: dict[tuple[str, str], RouteHealth] = {}
-        self._rest_until_s: dict[str, float] = {}  # by PROVIDER/MODEL
+        self._rests: Mapping[str, int] = {}  # by PROVIDER/MODEL, until when in milliseconds
+        self._rests_read = 0, 0.0  # when, by the clock of the store and by ours
 
     def reset(self, ceiling: int) -> None:
         """After a reload every route may be tried again: an operator who changed the config wants to see the effect."""
@@ -195,12 +196,18 @@ class HealthTable:
         for health in self._routes.values():
             health.reset(ceiling)
 
-    def rest(self, left_s: Mapping[str, float]) -> None:
-        """Keep requests from these routes, each PROVIDER/MODEL, for as long, and from no others."""
-        now_s = self._clock()
-        self._rest_until_s = {route: now_s + left for route, left in left_s.items()}
+    def rest(self, until_ms: Mapping[str, int], now_ms: int) -> bool:
+        """Keep requests from these routes, each PROVIDER/MODEL, until then; from no others. False if that was so."""
+        if until_ms == self._rests:
+            return False
+        self._rests, self._rests_read = until_ms, (now_ms, self._clock())
         for (provider, model), health in self._routes.items():
-            health.rests_until_s = self._rest_until_s.get(f"{provider}/{model}", NEVER_S)
+            health.rests_until_s = self._rest_of(provider, model)
+        return True
+
+    def _rest_of(self, provider: str, model: str) -> float:
+        until_ms, (read_ms, read_s) = self._rests.get(f"{provider}/{model}"), self._rests_read
+        return NEVER_S if until_ms is None else read_s + (until_ms - read_ms) / 1000
 
     def of(self, route: Route) -> RouteHealth:
         place = (route.provider, route.model)
@@ -223,7 +230,7 @@ class HealthTable:
             gauge.labels(*labels).set_to_current_time()
 
         health = self._routes[provider, model] = RouteHealth(self._ceiling, self._clock, log_open, show_fault)
-        health.rests_until_s = self._rest_until_s.get(f"{provider}/{model}", NEVER_S)
+        health.rests_until_s = self._rest_of(provider, model)
         metrics.route_limit.labels(provider, model).set_function(lambda: health.limit)
         metrics.route_in_flight.labels(provider, model).set_function(lambda: health.in_flight)
         metrics.route_resting.labels(provider, model).set_function(lambda: health.is_resting)

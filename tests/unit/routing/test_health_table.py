@@ -10,6 +10,7 @@ from cadenza.routing.health import HealthTable
 from cadenza.upstreams.base import Fault
 
 KEY = "key_a"
+NOW_MS = 1_800_000_000_000
 MOST = 100
 LARGE = Route("acme", "large", 1000, 100)
 SMALL = Route("acme", "small", 1000, 100)
@@ -73,7 +74,7 @@ def test_a_route_rests_until_its_time_is_over() -> None:
     observed = ObservedTable()
     table = observed.table
     assert table.of(LARGE).begin(KEY)
-    table.rest({"acme/large": 60.0, "acme/small": 30.0})
+    assert table.rest({"acme/large": NOW_MS + 60_000, "acme/small": NOW_MS + 30_000}, NOW_MS)
     table.reset(MOST)
     for route, left_s in ((LARGE, 60.0), (SMALL, 30.0)):
         health = table.of(route)
@@ -82,7 +83,8 @@ def test_a_route_rests_until_its_time_is_over() -> None:
         assert (health.begin(KEY) is None, health.is_usable) == (False, True)
         observed.now_s -= left_s
     assert observed.gauge("cadenza_route_resting") == 1
-    table.rest({"acme/small": 5.0})
+    assert not table.rest({"acme/large": NOW_MS + 60_000, "acme/small": NOW_MS + 30_000}, NOW_MS + 9_000)
+    assert table.rest({"acme/small": NOW_MS + 5_000}, NOW_MS)
     assert [table.of(route).is_resting for route in (LARGE, SMALL)] == [False, True]
     assert observed.gauge("cadenza_route_resting") == 0
 

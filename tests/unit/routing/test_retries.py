@@ -85,11 +85,11 @@ async def test_a_route_that_rests_by_hand_is_not_asked() -> None:
     """The next route serves. If that is busy the client gets 429, and if all rest the error of a class that is down."""
     routes = scripted_routes(WHOLE, WHOLE)
     first, second = (route.name for route in routes.plan.routes)
-    routes.dispatcher.health.rest({first: 60.0})
+    routes.dispatcher.health.rest({first: 60_000}, 0)
     assert await routes.ask() == "provider-1"
     routes.upstreams["provider-1"].answer_with(BUSY)
     assert isinstance(await routes.fail(), RateLimited)
-    routes.dispatcher.health.rest({first: 60.0, second: 60.0})
+    routes.dispatcher.health.rest({first: 60_000, second: 60_000}, 0)
     assert isinstance(await routes.fail(), UpstreamFailed)
     assert routes.asks == [0, 2]
 

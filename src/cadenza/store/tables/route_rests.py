@@ -18,19 +18,20 @@ class RouteRest(msgspec.Struct, frozen=True):
 
 _COLUMNS = [route_rests.c[name] for name in RouteRest.__struct_fields__]
 _IS_OVER = route_rests.c.until_at <= bindparam("now")
-_CURRENT = select(*_COLUMNS).where(~_IS_OVER).order_by(route_rests.c.route)
-CURRENT = Statement(_CURRENT)
-CURRENT_OF_ROUTE = Statement(_CURRENT.where(route_rests.c.route == bindparam("of")))
+_SINCE = select(*_COLUMNS).where(~_IS_OVER).order_by(route_rests.c.route)
+SINCE = Statement(_SINCE)
+SINCE_OF_ROUTE = Statement(_SINCE.where(route_rests.c.route == bindparam("of")))
 ADD = Statement(insert(route_rests), *RouteRest.__struct_fields__)
 REMOVE = Statement(delete(route_rests).where(or_(_IS_OVER, route_rests.c.route == bindparam("of"))))
 
 
-async def list_current(store: Store, now_ms: int) -> list[RouteRest]:
-    return [RouteRest(*row) for row in await store.rows(CURRENT, {"now": now_ms})]
+async def list_since(store: Store, now_ms: int) -> list[RouteRest]:
+    """Those that end later."""
+    return [RouteRest(*row) for row in await store.rows(SINCE, {"now": now_ms})]
 
 
 def rests(tx: Transaction, route: str, now_ms: int) -> bool:
-    return tx.row(CURRENT_OF_ROUTE, {"of": route, "now": now_ms}) is not None
+    return tx.row(SINCE_OF_ROUTE, {"of": route, "now": now_ms}) is not None
 
 
 def add(tx: Transaction, rest: RouteRest) -> None:

@@ -22,7 +22,7 @@ from cadenza.observe.samples import Samples
 from cadenza.observe.worker_metrics import Family
 from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.health import RouteHealth
-from cadenza.store.tables.route_rests import RouteRest, list_current
+from cadenza.store.tables.route_rests import RouteRest, list_since
 from cadenza.web.docs.pages import is_usable
 from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
@@ -122,7 +122,7 @@ async def classes_page(visit: Visit) -> Response:
 
 
 async def get_load(visit: Visit) -> Load:
-    rests = await list_current(visit.store, visit.now_ms)
+    rests = await list_since(visit.store, visit.now_ms)
     return view_load(visit.context.gateway, await visit.context.read_metrics(), rests)
 
 

@@ -39,7 +39,12 @@ async def margins_page(visit: Visit) -> Response:
 
 
 async def bill_page(visit: Visit, found: BillReport | None = None) -> Response:
-    return visit.page("operator/bill.html", found=found, providers=_providers(visit))
+    """Of a long bill only lines that do not agree, and not more than a page takes."""
+    shown = found
+    if found and len(found.lines) > ROWS_MAX:
+        differing = [line for line in found.lines if line.result != "agrees"]
+        shown = BillReport(differing[:ROWS_MAX], found.total)
+    return visit.page("operator/bill.html", found=found, shown=shown, providers=_providers(visit))
 
 
 async def compare(visit: Visit, provider: str, bill: str, percent: Percent = 0.5, cents: Cents = 1) -> Response:
