@@ -40,9 +40,9 @@ def margin(
     span = parse_dates(start, end, month) or ALWAYS
     found = read_store(settings, lambda store: report_margin(store, span, group))
     if as_json:
-        print_json(found.shown())
+        print_json([found.shown(row) for row in found.rows])
         return
-    print_table([*found.shown(), found.shown_total()], found.columns)
+    print_table([found.shown(row) for row in (*found.rows, found.total_row)], found.columns)
     for sentence in found.sentences():
         click.echo(sentence)
 

@@ -88,25 +88,21 @@ class MarginReport(msgspec.Struct, frozen=True):
     credit: Revenue
 
     @property
-    def total(self) -> MarginSums:
-        return add_margins(row.sums for row in self.rows)
+    def total_row(self) -> MarginRow:
+        sums = add_margins(row.sums for row in self.rows)
+        return MarginRow("total", sums, self.credit if self.group in REVENUE_GROUPS else None)
 
     @property
     def columns(self) -> tuple[str, ...]:
         return (self.group, *COLUMNS, *(REVENUE_COLUMNS if self.group in REVENUE_GROUPS else ()))
 
-    def shown(self) -> list[dict[str, Any]]:
-        """The rows, by `columns`."""
-        return [
-            {self.group: row.name or "(unknown)", **row.sums.shown(), **(row.revenue.shown() if row.revenue else {})}
-            for row in self.rows
-        ]
-
-    def shown_total(self) -> dict[str, Any]:
-        return {self.group: "total", **self.total.shown(), **self.credit.shown()}
+    def shown(self, row: MarginRow) -> dict[str, Any]:
+        """A row, by `columns`."""
+        revenue = row.revenue.shown() if row.revenue else {}
+        return {self.group: row.name or "(unknown)", **row.sums.shown(), **revenue}
 
     def sentences(self) -> list[str]:
-        credit, unknown = self.credit, self.total.unknown_requests
+        credit, unknown = self.credit, self.total_row.sums.unknown_requests
         charged = (
             f"Charged: {format_dollars(credit.paid_nano)} of paid credit, {format_dollars(credit.granted_nano)} of "
             f"granted credit. Refunds of requests: {format_dollars(credit.refunded_nano)}, of which "

@@ -34,7 +34,12 @@ async def margins_page(visit: Visit) -> Response:
     if len(rows) > ROWS_MAX:
         rows = sorted(rows, key=lambda row: -row.sums.earned_nano)[:ROWS_MAX]
     return visit.page(
-        "operator/margins.html", report=report, rows=rows, chosen=chosen, ranges=RANGE_NAMES, groups=MARGIN_GROUPS
+        "operator/margins.html",
+        report=report,
+        rows=[*rows, report.total_row],
+        chosen=chosen,
+        ranges=RANGE_NAMES,
+        groups=MARGIN_GROUPS,
     )
 
 
