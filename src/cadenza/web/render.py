@@ -55,7 +55,7 @@ NOTES = {
     "credit-taken-back": "The credit is taken back.",
     "refunded": "The request is refunded.",
     "class-rolled-back": "Rolled back. It takes effect with the next request.",
-    "route-rests": "The route rests. It gets no further requests until then.",
+    "route-rests": "The route gets no further requests until its rest ends.",
     "route-resumed": "The route gets requests again.",
     "voucher-revoked": "The voucher has expired. Its code gives no credit any more.",
     "close-started": "The close of the month has begun. Its result appears here.",
