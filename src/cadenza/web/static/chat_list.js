@@ -58,7 +58,7 @@ export class ConversationList {
   }
 
   #line(one, isShown) {
-    const title = element("span", { className: "truncate", textContent: one.title || "Without a title" });
+    const title = element("span", { className: "truncate", textContent: one.title || "Without a title", title: one.title });
     const choose = element("button", { type: "button", id: `open-${one.id}`, onclick: () => this.open(one.id) }, title, dateOf(one.changed));
     if (isShown) choose.setAttribute("aria-current", "true");
     const more = button("⋯", "More", () => this.#showMenu(one, more));
