@@ -34,7 +34,8 @@ def main() -> None:
         "version": 1,
         "metadata": {
             "timestamp": made.isoformat(),
-            "component": root | {"purl": root["bom-ref"], "licenses": [{"license": {"id": "Apache-2.0"}}]},
+            "component": root
+            | {"purl": root["bom-ref"], "licenses": [{"expression": metadata("cadenza")["License-Expression"]}]},
         },
         "components": components,
         "dependencies": [{"ref": root["bom-ref"], "dependsOn": [one["bom-ref"] for one in components]}],

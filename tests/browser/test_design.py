@@ -28,7 +28,10 @@ OTHERS = (
 LIGHT = (*RICH, "/docs", "/docs/platform", "/credit/statement?range=month", "/operator", "/chat")
 PAGE_BYTES_MAX = 130_000  # the reference of the API is the largest
 DECODED_BYTES = """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
+    .filter((entry) => !entry.name.endsWith(".woff2"))
     .reduce((sum, entry) => sum + entry.decodedBodySize, 0)"""
+FONTS = """status => document.fonts.ready.then(() => [...document.fonts]
+    .filter((font) => font.status === status).map((font) => `${font.family} ${font.style}`))"""
 DOLLARS = """async (amounts) => {
     const { dollars } = await import(document.querySelector("script[src$='/page.js']").src);
     return amounts.map(([nano, digits]) => dollars(BigInt(nano), digits ?? undefined));
@@ -130,11 +133,25 @@ def test_nothing_is_wider_than_a_small_phone(open_page: OpenPage) -> None:
 
 
 def test_pages_are_light(open_page: OpenPage) -> None:
-    """A page with its style sheet, scripts and pictures, uncompressed, has less than 130 kB."""
+    """A page with its style sheet, scripts and pictures, uncompressed, has less than 130 kB, without the fonts."""
     page = open_page()
     for path in ("/", "/sign-in", "/no-such-page"):
         page.goto(path, wait_until="networkidle")
         assert 10_000 < page.evaluate(DECODED_BYTES) < PAGE_BYTES_MAX, path
+
+
+def test_every_font_is_used(open_page: OpenPage) -> None:
+    """The first page and a conversation with a formula need all of them between them, and none fails to load."""
+    page = open_page()
+    show_parts(page)
+    loaded, unloaded = set[str](), set[str]()
+    for path in ("/", "/conversation"):
+        page.goto(path, wait_until="networkidle")
+        loaded.update(page.evaluate(FONTS, "loaded"))
+        unloaded.update(page.evaluate(FONTS, "unloaded"))
+        assert page.evaluate(FONTS, "error") == []
+    assert unloaded - loaded == set()
+    assert len(loaded) == 6
 
 
 def test_the_keyboard_follows_the_page(open_page: OpenPage) -> None:

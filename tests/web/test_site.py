@@ -1,6 +1,7 @@
 """The site itself: its headers, its static files, and what it says about addresses that it does not have."""
 
 import re
+from importlib.resources import files
 
 import pytest
 
@@ -8,6 +9,7 @@ from tests.raw_client import RawClient, Reply
 from tests.service import Service
 from tests.visitor import Visitor
 
+STATIC = files("cadenza.web").joinpath("static")
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'"
 
 
@@ -50,6 +52,22 @@ def test_static_files_are_kept_forever(stranger: Visitor) -> None:
     assert (seen.status, "immutable" in seen.headers["cache-control"]) == (200, True)
     assert stranger.get("/static/0/no-such-file.css").status == 404
     assert stranger.get("/static/0/..%2fsite.py").status == 404
+
+
+def test_fonts_are_ours_and_small(stranger: Visitor) -> None:
+    """Each font of the style sheets is served, uncompressed, with the licence beside it; all have less than 200 kB."""
+    found = re.search(r'href="(/static/[0-9a-f]+/)cadenza\.css"', stranger.get("/").text)
+    assert found
+    sheets = "".join(stranger.get(found[1] + name).text for name in ("cadenza.css", "home.css"))
+    names = re.findall(r'src: url\("([a-z-]+\.woff2)"\); [^}]*font-display: swap', sheets)
+    assert set(names) == {path.name for path in STATIC.iterdir() if path.name.endswith(".woff2")}
+    fonts = [stranger.get(found[1] + name, {"accept-encoding": "gzip"}) for name in names]
+    assert {(font.status, font.headers["content-type"], font.body[:4]) for font in fonts} == {
+        (200, "font/woff2", b"wOF2")
+    }
+    assert sum(len(font.body) for font in fonts) < 200_000
+    licence = stranger.get(found[1] + "OFL.txt").text
+    assert [name for name in names if name not in licence] == []
 
 
 def test_an_unknown_address_is_told_so(stranger: Visitor) -> None:

@@ -1,4 +1,4 @@
-"""Renders templates, and serves style sheets, scripts and pictures.
+"""Renders templates, and serves style sheets, scripts, pictures and fonts.
 
 Templates escape everything; what one marks as safe was made by our own code. Static files are read once, and served
 under a URL that changes with their content.
@@ -29,6 +29,8 @@ MEDIA_TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
+    "woff2": "font/woff2",
     "png": "image/png",
     "webmanifest": "application/manifest+json",
 }
@@ -80,11 +82,11 @@ NOTES = {
 
 
 class Asset(msgspec.Struct, frozen=True):
-    """A file as it is sent."""
+    """A file as it is sent. A font is compressed in itself."""
 
     kind: str
     content: bytes
-    compressed: bytes
+    compressed: bytes | None
 
 
 class Assets:
@@ -108,7 +110,7 @@ class Assets:
         if asset is None:
             return None
         headers = {"cache-control": FOREVER if version == self._version else "no-store", "vary": "accept-encoding"}
-        if "gzip" not in accepted:
+        if asset.compressed is None or "gzip" not in accepted:
             return Response(asset.content, headers=headers, media_type=asset.kind)
         return Response(asset.compressed, headers={**headers, "content-encoding": "gzip"}, media_type=asset.kind)
 
@@ -199,8 +201,8 @@ def utc_date(at_ms: int) -> str:
 
 
 def _read(path: Traversable) -> Asset:
-    content = path.read_bytes()
-    return Asset(MEDIA_TYPES[path.name.rpartition(".")[2]], content, gzip.compress(content, 9, mtime=0))
+    kind, content = MEDIA_TYPES[path.name.rpartition(".")[2]], path.read_bytes()
+    return Asset(kind, content, None if kind.startswith("font/") else gzip.compress(content, 9, mtime=0))
 
 
 FILTERS = {
