@@ -2,9 +2,10 @@
 
 Start: the store (SQLite is migrated), the versions of classes, the shared state, presence, the gateway with its ledger,
 then the upstreams. A model may still be loading afterwards. Stop: the same in reverse order.
-Reload: classes, routes, providers, characters, prices, limits and grounding are read again, and the versions of classes
-from the store; requests in flight keep the old ones. The other sections need a restart, and a warning names those that
-changed. A config with mistakes is not used: versions that were promoted meanwhile are served with the last good one.
+Reload: classes, routes, providers, characters, prices, limits and grounding are read again, and from the store the
+versions of classes and the rests of routes; requests in flight keep the old ones. The other sections need a restart,
+and a warning names those that changed. A config with mistakes is not used: versions that were promoted meanwhile are
+served with the last good one.
 """
 
 import asyncio
@@ -73,7 +74,7 @@ from cadenza.routing.prompt import Character
 from cadenza.server.asgi import AsgiAdapter, AsgiApp
 from cadenza.store.address import open_store
 from cadenza.store.store import Store, StoreUnavailable
-from cadenza.store.tables import epochs
+from cadenza.store.tables import epochs, route_rests
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.billed import BilledUpstream
 from cadenza.web.chat.stream import WebChat
@@ -285,12 +286,13 @@ class App:
         await Watches(self._store, model, self._log, self._observer.metrics).run(self._list_watched)
 
     def _list_watched(self) -> list[WatchedClass]:
-        """The classes whose model can be expected to answer."""
+        """The classes whose model can be expected to answer, and has no route that rests."""
         health, versions = self.gateway.dispatcher.health, [state.version for state in self._states.values()]
         return [
             watched_class(self._settings, version)
             for version in versions
-            if not all(health.of(route).is_failing for route in version.main_routes)
+            if not any(health.of(route).is_resting for route in version.main_routes)
+            and not all(health.of(route).is_failing for route in version.main_routes)
         ]
 
     async def _build_gateway(self) -> Gateway:
@@ -302,14 +304,25 @@ class App:
         state = State(self._store, self._presence, self._shared, grounder)
         snapshot = Snapshot(catalogue, upstreams, build_limits(settings), provider_costs(settings, catalogue.routes()))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
-        return Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
+        gateway = Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
+        await self._rest_routes(gateway)
+        return gateway
+
+    async def _rest_routes(self, gateway: Gateway) -> bool:
+        """Whether other routes rest than before, or until another time."""
+        rests = await route_rests.list_since(self._store, 0)  # also those that are over, as long as the store has them
+        return gateway.dispatcher.health.rest({one.route: one.until_at for one in rests}, clock.now_ms())
 
     async def _catch_up(self) -> None:
         """Load what was changed even if no request comes that would: the pages show it."""
         await self.gateway.reloader.catch_up(await epochs.current(self._store, epochs.CLASSES))
 
     async def _load_snapshot(self) -> Snapshot | None:
-        """Read the config and the versions of classes again. None if nothing has changed, or nothing can be used."""
+        """Read the config and the versions of classes again, and which routes rest.
+
+        None if nothing can be used, or there is nothing new but a rest: then circuit breakers stay as they are.
+        """
+        has_new_rest = await self._rest_routes(self.gateway)
         for settings in filter(None, (self._read_settings(), self._settings)):
             try:
                 states = await self._resolve_classes(settings)
@@ -321,7 +334,8 @@ class App:
             return None
         prices = await self._read_prices(settings)
         is_same = all(one.prices == prices[one.plan.class_id] for one in self.gateway.snapshot.catalogue.served())
-        if settings is self._settings and states == self._states and is_same:
+        has_old_settings = settings is self._settings or (has_new_rest and settings == self._settings)
+        if has_old_settings and states == self._states and is_same:
             return None
         catalogue = build_catalogue(settings, states, prices)
         upstreams = await self._change_upstreams(upstream_specs(settings, catalogue.routes()))

@@ -2,17 +2,30 @@
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Dialog, expect
 
-from tests.browser.chat_page import ask, open_chat, replies, whole
+from tests.browser.chat_page import (
+    ask,
+    choose,
+    expect_replies,
+    export,
+    listed,
+    open_chat,
+    reload_chat,
+    rename,
+    replies,
+    whole,
+)
 from tests.browser.conftest import OpenPage, serious_findings, shoot, stop_clock
 from tests.browser.looks import PHONE, each_scheme
-from tests.loopback import ROLE, STOP, Good, LoopbackUpstream, Pause, Sse, Status, said, usage_chunk
+from tests.loopback import ROLE, STOP, Good, LoopbackUpstream, Pause, Sse, Status, Whole, said, usage_chunk, usage_of
 from tests.service import CREDIT_NANO, Service
 from tests.unit.web.hostile import HOSTILE
+from tests.web.operators import balance_nano
 
 MARKDOWN = """## Leaves
 
@@ -30,6 +43,8 @@ def grow(light):
 1. Water
 2. Light
 """
+LONG_USAGE = usage_of(1000, 7)
+NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 pytestmark = pytest.mark.slow(reason="a browser chats")
 
 
@@ -59,6 +74,7 @@ def test_a_reply_is_streamed_rendered_and_kept(open_page: OpenPage, upstream: Lo
     expect(replies(page).get_by_text("Waiting")).to_have_count(0)
     pause.release()
     expect(replies(page).get_by_text("11 in, 7 out")).to_be_visible()
+    expect(page.locator("#status")).to_have_text(re.compile(r"^Leaves\s+Plants use light to .*python def", re.DOTALL))
     for _ in range(2):
         expect(replies(page).locator("strong")).to_have_text("light")
         expect(replies(page).get_by_role("table")).to_contain_text("Chlorophyll")
@@ -76,7 +92,7 @@ def test_a_reply_is_streamed_rendered_and_kept(open_page: OpenPage, upstream: Lo
 
 
 def test_stop_edit_and_regenerate(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
-    """A stopped reply is kept and charged; an edit and another reply are branches that one can return to."""
+    """A stopped reply is kept and charged; edits and other replies are branches to return to, until all is deleted."""
     upstream.script(Sse([ROLE, said("A *long* story"), Pause()]), whole("Second story."), whole("Third story."))
     page = open_page()
     open_chat(page, email)
@@ -85,7 +101,7 @@ def test_stop_edit_and_regenerate(open_page: OpenPage, upstream: LoopbackUpstrea
     page.keyboard.press("Escape")
     upstream.wait_for_disconnect()
     expect(replies(page).locator("em")).to_have_text("long")
-    expect(replies(page)).to_contain_text(re.compile(r"Stopped · forte · \d+ in, \d+ out · \$0\.0000"))
+    expect(replies(page)).to_contain_text(re.compile(r"Stopped by you · forte · \d+ in, \d+ out · \$0\.0000"))
     page.get_by_role("button", name="Regenerate").click()
     expect(replies(page)).to_contain_text("Second story.")
     expect(replies(page)).to_contain_text("2 of 2")
@@ -101,6 +117,45 @@ def test_stop_edit_and_regenerate(open_page: OpenPage, upstream: LoopbackUpstrea
     assert [message["content"] for message in sent if message["role"] != "system"] == ["Tell me a tale."]
     page.get_by_role("article", name="You").get_by_role("button", name="Earlier version").click()
     expect(page.get_by_role("article", name="You")).to_contain_text("Tell me a story.")
+    upstream.script(Sse([ROLE, said("Another"), Pause()]))
+    ask(page, "And another one.")
+    expect(replies(page).last).to_contain_text("Another")
+    choose(page, "Tell me a story.", "Delete")
+    with page.expect_response(lambda response: response.url.endswith("/cost") and response.ok):
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    reload_chat(page)
+    expect(listed(page, "Tell me a story.")).to_have_count(0)
+
+
+def test_money_follows_each_reply(open_page: OpenPage, upstream: LoopbackUpstream, service: Service) -> None:
+    """The header, the notice of low credit and the price so far, without a reload. A new account is not low."""
+    page = open_page()
+    open_chat(page, service.create_account(900_000_000))
+    expect(page.get_by_text("$0.90")).to_be_visible()
+    expect(page.get_by_text("Your credit is low")).to_have_count(0)
+    dear = usage_chunk({"prompt_tokens": 11, "completion_tokens": 20_000})
+    upstream.always(Sse([ROLE, said("Yes."), STOP, dear]))
+    for left, spent in (("$0.83", "$0.069"), ("$0.76", "$0.138")):
+        ask(page, "Is it dear?")
+        expect(page.locator("#balance")).to_contain_text(left)
+        expect(page.get_by_text(f"Your credit is low: {left}")).to_be_visible()
+        expect(page.locator("#total")).to_contain_text(spent)
+    shoot(page, "chat-low-credit")
+
+
+def test_a_deleted_conversation_stays_deleted(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
+    """Neither the end of its reply nor the cost of it, which is known later, brings it back."""
+    upstream.script(Sse([ROLE, said("A long story"), Pause()]))
+    page = open_page()
+    open_chat(page, email)
+    ask(page, "Tell me a story.")
+    expect(replies(page)).to_contain_text("A long story")
+    choose(page, "Tell me a story.", "Delete")
+    with page.expect_response(lambda response: response.url.endswith("/cost") and response.ok):
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("What would you like to know?")).to_be_visible()
+    reload_chat(page)
+    expect(listed(page, "Tell me a story.")).to_have_count(0)
 
 
 def test_hostile_replies_run_nothing(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
@@ -139,22 +194,21 @@ def test_export_and_import(open_page: OpenPage, upstream: LoopbackUpstream, emai
     open_chat(page, email)
     ask(page, "First words of mine")
     expect(replies(page).get_by_text("11 in, 7 out")).to_be_visible()  # from now on it is kept
-    page.get_by_text("Kept in this browser only").click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Export").click()
-    file = tmp_path / "export.json"
-    download.value.save_as(file)
-    exported = json.loads(file.read_text())
+    archive = export(page, tmp_path)
+    assert archive.read("conversation.md").decode().endswith("## Reply (forte)\n\nSome **bold** words.\n")
+    exported = json.loads(archive.read("cadenza-chat.json"))
     message = next(one for one in exported["conversations"][0]["messages"].values() if one["role"] == "assistant")
     assert message["text"] == "Some **bold** words."
     assert "html" not in message
     message["html"] = "<img src=x onerror=alert(1)>"
+    file = tmp_path / "export.json"
     file.write_text(json.dumps(exported))
     other = open_page()
     open_chat(other, email)
     other.get_by_text("Kept in this browser only").click()
     bad = tmp_path / "bad.json"
-    for text, reason in (("{", "not JSON"), ("{}", "not an export"), (looping(exported), "circle")):
+    reasons = {"{": "not JSON", "{}": "not an export", looping(exported): "circle", "PK\3\4": "damaged"}
+    for text, reason in reasons.items():
         bad.write_text(text)
         other.get_by_label("File to import").set_input_files(bad)
         expect(other.get_by_role("alert")).to_contain_text(reason)
@@ -162,16 +216,106 @@ def test_export_and_import(open_page: OpenPage, upstream: LoopbackUpstream, emai
     other.get_by_role("button", name="First words of mine").click()
     expect(replies(other).locator("strong")).to_have_text("bold")
     expect(other.locator(".thread img")).to_have_count(0)
-    other.get_by_role("button", name="Rename").click()
-    other.get_by_label("Title").fill("Another <b>title</b>")
-    other.keyboard.press("Enter")
-    expect(other.get_by_role("heading", level=1)).to_have_text("Another <b>title</b>")
-    other.get_by_role("button", name="Delete", exact=True).click()
-    other.get_by_role("dialog").get_by_role("button", name="Cancel").click()
     other.get_by_role("button", name="Delete all").click()
     other.get_by_role("dialog").get_by_role("button", name="Delete all").click()
     expect(other.get_by_text("What would you like to know?")).to_be_visible()
-    expect(other.get_by_role("button", name="Another")).to_have_count(0)
+    expect(listed(other, "First words of mine")).to_have_count(0)
+
+
+def test_the_list_has_days_pins_and_titles(open_page: OpenPage, email: str, tmp_path: Path) -> None:
+    """Conversations are grouped by day, pinned ones first; pins and titles stay; a deleted one is gone in all tabs."""
+    dates = {"now": NOON, "before": NOON - timedelta(days=1), "week": NOON - timedelta(days=6)}
+    dates |= {"month": NOON - timedelta(days=29), "year": NOON - timedelta(days=400)}
+    file = tmp_path / "dated.json"
+    file.write_text(dated(dates))
+    page = open_page(timezone_id="UTC", accept_downloads=True)
+    page.clock.set_fixed_time(NOON)
+    open_chat(page, email)
+    page.get_by_label("File to import").set_input_files(file)
+    groups, lines = page.locator("#conversations h2"), page.locator("#conversations li")
+    expect(groups).to_have_text(["Today", "Yesterday", "Last 7 days", "Last 30 days", "October 2025"])
+    expect(lines.locator("time")).to_have_text(["12:00", "12:00", "12 Nov", "20 Oct", "14 Oct 2025"])
+    choose(page, "year", "Pin")
+    rename(page, "month", "Another <b>title</b>")
+    for _ in range(2):
+        expect(groups).to_have_text(["Pinned", "Today", "Yesterday", "Last 7 days", "Last 30 days"])
+        expect(lines.locator(".truncate")).to_have_text(["year", "now", "before", "week", "Another <b>title</b>"])
+        reload_chat(page)
+    folders = ["year", "now", "before", "week", "Another _b_title__b_"]
+    names = export(page, tmp_path).namelist()
+    assert sorted(names) == sorted([*(f"{one}/conversation.md" for one in folders), "cadenza-chat.json"])
+    choose(page, "year", "Unpin")
+    expect(groups.first).to_have_text("Today")
+    listed(page, "week").get_by_role("button", name="week").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("week")
+    other = page.context.new_page()
+    other.goto("/chat")
+    choose(other, "week", "Delete")
+    other.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    choose(other, "week", "Delete")
+    other.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(listed(other, "week")).to_have_count(0)
+    ask(page, "More?")
+    expect(page.get_by_role("alert")).to_have_text("This conversation was deleted in another tab. It is not kept.")
+    reload_chat(page)
+    expect(lines).to_have_count(4)
+
+
+def test_the_class_writes_the_title_once(
+    open_page: OpenPage, upstream: LoopbackUpstream, service: Service, email: str
+) -> None:
+    """It is a charged request after the first reply; it keeps a person's title, fails once, and can be turned off."""
+    written = Whole(['**Title: "How plants eat light"**\nA title'], LONG_USAGE)
+    upstream.script(whole("They eat light."), written, whole("All of them."))
+    page = open_page()
+    open_chat(page, email, titles=True)
+    title, total = page.get_by_role("heading", level=1), page.locator("#total")
+    ask(page, "What do plants do all day, please?")
+    expect(title).to_have_text("How plants eat light")
+    expect(listed(page, "How plants eat light")).to_have_count(1)
+    expect(total).to_have_text(f"${(CREDIT_NANO - balance_nano(service, email)) / 10**9:.9f}"[:7])
+    asked = upstream.requests[1].json
+    assert (asked["model"], asked["max_tokens"]) == ("loopback-forte", 40)
+    assert "What do plants do all day, please?" in asked["messages"][-1]["content"]
+    ask(page, "Which ones?")
+    expect_replies(page, 2)
+
+    pause = Pause()
+    upstream.script(whole("One."), Whole(["A title of the class"], LONG_USAGE, pause))
+    page.get_by_role("button", name="New conversation").click()
+    ask(page, "A second question")
+    pause.wait_until_reached()
+    rename(page, "A second question", "Mine")
+    expect(title).to_have_text("Mine")
+    pause.release()
+    expect(total).to_contain_text("$0.001")
+    expect(title).to_have_text("Mine")
+
+    upstream.script(whole("Two."), Status(500), whole("Three."), whole("Four."))
+    page.get_by_role("button", name="New conversation").click()
+    ask(page, "A third question")
+    upstream.wait_for_request(7)
+    ask(page, "And more")
+    expect_replies(page, 2)
+    expect(title).to_have_text("A third question")
+    page.get_by_text("Settings", exact=True).last.click()
+    page.get_by_label("Written titles").uncheck()
+    reload_chat(page)
+    page.get_by_role("button", name="New conversation").click()
+    ask(page, "A fourth question")
+    expect_replies(page, 1)
+    assert [request.json.get("max_tokens") for request in upstream.requests].count(40) == 3
+    assert len(upstream.requests) == 9
+    assert len(service.ledger.charges_of(email)) == 8
+
+
+def dated(dates: dict[str, datetime]) -> str:
+    """An export of conversations with these titles and times."""
+    conversations = [
+        {"title": title, "changed": at.timestamp() * 1000, "messages": {"a": {"role": "user", "text": "x"}}}
+        for title, at in dates.items()
+    ]
+    return json.dumps({"format": "cadenza-chat", "version": 1, "conversations": conversations})
 
 
 def looping(exported: dict[str, object]) -> str:

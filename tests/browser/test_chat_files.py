@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import FilePayload, Locator, Page, expect
 
-from tests.browser.chat_page import ask, expect_replies, open_chat, reload_chat, replies, whole
+from tests.browser.chat_page import ask, choose, expect_replies, export, listed, open_chat, reload_chat, replies, whole
 from tests.browser.conftest import OpenPage, serious_findings, shoot
 from tests.browser.looks import PHONE, each_scheme
 from tests.loopback import LoopbackUpstream
@@ -159,8 +160,9 @@ def test_limits_are_told_before_sending(
     page.get_by_role("button", name="Remove first.bin").click()
     expect(page.get_by_role("button", name="Attach files")).to_be_focused()
     expect(problem).to_have_count(0)
-    attach(page, payload("empty.txt", b""))
-    expect(problem).to_have_text("empty.txt is empty.")
+    attach(page, payload("empty.txt", b""), payload("letter.rtf", b"{\\rtf1 x}"), payload("scan.png", b"", "image/png"))
+    lines = (r"^empty\.txt is empty\.$", r"^scan\.png is empty\.$", r"^letter\.rtf cannot be read: it is RTF")
+    expect(problem.get_by_role("listitem")).to_have_text([re.compile(line) for line in lines])
     attach(page, *[payload(f"{number}.txt") for number in range(18)])
     expect(attached(page)).to_have_count(18)
     page.get_by_role("button", name="Send").click()  # without a word
@@ -204,10 +206,48 @@ def test_files_are_dropped_and_pasted(open_page: OpenPage, upstream: LoopbackUps
     page.get_by_role("button", name="Read them.").click()
     expect(attached(page)).to_contain_text(["draft.txt"])
     assert page.evaluate(COUNT_STORED) == 3
-    page.get_by_role("button", name="Delete", exact=True).click()
+    choose(page, "Read them.", "Delete")
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.get_by_role("button", name="Read them.")).to_have_count(0)
     assert page.evaluate(COUNT_STORED) == 0
+
+
+def test_an_export_has_the_files(open_page: OpenPage, upstream: LoopbackUpstream, email: str, tmp_path: Path) -> None:
+    """Names in the archive are apart and lead nowhere else; another browser imports the files and sends them."""
+    upstream.always(whole("At noon."))
+    page = open_page(accept_downloads=True)
+    open_chat(page, email)
+    attach(page, payload("notes.txt"))
+    expect(attached(page)).to_have_count(1)
+    ask(page, "When?")
+    expect_replies(page, 1)
+    assert page.evaluate(GIVE, ["drop", ["notes.txt", "..:<up>.txt", ".."], ""])
+    expect(attached(page)).to_have_count(3)
+    ask(page, "And now?")
+    expect_replies(page, 2)
+    expect(replies(page).last).to_contain_text("11 in")
+    archive = export(page, tmp_path, "When?")
+    names = ["files/notes.txt", "files/notes (2).txt", "files/..__up_.txt", "files/untitled"]
+    assert archive.namelist() == [*names, "conversation.md", "cadenza-chat.json"]
+    assert archive.read(names[0]) == NOTES
+    assert archive.read(names[1]) == b"Words of notes.txt"
+    text = archive.read("conversation.md").decode()
+    assert text.startswith("# When?\n\n")
+    assert "## You\n\n[notes.txt](<files/notes.txt>)\n\nWhen?\n\n## Reply (forte)\n\nAt noon.\n\n## You" in text
+    other = open_page()
+    bodies = sent_bodies(other)
+    open_chat(other, email)
+    damaged = tmp_path / "damaged.zip"
+    damaged.write_bytes(Path(str(archive.filename)).read_bytes().replace(NOTES, NOTES[::-1]))
+    other.get_by_label("File to import").set_input_files(damaged)
+    expect(other.get_by_role("alert")).to_contain_text("The archive is damaged")
+    other.get_by_label("File to import").set_input_files(str(archive.filename))
+    listed(other, "When?").get_by_role("button", name="When?").click()
+    expect(chips(other)).to_have_count(4)
+    ask(other, "And here?")
+    expect_replies(other, 3)
+    assert len(files_in(bodies[0])) == 3
+    assert other.evaluate(COUNT_STORED) == 4
 
 
 def test_a_file_that_does_not_fit_is_not_kept(

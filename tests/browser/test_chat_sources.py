@@ -1,17 +1,18 @@
 """Sources in the chat, in a real browser: a list below the reply, markers that lead to it, and what was added."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.chat_page import ask, open_chat, reload_chat, replies, whole
-from tests.browser.conftest import OpenPage, serious_findings, shoot, stop_clock
+from tests.browser.chat_page import ask, export, open_chat, reload_chat, replies, whole
+from tests.browser.conftest import OpenPage, serious_findings, shoot, sign_in, stop_clock
 from tests.browser.looks import PHONE, each_scheme
 from tests.loopback import LoopbackUpstream
-from tests.service import CREDIT_NANO, Service
+from tests.service import CREDIT_NANO, Service, wait_until
 
 HEADER = "x-cadenza-grounding"
 ADDED = "memory=2 search=5 attachments=1"
@@ -36,6 +37,17 @@ SOURCES = [
 ]
 LONG = {"number": 8, "url": "https://a-very-long-name-of-a-host.example/", "title": "A title that is long, " * 6}
 COST = {"class": "forte", "prompt_tokens": 1234, "cached_tokens": 0, "completion_tokens": 56, "cost": "0.00123"}
+# What can be seen of the composer is in its box or below it, and nothing covers another part.
+APART = """() => {
+    const parts = [...document.querySelectorAll("#composer :is(textarea, button, select, label, .hint)")];
+    const boxes = parts.map((one) => one.getBoundingClientRect()).filter((box) => box.width > 1);
+    const around = document.getElementById("composer").getBoundingClientRect();
+    const isInside = (one) => one.left >= around.left && one.right <= around.right && one.bottom <= around.bottom;
+    const isApart = (one, other) =>
+        one.right <= other.left || other.right <= one.left || one.bottom <= other.top || other.bottom <= one.top;
+    return boxes.length > 5 && boxes.every(isInside) &&
+        boxes.every((one, at) => boxes.slice(at + 1).every((other) => isApart(one, other)));
+}"""
 pytestmark = pytest.mark.slow(reason="a browser shows sources")
 
 
@@ -132,7 +144,7 @@ def check_sources(page: Page) -> None:
     assert page.url == address
 
 
-def test_sources_are_exported_and_imported(open_page: OpenPage, email: str) -> None:
+def test_sources_are_exported_and_imported(open_page: OpenPage, email: str, tmp_path: Path) -> None:
     """Another browser shows the sources, cited or not, what was added and the names of files; a bad one is refused."""
     page = open_page(accept_downloads=True)
     open_chat(page, email)
@@ -141,10 +153,7 @@ def test_sources_are_exported_and_imported(open_page: OpenPage, email: str) -> N
     page.get_by_label("Memory", exact=True).uncheck()
     ask(page, "How long do refunds take?")
     expect(replies(page)).to_contain_text("2 notes")
-    page.get_by_text("Kept in this browser only").click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Export").click()
-    exported = json.loads(download.value.path().read_text())
+    exported = json.loads(export(page, tmp_path).read("cadenza-chat.json"))
     page.get_by_role("button", name="Delete all").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete all").click()
     expect(page.get_by_text("What would you like to know?")).to_be_visible()
@@ -164,32 +173,48 @@ def test_sources_are_exported_and_imported(open_page: OpenPage, email: str) -> N
     expect(page.get_by_label("Memory", exact=True)).not_to_be_checked()
 
 
+@pytest.fixture
+def index(service: Service) -> Iterator[Path]:
+    """An index, so that there is something to search."""
+    path = service.folder / "data" / "index.db"
+    path.touch()
+    yield path
+    path.unlink()
+
+
+@pytest.mark.usefixtures("index")
 def test_search_and_memory_can_be_turned_off(open_page: OpenPage, email: str, upstream: LoopbackUpstream) -> None:
-    """The switch belongs to its conversation, is kept, and is sent; the real service answers all the same."""
+    """The switches belong to their conversation, are kept, and are sent; nothing of the composer covers them."""
     page = open_page()
+    sign_in(page, email)
+    wait_until(lambda: 'value="search"' in page.request.get("/chat").text(), "the index being seen")
     open_chat(page, email)
+    for width in (320, 390, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate(APART)
     seen = list[str | None]()
     page.on("request", lambda sent: seen.append(sent.headers.get(HEADER)) if sent.method == "POST" else None)
     upstream.always(whole("Yes."))
-    switch = page.get_by_label("Memory", exact=True)  # there is no index to search
-    expect(switch).to_be_checked()
-    switch.focus()
+    search, memory = (page.get_by_label(part, exact=True) for part in ("Search", "Memory"))
+    expect(memory).to_be_checked()
+    memory.focus()
     page.keyboard.press("Space")
     ask(page, "First.")
     expect(replies(page)).to_contain_text("forte · ")
     reload_chat(page)
-    expect(switch).not_to_be_checked()
+    expect(memory).not_to_be_checked()
+    expect(search).to_be_checked()
     page.get_by_role("button", name="New conversation").click()
-    expect(switch).to_be_checked()
+    expect(memory).to_be_checked()
     ask(page, "Second.")
     expect(replies(page)).to_contain_text("forte · ")
     page.get_by_role("button", name="First.").click()
-    expect(switch).not_to_be_checked()
-    switch.check()
+    expect(memory).not_to_be_checked()
+    search.uncheck()
     ask(page, "Third.")
     expect(replies(page)).to_have_count(2)
     expect(replies(page).last).to_contain_text("forte · ")
-    assert seen == ["none", None, None]
+    assert seen == ["memory=off", None, "memory=off, search=off"]
 
 
 @each_scheme

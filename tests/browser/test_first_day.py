@@ -80,7 +80,7 @@ def test_the_first_day(open_page: OpenPage, service: Service) -> None:
     page.evaluate(STOP_AT_FIRST_WORDS)
     message.fill("Tell me a long story about the sea, with many details.")
     message.press("Enter")
-    expect(replies.nth(1)).to_contain_text("Stopped · forte", timeout=ANSWER_MS)
+    expect(replies.nth(1)).to_contain_text("Stopped by you · forte", timeout=ANSWER_MS)
     expect(replies.nth(1)).to_contain_text(re.compile(r"\w+ \w+ \w+"))
     message.press("ArrowUp")
     message.fill("Say hello.")

@@ -69,10 +69,10 @@ def api(grounded: Service) -> RawClient:
     return RawClient(grounded.port, grounded.key)
 
 
-def chat_with(api: RawClient, *added: str, **fields: Any) -> Reply:
+def chat_with(api: RawClient, *added: str, headers: dict[str, str] | None = None, **fields: Any) -> Reply:
     """The reply to a request to which all this was added; it is sent again if something was left out."""
     for _ in range(TRIES):
-        reply = api.chat(**fields)
+        reply = api.post(fields, headers)
         if {*added} <= {*reply.headers.get(HEADER, "").split()}:
             return reply
     raise AssertionError(f"{added} are not in {reply.headers.get(HEADER)}")
@@ -170,8 +170,10 @@ def test_a_request_with_tools_gets_none_of_it(api: RawClient, upstream: Loopback
 
 
 def test_one_request_can_turn_search_and_memory_off(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """`x-cadenza-grounding: none` leaves the question as it is. A file is still read: the client sent it."""
+    """Each alone, or both: `none` leaves the question as it is. A file is still read: the client sent it."""
     messages = ask({"type": "text", "text": QUESTION})
+    for turned_off, left in (("memory=off", SOURCES), ("search=off", NOTES)):
+        assert chat_with(api, left, headers={HEADER: turned_off}, messages=messages).headers[HEADER] == left
     reply = api.post({"messages": messages}, {HEADER: "none"})
     assert (reply.status, reply.headers.get(HEADER)) == (200, None)
     assert sent(upstream)["messages"][-1] == messages[0]

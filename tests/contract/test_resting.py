@@ -1,4 +1,4 @@
-"""A failing route rests for a while and recovers by itself; a Retry-After sets how long."""
+"""A failing route rests for a while and recovers by itself; a Retry-After, or an operator, sets how long."""
 
 import re
 import time
@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN, TRIAL_S
+from tests.account import run_command
 from tests.loopback import ROLE, Good, LoopbackUpstream, Pause, Raw, Reset, Sse, Status, chunk, said
-from tests.raw_client import RawClient, Reply
+from tests.raw_client import RawClient, Reply, read_all, read_until
 from tests.schemas import check_stream
 from tests.service import Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
@@ -46,8 +47,8 @@ def text_of(reply: Reply) -> str:
     return str(reply.json["choices"][0]["message"]["content"])
 
 
-def is_resting(api: RawClient, provider: str, model: str) -> bool:
-    line = rf'^cadenza_route_resting{{model="{model}",provider="{provider}"}} ([01])\.0$'
+def is_open(api: RawClient, provider: str, model: str) -> bool:
+    line = rf'^cadenza_route_state{{model="{model}",provider="{provider}",state="open"}} ([01])\.0$'
     found = re.search(line, api.get("/metrics").body.decode(), re.MULTILINE)
     assert found
     return found[1] == "1"
@@ -58,8 +59,8 @@ def trials_since(started_s: float) -> float:
     return 1 + (time.monotonic() - started_s) / OPEN_S_MIN
 
 
-def rest(api: RawClient, upstream: LoopbackUpstream, status: int, retry_after: str) -> Reply:
-    """Make mezzo's only route rest, by one answer."""
+def open_circuit(api: RawClient, upstream: LoopbackUpstream, status: int, retry_after: str) -> Reply:
+    """Open the circuit of mezzo's only route, by one answer."""
     upstream.script(Status(status, headers={"retry-after": retry_after}))
     return api.chat(model="mezzo")
 
@@ -71,10 +72,10 @@ def test_failing_route_rests_and_recovers(api: RawClient, upstream: LoopbackUpst
     started_s = time.monotonic()
     assert {text_of(api.chat(model="forte")) for _ in range(40)} == {"from the backup"}
     assert FAULTS_TO_OPEN <= len(upstream.requests) <= FAULTS_TO_OPEN + trials_since(started_s)
-    wait_until(lambda: api.chat(model="forte").status == 200 and is_resting(api, "first", "one"), "the rest")
+    wait_until(lambda: api.chat(model="forte").status == 200 and is_open(api, "first", "one"), "the rest")
     upstream.always(Good("from the first"))
     wait_until(lambda: text_of(api.chat(model="forte")) == "from the first", "the recovery of the first route")
-    assert not is_resting(api, "first", "one")
+    assert not is_open(api, "first", "one")
 
 
 def test_retry_after_is_kept(api: RawClient, upstream: LoopbackUpstream) -> None:
@@ -90,7 +91,7 @@ def test_retry_after_is_kept(api: RawClient, upstream: LoopbackUpstream) -> None
 
 def test_only_route_is_tried_by_one_request_at_a_time(api: RawClient, upstream: LoopbackUpstream) -> None:
     """One request tries the resting route; the others get 429 before that trial ends, without reaching the upstream."""
-    rest(api, upstream, 429, str(REST_S))
+    open_circuit(api, upstream, 429, str(REST_S))
     pause, started_s = Pause(), time.monotonic()
     upstream.always(Status(429, headers={"retry-after": str(REST_S)}))
     upstream.script(Sse([pause, ROLE, said("late"), chunk(finish="stop")]))
@@ -117,5 +118,33 @@ def test_overloaded_upstream_is_502(
     """503 and 529 are failures whatever their Retry-After: the client gets a 502."""
     upstream.script(Status(status, headers=retry_after))
     api.chat(model="mezzo").error(502, "api_error")
-    assert is_resting(api, "first", "sole") == bool(retry_after)
+    assert is_open(api, "first", "sole") == bool(retry_after)
     assert api.chat(model="mezzo").status == 200
+
+
+def test_a_rest_by_hand_holds_in_every_process(rested: Service, api: RawClient, upstream: LoopbackUpstream) -> None:
+    """Also in one that starts later; a class whose routes all rest is down, and a rest ends early or alone."""
+    pause, earlier = Pause(), list(rested.processes)
+    upstream.always(Good("from the first"))
+    open_circuit(api, upstream, 429, str(REST_S))
+    upstream.script(Sse([ROLE, said("half"), pause, said(" done"), chunk(finish="stop")]))
+    with api.open_chat(model="forte", stream=True) as running:
+        read_until(running, b'"half"')
+        run_command(rested, "route", "rest", "first/one", "10m")
+        assert is_open(api, "first", "sole"), "circuits stay as they are"
+        apis = [api, RawClient(rested.start().port, rested.key)]
+        assert [text_of(one.chat(model="forte")) for one in apis] == ["from the backup"] * 2
+        pause.release()
+        assert b"[DONE]" in read_all(running)
+    assert [text_of(one.chat(model="mezzo")) for one in apis] == ["from the first"] * 2
+    run_command(rested, "route", "rest", "first/sole", "1h")
+    for one in apis:
+        one.chat(model="mezzo").error(502, "api_error")
+    for route in ("first/one", "first/sole"):
+        run_command(rested, "route", "resume", route)
+    for class_id in ("forte", "mezzo"):
+        assert [text_of(one.chat(model=class_id)) for one in apis] == ["from the first"] * 2
+    run_command(rested, "route", "rest", "first/one", "1s")
+    wait_until(lambda: text_of(api.chat(model="forte")) == "from the first", "the end of the rest")
+    rested.stop()
+    rested.processes[:] = earlier

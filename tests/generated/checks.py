@@ -31,7 +31,7 @@ from tests.generated.replies import GeneratedReply, SteppedReply, make_reply
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.test_relay import new_meter
 
-ADDED = {"store", "cost", "extra_content", "namespace", "annotations", *REASONING}  # to what the SDKs declare
+ADDED = {"store", "cost", "extra_content", "namespace", "annotations", "error", *REASONING}  # to what the SDKs declare
 NAMES = {"files__read": ("files", "read")}
 CUT_BY = {"length": "max_output_tokens", "content_filter": "content_filter"}
 NO_COUNTS = (0, 0, 0, None)

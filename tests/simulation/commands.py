@@ -19,6 +19,7 @@ from cadenza.control.money.payments import (
     Paid,
     PaymentEvent,
     Refunded,
+    Result,
     apply_event,
 )
 from cadenza.control.money.refunds import refund_request
@@ -257,7 +258,8 @@ class Operator:
             of, checkout = self._account(command), f"checkout {number}"
             payment = Payment(name, of, PROVIDER, checkout, None, amount_nano, 0, 0, 0, "open", now_ms, now_ms)
             await self.store.transact(lambda tx: payments.add(tx, payment))
-        await self._event(name, "paid", Paid(amount_nano), self.effects[name], amount_nano)
+        if await self._event(name, "paid", Paid(amount_nano), self.effects[name], amount_nano) == "unknown payment":
+            return  # it is being begun by another repetition: a refund before the payment would take nothing
         await asyncio.sleep(pause_s)
         if command.kind == "refund":
             part_nano = amount_nano // 3
@@ -275,11 +277,13 @@ class Operator:
         closed = DisputeClosed(dispute, amount_nano, "won" if is_won else "lost")
         await self._event(name, "closed", closed, effect, 0 if is_won else -amount_nano)
 
-    async def _event(self, payment: str, kind: str, fact: Fact, effect: Effect, amount_nano: int) -> None:
+    async def _event(self, payment: str, kind: str, fact: Fact, effect: Effect, amount_nano: int) -> Result:
         effect.may_be(amount_nano)
         event = PaymentEvent(f"{payment} {kind}", kind, PaymentIds(payment_id=payment), fact)
-        if await apply_event(self.store, PROVIDER, event, self._now_ms()) == "done":
+        result = await apply_event(self.store, PROVIDER, event, self._now_ms())
+        if result == "done":
             effect.must_be(amount_nano)
+        return result
 
 
 def key_name(account: int, key: int) -> str:

@@ -8,7 +8,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from cadenza.control.money.margins import read_margin
 from cadenza.control.money.months import check_all, close_month, report_month, verify_month
 from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.statement import check_ledger, export_statement, key_overview, sum_entries, usage_overview
@@ -102,7 +101,7 @@ async def read_reports(store: Store) -> dict[str, Any]:
             if account_id:
                 found[f"sums {account_id} {span}"] = await sum_entries(store, account_id, span)
         for name in MARGIN_GROUPS:
-            found[f"margin {name} {span}"] = await read_margin(store, span, name)
+            found[f"margin {name} {span}"] = await margins.read_margins(store, span, name)
         found[f"bill {span}"] = await margins.read_counts(store, "acme", span)
         found[f"keys {span}"] = await by_key(store, "acct_a", span, 10)
     span = Span(OCTOBER - OCTOBER % DAY_MS, BEFORE_MS)

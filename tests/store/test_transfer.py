@@ -66,6 +66,7 @@ MORE_ROWS = (
     """INSERT INTO verdicts VALUES ('eval_1', 'forte', 'evaluation', 'finished', 1, 2, 'command line', 1, 'a/b',
         zeroblob(32), 'starter', zeroblob(32), 3, 5, '{}')""",
     "INSERT INTO verdict_scores VALUES ('eval_1', 1, 1, 'candidate', 0.5, NULL, 9, 9, 1.5, NULL, '')",
+    "INSERT INTO route_rests VALUES ('acme/large', 9, 'command line')",
     "INSERT INTO price_changes VALUES ('forte', 9, 1, 2, NULL, 1, 'command line')",
     """INSERT INTO closed_months VALUES ('2026-10', 1, 8, 9, 9, 42, 1, 1, 1, 0, 0, 4999998790, 4999998790, '{}',
         zeroblob(32))""",

@@ -14,9 +14,11 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.account import Account, run_command
+from tests.loopback import LoopbackUpstream
 from tests.migrated import STORE_WAIT_S
-from tests.service import CREDIT_NANO, Service
+from tests.service import CREDIT_NANO, Service, wait_until
 from tests.visitor import TIMEOUT_S, Seen, Visitor, signed_in
+from tests.web.chat_client import ChatClient
 
 pytestmark = pytest.mark.usefixtures("sound_ledger")
 ENTRY = """
@@ -235,11 +237,13 @@ def test_exports_are_limited(visitor: Visitor) -> None:
     assert (statuses[:6], 429 in statuses) == ([200] * 6, True)
 
 
-def test_a_low_balance_is_on_every_page(visitor: Visitor) -> None:
-    """The owner chooses the amount; below it every page has a line, and at zero none has."""
-    assert "Your credit is low" not in visitor.get("/settings").words
+def test_a_low_balance_is_on_every_page(visitor: Visitor, upstream: LoopbackUpstream, service: Service) -> None:
+    """The owner chooses the amount; below it every page has a line, but not for a new account, and at zero none has."""
     assert visitor.post("/credit/notice", {"amount": "7.25"}).location == "/credit?note=saved"
-    assert "Your credit is low: $5.00 left. Add credit" in visitor.get("/settings").words
+    assert "Your credit is low" not in visitor.get("/settings").words
+    assert "You have no credit." in signed_in(service, service.create_account(0)).get("/settings").words
+    assert ChatClient(visitor).send().is_done
+    wait_until(lambda: "Your credit is low: $4.99" in visitor.get("/settings").words, "the notice")
     assert visitor.api("GET", "/credit").json["is_low"] is True
     assert visitor.api("PUT", "/credit/notice", {"amount": "0"}).status == 204
     assert "Your credit is low" not in visitor.get("/settings").words

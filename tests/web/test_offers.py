@@ -34,7 +34,7 @@ def test_a_service_without_the_parts_says_so(bare: Service) -> None:
     assert all(f'type="hidden" name="{name}" value="true"' in settings.text for name in kept)
     chat = visitor.get("/chat").text
     assert 'title="Attach images" hidden>' in chat
-    assert 'id="grounding"' not in chat
+    assert 'name="grounding"' not in chat
     assert "turned off" not in chat
 
 
@@ -47,11 +47,11 @@ def test_an_index_appears(bare: Service) -> None:
         offer = "Replies may use what a search of the documents of this service finds."
         wait_until(lambda: offer in visitor.get("/settings").words, "the index being seen")
         assert "Web search" not in visitor.get("/settings").words
-        assert 'id="grounding" checked>Search</label>' in visitor.get("/chat").text
+        assert 'value="search" checked>Search</label>' in visitor.get("/chat").text
         visitor.api("PATCH", "/preferences", {"web_search": False})
         chat = visitor.get("/chat")
         assert "Search is turned off in your settings" in chat.words
-        assert 'id="grounding"' not in chat.text
+        assert 'name="grounding"' not in chat.text
     finally:
         index.unlink()
 
@@ -67,7 +67,7 @@ def test_search_that_the_config_turns_off_is_not_offered(bare: Service) -> None:
         settings = visitor.get("/settings")
         assert "Search is turned off on this service." in settings.words
         assert settings.text.count('type="checkbox" disabled') == 2
-        assert 'id="grounding"' not in visitor.get("/chat").text
+        assert 'name="grounding"' not in visitor.get("/chat").text
     finally:
         index.unlink()
         bare.config.write_text(toml)
@@ -91,7 +91,9 @@ def test_the_price_of_a_search_is_shown(bare: Service) -> None:
 
 def test_the_chat_follows_the_account(visitor: Visitor) -> None:
     """With memory only, the switch is for memory; once the account has turned it off, the page says where."""
-    assert 'id="grounding" checked>Memory</label>' in visitor.get("/chat").text
+    chat = visitor.get("/chat").text
+    assert 'value="memory" checked>Memory</label>' in chat
+    assert 'value="search"' not in chat
     visitor.api("PATCH", "/preferences", {"memory": False})
     assert "Memory is turned off in your settings" in visitor.get("/chat").words
 

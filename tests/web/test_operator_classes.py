@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from cadenza.cli import app
+from tests.account import run_command
 from tests.loopback import LoopbackUpstream
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
@@ -104,3 +105,21 @@ def test_a_rollback_by_the_endpoint(running: Service, operator: Visitor) -> None
     refused = operator.api("POST", "/operator/classes/mezzo/rollback", {"version": 1})
     assert (refused.status, "cadenza class adopt mezzo" in refused.json["error"]["message"]) == (400, True)
     change(running, "rollback", "forte", "--to", "2")
+
+
+def test_a_route_rests_by_a_button(running: Service, operator: Visitor) -> None:
+    """It rests for the time that was chosen; the pages say until when and by whom, and another button ends it."""
+    page, button = "/operator/classes", "/operator/routes/rest"
+    assert operator.post(button, {"route": "acme/small", "time": "1h"}).location == f"{page}?note=route-rests"
+    [found] = [one for one in operator.api("GET", "/operator/load").json["models"] if one["model"] == "small"]
+    [event] = running.ledger.query("SELECT actor, subject FROM audit_events WHERE event = 'route.rest'")
+    email = found["rest"]["by"]
+    assert (found["state"], event["actor"], event["subject"]) == ("resting", email, "acme/small")
+    [listed] = [one for one in json.loads(run_command(running, "route", "list", "--json")) if one["by"]]
+    assert (listed["route"], listed["rests_until"], listed["by"]) == ("acme/small", found["rest"]["until"], email)
+    for path in (page, "/operator"):
+        assert f"until {found['rest']['until']} (by hand: {email})" in operator.get(path).words
+    refused = operator.post(button, {"route": "acme/tiny", "time": "10m"})
+    assert (refused.status, "The routes are" in refused.words) == (400, True)
+    assert operator.post("/operator/routes/resume", {"route": "acme/small"}).location == f"{page}?note=route-resumed"
+    assert "by hand" not in operator.get("/operator").words

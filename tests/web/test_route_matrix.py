@@ -37,7 +37,8 @@ TRANSFERS = ("transfers", "transfers/refund")
 PROVED = {  # the routes that need the password or a passkey of the last minutes
     "form": {
         *("/confirm", "/keys", "/settings/tokens", "/operator/classes/{class_id}/rollback"),
-        "/operator/requests/{completion_id}/refund",
+        *("/operator/requests/{completion_id}/refund", "/operator/routes/rest", "/operator/routes/resume"),
+        *("/operator/vouchers", "/operator/vouchers/revoke", "/operator/months/{month}/close"),
         *(f"/settings/security/{name}" for name in ("email", "sessions/end-others", "delete", "export")),
         *(f"/settings/security/{name}" for name in ("app", "app/confirm", "app/remove", "recovery-codes")),
         "/settings/security/passkeys/{passkey_id}/remove",

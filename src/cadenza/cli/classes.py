@@ -67,7 +67,7 @@ def show(class_id: str | None, as_json: bool, settings: Settings) -> None:
     Without CLASS, list the routes that serve every class, in the order in which they are tried.
     """
     if class_id is None:
-        versions = [state.version for state in _read_states(settings).values()]
+        versions = [state.version for state in read_states(settings).values()]
         rows = [
             {"class": version.class_id, "version": version.number or None, **_route_row(route)}
             for version in versions
@@ -192,7 +192,7 @@ def reload(settings: Settings) -> None:
     say("Every server on this store reloads its config before its next request. Its log shows any mistakes.")
 
 
-def _read_states(settings: Settings) -> dict[str, ClassState]:
+def read_states(settings: Settings) -> dict[str, ClassState]:
     """What is served, by class. Without a store, nothing is recorded yet: then the config says it."""
     configured, path = settings.configured_classes(), open_store(settings.store.url).path
     if path is not None and not path.exists():

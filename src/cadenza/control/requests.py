@@ -18,6 +18,7 @@ from cadenza.core.faults import describe_fault
 from cadenza.core.formats import dollars_or_none, rfc3339, rfc3339_or_none
 from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES, DISCONNECTED_STATUS, SEARCH, RequestStep
+from cadenza.core.spans import parse_duration_ms
 from cadenza.ledger import statement
 from cadenza.ledger.statement import ChargeDetails
 from cadenza.observe.health import RULES
@@ -37,8 +38,6 @@ TEXT_MAX = 200
 FOUND_MAX = 10
 SHOWN_CLASSES = (*CLASSES, SEARCH)
 STATUS = re.compile(r"[1-5]([0-9]{2}|xx)")
-TIME = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(ms|s|m)?")
-UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000}
 SCANNED = 1_000  # of the newest requests, for those that are wanted
 BEHIND_MAX = 1_000  # how many requests a follower may be behind
 OVERLAP = 200
@@ -76,7 +75,11 @@ CAUSES = {  # the cause of an outcome -> what happened, and what to do
     "internal": ("An internal error ended it.", "The log has the places in the code, with the same request id."),
 }
 BEFORE_HOLD = ("slot", "grounded")  # steps that a request reaches before its credit is held
-PASSED_OVER = {"full": "it has as many requests as it takes", "circuit_open": "its circuit is open"}
+PASSED_OVER = {
+    "full": "it has as many requests as it takes",
+    "circuit_open": "its circuit is open",
+    "resting": "it rests by hand",
+}
 
 
 class UnknownRequest(ControlError):
@@ -370,7 +373,7 @@ def parse_filter(email: str = "", key: str = "", class_id: str = "", status: str
         key = display_prefix(key)
     if class_id and class_id not in SHOWN_CLASSES:
         raise ControlError(f"{class_id[:TEXT_MAX]!r} is not a class. Use one of: {', '.join(SHOWN_CLASSES)}.")
-    return RequestFilter(email, key, class_id, statuses, _parse_ms(slow))
+    return RequestFilter(email, key, class_id, statuses, parse_duration_ms(slow.strip() or "0"))
 
 
 async def check_filter(store: Store, wanted: RequestFilter, now_ms: int) -> None:
@@ -379,13 +382,6 @@ async def check_filter(store: Store, wanted: RequestFilter, now_ms: int) -> None
         await get_account(store, wanted.email)
     if wanted.key and not await find_keys(store, wanted.key, now_ms):
         raise Unknown("key", f"No key matches {wanted.key[:TEXT_MAX]!r}. Give its first 12 characters, or its id.")
-
-
-def _parse_ms(text: str) -> int:
-    found = TIME.fullmatch(text.strip().lower() or "0")
-    if found is None:
-        raise ControlError(f"{text[:TEXT_MAX]!r} is not a length of time. Write it like 2s or 500ms.")
-    return round(float(found[1]) * UNITS_MS[found[2] or "s"])
 
 
 class RequestFollower:

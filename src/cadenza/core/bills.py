@@ -30,7 +30,7 @@ OWN_KINDS = {TRIAL: "trials by cadenza doctor", WATCH: "requests of watches", EV
 DATED = re.compile(r"[-@]20[0-9]{2}-?[0-9]{2}-?[0-9]{2}$")
 UNIX_SECONDS = re.compile(r"[0-9]{9,11}(\.0*)?")
 THOUSANDS = re.compile(r"-?[0-9]{1,3}(\.[0-9]{3})+")
-NUMBER = re.compile(r"\$?(-?[0-9][0-9,]*)(\.[0-9]+)?")
+NUMBER = re.compile(r"\$?(-?[0-9][0-9,]{0,30})(\.[0-9]{1,60})?")
 # The names of columns, in the order in which they are looked for. Upper case and spaces do not matter.
 DAY_NAMES = ("day", "date", "usage_date_utc", "utc_date", "usage_date", "start_time_iso", "start_time", "timestamp")
 MODEL_NAMES = ("model", "model_version", "model_name", "model_id", "slug")
@@ -65,6 +65,10 @@ class Tolerance(msgspec.Struct, frozen=True):
 
 
 USUAL = Tolerance()
+COMPARED = (
+    *("day", "model", "requests", "billed_requests", "input_tokens", "billed_input_tokens"),
+    *("output_tokens", "billed_output_tokens", "cost", "billed_cost", "result"),
+)  # of what a line shows
 
 
 class ModelCounts(msgspec.Struct, frozen=True):
@@ -119,6 +123,29 @@ class ComparedDay(msgspec.Struct, frozen=True):
             "result": self.result,
             "reasons": "; ".join(self.reasons),
         }
+
+
+class BillReport(msgspec.Struct, frozen=True):
+    """A bill beside our counts: a line for each day and model, all lines together, and what they mean."""
+
+    lines: list[ComparedDay]
+    total: ComparedDay
+
+    @classmethod
+    def of(cls, lines: list[ComparedDay], tolerance: Tolerance) -> "BillReport":
+        return cls(lines, add_up(lines, tolerance))
+
+    def sentences(self) -> Iterator[str]:
+        for line in self.lines:
+            if line.result != "agrees":
+                reasons = "; ".join(line.reasons) or "nothing is known that explains it"
+                yield f"{line.place.day} {line.place.model} {line.result}: {reasons}."
+        for reason in self.total.reasons:
+            yield f"All together: {reason}."
+        if any(line.billed.cost_nano is not None and line.ours.unknown_costs for line in self.lines):
+            yield "Of some lines the cost is not judged: cost_input and cost_output of their routes are not known."
+        if self.total.result == "differs":
+            yield "A request around midnight may be billed on the other day: compare the days on both sides of it."
 
 
 def read_bill(lines: Iterable[str]) -> dict[DayModel, BillCounts]:

@@ -15,6 +15,7 @@ from cadenza.core.money import format_dollars
 
 MarginGroup = Literal["class", "provider", "account", "month"]
 MARGIN_GROUPS: tuple[MarginGroup, ...] = get_args(MarginGroup)
+REVENUE_GROUPS = ("account", "month")  # of which it is known what which credit paid for
 REVENUE_COLUMNS = ("paid", "granted", "refunded")
 COLUMNS = ("requests", "earned", "cost", "margin", "percent", "unknown_requests", "unknown_earned")
 
@@ -58,7 +59,7 @@ class Revenue(msgspec.Struct, frozen=True):
     refunded_nano: int = 0
     refunded_granted_nano: int = 0  # the granted part of it
 
-    def plus(self, other: "Revenue") -> "Revenue":
+    def __add__(self, other: "Revenue") -> "Revenue":
         mine, others = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
         return Revenue(*map(int.__add__, mine, others))
 
@@ -69,3 +70,46 @@ class Revenue(msgspec.Struct, frozen=True):
 def add_margins(many: Iterable[MarginSums]) -> MarginSums:
     columns = zip(*map(msgspec.structs.astuple, (MarginSums(), *many)), strict=True)
     return MarginSums(*map(sum, columns))
+
+
+class MarginRow(msgspec.Struct, frozen=True):
+    """A class, provider, account or month; without a name, requests of which that is not known."""
+
+    name: str
+    sums: MarginSums
+    revenue: Revenue | None  # None: of this group it is not known
+
+
+class MarginReport(msgspec.Struct, frozen=True):
+    """The rows of a group, and what charges took of which credit in all of them."""
+
+    group: MarginGroup
+    rows: list[MarginRow]
+    credit: Revenue
+
+    @property
+    def total_row(self) -> MarginRow:
+        sums = add_margins(row.sums for row in self.rows)
+        return MarginRow("total", sums, self.credit if self.group in REVENUE_GROUPS else None)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.group, *COLUMNS, *(REVENUE_COLUMNS if self.group in REVENUE_GROUPS else ()))
+
+    def shown(self, row: MarginRow) -> dict[str, Any]:
+        """A row, by `columns`."""
+        revenue = row.revenue.shown() if row.revenue else {}
+        return {self.group: row.name or "(unknown)", **row.sums.shown(), **revenue}
+
+    def sentences(self) -> list[str]:
+        credit, unknown = self.credit, self.total_row.sums.unknown_requests
+        charged = (
+            f"Charged: {format_dollars(credit.paid_nano)} of paid credit, {format_dollars(credit.granted_nano)} of "
+            f"granted credit. Refunds of requests: {format_dollars(credit.refunded_nano)}, of which "
+            f"{format_dollars(credit.refunded_granted_nano)} is granted credit."
+        )
+        not_known = (
+            f"Requests whose cost is not known: {unknown}. They are not in the margin. Set cost_input and cost_output "
+            "of every route; requests that ended before keep an unknown cost."
+        )
+        return [charged, not_known] if unknown else [charged]

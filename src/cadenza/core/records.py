@@ -146,7 +146,7 @@ class RequestStep(msgspec.Struct, frozen=True, omit_defaults=True):
     |---|---|
     | `slot` | it waited, and then it had a slot |
     | `grounded` | reference material was added: `cause` says what, in the words of the reply's header |
-    | `passed_over` | a route was not asked: `cause` is `full` or `circuit_open` |
+    | `passed_over` | a route was not asked: `cause` is `resting`, `full` or `circuit_open` |
     | `failed` | a route failed before it began to answer: `cause` is the kind of fault, `status` the provider's |
     | `broke_off` | a route failed after it had begun to answer |
     | `answered` | a route began to answer, after others had failed |

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from cadenza.core.errors import ControlError
 from cadenza.core.records import Period
 
 Range = Literal["7", "30", "90", "month", "last-month"]
@@ -20,6 +21,8 @@ ALL_TIME = 0  # the "month" of a spend cap that counts for all time
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
+DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(ms|s|m|h)?")
+UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -69,6 +72,14 @@ def range_span(name: Range, now: datetime) -> Span:
         return Span(_ms((first - timedelta(days=1)).replace(day=1)), _ms(first))
     start = first if name == "month" else today - timedelta(days=int(name) - 1)
     return Span(_ms(start), _ms(today + timedelta(days=1)))
+
+
+def parse_duration_ms(text: str) -> int:
+    """A length of time like 500ms, 90s, 10m or 2h; without a unit it is seconds."""
+    found = DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise ControlError(f"{text[:40]!r} is not a length of time. Write it like 500ms, 90s, 10m or 2h.")
+    return round(float(found[1]) * UNITS_MS[found[2] or "s"])
 
 
 def month_span(text: str) -> Span:

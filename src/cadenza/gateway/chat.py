@@ -32,7 +32,7 @@ from cadenza.gateway.slots import wait_for_slot
 from cadenza.gateway.uploads import SMALL_BYTES, Upload
 from cadenza.gateway.validate import parse_chat
 from cadenza.grounding.material import NO_GROUNDING, Grounding
-from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, is_turned_off
+from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, read_turned_off
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange, Request
 from cadenza.ledger.rules import Hold
@@ -144,7 +144,7 @@ def check_headers(request: Request) -> None:
     if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
         raise UnsupportedEncoding
     if SWITCH in headers:
-        is_turned_off(request)  # refuses an unknown value, with tools too
+        read_turned_off(request)  # refuses an unknown value, with tools too
 
 
 async def fit(plan: Plan, prices: PriceSchedule, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:

@@ -89,7 +89,7 @@ class Gateway:
 
     def has_usable_route(self) -> bool:
         """Whether any route of any class can be expected to answer."""
-        return any(not self.dispatcher.health.of(route).is_failing for route in self.snapshot.catalogue.routes())
+        return any(self.dispatcher.health.of(route).is_usable for route in self.snapshot.catalogue.routes())
 
     def _use(self, snapshot: Snapshot) -> None:
         """Serve new requests by this snapshot. Requests in flight keep the one that they have."""

@@ -1,6 +1,6 @@
 """Which parts of grounding apply to a request: the files, the account's notes, and web search.
 
-The request header `x-cadenza-grounding: none` turns notes and search off. It is about privacy, so any other value is
+The request header `x-cadenza-grounding` turns notes off, search, or both. It is about privacy, so an unknown value is
 refused: a typing error must not leave them on.
 """
 
@@ -13,10 +13,10 @@ from cadenza.grounding.search.web_search import WebSearch
 from cadenza.http.exchange import Request
 
 SWITCH = b"x-cadenza-grounding"
-OFF = b"none"
+TURNED_OFF = {b"none": {"memory", "search"}, b"memory=off": {"memory"}, b"search=off": {"search"}}
 UNKNOWN_VALUE = (
-    "x-cadenza-grounding: the only value that a request can have is `none`, which turns memory and search off. "
-    "Leave the header out to have them."
+    "x-cadenza-grounding: a request can have the values `memory=off`, `search=off`, and `none`, which turns both off. "
+    "Leave the header out to have both."
 )
 
 
@@ -51,18 +51,20 @@ def find_wanted(
     wants_search = principal.may_search and search is not None and search.is_ready()
     if not (wants_memory or wants_search or chat.files):
         return NOTHING_WANTED
-    if (wants_memory or wants_search) and is_turned_off(request):
-        wants_memory = wants_search = False
+    if wants_memory or wants_search:
+        turned_off = read_turned_off(request)
+        wants_memory = wants_memory and "memory" not in turned_off
+        wants_search = wants_search and "search" not in turned_off
     files = bool(chat.files) and settings.attachments
     return Wanted(files=files, memory=wants_memory, search=wants_search) or NOTHING_WANTED
 
 
-def is_turned_off(request: Request) -> bool:
-    """Whether the header says `none`; 400 if it has another value. An empty value is ignored."""
+def read_turned_off(request: Request) -> set[str]:
+    """The parts that the header turns off; 400 if it has an unknown value. An empty value is ignored."""
     if SWITCH not in request.headers:
-        return False
+        return set()
     values = {one.strip().lower() for name, value in request.fields if name == SWITCH for one in value.split(b",")}
     values.discard(b"")
-    if values - {OFF}:
+    if values - TURNED_OFF.keys():
         raise InvalidRequest(UNKNOWN_VALUE)
-    return bool(values)
+    return {part for value in values for part in TURNED_OFF[value]}

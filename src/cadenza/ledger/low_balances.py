@@ -4,18 +4,17 @@ An account that never made a request is new, not low. An account is claimed befo
 of several processes sends the notice.
 """
 
-from sqlalchemy import bindparam, case, exists, select, update
+from sqlalchemy import bindparam, case, select, update
 
-from cadenza.store.schema import accounts, usage_days
+from cadenza.store.schema import accounts
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction, change_row
-from cadenza.store.tables.accounts import COLUMNS, Account
+from cadenza.store.tables.accounts import COLUMNS, HAS_REQUESTS, Account
 
 BATCH_ROWS = 200
 _OF_ACCOUNT = accounts.c.id == bindparam("account")
 _IS_LOW = accounts.c.balance_nano < accounts.c.low_balance_nano
 _IS_UNTOLD = (_IS_LOW, accounts.c.low_noticed_at.is_(None))
-_HAS_REQUESTS = exists().where(usage_days.c.account_id == accounts.c.id)
 NOTICE_BELOW = Statement(
     update(accounts)
     .where(_OF_ACCOUNT)
@@ -26,7 +25,7 @@ NOTICE_BELOW = Statement(
 )
 FIND = Statement(
     select(*COLUMNS)
-    .where(*_IS_UNTOLD, accounts.c.suspended_at.is_(None), _HAS_REQUESTS)
+    .where(*_IS_UNTOLD, accounts.c.suspended_at.is_(None), HAS_REQUESTS)
     .order_by(accounts.c.id)
     .limit(bindparam("count"))
 )

@@ -54,11 +54,11 @@ REDEEM = Statement(
 REVOKE = Statement(
     update(vouchers).where(vouchers.c.id == bindparam("voucher"), *_IS_USABLE).values(expires_at=bindparam("now"))
 )
-LIST = Statement(
-    select(schema.accounts.c.email, *COLUMNS)
-    .outerjoin_from(vouchers, schema.accounts, vouchers.c.redeemed_by == schema.accounts.c.id)
-    .order_by(vouchers.c.created_at, vouchers.c.id)
+_LIST = select(schema.accounts.c.email, *COLUMNS).outerjoin_from(
+    vouchers, schema.accounts, vouchers.c.redeemed_by == schema.accounts.c.id
 )
+LIST = Statement(_LIST.order_by(vouchers.c.created_at, vouchers.c.id))
+NEWEST = Statement(_LIST.order_by(vouchers.c.created_at.desc(), vouchers.c.id.desc()).limit(bindparam("count")))
 
 
 def add_all(tx: Transaction, made: list[tuple[bytes, Voucher]]) -> None:
@@ -90,3 +90,8 @@ def revoke(tx: Transaction, voucher_id: str, now_ms: int) -> bool:
 async def list_all(store: Store) -> list[tuple[Voucher, str | None]]:
     """Each with the address of the account that redeemed it, oldest first."""
     return [(Voucher(*row[1:]), row[0]) for row in await store.report(LIST, {})]
+
+
+async def list_newest(store: Store, count: int) -> list[tuple[Voucher, str | None]]:
+    """The same, newest first, and at most this many."""
+    return [(Voucher(*row[1:]), row[0]) for row in await store.report(NEWEST, {"count": count})]

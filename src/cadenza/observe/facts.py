@@ -13,7 +13,7 @@ from cadenza.observe.worker_metrics import Family
 RECENT_S = 5 * 60
 HOUR_S = 60 * 60
 
-RouteState = Literal["closed", "half open", "failing", "open"]
+RouteState = Literal["closed", "half open", "failing", "open", "resting"]
 Counts = Mapping[str, Counter[str]]  # name of a counter -> its label -> what it counted
 
 
@@ -22,7 +22,7 @@ class RouteFact(msgspec.Struct, frozen=True):
 
     provider: str
     model: str
-    state: RouteState = "closed"  # of its circuit; or closed, but it fails
+    state: RouteState = "closed"  # of its circuit; or closed, but it fails; or it rests by hand
     fault: str = ""
     status: int | None = None
     fault_at_s: float = 0.0
@@ -30,8 +30,8 @@ class RouteFact(msgspec.Struct, frozen=True):
     limit: int = 0
 
     @property
-    def is_working(self) -> bool:
-        return self.state in ("closed", "half open")
+    def is_broken(self) -> bool:
+        return self.state in ("failing", "open")
 
     @property
     def name(self) -> str:
@@ -93,6 +93,8 @@ def _read_route(samples: Samples, provider: str, model: str) -> RouteFact:
 
     state: RouteState = "half open" if total("state", state="half_open") else "closed"
     if total("resting"):
+        state = "resting"
+    elif total("state", state="open"):
         state = "open"
     elif total("failing"):
         state = "failing"

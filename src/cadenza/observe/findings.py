@@ -75,7 +75,7 @@ def routes_with(*kinds: str) -> Find:
     """Routes that do not work for one of these faults, or for another one than those of their own."""
 
     def find(facts: Facts) -> Iterator[Found]:
-        down = [one for one in facts.routes if not one.is_working]
+        down = [one for one in facts.routes if one.is_broken]
         own = [one for one in down if (one.fault in kinds if kinds else one.fault not in KINDS_OF_THEIR_OWN)]
         for (fault, status), same in groupby(sorted(own, key=_fault), _fault):
             names = ", ".join(one.name for one in same)

@@ -71,7 +71,7 @@ TABLE = (
         "no_route",
         "page",
         "No route is usable: every chat fails.",
-        "Run 'cadenza doctor --try', which asks each model for one token.",
+        "Run 'cadenza doctor --try', which asks each model for one token; 'cadenza route list' shows those that rest.",
         is_true("no_route"),
         is_blocking=True,
     ),

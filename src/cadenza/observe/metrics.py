@@ -219,7 +219,7 @@ class Metrics:
         self.route_state = gauge(
             "cadenza_route_state", "1 for the state that the circuit of a route is in.", *of_route, "state"
         )
-        self.route_resting = gauge("cadenza_route_resting", "1 while the circuit of a route is open.", *of_route)
+        self.route_resting = gauge("cadenza_route_resting", "1 while a route rests by hand.", *of_route)
         self.route_failing = gauge("cadenza_route_failing", "1 while the requests to a route fail.", *of_route)
         self.route_last_fault = gauge(
             "cadenza_route_last_fault_timestamp_seconds",

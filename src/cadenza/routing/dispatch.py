@@ -1,15 +1,16 @@
 """Opens a reply: tries the routes of a plan until one begins to answer. This is the only retry loop.
 
-Routes of a lower `order` come first, and routes of the same order share requests by `weight`. A route that is full, or
-whose circuit is open, is passed over. Retries have a budget per request and per process, so that faults cause no storm
-of retries; going on from a route that is busy or unpaid is not a retry. Once the client has received a byte, nothing is
-retried, but a stream may be continued (continuation.py).
+Routes of a lower `order` come first, and routes of the same order share requests by `weight`. A route that rests or is
+full, or whose circuit is open, is passed over. Retries have a budget per request and per process, so that faults cause
+no storm of retries; going on from a route that is busy or unpaid is not a retry. Once the client has received a byte,
+nothing is retried, but a stream may be continued (continuation.py).
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import filterfalse, groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -25,6 +26,7 @@ from cadenza.upstreams.base import Ask, Fault, OpenReply, Upstream
 
 BUSY_RETRY_S = 2.0
 RETRIES_MAX = 3  # of one request
+IS_RESTING = attrgetter("is_resting")
 
 
 class RouteRecord:
@@ -83,7 +85,7 @@ class Dispatcher:
             attempt = health.begin(wanted.key_id, is_last_resort=is_last_resort)
             if attempt is None:
                 passed_over.add(health)
-                wanted.record.passed_over(route, "circuit_open" if health.is_open else "full")
+                wanted.record.passed_over(route, _why_passed_over(health))
                 continue
             passed_over.discard(health)  # an earlier route may have the same provider and model
             if faults and not self._may_go_on(faults):
@@ -109,7 +111,8 @@ class Dispatcher:
             else:
                 attempt.record_response(is_stream=wanted.ask.stream)
                 return route, reply, attempt
-        if not faults:
+        passed_over = {*filterfalse(IS_RESTING, passed_over)}  # a rest is no reason to try again soon
+        if passed_over and not faults:
             self.metrics.refused.labels("routes").inc()
         if faults and (overflow := faults[-1].overflow):
             prompt_tokens = overflow.prompt_tokens or await wanted.prompt.count()
@@ -128,14 +131,15 @@ class Dispatcher:
         return is_allowed
 
     def _line_up(self, class_id: str, routes: Sequence[Route]) -> list[tuple[Route, RouteHealth, bool]]:
-        """The routes and their health, by order, then by turn; open circuits last, marked True."""
+        """The routes and their health, by order, then by turn; those that rest and open circuits last, marked True."""
         health_of = self.health.of
         if len(routes) == 1:
             return [(routes[0], health_of(routes[0]), True)]
         broken: list[Route] = []
         fit: list[Route] = []
         for route in routes:
-            (broken if health_of(route).is_open else fit).append(route)
+            health = health_of(route)
+            (broken if health.is_open or health.is_resting else fit).append(route)
         line = []
         for _, group in groupby(fit, key=lambda route: route.order):
             line += [(route, health_of(route), False) for route in self._take_turns(class_id, list(group))]
@@ -164,6 +168,10 @@ class Dispatcher:
         )
 
 
+def _why_passed_over(health: RouteHealth) -> str:
+    return "resting" if health.is_resting else "circuit_open" if health.is_open else "full"
+
+
 def error_for(faults: list[Fault], passed_over: set[RouteHealth]) -> CadenzaError:
     """The error for the client when no route answered."""
     if faults and faults[-1].kind is FaultKind.INVALID:
@@ -171,7 +179,8 @@ def error_for(faults: list[Fault], passed_over: set[RouteHealth]) -> CadenzaErro
             "The model cannot take this request: it is too long, a field of it is not supported, "
             "or its content is not allowed."
         )
-    if all(fault.kind is FaultKind.BUSY for fault in faults) and not any(health.is_down for health in passed_over):
+    is_busy = all(fault.kind is FaultKind.BUSY for fault in faults) and not any(one.is_down for one in passed_over)
+    if is_busy and (faults or passed_over):
         waits_s = [fault.retry_after_s for fault in faults if fault.retry_after_s is not None]
         waits_s += [health.open_s for health in passed_over if health.is_open]
         return RateLimited("The service is saturated. Retry shortly.", min(waits_s, default=BUSY_RETRY_S), "routes")

@@ -1,8 +1,8 @@
-"""The health of each route, and whether it may be asked: circuit breaker, adaptive concurrency limit, fair shares."""
+"""Whether a route may be asked: an operator's rest, circuit breaker, adaptive concurrency limit, fair shares."""
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -40,6 +40,7 @@ class RouteHealth:
         self._on_open = on_open
         self._on_fault = on_fault
         self.breaker = Breaker(clock())
+        self.rests_until_s = NEVER_S  # an operator keeps requests from it until then
         self.shares = Shares(ceiling)
         self.ceiling = Ceiling(ceiling)
         self.failures = 0  # requests in a row that failed before their first token
@@ -51,6 +52,15 @@ class RouteHealth:
         self.breaker.reset(self.clock())
         self.failures = 0
         self.ceiling = Ceiling(ceiling)
+
+    @property
+    def is_resting(self) -> bool:
+        return self.rests_until_s > self.clock()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the next request to it can be expected to be answered."""
+        return not (self.is_resting or self.is_failing)
 
     @property
     def open_s(self) -> float:
@@ -86,8 +96,13 @@ class RouteHealth:
         return self.shares.taken
 
     def begin(self, key_id: str, *, is_last_resort: bool = False) -> "Attempt | None":
-        """A place for one request; None if the route is full, or its circuit is open and it is not the last resort."""
+        """A place for one request; None if the route rests or is full, or its circuit is open.
+
+        A route that is the last resort is asked although its circuit is open.
+        """
         now_s, shares = self.clock(), self.shares
+        if self.rests_until_s > now_s:
+            return None
         is_trial = self.breaker.open_until_s != NEVER_S
         if is_trial:
             if self.breaker.state(now_s) is OPEN and not is_last_resort:
@@ -172,12 +187,27 @@ class HealthTable:
         self._clock = clock
         self._observer = observer
         self._routes: dict[tuple[str, str], RouteHealth] = {}
+        self._rests: Mapping[str, int] = {}  # by PROVIDER/MODEL, until when in milliseconds
+        self._rests_read = 0, 0.0  # when, by the clock of the store and by ours
 
     def reset(self, ceiling: int) -> None:
         """After a reload every route may be tried again: an operator who changed the config wants to see the effect."""
         self._ceiling = ceiling
         for health in self._routes.values():
             health.reset(ceiling)
+
+    def rest(self, until_ms: Mapping[str, int], now_ms: int) -> bool:
+        """Keep requests from these routes, each PROVIDER/MODEL, until then; from no others. False if that was so."""
+        if until_ms == self._rests:
+            return False
+        self._rests, self._rests_read = until_ms, (now_ms, self._clock())
+        for (provider, model), health in self._routes.items():
+            health.rests_until_s = self._rest_of(provider, model)
+        return True
+
+    def _rest_of(self, provider: str, model: str) -> float:
+        until_ms, (read_ms, read_s) = self._rests.get(f"{provider}/{model}"), self._rests_read
+        return NEVER_S if until_ms is None else read_s + (until_ms - read_ms) / 1000
 
     def of(self, route: Route) -> RouteHealth:
         place = (route.provider, route.model)
@@ -200,9 +230,10 @@ class HealthTable:
             gauge.labels(*labels).set_to_current_time()
 
         health = self._routes[provider, model] = RouteHealth(self._ceiling, self._clock, log_open, show_fault)
+        health.rests_until_s = self._rest_of(provider, model)
         metrics.route_limit.labels(provider, model).set_function(lambda: health.limit)
         metrics.route_in_flight.labels(provider, model).set_function(lambda: health.in_flight)
-        metrics.route_resting.labels(provider, model).set_function(lambda: health.is_open)
+        metrics.route_resting.labels(provider, model).set_function(lambda: health.is_resting)
         metrics.doubtful_usage.labels(provider)  # from zero on: a series that begins at 1 shows no increase
         for kind in FaultKind:
             metrics.faults.labels(provider, kind.value)

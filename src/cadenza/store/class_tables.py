@@ -96,6 +96,17 @@ verdict_scores = table(
     CheckConstraint("score BETWEEN 0 AND 1", name="score_is_a_share"),
 )
 
+route_rests = table(
+    "route_rests",
+    LeftOut(
+        "until when operators keep requests from a route, for the service",
+        kept="the next rest after its end, with the operator's address",
+    ),
+    Column("route", Text, primary_key=True),  # PROVIDER/MODEL
+    Column("until_at", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+)
+
 price_changes = table(
     "price_changes",  # prices that take effect on a date
     LeftOut("prices that an operator set, for the service", kept="kept, with the operator's address"),

@@ -18,14 +18,26 @@ from cadenza.web.account import (
 from cadenza.web.chat import page as chat
 from cadenza.web.docs import pages as docs
 from cadenza.web.money import activity, credit, payments, statement, usage
-from cadenza.web.operator import accounts, audit_log, classes, ledger, load, months, overview, requests, search
+from cadenza.web.operator import (
+    accounts,
+    audit_log,
+    classes,
+    ledger,
+    load,
+    margins,
+    months,
+    overview,
+    requests,
+    search,
+    vouchers,
+)
 from cadenza.web.operator import keys as operator_keys
 from cadenza.web.routes import Routes
 
 SIGN_IN = (sign_in, proof, sign_up, links, passkeys, second_factor)
 ACCOUNT = (*SIGN_IN, keys, preferences, memory, security, archive, tokens)
 MONEY = (usage, activity, credit, payments, statement)
-OPERATOR_MONEY = (ledger, months)
+OPERATOR_MONEY = (vouchers, margins, ledger, months)
 OPERATOR = (overview, load, search, accounts, requests, operator_keys, classes, *OPERATOR_MONEY, audit_log)
 MODULES = (home, *ACCOUNT, chat, *MONEY, docs, *OPERATOR)
 ROUTES: Routes = tuple(one for module in MODULES for one in module.ROUTES)

@@ -1,9 +1,9 @@
-"""The request header that turns memory and search off."""
+"""The request header that turns memory off, search, or both."""
 
 import pytest
 
 from cadenza.core.errors import InvalidRequest
-from cadenza.grounding.wanted import is_turned_off
+from cadenza.grounding.wanted import read_turned_off
 from cadenza.http.exchange import Request
 
 NAME = b"x-cadenza-grounding"
@@ -13,22 +13,35 @@ def request_with(*values: bytes) -> Request:
     return Request("POST", "/v1/chat/completions", b"", [(NAME, value) for value in values])
 
 
-@pytest.mark.parametrize("values", [(b"none",), (b" NONE\t",), (b"none, none",), (b"none", b"None"), (b"", b"none")])
-def test_none_turns_it_off(values: tuple[bytes, ...]) -> None:
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ((b"none",), "memory search"),
+        ((b" NONE\t",), "memory search"),
+        ((b"none, none",), "memory search"),
+        ((b"none", b"None"), "memory search"),
+        ((b"", b"Memory=Off"), "memory"),
+        ((b"search=off",), "search"),
+        ((b"search=off, memory=off",), "memory search"),
+        ((b"search=off", b"none"), "memory search"),
+    ],
+)
+def test_parts_are_turned_off(values: tuple[bytes, ...], parts: str) -> None:
     """In any case, with blanks, and as often as a client or a proxy says it."""
-    assert is_turned_off(request_with(*values))
+    assert read_turned_off(request_with(*values)) == set(parts.split())
 
 
 @pytest.mark.parametrize("values", [(), (b"",), (b" ",), (b"", b",")])
 def test_an_empty_value_is_no_value(values: tuple[bytes, ...]) -> None:
     """As if the header were not there."""
-    assert not is_turned_off(request_with(*values))
+    assert not read_turned_off(request_with(*values))
 
 
 @pytest.mark.parametrize(
-    "values", [(b"off",), (b"none,x",), (b"search",), (b"false",), (b"none=1",), (b"none", b"off"), (b"\xff",)]
+    "values",
+    [(b"off",), (b"none,x",), (b"search",), (b"search=on",), (b"memory = off",), (b"none", b"off"), (b"\xff",)],
 )
 def test_any_other_value_is_refused(values: tuple[bytes, ...]) -> None:
-    """A typing error must not leave memory and search on: the 400 says which value there is."""
-    with pytest.raises(InvalidRequest, match=r"x-cadenza-grounding: the only value .* `none`"):
-        is_turned_off(request_with(*values))
+    """A typing error must not leave memory and search on: the 400 says which values there are."""
+    with pytest.raises(InvalidRequest, match=r"x-cadenza-grounding: a request can have .*`search=off`, and `none`"):
+        read_turned_off(request_with(*values))

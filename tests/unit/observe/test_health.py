@@ -157,9 +157,11 @@ def test_facts_are_read_from_metrics() -> None:
     assert facts.count("cadenza_refused_total", "slots") == 7
     assert [facts.count("cadenza_loop_lag_seconds", part) for part in (ALL, LATE)] == [3, 1]
     metrics.shared_state_up.set(0)
-    metrics.route_resting.labels("acme", "large").set(1)
+    metrics.route_state.labels("acme", "large", "open").set(1)
     facts = read_facts(read_families(metrics.registry), minutes, START_S + 60)
     assert (facts.shared_state_failed, facts.routes[0].state) == (True, "open")
+    metrics.route_resting.labels("acme", "large").set(1)
+    assert read_facts(read_families(metrics.registry), minutes, START_S + 60).routes[0].state == "resting"
 
 
 def test_each_late_histogram_has_its_share() -> None:

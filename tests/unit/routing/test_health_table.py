@@ -10,6 +10,7 @@ from cadenza.routing.health import HealthTable
 from cadenza.upstreams.base import Fault
 
 KEY = "key_a"
+NOW_MS = 1_800_000_000_000
 MOST = 100
 LARGE = Route("acme", "large", 1000, 100)
 SMALL = Route("acme", "small", 1000, 100)
@@ -24,9 +25,10 @@ class ObservedTable:
         self._observer = Observer(make_log(self.log))
         self.table = HealthTable(MOST, self._observer, lambda: self.now_s)
 
-    def gauge(self, name: str) -> float | None:
+    def gauge(self, name: str, **labels: str) -> float | None:
         """The value of a gauge for the route LARGE."""
-        return self._observer.metrics.registry.get_sample_value(name, {"provider": "acme", "model": "large"})
+        labels |= {"provider": "acme", "model": "large"}
+        return self._observer.metrics.registry.get_sample_value(name, labels)
 
     def fail(self, fault: Fault) -> None:
         """A request on the route LARGE that ends with this fault."""
@@ -55,20 +57,40 @@ def test_a_resting_route_is_logged() -> None:
 
 
 def test_metrics_show_the_health_of_a_route() -> None:
-    """The limit, the requests in flight and whether the route rests are gauges by provider and model."""
+    """The limit, the requests in flight and whether the circuit is open are gauges by provider and model."""
     observed = ObservedTable()
     assert observed.table.of(LARGE).begin(KEY)
     assert observed.gauge("cadenza_route_limit") == MOST
     assert observed.gauge("cadenza_route_in_flight") == 1
-    assert observed.gauge("cadenza_route_resting") == 0
+    assert observed.gauge("cadenza_route_state", state="open") == 0
     observed.fail(Fault(FaultKind.BUSY, 429, 7.0))
-    assert observed.gauge("cadenza_route_resting") == 1
+    assert observed.gauge("cadenza_route_state", state="open") == 1
     observed.now_s += 7.0
+    assert observed.gauge("cadenza_route_state", state="open") == 0
+
+
+def test_a_route_rests_until_its_time_is_over() -> None:
+    """A rest reaches known and new routes, outlives a reset, is no failure, and ends by itself or early."""
+    observed = ObservedTable()
+    table = observed.table
+    assert table.of(LARGE).begin(KEY)
+    assert table.rest({"acme/large": NOW_MS + 60_000, "acme/small": NOW_MS + 30_000}, NOW_MS)
+    table.reset(MOST)
+    for route, left_s in ((LARGE, 60.0), (SMALL, 30.0)):
+        health = table.of(route)
+        assert (health.begin(KEY, is_last_resort=True), health.is_usable, health.is_failing) == (None, False, False)
+        observed.now_s += left_s
+        assert (health.begin(KEY) is None, health.is_usable) == (False, True)
+        observed.now_s -= left_s
+    assert observed.gauge("cadenza_route_resting") == 1
+    assert not table.rest({"acme/large": NOW_MS + 60_000, "acme/small": NOW_MS + 30_000}, NOW_MS + 9_000)
+    assert table.rest({"acme/small": NOW_MS + 5_000}, NOW_MS)
+    assert [table.of(route).is_resting for route in (LARGE, SMALL)] == [False, True]
     assert observed.gauge("cadenza_route_resting") == 0
 
 
 def test_a_reset_reaches_every_route() -> None:
-    """After a reload no route rests, and known and new routes have the new ceiling."""
+    """After a reload no circuit is open, and known and new routes have the new ceiling."""
     observed = ObservedTable()
     observed.fail(Fault(FaultKind.BUSY, 429, 7.0))
     observed.table.reset(9)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.core.errors import UpstreamFailed
+from cadenza.core.errors import RateLimited, UpstreamFailed
 from cadenza.core.faults import FaultKind
 from cadenza.core.rates import RETRIES_PER_REQUEST, RetryBudget
 from cadenza.routing.dispatch import RETRIES_MAX
@@ -79,6 +79,19 @@ async def test_going_on_from_a_busy_route_costs_no_retry() -> None:
         assert await routes.ask() == "provider-1"
     assert routes.asks == [5, 200]
     assert not routes.count("cadenza_retries_total", result="made")
+
+
+async def test_a_route_that_rests_by_hand_is_not_asked() -> None:
+    """The next route serves. If that is busy the client gets 429, and if all rest the error of a class that is down."""
+    routes = scripted_routes(WHOLE, WHOLE)
+    first, second = (route.name for route in routes.plan.routes)
+    routes.dispatcher.health.rest({first: 60_000}, 0)
+    assert await routes.ask() == "provider-1"
+    routes.upstreams["provider-1"].answer_with(BUSY)
+    assert isinstance(await routes.fail(), RateLimited)
+    routes.dispatcher.health.rest({first: 60_000, second: 60_000}, 0)
+    assert isinstance(await routes.fail(), UpstreamFailed)
+    assert routes.asks == [0, 2]
 
 
 async def test_the_client_is_told_the_shortest_wait() -> None:

@@ -34,11 +34,11 @@ def draw(numbers: Numbers, columns: int = 80, lines: int = 1000, keys: str = "")
     figures["memory"] = f"{of['process_resident_memory_bytes'] / 2**20:,.0f} MiB"
     figures["route"] = f"{'':<18} {'state':<9} {'in flight':>9}  last fault"
     shown += ["", *(f"{name:<12} {text or 'none'}".rstrip()[:columns] for name, text in figures.items())]
-    for route in sorted(numbers.routes, key=lambda one: (one.is_working, one.name)):
+    for route in sorted(numbers.routes, key=lambda one: (not one.is_broken, one.name)):
         fault = f"{route.fault}, {numbers.at_s - route.fault_at_s:,.0f} s ago" if route.fault else ""
         load = f"{route.in_flight}/{route.limit}"
         line = f"{route.name:<31} {route.state:<9} {load:>9}  {fault}".rstrip()[:columns]
-        shown.append(line if route.is_working else click.style(line, fg="red"))
+        shown.append(click.style(line, fg="red") if route.is_broken else line)
     return shown[:lines]
 
 

@@ -95,6 +95,10 @@ async def list_vouchers(store: Store) -> list[tuple[Voucher, str | None]]:
     return await vouchers.list_all(store)
 
 
+async def list_newest(store: Store, count: int) -> list[tuple[Voucher, str | None]]:
+    return await vouchers.list_newest(store, count)
+
+
 async def redeem_voucher(store: Store, account_id: str, typed: str, by: str, now_ms: int) -> Redeemed:
     """Give the account the credit of a voucher. The holder of a code is told why it no longer works."""
     code = normal_code(typed)

@@ -50,6 +50,13 @@ class SignedIn(msgspec.Struct, frozen=True):
 
     session: Session
     account: Account
+    has_requests: bool
+
+    @property
+    def is_low(self) -> bool:
+        """Whether pages say that the credit is low. An account that never made a request is new, not low."""
+        account = self.account
+        return account.balance_nano < account.low_balance_nano and (self.has_requests or account.balance_nano <= 0)
 
     def is_proved(self, now_ms: int) -> bool:
         """Whether the password or a passkey was given a short while ago, as sensitive changes need."""
@@ -105,12 +112,12 @@ async def find_session(
     found = await sessions.find(store, digest_of(secret))
     if found is None:
         return None
-    session, account = found
+    session, account, has_requests = found
     if _is_over(session, now_ms, limits) or account.suspended_at is not None:
         return None
     if now_ms - session.used_at >= TOUCH_MS:
         await sessions.touch(store, session.digest, now_ms)
-    return SignedIn(session, account)
+    return SignedIn(session, account, has_requests)
 
 
 async def list_sessions(

@@ -253,10 +253,14 @@ class ResponseEvents:
         return self._response(b"completed", usage=shown)
 
     def failed(self, error: CadenzaError, _request_id: str) -> bytes:
-        """The newline ends an event that may be unfinished. SDKs raise the error, Codex reads the second event."""
+        """The newline ends an event that may be unfinished.
+
+        The first event has the error as it is published, and as an object, which SDKs raise. Codex reads the second.
+        """
         code = CODES.get(error.message.partition(":")[0]) or CODES.get(error.type, "server_error")
         shown = {"code": code, "message": error.message}
-        raised = self._event(b"error", b'"error":' + encode({"type": error.type, **shown, "param": None}))
+        published = {**shown, "param": None}
+        raised = self._event(b"error", encode({**published, "error": {"type": error.type, **published}})[1:-1])
         response = self._response(b"failed", error=encode(shown))
         return b"\n" + raised + self._event(b"response.failed", b'"response":' + response)
 

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import BigInteger, Boolean, bindparam, cast, func, insert, select
+from sqlalchemy import BigInteger, Boolean, bindparam, cast, exists, func, insert, select
 
 from cadenza.store import schema
 from cadenza.store.statements import Statement, total
@@ -68,6 +68,7 @@ _SPARE = select(cast(total(schema.reserves.c.amount_nano), BigInteger)).where(
     schema.reserves.c.account_id == schema.accounts.c.id, schema.reserves.c.has_spare
 )
 HELD = (schema.accounts.c.held_nano - _SPARE.correlate(schema.accounts).scalar_subquery()).label("held_nano")
+HAS_REQUESTS = exists().where(schema.usage_days.c.account_id == schema.accounts.c.id)
 COLUMNS = [HELD if name == "held_nano" else schema.accounts.c[name] for name in Account.__struct_fields__]
 FLAGS = [place for place, column in enumerate(COLUMNS) if isinstance(column.type, Boolean)]
 INSERT = Statement(insert(schema.accounts), *Account.__struct_fields__, "password_hash")

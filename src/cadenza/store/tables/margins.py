@@ -59,7 +59,7 @@ async def read_revenue(store: Store, span: Span, group: MarginGroup, first: int 
     found: dict[str, Revenue] = {}
     for place, *sums in await store.report(REVENUES[by], {"start": span.start_ms, "end": span.end_ms, "first": first}):
         name = str(place) if by == "account" else day_name(place)[:7]
-        found[name] = found.get(name, Revenue()).plus(Revenue(*map(int, sums)))
+        found[name] = found.get(name, Revenue()) + Revenue(*map(int, sums))
     return found
 
 

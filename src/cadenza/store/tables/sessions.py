@@ -9,7 +9,7 @@ from cadenza.store.schema import accounts, sessions
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction, change_row
 from cadenza.store.tables.accounts import COLUMNS as ACCOUNT_COLUMNS
-from cadenza.store.tables.accounts import Account, read_account
+from cadenza.store.tables.accounts import HAS_REQUESTS, Account, read_account
 
 FORGOTTEN_MAX = 100  # in a transaction that adds one
 Stage = Literal["second_factor", "complete"]
@@ -32,7 +32,7 @@ COLUMNS = [sessions.c[name] for name in Session.__struct_fields__]
 _OF_DIGEST = sessions.c.digest == bindparam("session")
 _OF_ACCOUNT = sessions.c.account_id == bindparam("account")
 INSERT = Statement(insert(sessions), *Session.__struct_fields__)
-FIND = Statement(select(*COLUMNS, *ACCOUNT_COLUMNS).join_from(sessions, accounts).where(_OF_DIGEST))
+FIND = Statement(select(*COLUMNS, HAS_REQUESTS, *ACCOUNT_COLUMNS).join_from(sessions, accounts).where(_OF_DIGEST))
 LIST = Statement(select(*COLUMNS).where(_OF_ACCOUNT).order_by(sessions.c.used_at.desc(), sessions.c.digest))
 REMOVE = Statement(delete(sessions).where(_OF_DIGEST))
 REMOVE_OTHERS = Statement(delete(sessions).where(_OF_ACCOUNT, sessions.c.digest != bindparam("session")))
@@ -52,9 +52,13 @@ def add(tx: Transaction, session: Session) -> None:
     tx.change(INSERT, msgspec.structs.asdict(session))
 
 
-async def find(store: Store, digest: bytes) -> tuple[Session, Account] | None:
+async def find(store: Store, digest: bytes) -> tuple[Session, Account, bool] | None:
+    """The session, its account, and whether the account ever made a request."""
     row = await store.row(FIND, {"session": digest})
-    return None if row is None else (Session(*row[: len(COLUMNS)]), read_account(row[len(COLUMNS) :]))
+    if row is None:
+        return None
+    end = len(COLUMNS)
+    return Session(*row[:end]), read_account(row[end + 1 :]), bool(row[end])
 
 
 async def list_for_account(store: Store, account_id: str) -> list[Session]:

@@ -30,10 +30,10 @@ class Offer(msgspec.Struct, frozen=True):
         return "" if self.files else IMAGE_TYPES
 
 
-class ChatSwitch(msgspec.Struct, frozen=True):
-    """The switch of a conversation. Without a label there is nothing to switch, and `note` may say why."""
+class ChatSwitches(msgspec.Struct, frozen=True):
+    """The parts that a conversation can turn off. If there are none, `note` may say why."""
 
-    label: str = ""
+    parts: tuple[str, ...] = ()
     note: str = ""
 
 
@@ -66,13 +66,11 @@ def input_prices(catalogue: Catalogue, now_ms: int) -> dict[str, str]:
     return {model.id: model.pricing.input for model in catalogue.models(now_ms).data if model.pricing}
 
 
-def chat_switch(offer: Offer, account: Account) -> ChatSwitch:
+def chat_switches(offer: Offer, account: Account) -> ChatSwitches:
     parts = (("search", offer.search, account.uses_search), ("memory", offer.memory, account.uses_memory))
-    used = [name for name, is_offered, is_used in parts if is_offered and is_used]
-    if used:
-        return ChatSwitch(label=" and ".join(used).capitalize())
-    offered = [name for name, is_offered, _ in parts if is_offered]
-    if not offered:
-        return ChatSwitch()
+    offered = {name: is_used for name, is_offered, is_used in parts if is_offered}
+    used = tuple(name for name, is_used in offered.items() if is_used)
+    if used or not offered:
+        return ChatSwitches(used)
     verb = "are" if len(offered) > 1 else "is"
-    return ChatSwitch(note=f"{' and '.join(offered).capitalize()} {verb} turned off")
+    return ChatSwitches(note=f"{' and '.join(offered).capitalize()} {verb} turned off")

@@ -7,7 +7,7 @@ from cadenza.core.content import Content
 from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
 from cadenza.ledger.statement import find_reply_cost
-from cadenza.web.chat.offer import chat_switch, class_terms, input_prices, offer_of
+from cadenza.web.chat.offer import chat_switches, class_terms, input_prices, offer_of
 from cadenza.web.chat.relay import ChatCost
 from cadenza.web.chat.stream import FileMeasured
 from cadenza.web.errors import BadForm, CreditNeeded, Missing
@@ -49,7 +49,7 @@ async def chat_page(visit: Visit) -> Response:
         suggestions=SUGGESTIONS,
         preferred=catalogue.preferred(visit.account.preferred_class),
         offer=offer,
-        switch=chat_switch(offer, visit.account),
+        switches=chat_switches(offer, visit.account),
     )
 
 

@@ -126,7 +126,7 @@ async def get_status(visit: Visit) -> ServiceStatus:
 
 def is_usable(gateway: Gateway, served: ServedClass) -> bool:
     """Whether any route of the class is not failing."""
-    return any(not gateway.dispatcher.health.of(route).is_failing for route in served.plan.routes)
+    return any(gateway.dispatcher.health.of(route).is_usable for route in served.plan.routes)
 
 
 def _class_status(gateway: Gateway, served: ServedClass, now_ms: int) -> ClassStatus:

@@ -27,7 +27,7 @@ OUTCOMES = {
     400: "refused by the model",
     401: "key revoked",
     429: "no capacity",
-    499: "you disconnected",
+    499: "stopped by you",
     502: "the model failed",
     503: "interrupted",
 }

@@ -13,10 +13,11 @@ from cadenza.control.money.idempotency import make_reference
 from cadenza.control.money.transfers import Transfer, TransferRefund, find_transfer, record_transfer, refund_transfer
 from cadenza.control.operator import AccountDetails, AccountsPage, get_account_by_id, get_details, search_accounts
 from cadenza.control.sign_in.links import print_link
-from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.money import format_dollars
 from cadenza.core.public import to_record
 from cadenza.store.tables.accounts import Account
 from cadenza.web.errors import BadForm, Missing
+from cadenza.web.operator.fields import read_amount, read_days
 from cadenza.web.operator.views import (
     AuditEventView,
     ClassCounters,
@@ -29,7 +30,6 @@ from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 SEARCH_CHARS_MAX = 254
-DAYS_DIGITS_MAX = 5
 
 
 class AccountSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,8 +132,8 @@ async def set_role(visit: Visit, *, is_operator: bool) -> None:
 
 
 async def grant(visit: Visit, given: Grant) -> OperatorAccount:
-    account, by, amount_nano = await _account(visit), visit.actor, _amount(given.amount)
-    days = _days(given.expires_days)
+    account, by, amount_nano = await _account(visit), visit.actor, read_amount(given.amount)
+    days = read_days(given.expires_days)
     done = await give_credit(
         visit.store, account.email, amount_nano, given.note, visit.now_ms, by, given.reference, days
     )
@@ -142,14 +142,14 @@ async def grant(visit: Visit, given: Grant) -> OperatorAccount:
 
 
 async def correct(visit: Visit, given: CreditCorrection) -> OperatorAccount:
-    account, by, amount_nano = await _account(visit), visit.actor, _amount(given.amount)
+    account, by, amount_nano = await _account(visit), visit.actor, read_amount(given.amount)
     await correct_credit(visit.store, account.email, -amount_nano, given.reason, by, visit.now_ms, given.reference)
     visit.context.send_notice(account.email, notices.CREDIT_TAKEN, format_dollars(amount_nano))
     return view_account(await _account(visit))
 
 
 async def record(visit: Visit, given: PaidTransfer) -> OperatorAccount:
-    account, transfer = await _account(visit), Transfer(_amount(given.amount), given.reference, given.note)
+    account, transfer = await _account(visit), Transfer(read_amount(given.amount), given.reference, given.note)
     paid = await record_transfer(visit.store, account.email, transfer, visit.actor, visit.now_ms)
     visit.context.send_notice(account.email, notices.CREDIT_ADDED, format_dollars(transfer.amount_nano))
     return view_account(paid)
@@ -157,7 +157,7 @@ async def record(visit: Visit, given: PaidTransfer) -> OperatorAccount:
 
 async def send_back(visit: Visit, given: SentBack) -> OperatorAccount:
     account, transfer = await _account(visit), given.transfer.strip()
-    part_nano = _amount(given.part) if given.part.strip() else None
+    part_nano = read_amount(given.part) if given.part.strip() else None
     found = await find_transfer(visit.store, transfer)
     if found is None or found.account_id != account.id:
         raise BadForm("This account has no bank transfer with this reference.")
@@ -192,25 +192,6 @@ async def _account(visit: Visit) -> Account:
     if found is None:
         raise Missing
     return found
-
-
-def _amount(text: str) -> int:
-    try:
-        amount_nano = parse_dollars(text.strip().removeprefix("$"))
-    except ValueError as error:
-        raise BadForm(f"The amount: {error}.") from None
-    if amount_nano == 0:
-        raise BadForm("The amount must be above zero.")
-    return amount_nano
-
-
-def _days(text: str) -> int | None:
-    text = text.strip()
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= DAYS_DIGITS_MAX):
-        raise BadForm("Write after how many days the credit expires, like 90, or nothing.")
-    return int(text)
 
 
 ONE = "/operator/accounts/{account_id}"

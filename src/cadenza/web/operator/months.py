@@ -1,4 +1,4 @@
-"""The report of a month over all accounts, as a page, as CSV and as JSON. What is not a month is 404."""
+"""The report of a month over all accounts, as a page, as CSV and as JSON, and its close. What is not a month is 404."""
 
 import msgspec
 from starlette.responses import Response
@@ -7,7 +7,8 @@ from cadenza.control.money.months import REPORT_FIELDS, MonthReport, report_mont
 from cadenza.core.formats import dollars_or_none, rfc3339_or_none
 from cadenza.web.errors import Missing
 from cadenza.web.files import csv_file
-from cadenza.web.routes import Routes, endpoint, get
+from cadenza.web.render import redirect
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 ONE = "/operator/months/{month}"
@@ -42,9 +43,15 @@ class MonthView(msgspec.Struct, frozen=True):
 
 
 async def month_page(visit: Visit) -> Response:
+    found, check = await _find(visit), visit.context.ledger_check
+    results = [] if found.closed else await check.results()
+    return visit.page("operator/month.html", report=found, check=check, result=results[0] if results else None)
+
+
+async def close_by_form(visit: Visit, month: str) -> Response:
     found = await _find(visit)
-    checks = [] if found.closed else await visit.context.ledger_check.results()
-    return visit.page("operator/month.html", report=found, check=checks[0] if checks else None)
+    is_new = visit.context.ledger_check.begin(visit.actor, found.month) is not None
+    return redirect(ONE.format(month=month), "close-started" if is_new else "check-runs")
 
 
 async def get_month(visit: Visit) -> MonthView:
@@ -79,5 +86,6 @@ async def _find(visit: Visit) -> MonthReport:
 ROUTES: Routes = (
     get(ONE, month_page),
     get(f"{ONE}/report.csv", get_month_csv),
+    form(f"{ONE}/close", close_by_form, ONE, on_error=month_page, needs_proof=True),
     endpoint("GET", ONE, "Show what accounts had, got and spent in a month", get_month, "operator.credit:read"),
 )

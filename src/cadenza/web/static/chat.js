@@ -2,21 +2,24 @@
 
 import { Attachments, fillChips } from "./chat_attach.js";
 import { noteOf, totalOf } from "./chat_cost.js";
-import { button, byId, element } from "./chat_elements.js";
+import { byId, element } from "./chat_elements.js";
 import { Files, filesOf } from "./chat_files.js";
+import { ConversationList } from "./chat_list.js";
 import { withSources } from "./chat_sources.js";
-import { Store, addMessage, endOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
+import { Store, addMessage, endOf, marksOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
 import { ask, findCost, render } from "./chat_stream.js";
-import { MessageView, Thread, copyText, question } from "./chat_view.js";
+import { writeTitle } from "./chat_title.js";
+import { MessageView, Thread, copyText, plainText, question, showCredit } from "./chat_view.js";
 
 const SAVE_EVERY_MS = 1000;
 const REFUSED_STATUSES = [400, 413]; // the request itself is at fault
 const SPOKEN_CHARS_MAX = 2000; // of a reply, to a screen reader
+const TITLE_CHARS_MAX = 200;
 
 const prompt = byId("prompt");
 const picker = byId("class");
 const drawer = byId("drawer");
-const grounding = byId("grounding"); // null where there is nothing to switch
+const switches = byId("composer").querySelectorAll("[name=grounding]"); // of what the service may add
 const thread = new Thread(byId("thread"), byId("empty"));
 const { account } = byId("chat").dataset;
 const [store, files] = await Promise.all([Store.open(account), Files.open(account)]).catch((error) => {
@@ -31,7 +34,7 @@ const attachments = new Attachments(files, () => filesOf(pathTo(conversation, ed
 const draftFiles = new Map(); // of messages that are not sent yet, while the page is open
 
 // A conversation that the browser refuses to keep goes on, and the person is told.
-const save = (changed) => store.save(changed).catch((error) => thread.showError(error));
+const save = (changed) => store.save(changed).catch((error) => changed === conversation && thread.showError(error));
 
 // The thread
 
@@ -43,11 +46,15 @@ function show() {
   const path = pathTo(conversation, conversation.head);
   thread.empty.hidden = path.length > 0;
   for (const message of path) addView(message);
-  byId("title").textContent = conversation.title || "New conversation";
-  if (grounding) grounding.checked = conversation.grounding !== false;
+  showTitle();
+  for (const one of switches) one.checked = !conversation.off?.includes(one.value);
   showTotal();
   thread.toEnd();
   void renderMissing(path);
+}
+
+function showTitle() {
+  byId("title").textContent = conversation.title || "New conversation";
 }
 
 function showTotal() {
@@ -121,7 +128,7 @@ async function send(text) {
   const fields = attached.length ? { files: attached.map((file) => ({ ...file })) } : {};
   if (!editing) forgetDraft();
   const message = addMessage(conversation, { role: "user", text, parent, ...fields });
-  conversation.title ||= titleOf(text || attached[0].name);
+  if (!conversation.title) Object.assign(conversation, { title: titleOf(text || attached[0].name), titleBy: "words" });
   if (editing) stopEditing();
   else prompt.value = "";
   show();
@@ -158,10 +165,11 @@ async function reply(parent) {
   showRunning();
   view.finish();
   await end(asked, message);
+  if (["done", "length"].includes(message.state)) void askTitle(asked.id, asked.messages[parent], message);
   if (asked !== conversation) return;
   const canRetry = failure && !failure.isFinal && !asked.messages[message.id];
   if (failure) thread.showError(failure, canRetry ? [["Try again", () => reply(parent)]] : []);
-  else byId("status").textContent = message.state === "stopped" ? "Stopped." : message.text.slice(0, SPOKEN_CHARS_MAX);
+  else byId("status").textContent = message.state === "stopped" ? "Stopped." : plainText(message).slice(0, SPOKEN_CHARS_MAX);
 }
 
 // Stores the files of the last message. Asks about files that are to be sent again and are not here any more.
@@ -186,7 +194,7 @@ async function receive(asked, message, view, signal) {
   const instructions = store.setting("instructions").trim();
   const system = instructions ? [{ role: "system", content: instructions }] : [];
   const body = await files.bodyOf(picker.value, system, pathTo(asked, message.parent));
-  for await (const event of ask(body, asked.grounding !== false, signal)) {
+  for await (const event of ask(body, asked.off ?? [], signal)) {
     thread.keepingEnd(() => take(event, message, view));
     if (Date.now() - saved > SAVE_EVERY_MS) {
       saved = Date.now();
@@ -242,6 +250,7 @@ async function end(asked, message) {
   await save(asked);
   await showList();
   if (message.completion && !message.cost) void askCost(asked, message);
+  else void showCredit();
   if (asked !== conversation) return;
   if (isEmpty) return show();
   const view = views.get(message.id); // none, if the reader went to another branch meanwhile
@@ -250,9 +259,20 @@ async function end(asked, message) {
   void renderMissing([message]);
 }
 
+// The class is asked for a title once, and never again if it fails. What a person wrote meanwhile stays.
+async function askTitle(id, question, reply) {
+  if (store.setting("titles") === "off" || !reply.cost) return;
+  if (!(await store.mark(id, ({ titleBy }) => titleBy === "words" && { titleBy: "class" }))) return;
+  const written = await writeTitle(question, reply).catch(() => null);
+  if (!written) return;
+  await mark(id, ({ title, titleBy }) => ({ ...written, title: titleBy === "class" && written.title ? written.title : title }));
+  void showCredit();
+}
+
 async function askCost(asked, message) {
   const cost = await findCost(message.completion);
   if (!cost) return;
+  void showCredit();
   message.cost = cost;
   await save(asked);
   if (asked !== conversation) return;
@@ -322,7 +342,7 @@ async function open(id) {
   location.hash = conversation.head ? conversation.id : "";
   showDraft();
   for (const message of Object.values(conversation.messages)) {
-    if (message.state === "running") message.state = "stopped"; // the page was closed meanwhile
+    if (message.state === "running") message.state = "broken"; // the page was closed meanwhile
     if (message.completion && !message.cost) void askCost(conversation, message);
   }
   show();
@@ -332,36 +352,40 @@ async function open(id) {
   prompt.focus();
 }
 
+const list = new ConversationList(open, { pin, rename, "export-one": ({ id }) => exportThese([id]), delete: remove });
+
 async function showList() {
   const found = await store.list(byId("search").value);
-  byId("conversations").replaceChildren(
-    ...found.map(({ id, title }) => {
-      const choose = element("button", { type: "button", textContent: title || "Without a title", onclick: () => open(id) });
-      const isShown = id === conversation.id;
-      if (isShown) choose.setAttribute("aria-current", "true");
-      const line = element("li", { className: isShown ? "current" : "" }, choose);
-      if (isShown) line.append(button("✎", "Rename", rename), button("×", "Delete", remove));
-      return line;
-    }),
-  );
+  list.show(found, conversation.id);
   byId("no-conversations").hidden = found.length > 0 || !byId("search").value;
 }
 
-async function rename() {
-  const title = await question({ title: "Rename the conversation", label: "Title", value: conversation.title, yes: "Rename" });
-  if (title === null) return;
-  conversation.title = title.trim().slice(0, 200) || conversation.title;
-  conversation.changed = Date.now();
-  await save(conversation);
-  show();
+// Changes what the list shows of a conversation, be it open or not.
+async function mark(id, fieldsOf) {
+  const marked = await store.mark(id, fieldsOf);
+  if (id === conversation.id) Object.assign(conversation, marksOf(marked));
+  showTitle();
+  showTotal();
   await showList();
 }
 
-async function remove() {
-  if (!(await question({ title: "Delete this conversation?", text: "It cannot be brought back.", yes: "Delete" }))) return;
-  stop();
-  await Promise.all([store.remove(conversation.id), files.removeOf(conversation.id)]);
-  await open("");
+function pin({ id, pinned }) {
+  return mark(id, () => ({ pinned: !pinned }));
+}
+
+async function rename({ id, title }) {
+  const given = await question({ title: "Rename the conversation", label: "Title", value: title, yes: "Rename" });
+  if (given?.trim()) await mark(id, () => ({ title: given.trim().slice(0, TITLE_CHARS_MAX), titleBy: "person" }));
+}
+
+async function remove({ id, title }) {
+  if (!(await question({ title: "Delete this conversation?", text: `“${title}” and its files cannot be brought back.`, yes: "Delete" }))) return;
+  const isShown = id === conversation.id;
+  if (isShown) stop();
+  await Promise.all([store.remove(id), files.removeOf(id)]);
+  if (isShown) await open("");
+  else await showList();
+  draftFiles.delete(`draft-${id}`);
 }
 
 async function removeAll() {
@@ -372,19 +396,31 @@ async function removeAll() {
   stopEditing();
   draftFiles.clear();
   attachments.show([]);
+  showSettings();
   await open("");
 }
 
+async function exportThese(ids) {
+  try {
+    const { exported } = await import("./chat_archive.js");
+    const { name, archive } = await exported(ids, store, files);
+    const address = URL.createObjectURL(archive);
+    element("a", { href: address, download: name }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  } catch (error) {
+    thread.showError(error);
+  }
+}
+
 async function exportAll() {
-  const address = URL.createObjectURL(new Blob([await store.export()], { type: "application/json" }));
-  element("a", { href: address, download: `cadenza-chat-${new Date().toISOString().slice(0, 10)}.json` }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  await exportThese((await store.list()).map(({ id }) => id));
 }
 
 async function importFile(file) {
   if (!file) return;
   try {
-    const count = await store.import(file);
+    const { imported } = await import("./chat_archive.js");
+    const count = await imported(file, store, files);
     byId("status").textContent = `${count} ${count === 1 ? "conversation was" : "conversations were"} imported.`;
     await showList();
   } catch (error) {
@@ -403,17 +439,19 @@ async function instruct() {
     yes: "Save",
   });
   if (given !== null) store.set("instructions", given.trim());
-  showInstructions();
+  showSettings();
 }
 
-// Whether the service may add search results and notes, in this conversation.
-async function setGrounding(isOn) {
-  Object.assign(conversation, { grounding: isOn, changed: Date.now() });
+// Whether the service may add search results or notes, in this conversation.
+async function turn({ value: part, checked }) {
+  const others = (conversation.off ?? []).filter((one) => one !== part);
+  Object.assign(conversation, { off: checked ? others : [...others, part], changed: Date.now() });
   if (conversation.head) await save(conversation);
 }
 
-function showInstructions() {
+function showSettings() {
   byId("instructions").textContent = store.setting("instructions") ? "Instructions ✓" : "Instructions";
+  byId("titles").checked = store.setting("titles") !== "off";
 }
 
 function openDrawer() {
@@ -432,7 +470,7 @@ function closeDrawer() {
 const isWriting = (target) => target.matches("input, textarea, select, [contenteditable]");
 
 function pressed(event) {
-  if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey || byId("question").open) return;
+  if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("#question[open], :popover-open")) return;
   if (event.target === prompt && event.key === "Enter" && !event.shiftKey) {
     event.preventDefault();
     void send(prompt.value);
@@ -468,9 +506,10 @@ byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   void send(prompt.value);
 });
+byId("titles").addEventListener("change", (event) => store.set("titles", event.target.checked ? "" : "off"));
 byId("search").addEventListener("input", showList);
 byId("import-file").addEventListener("change", (event) => importFile(event.target.files[0]));
-grounding?.addEventListener("change", (event) => setGrounding(event.target.checked));
+for (const one of switches) one.addEventListener("change", () => turn(one));
 picker.addEventListener("change", () => {
   store.set("class", picker.value);
   showTerms();
@@ -481,9 +520,13 @@ document.addEventListener("keydown", pressed);
 document.addEventListener("visibilitychange", async () => {
   if (document.hidden || running || editing) return;
   const saved = await store.get(conversation.id); // another tab may have changed it
-  if (!saved || saved.changed === conversation.changed || running) return;
-  conversation = saved;
-  show();
+  if (running) return;
+  if (saved && saved.changed !== conversation.changed) {
+    conversation = saved;
+    show();
+  }
+  Object.assign(conversation, marksOf(saved));
+  showTitle();
   await showList();
 });
 addEventListener("hashchange", () => {
@@ -494,6 +537,6 @@ addEventListener("hashchange", () => {
 const kept = store.setting("class");
 if ([...picker.options].some(({ value }) => value === kept)) picker.value = kept;
 showTerms();
-showInstructions();
+showSettings();
 await open(location.hash.slice(1));
 byId("chat").dataset.ready = "true";

@@ -77,7 +77,7 @@ export class Attachments {
 
   show(files) {
     this.files = [...files];
-    this.#problem([]);
+    this.#problems([]);
     this.#showChips();
   }
 
@@ -100,7 +100,7 @@ export class Attachments {
       else await this.#load(file).catch(() => problems.push(`${file.name} cannot be read. A folder cannot be attached.`));
     }
     if (over.length) problems.push(`At most ${FILES_MAX} files can be sent, with those of earlier messages. Left out: ${over.join(", ")}.`);
-    this.#problem(problems);
+    this.#problems(problems);
     this.#showChips();
     byId("status").textContent = `${this.files.length} ${this.files.length === 1 ? "file is" : "files are"} attached.`;
   }
@@ -118,7 +118,7 @@ export class Attachments {
     } catch (error) {
       if (error.status !== 400 || !this.files.includes(file)) return;
       this.files.splice(this.files.indexOf(file), 1);
-      this.#problem([error.message]);
+      this.#addProblem(error.message);
       this.#showChips();
     }
     this.#showMeasured();
@@ -133,7 +133,7 @@ export class Attachments {
   #remove(file) {
     const place = this.files.indexOf(file);
     this.files.splice(place, 1);
-    this.#problem([]);
+    this.#problems([]);
     this.#showChips();
     const buttons = byId("files").querySelectorAll("button");
     (buttons[Math.min(place, buttons.length - 1)] ?? byId("attach")).focus();
@@ -144,9 +144,15 @@ export class Attachments {
     this.#showMeasured();
   }
 
-  #problem(problems) {
-    byId("files-problem").textContent = problems.join(" ");
-    byId("files-problem").hidden = !problems.length;
+  #problems(problems) {
+    byId("files-problem").replaceChildren();
+    byId("files-problem").parentElement.hidden = true;
+    problems.forEach((problem) => this.#addProblem(problem));
+  }
+
+  #addProblem(problem) {
+    byId("files-problem").append(element("li", { textContent: problem }));
+    byId("files-problem").parentElement.hidden = false;
   }
 
   #listen() {

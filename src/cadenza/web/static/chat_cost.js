@@ -3,7 +3,7 @@
 import { dollars, nanoDollars } from "./page.js";
 
 const COST_DIGITS = 6; // of one reply, so that replies can be compared
-const STATES = { stopped: "Stopped", broken: "Broke off", length: "Cut at its longest" };
+const STATES = { stopped: "Stopped by you", broken: "Broke off", length: "Cut at its longest" };
 const ADDED = { memory: ["note", "notes"], search: ["source", "sources"], attachments: ["file", "files"], cut: ["of them in part", "of them in part"] };
 
 // About what so many tokens of input cost, at a price for a million.
@@ -11,12 +11,10 @@ export function estimate(tokens, price) {
   return dollars(BigInt(Math.ceil(tokens * price * 1000)));
 }
 
-// The sum of all replies of a conversation.
+// What all replies of a conversation cost, and its title.
 export function totalOf(conversation) {
-  const costs = Object.values(conversation.messages).flatMap((message) => (message.cost ? [message.cost] : []));
-  const tokens = costs.reduce((sum, cost) => sum + cost.prompt_tokens + cost.completion_tokens, 0);
-  const spent = costs.reduce((sum, cost) => sum + nanoDollars(cost.cost), 0n);
-  return costs.length ? `${tokens.toLocaleString()} tokens · ${dollars(spent)}` : "";
+  const costs = [conversation.titleCost, ...Object.values(conversation.messages).map(({ cost }) => cost?.cost)].filter(Boolean);
+  return costs.length ? dollars(costs.reduce((sum, cost) => sum + nanoDollars(cost), 0n)) : "";
 }
 
 // The line below a reply.

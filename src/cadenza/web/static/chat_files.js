@@ -49,6 +49,13 @@ export class Files {
     }
   }
 
+  // Stores the data of a file that is imported.
+  async put(conversation, file, data) {
+    this.#loaded.set(file.id, data.slice(0, data.size, file.type));
+    file.isKept = true;
+    await this.keep(conversation, [file]);
+  }
+
   // The data of a file, or undefined.
   async find(id) {
     if (this.#loaded.has(id)) return this.#loaded.get(id);

@@ -2,12 +2,11 @@
 //
 // A conversation has messages by id, each with its parent: an edit or another reply is a sibling, so nothing is lost.
 // `head` is the last message of the branch that is shown. HTML is kept only as our server sent it for that text.
+// The marks of a conversation may change while it is open, in the list or in another tab: only `mark` writes them.
+// `titleBy` is "words" while the title is the first words, "class" once the class was asked for one, and "person".
 
-const IMPORT_BYTES_MAX = 20_000_000;
-const IMPORT_MESSAGES_MAX = 20_000;
 const NO_ROOM = "This browser has no room to keep the conversation. Delete conversations that you do not need.";
-const FORMAT = "cadenza-chat";
-const ROLES = ["user", "assistant"];
+const MARKS = ["title", "titleBy", "titleCost", "pinned"];
 
 export const newId = () => crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
@@ -28,6 +27,8 @@ export function change(database, name, act) {
 }
 
 export class Store {
+  #stored = new WeakSet(); // conversations that were read or saved
+
   static async open(account) {
     const opening = indexedDB.open(`cadenza-chat-${account}`, 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("conversations", { keyPath: "id" });
@@ -43,12 +44,39 @@ export class Store {
     return this.database.transaction("conversations").objectStore("conversations");
   }
 
-  get(id) {
-    return settled(this.#table().get(id));
+  async get(id) {
+    const conversation = await settled(this.#table().get(id));
+    if (conversation) this.#stored.add(conversation);
+    return conversation;
   }
 
-  save(conversation) {
-    return change(this.database, "conversations", (table) => table.put(conversation));
+  // Saves all but the marks. A conversation that was deleted meanwhile stays deleted.
+  async save(conversation) {
+    const isNew = !this.#stored.has(conversation);
+    const kept = await this.#change(conversation.id, (stored) => (stored || isNew) && { ...conversation, ...marksOf(stored) });
+    if (!kept) throw new Error("This conversation was deleted in another tab. It is not kept.");
+    this.#stored.add(conversation);
+  }
+
+  // Changes marks. `fieldsOf` gets the conversation as it is stored; without fields nothing changes, and nothing is returned.
+  mark(id, fieldsOf) {
+    return this.#change(id, (stored) => {
+      const fields = stored && fieldsOf(stored);
+      return fields && { ...stored, ...fields };
+    });
+  }
+
+  // Replaces what is stored under an id, and returns the replacement.
+  async #change(id, replacementOf) {
+    let replacement;
+    await change(this.database, "conversations", (table) => {
+      const finding = table.get(id);
+      finding.onsuccess = () => {
+        replacement = replacementOf(finding.result);
+        if (replacement) table.put(replacement);
+      };
+    });
+    return replacement;
   }
 
   async remove(id) {
@@ -74,7 +102,7 @@ export class Store {
         if (!cursor) return resolve();
         const one = cursor.value;
         const text = wanted.length ? textOf(one).toLowerCase() : "";
-        if (wanted.every((word) => text.includes(word))) found.push({ id: one.id, title: one.title, changed: one.changed });
+        if (wanted.every((word) => text.includes(word))) found.push({ id: one.id, changed: one.changed, ...marksOf(one) });
         cursor.continue();
       };
     });
@@ -90,21 +118,9 @@ export class Store {
     if (value) localStorage.setItem(this.prefix + name, value);
     else localStorage.removeItem(this.prefix + name);
   }
-
-  async export() {
-    const conversations = await settled(this.#table().getAll());
-    for (const conversation of conversations) for (const message of Object.values(conversation.messages)) delete message.html;
-    return JSON.stringify({ format: FORMAT, version: 1, conversations }, null, 1);
-  }
-
-  // Adds the conversations of an exported file, or throws an Error that says what is wrong with it.
-  async import(file) {
-    if (file.size > IMPORT_BYTES_MAX) throw new Error("The file is larger than 20 MB.");
-    const conversations = read(await file.text());
-    for (const conversation of conversations) await this.save(conversation);
-    return conversations.length;
-  }
 }
+
+export const marksOf = (conversation = {}) => Object.fromEntries(MARKS.filter((name) => name in conversation).map((name) => [name, conversation[name]]));
 
 // What a search looks at.
 function textOf({ title, messages }) {
@@ -147,78 +163,4 @@ export function titleOf(text) {
   const words = text.trim().split(/\s+/);
   const start = words.slice(0, 8).join(" ").slice(0, 59);
   return start.length < words.join(" ").length ? `${start}…` : start;
-}
-
-// Checks an exported file and makes conversations of it. Only known fields are taken, and never HTML.
-function read(text) {
-  let given;
-  try {
-    given = JSON.parse(text);
-  } catch {
-    throw new Error("The file is not JSON.");
-  }
-  if (given?.format !== FORMAT || given.version !== 1 || !Array.isArray(given.conversations)) {
-    throw new Error("The file is not an export of this chat.");
-  }
-  const total = given.conversations.reduce((sum, one) => sum + Object.keys(one?.messages ?? {}).length, 0);
-  if (total > IMPORT_MESSAGES_MAX) throw new Error("The file has too many messages.");
-  return given.conversations.map(readConversation);
-}
-
-const isText = (value) => typeof value === "string";
-const time = (value) => (Number.isFinite(value) ? value : Date.now());
-
-function readConversation(given) {
-  if (typeof given?.messages !== "object" || !given.messages) throw new Error("A conversation in the file has no messages.");
-  const ids = new Map(Object.keys(given.messages).map((id) => [id, newId()]));
-  const conversation = newConversation();
-  conversation.title = isText(given.title) ? given.title.slice(0, 200) : "";
-  conversation.created = time(given.created);
-  conversation.changed = time(given.changed);
-  if (given.grounding === false) conversation.grounding = false;
-  for (const [id, message] of Object.entries(given.messages)) {
-    if (!ROLES.includes(message?.role) || !isText(message.text)) throw new Error("A message in the file is not as expected.");
-    const known = { id: ids.get(id), parent: ids.get(message.parent) ?? null, role: message.role, text: message.text, created: time(message.created) };
-    if (isText(message.cost?.cost) && /^\d+\.\d+$/.test(message.cost.cost)) known.cost = readCost(message.cost);
-    if (Array.isArray(message.files)) known.files = message.files.map(readFile);
-    if (Array.isArray(message.sources)) known.sources = message.sources.map(readSource);
-    if (message.cited === false) known.cited = false;
-    if (message.added) known.added = readAdded(message.added);
-    conversation.messages[known.id] = known;
-  }
-  for (const id of Object.keys(conversation.messages)) checkEnd(conversation, id);
-  conversation.head = ids.get(given.head) ?? Object.keys(conversation.messages).at(-1) ?? null;
-  return conversation;
-}
-
-const count = (value) => (Number.isSafeInteger(value) && value >= 0 ? value : 0);
-
-// An export has no data of files.
-function readFile(given) {
-  if (!isText(given?.name) || !isText(given.type)) throw new Error("A file of a message is not as expected.");
-  return { id: newId(), name: given.name.slice(0, 200), type: given.type.slice(0, 100), size: count(given.size), isKept: false };
-}
-
-function readSource(given) {
-  if (!isText(given?.url) || !isText(given.title)) throw new Error("A source of a reply is not as expected.");
-  return { number: count(given.number), url: given.url.slice(0, 2000), title: given.title.slice(0, 500) };
-}
-
-const readAdded = (given) => Object.fromEntries(["memory", "search", "attachments", "cut"].map((part) => [part, given[part] === "failed" ? "failed" : count(given[part])]));
-
-function readCost(given) {
-    return {
-    class: isText(given.class) ? given.class.slice(0, 40) : "",
-    prompt_tokens: count(given.prompt_tokens),
-    completion_tokens: count(given.completion_tokens),
-    cost: given.cost,
-  };
-}
-
-function checkEnd(conversation, id) {
-  const seen = new Set();
-  for (let at = id; at; at = conversation.messages[at].parent) {
-    if (seen.has(at)) throw new Error("The messages in the file go round in a circle.");
-    seen.add(at);
-  }
 }

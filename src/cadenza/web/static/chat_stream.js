@@ -21,7 +21,7 @@ async function refusal(response) {
   return new Refused(message, status, Number(headers.get("retry-after")) || 0, headers.get("x-should-retry") === "false");
 }
 
-async function post(path, body, signal, more = {}) {
+export async function post(path, body, signal, more = {}) {
   let response;
   try {
     response = await fetch(API + path, { method: "POST", headers: { ...headers(), ...more }, body, signal });
@@ -34,9 +34,10 @@ async function post(path, body, signal, more = {}) {
 }
 
 // The events of a reply, one by one; the first says what the service added. Ends after the last; throws Refused, or AbortError
-// when it was stopped. Without grounding, the service adds neither search results nor notes.
-export async function* ask(body, hasGrounding, signal) {
-  const response = await post("/chat", body, signal, hasGrounding ? {} : { "x-cadenza-grounding": "none" });
+// when it was stopped. What the service could add is turned off by its name: "search", "memory".
+export async function* ask(body, turnedOff, signal) {
+  const switches = turnedOff.map((part) => `${part}=off`).join(", ");
+  const response = await post("/chat", body, signal, switches ? { "x-cadenza-grounding": switches } : {});
   const added = (response.headers.get("x-cadenza-grounding") ?? "").matchAll(/(\w+)=(\w+)/g);
   yield { type: "added", counts: Object.fromEntries(Array.from(added, ([, part, count]) => [part, count === "failed" ? count : Number(count)])) };
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

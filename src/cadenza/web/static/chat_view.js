@@ -11,11 +11,35 @@ const FENCE = /^\s*(`{3,}|~{3,})[^\n]*\n?/;
 function parse(html) {
   const template = document.createElement("template");
   template.innerHTML = html;
-  for (const pre of template.content.querySelectorAll("pre")) {
+  return template.content;
+}
+
+function parseBlocks(html) {
+  const blocks = parse(html);
+  for (const pre of blocks.querySelectorAll("pre")) {
     const box = pre.parentElement?.classList.contains("code") ? pre.parentElement : null;
     if (box) box.prepend(element("button", { type: "button", className: "quiet copy-code", textContent: "Copy" }));
   }
-  return template.content;
+  return blocks;
+}
+
+// What a reply says, without Markdown as far as it is rendered.
+export function plainText({ text, html, htmlUnits }) {
+  const blocks = parse(html);
+  for (const language of blocks.querySelectorAll(".language")) language.after(" ");
+  return blocks.textContent + text.slice(htmlUnits);
+}
+
+// Shows the balance in the header and the notice of low credit as they are now: the server writes both for this page.
+export async function showCredit() {
+  const response = await fetch(location.pathname).catch(() => null);
+  const page = parse(response?.ok ? await response.text() : "");
+  const balance = page.getElementById("balance");
+  if (!balance) return;
+  byId("balance").replaceWith(balance);
+  byId("low-credit")?.remove();
+  const notice = page.getElementById("low-credit");
+  if (notice) byId("main").prepend(notice);
 }
 
 // The part of a reply whose block has not ended: code as code, everything else as text.
@@ -61,7 +85,7 @@ export class MessageView {
     while (this.element.firstChild !== this.open.element) this.element.firstChild.remove();
     const isWhole = message.html && message.htmlUnits === message.text.length;
     if (message.reasoning) this.#addReasoning();
-    if (isWhole) this.open.element.before(parse(message.html));
+    if (isWhole) this.open.element.before(parseBlocks(message.html));
     this.open.show(isWhole ? "" : message.text);
     this.showSources();
     this.showRead();
@@ -91,7 +115,7 @@ export class MessageView {
   }
 
   addBlock(html) {
-    this.open.element.before(parse(html));
+    this.open.element.before(parseBlocks(html));
     this.show();
     if (this.message.sources?.length) linkMarkers(this.element, this.message);
   }

@@ -3,7 +3,7 @@ import { localTime } from "./page.js";
 
 const EVERY_MS = 2000;
 const RATE_SPAN = 15; // readings: rates are over the last half minute
-const BADGES = { usable: "good", failing: "bad", half_open: "warn", circuit_open: "bad" };
+const BADGES = { usable: "good", failing: "bad", half_open: "warn", circuit_open: "bad", resting: "warn" };
 const readings = [];
 
 function show(name, text) {
@@ -53,7 +53,11 @@ function showModel(place, model) {
   const badge = document.querySelector(`[data-model="${place}/state"]`);
   badge.className = `badge ${BADGES[model.state]}`;
   const state = model.state.replace("_", " ");
-  badge.textContent = model.open_s ? `${state} ${model.open_s} s` : state;
+  badge.textContent = model.open_s && !model.rest ? `${state} ${model.open_s} s` : state;
+  const { until, by } = model.rest ?? {};
+  document.querySelector(`[data-model="${place}/rest"]`).textContent = until
+    ? `until ${localTime(new Date(until))} (by hand: ${by})`
+    : "";
 }
 
 function showLoad(load) {

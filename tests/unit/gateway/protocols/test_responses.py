@@ -306,7 +306,9 @@ async def test_a_fault_in_a_stream_is_response_failed(funded: FundedStore) -> No
         client = await reply_to(api, stream=True)
     *_, error, failed = events_of(client)
     assert (error["type"], failed["type"]) == ("error", "response.failed")
-    assert error["error"] == {"type": "api_error", "code": "server_error", "message": BROKE_OFF, "param": None}
+    published = {"code": "server_error", "message": BROKE_OFF, "param": None}
+    assert {name: error[name] for name in published} == published
+    assert error["error"] == {"type": "api_error", **published}
     response = failed["response"]
     assert (response["status"], response["error"]) == ("failed", {"code": "server_error", "message": BROKE_OFF})
     assert response["output"][0]["content"][0]["text"] == "half"

@@ -141,6 +141,11 @@ CREATE TABLE payment_events (
     CONSTRAINT pk_payment_events PRIMARY KEY (id)
 );
 
+CREATE TABLE route_rests (
+    route TEXT NOT NULL, until_at BIGINT NOT NULL, actor TEXT NOT NULL,
+    CONSTRAINT pk_route_rests PRIMARY KEY (route)
+);
+
 CREATE TABLE price_changes (
     class_id TEXT NOT NULL, from_at BIGINT NOT NULL, input_nano BIGINT NOT NULL, output_nano BIGINT NOT NULL,
     cached_input_nano BIGINT, created_at BIGINT NOT NULL, actor TEXT NOT NULL,

@@ -46,6 +46,7 @@ LANGUAGES = {alias for _, aliases, _, _ in get_all_lexers(plugins=False) for ali
 CELL_CLASSES = {"align-center", "align-right"}
 CLASSES = {
     "div": {"code", "scroll"},
+    "li": {"task"},
     "span": {"language", *filter(None, STANDARD_TYPES.values())},
     "td": CELL_CLASSES,
     "th": CELL_CLASSES,
@@ -175,8 +176,9 @@ def _mark_tasks(state: StateCore) -> None:
     for item, _, inline in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
         if item.type == "list_item_open" and inline.children and inline.children[0].type == "text":
             text = inline.children[0]
-            box = BOXES.get(text.content[:4].lower())
-            text.content = f"{box} {text.content[4:]}" if box else text.content
+            if box := BOXES.get(text.content[:4].lower()):
+                text.content = f"{box} {text.content[4:]}"
+                item.attrSet("class", "task")
 
 
 def _check_links(state: StateCore) -> None:

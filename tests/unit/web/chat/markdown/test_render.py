@@ -201,9 +201,12 @@ def test_a_formula_runs_and_styles_nothing(formula: str) -> None:
 
 
 def test_tasks_have_boxes() -> None:
-    """In a list, and only at the start of an item."""
-    text = Parsed(RENDERER.render("- [ ] to do\n- [x] done [ ]\n1. [X] also\n\n[ ] no item")).text.split("\n")
-    assert [line for line in text if line] == ["☐ to do", "☑ done [ ]", "☑ also", "[ ] no item"]
+    """In a list, and only at the start of an item, which then has no bullet."""
+    html = RENDERER.render("- [ ] to do\n- [x] done [ ]\n- other\n1. [X] also\n\n[ ] no item")
+    lines = Parsed(html).text.split("\n")
+    assert [line for line in lines if line] == ["☐ to do", "☑ done [ ]", "other", "☑ also", "[ ] no item"]
+    assert html.count("<li>") == 1
+    assert html.count('<li class="task">') == 3
 
 
 def test_a_price_is_no_formula() -> None:
