@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from cadenza.control.money.payments import describe_payment
 from cadenza.control.money.statement import describe_entry, explain_entry
 from cadenza.core.formats import rfc3339
-from cadenza.core.money import DECIMALS, NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars
+from cadenza.core.money import DECIMALS, NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars, parse_dollars
 from cadenza.core.prices import PriceSchedule, describe_price
 from cadenza.web.charts import compact, count
 
@@ -207,6 +207,7 @@ def _read(path: Traversable) -> Asset:
 
 FILTERS = {
     "dollars": dollars,
+    "nano": parse_dollars,  # of what an endpoint returns
     "exact_dollars": format_dollars,  # of prices in sentences, and in form fields
     "price": describe_price,
     "count": count,
