@@ -311,7 +311,7 @@ item_like = st.fixed_dictionaries({"type": st.sampled_from(TYPES), "call_id": st
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(st.lists(item_like, max_size=4), st.lists(item_like, max_size=3), anything, anything)
 def test_whatever_a_body_has_it_is_a_chat_or_refused(items: Any, tools: Any, choice: Any, form: Any) -> None:
     """There is no other error, and what was translated has the form of a chat."""
