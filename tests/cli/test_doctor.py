@@ -129,6 +129,8 @@ def test_missing_secret(tmp_path: Path, upstream: LoopbackUpstream) -> None:
 
 def _configure(folder: Path, base_url: str, *more: str) -> None:
     lines = [
+        "[server]",
+        "port = 1",  # where no other service answers
         "[providers.acme]",
         'kind = "openai"',
         f'base_url = "{base_url}"',

@@ -61,7 +61,7 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "AskedSide": {"dialects"},
     "Candidate": {"codec", "languages"},  # a charset
     "ChatCost": {"cost"},
-    "ChatSwitch": {"label", "note"},
+    "ChatSwitches": {"note", "parts"},
     "Endpoint": {"headers", "methods", "name", "scope"},
     "EngineApi": {"key_refused", "name", "reasons"},  # words of ours
     "EvaluationOrder": {"actor"},
