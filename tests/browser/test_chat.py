@@ -181,7 +181,9 @@ def test_what_ends_early_is_kept_and_its_cost_shown(
     spent = page.locator("#total").text_content()
     reload_chat(page)
     expect(page.locator("#total")).not_to_have_text(spent or "")
-    expect(page.locator("#total")).to_have_text(f"${(CREDIT_NANO - balance_nano(service, email)) / 10**9:.9f}"[:9] + " so far")
+    expect(page.locator("#total")).to_have_text(
+        f"${(CREDIT_NANO - balance_nano(service, email)) / 10**9:.9f}"[:9] + " so far"
+    )
     roles = [message["role"] for message in upstream.requests[3].json["messages"] if message["role"] != "system"]
     assert roles == ["user", "user", "user", "assistant", "user"]
 
@@ -239,6 +241,11 @@ def test_hostile_replies_run_nothing(open_page: OpenPage, upstream: LoopbackUpst
         page.reload()
         page.wait_for_selector("#chat[data-ready]")
     assert shown == []
+
+
+def so_far(service: Service, email: str) -> str:
+    """What the page says of the cost of a conversation that is the only one of the account."""
+    return f"${(CREDIT_NANO - balance_nano(service, email)) / 10**9:.9f}"[:9] + " so far"
 
 
 def note_dialog(dialog: Dialog, shown: list[str]) -> None:
@@ -332,7 +339,7 @@ def test_the_class_writes_the_title_once(
     ask(page, "What do plants do all day, please?")
     expect(title).to_have_text("How plants eat light")
     expect(listed(page, "How plants eat light")).to_have_count(1)
-    expect(total).to_have_text(f"${(CREDIT_NANO - balance_nano(service, email)) / 10**9:.9f}"[:9] + " so far")
+    expect(total).to_have_text(so_far(service, email))
     asked = upstream.requests[1].json
     assert (asked["model"], asked["max_tokens"]) == ("loopback-forte", 40)
     assert "What do plants do all day, please?" in asked["messages"][-1]["content"]

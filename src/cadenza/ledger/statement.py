@@ -237,7 +237,7 @@ async def all_entries(store: Store, account_id: str, span: Span = ALWAYS) -> Asy
 
 
 async def find_reply_cost(store: Store, account_id: str, reply_id: str) -> ReplyCost | None:
-    """By the id of the reply. That of the request is looked for among the newest ones: a client that left may know no other."""
+    """By the id of the reply or of its request: a client that left before the first word knows no other."""
     if not reply_id.isascii() or not reply_id.isprintable():
         return None
     values = {"id": reply_id, "account": account_id}
