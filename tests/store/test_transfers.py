@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from sqlalchemy import delete
 
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.money.months import compare_payments, month_of, report_month
@@ -19,7 +20,8 @@ from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.core.spans import day_of
 from cadenza.ledger.payments import PaymentDay
-from cadenza.store.schema import entries
+from cadenza.store.schema import command_references, entries
+from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from cadenza.store.tables.audit_events import list_newest
 from tests.store.moves import fund, opened
@@ -68,10 +70,14 @@ async def test_a_reference_is_recorded_once(store: Store, url: str) -> None:
         (INVOICE, EMAIL),
         (Transfer(CENT_NANO, " INV-17 "), EMAIL),
         (INVOICE, "acct_b@example.org"),
+        (Transfer(CENT_NANO, "inv-17"), EMAIL),
     ):
-        with pytest.raises(ControlError, match=r"'INV-17' was recorded at 20.*, with 10.00 dollars, as pay_"):
+        with pytest.raises(ControlError, match=r"'INV-17' was recorded at 20.* for acct_a@.*, with 10.00 dollars, as"):
             await record(store, transfer, email)
     await record(store, Transfer(CENT_NANO, "INV-18"), "acct_b@example.org")
+    await store.transact(lambda tx: tx.change(Statement(delete(command_references)), {}))  # as of an older release
+    with pytest.raises(ControlError, match="'INV-17' was recorded at"):
+        await record(store)
     assert await split(store) == (1000, 0)
 
 
@@ -95,16 +101,20 @@ async def test_a_transfer_is_refunded_in_parts(store: Store) -> None:
     """Paid credit goes first; each reference of a refund counts once, and never more than was paid is refunded."""
     await fund(store, DOLLAR_NANO)
     await record(store)
-    for _ in range(2):
-        done = await send_back(store, 400, "SEPA-1")
+    for reference in ("SEPA-1", "sepa-1"):
+        done = await send_back(store, 400, reference)
         assert done.payment.refunded_nano == 400 * CENT_NANO
     assert done.earlier_at == NOW_MS + 5
+    back = next(one for one in await rows_of(store, entries) if one.origin == "return")
+    assert back.note == "refund SEPA-1 of bank transfer INV-17: too much"
     assert (await newest(store), await split(store)) == (("return", -400, 0), (600, 100))
     for part_cents in (601, 0):
         with pytest.raises(ControlError, match=r"6.00 of the 10.00 dollars of the bank transfer 'INV-17' can be"):
             await send_back(store, part_cents)
-    with pytest.raises(ControlError, match="used before for something else"):
+    with pytest.raises(ControlError, match=r"something else: the refund of a bank transfer, -4.00 dollars for acct_a"):
         await send_back(store, 500, "SEPA-1")
+    with pytest.raises(ControlError, match="at most 100 characters"):
+        await send_back(store, 500, "x" * 101)
     assert (await send_back(store, None)).payment.refunded_nano == 10 * DOLLAR_NANO
     assert (await newest(store), await split(store)) == (("return", -600, 0), (0, 100))
     with pytest.raises(ControlError, match=r"0.00 of the 10.00 dollars"):
@@ -138,7 +148,7 @@ async def test_a_refund_needs_a_transfer(store: Store) -> None:
     await record(store)
     found = await find_transfer(store, "INV-17")
     assert found
-    assert await find_transfer(store, found.id) == found
+    assert await find_transfer(store, found.id) == await find_transfer(store, "inv-17") == found
     assert await find_transfer(store, "") is None
     with pytest.raises(ControlError, match="No bank transfer has the reference 'INV-71'"):
         await refund_transfer(store, TransferRefund("INV-71", None, "why"), COMMAND_LINE, NOW_MS)

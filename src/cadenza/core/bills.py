@@ -6,9 +6,9 @@ Our counts are the metering rows with tokens. What providers may bill besides is
 - requests that failed may be billed or not, and their tokens are not known, like those of some trials;
 - a reply that broke off, or had no count of the provider, is counted here, and its provider may count it otherwise.
 
-So the tokens of a bill may differ by as many average requests as there are without a sure count. Money is judged by what
-the config said that a token costs, to a tolerance: of each line, and of all together. It may differ in proportion to the
-billed tokens. If the tokens are right and the money is not, the price of the provider is another one.
+So the tokens of a bill may differ by as many average requests as there are without a sure count. Money is judged by
+what the config said that a token costs, to a tolerance: of each line, and of all together. It may differ in proportion
+to the billed tokens. If the tokens are right and the money is not, the price of the provider is another one.
 """
 
 import csv
