@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import delete
 
 from cadenza.control.account.erasure import erase_account
-from cadenza.control.money.months import compare_payments, month_of, report_month
+from cadenza.control.money.credit import give_credit
+from cadenza.control.money.months import compare_payments, list_payment_entries, month_of, report_month
 from cadenza.control.money.payments import list_payments
 from cadenza.control.money.transfers import (
     RefundedTransfer,
@@ -18,7 +19,7 @@ from cadenza.control.money.transfers import (
 )
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
-from cadenza.core.spans import day_of
+from cadenza.core.spans import DAY_MS, day_of
 from cadenza.ledger.payments import PaymentDay
 from cadenza.store.schema import command_references, entries
 from cadenza.store.statements import Statement
@@ -29,6 +30,7 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 from tests.store.test_debts import CENT_NANO, cents
 from tests.store.test_kinds_of_credit import EMAIL, newest, spend, split
 
+LATER_MS = NOW_MS + 31 * DAY_MS
 INVOICE = Transfer(10 * DOLLAR_NANO, "INV-17", "seats of May")
 
 
@@ -123,6 +125,24 @@ async def test_a_transfer_is_refunded_in_parts(store: Store) -> None:
     assert (payment.state, payment.returned_nano) == ("returned", 10 * DOLLAR_NANO)
     events = [(one.actor, one.detail) for one in await list_newest(store, "acct_a") if one.event == "payment.refund"]
     assert events == [("ann", "6.00 dollars"), ("ann", "4.00 dollars")]
+
+
+async def test_a_refund_is_in_the_month_in_which_it_was_made(store: Store) -> None:
+    """The entries of a month add up to its report, and those of the month of the payment do not change by it."""
+    await fund(store, 0)
+    await record(store)
+    this_month, next_month = month_of(NOW_MS), month_of(LATER_MS)
+    before = await list_payment_entries(store, this_month)
+    await spend(store, "r1", Usage(30, 40))
+    await refund_transfer(store, TransferRefund("INV-17", None, "why", "SEPA-1"), "ann", LATER_MS)
+    await give_credit(store, EMAIL, CENT_NANO, "", LATER_MS + 1)
+    assert await list_payment_entries(store, this_month) == before
+    assert [(one.origin, one.reference, one.amount_nano) for one in before] == [("payment", "INV-17", 10 * DOLLAR_NANO)]
+    back, debt = await list_payment_entries(store, next_month)
+    assert (back.origin, back.note) == ("return", "refund SEPA-1 of bank transfer INV-17: why")
+    assert (debt.origin, debt.source, debt.amount_nano) == ("debt", back.source, -CENT_NANO)
+    sums = (await report_month(store, next_month, LATER_MS)).sums.by_origin
+    assert [sums[one.origin].amount_nano for one in (back, debt)] == [back.amount_nano, debt.amount_nano]
 
 
 async def test_what_was_spent_of_a_refunded_transfer_is_a_debt(store: Store, url: str) -> None:
