@@ -127,6 +127,8 @@ def month_of(at_ms: int) -> str:
 
 async def report_month(store: Store, month: str, now_ms: int) -> MonthReport:
     span = month_span(month)
+    if now_ms < span.start_ms:
+        raise ValueError(f"month: {month} has not begun.")
     found = await months.list_months(store)
     closed = next((one for one in found if one.month == month and one.hash), None)
     before = months.month_before(found, span.start_ms)
