@@ -56,12 +56,13 @@ def plain(text: str) -> str:
 
 @pytest.mark.parametrize("group", MARGIN_GROUPS)
 def test_margins_are_those_of_the_command(business: Service, boss: Visitor, group: str) -> None:
-    """Each row, the total and the sentences below it are the command's."""
+    """Each row, the total and the sentences below it are the command's, without columns of a cost that is unknown."""
     seen = plain(boss.get(f"/operator/margins?{OCTOBER}&by={group}").words)
     lines = run_command(business, "margin", "--month", "2025-10", "--by", group).splitlines()
     assert len(lines) > 2
     for line in lines[1:]:
-        assert " ".join(line.split()) in seen, (line, seen)
+        words = re.sub(r"(?<=\.\d) +0 +0\.00(?= |$)", "", line).split()
+        assert " ".join(words) in seen, (line, seen)
 
 
 def test_a_bill_is_judged_as_by_the_command(business: Service, boss: Visitor, tmp_path: Path) -> None:
