@@ -90,6 +90,8 @@ def test_a_bill_is_judged_as_by_the_command(business: Service, boss: Visitor, tm
         refused = boss.post("/operator/bill", {**form, **wrong})
         assert (refused.status, words in refused.words, "<b>" in refused.text) == (400, True, False), refused.words
         assert wrong.get("bill", BILL[:20]) in refused.text
+    large = boss.post("/operator/bill", {**form, "bill": "x" * 70_000})
+    assert (large.status, "A form has at most 64 KiB." in large.words, 'href="/"' in large.text) == (413, True, True)
 
 
 def test_vouchers_are_made_listed_and_revoked(business: Service, boss: Visitor) -> None:
