@@ -135,8 +135,8 @@ def _made_before(tx: Transaction, key_id: str, now_ms: int) -> ControlError:
     found = keys.find(tx, "id", key_id, now_ms)
     prefix = f"{found[0].prefix}… " if found else ""
     return ControlError(
-        f"With this reference, the key {prefix}({key_id}) was made before. A key is shown only once: "
-        "revoke this one, and create another without the reference."
+        f"The same form or reference made the key {prefix}({key_id}) before. A key is shown only once: "
+        "if you did not keep it, revoke it and create another."
     )
 
 
