@@ -146,7 +146,7 @@ async def test_a_secret_is_not_shown_again(store: Store) -> None:
     with pytest.raises(ControlError, match=rf"{NEW_EMAIL} was created before, with the password that was given then"):
         await ORDERS["account"](store, "one account")
     _, key = await ORDERS["key"](store, REFERENCE)
-    with pytest.raises(ControlError, match=rf"the key {key.prefix}… \({key.id}\) was made before"):
+    with pytest.raises(ControlError, match=rf"made the key {key.prefix}… \({key.id}\) before"):
         await ORDERS["key"](store, REFERENCE)
     [(_, first), _] = await ORDERS["voucher"](store, "another")
     with pytest.raises(

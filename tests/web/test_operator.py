@@ -116,10 +116,11 @@ def test_a_form_that_is_sent_twice_counts_once(
     "amount", ["0", "-1", "", "abc", "NaN", "1e2", "1_0", "٥", "５", "0.0000000001", "9999999999999"]
 )
 def test_bad_amounts_are_refused(service: Service, operator: Visitor, other: str, other_page: str, amount: str) -> None:
-    """An amount that is not exact, not positive or absurd changes nothing, and the page says what is wrong."""
+    """An amount that is not exact, not positive or absurd changes nothing. The page says so, and keeps it."""
     for path, fields in (("grants", {"note": ""}), ("corrections", {"reason": "a reason"})):
         seen = operator.post(f"{other_page}/{path}", {"amount": amount, **fields})
         assert (seen.status, 'role="alert"' in seen.text) == (400, True)
+        assert seen.text.count(f'name="amount" value="{amount}"') == (1 if amount else 3)  # in the form that was sent
         assert operator.api("POST", f"{other_page}/{path}", {"amount": amount, **fields}).status == 400
     assert (balance_nano(service, other), audit_events_of(service, other)) == (CREDIT_NANO, [])
 
