@@ -39,6 +39,7 @@ def test_dates_are_read(start: str | None, end: str | None, month: str | None, s
         ("2026-10-02", "2026-10-01", None, "from: must be before to"),
         ("2026-10-01T00:00:00Z", "2026-10-01T00:00:00Z", None, "from: must be before to"),
         ("soon", None, None, "from: must be a time"),
+        ("2026-13-01", None, None, "from: there is no day 2026-13-01"),
         (None, "2026-02-30", None, "to: there is no day 2026-02-30"),
         (None, None, "2026-13", "month: must be a month, like 2026-10"),
         (None, None, "2026-1", "month: must be a month"),
