@@ -8,6 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from cadenza.cli.request_output import DatedLines
+from cadenza.core.spans import DAY_MS
+from cadenza.store.tables.request_details import RecentRequest
 from tests.account import Account
 from tests.cli.program import PROGRAM
 from tests.environment import environment
@@ -16,6 +19,7 @@ from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 
 WAIT_S = 60.0
+NOON_MS = 1_795_089_600_000  # of 19 November 2026, UTC
 IN_STORE = "SELECT 1 FROM request_details WHERE request_id = ?"
 
 
@@ -59,6 +63,7 @@ def test_a_retried_request_is_explained(service: Service, account: Account) -> N
         f"account    {account.email}",
         "class      forte, version 1",
         "route      beta/large",
+        f"charged    ${-charge['amount_nano'] / 10**9:.8f}\n           ",  # how it is computed
         "end        200: It was served.",
         "acme/large failed: it answers with an error (failed, status 500)",
         "beta/large began to answer",
@@ -113,6 +118,15 @@ def test_tail_shows_what_is_wanted(service: Service, account: Account) -> None:
     ):
         done = service.cli("tail", option, wrong)
         assert (done.returncode, done.stderr.startswith(f"cadenza: {said}")) == (1, True), done.stderr
+
+
+def test_lines_of_another_day_stand_below_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Yesterday's requests stand below its date, and the first one of today below today's."""
+    lines = DatedLines(NOON_MS)
+    for at_ms in (NOON_MS - DAY_MS, NOON_MS - DAY_MS + 1_000, NOON_MS, NOON_MS + 1_000):
+        lines.print(RecentRequest(1, at_ms, "req_1", *[""] * 9, 200, *[""] * 2, *[0] * 5))  # type: ignore[arg-type]
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["2026-11-18", "12:00:00", "12:00:01", "2026-11-19", "12:00:00", "12:00:01"]
 
 
 def test_tail_follows_until_ctrl_c(service: Service, account: Account) -> None:

@@ -117,6 +117,10 @@ def test_a_route_rests_by_a_button(running: Service, operator: Visitor) -> None:
     assert (found["state"], event["actor"], event["subject"]) == ("resting", email, "acme/small")
     [listed] = [one for one in json.loads(run_command(running, "route", "list", "--json")) if one["by"]]
     assert (listed["route"], listed["rests_until"], listed["by"]) == ("acme/small", found["rest"]["until"], email)
+    [mezzo] = [one for one in operator.api("GET", "/operator/load").json["classes"] if one["id"] == "mezzo"]
+    assert mezzo["state"] == "resting"
+    words = operator.get(f"{page}?note=route-rests").words
+    assert f"acme/small gets no further requests until {found['rest']['until']}" in words
     for path in (page, "/operator"):
         assert f"until {found['rest']['until']} (by hand: {email})" in operator.get(path).words
     refused = operator.post(button, {"route": "acme/tiny", "time": "10m"})

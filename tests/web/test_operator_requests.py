@@ -107,7 +107,7 @@ def test_a_request_is_refunded(operator: Visitor, email: str, account: Account, 
     assert detail.startswith("0.00000001 of ")
     owner = signed_in(service, account.email)
     words = owner.get("/credit/statement").words
-    assert "Refund of a request: a bad answer + <$0.000001" in words
+    assert "Refund of a request: a bad answer +$0.00000001" in words
     assert "<$0.0001 refunded" in words
 
 

@@ -7,6 +7,7 @@ import select
 import shutil
 import sys
 import time
+from collections.abc import Callable
 
 import click
 import msgspec
@@ -61,13 +62,13 @@ def _facts(one: OperatorRequest) -> list[tuple[str, str]]:
 
 def _money(one: OperatorRequest) -> list[str]:
     lines = [f"held       ${one.held}"] if one.held else []
+    charged = one.charged.removeprefix("-")
+    estimated = ", by our own count" if one.is_estimated else ""
+    lines.append(f"charged    ${charged}{estimated}" if one.charge or charged.strip("0.") else "charged    nothing")
     width = max((len(f"{part.tokens:,}") for part in one.charge), default=0)
     for part in one.charge:
         amount = f"= {part.amount_nano:,} nano-dollars"
         lines.append(f"           {part.tokens:>{width},} tokens {part.kind} × {part.price_nano:,} {amount}")
-    charged = one.charged.removeprefix("-")
-    estimated = ", by our own count" if one.is_estimated else ""
-    lines.append(f"charged    ${charged}{estimated}" if one.charge or charged.strip("0.") else "charged    nothing")
     if one.granted and one.granted.strip("-0."):
         lines.append(f"           ${one.granted.removeprefix('-')} of it from granted credit")
     for label, value, note in (
@@ -87,12 +88,13 @@ def follow_requests(settings: Settings, wanted: RequestFilter, last: int, *, fol
     async def run(store: Store) -> None:
         await check_filter(store, wanted, now_ms())
         follower = RequestFollower(store, wanted)
+        show = print_object if as_json else DatedLines(now_ms()).print
         for one in await follower.newest(last):
-            print_line(one, as_json=as_json)
+            show(one)
         sys.stdout.flush()
         while follows and not _is_closed():
             await asyncio.sleep(POLL_S)
-            await _print_more(follower, as_json=as_json)
+            await _print_more(follower, show)
 
     try:
         read_store(settings, run)
@@ -102,14 +104,14 @@ def follow_requests(settings: Settings, wanted: RequestFilter, last: int, *, fol
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-async def _print_more(follower: RequestFollower, *, as_json: bool) -> None:
+async def _print_more(follower: RequestFollower, show: Callable[[RecentRequest], None]) -> None:
     try:
         found, missed = await follower.more()
     except StoreUnavailable as error:
         say(f"cadenza: {error}")
         return
     for one in found:
-        print_line(one, as_json=as_json)
+        show(one)
     if missed:
         say(f"… {missed:,} requests were left out, because they came faster than they were printed.")
     sys.stdout.flush()
@@ -124,13 +126,27 @@ def _is_closed() -> bool:
     return False
 
 
-def print_line(one: RecentRequest, *, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(msgspec.json.encode(to_object(one)).decode() + "\n")
-        return
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_COLUMNS
-    color = "red" if one.status >= 500 else "yellow" if one.status >= 400 else None
-    click.secho(request_line(one, columns), fg=color)
+def print_object(one: RecentRequest) -> None:
+    sys.stdout.write(msgspec.json.encode(to_object(one)).decode() + "\n")
+
+
+class DatedLines:
+    """Prints a line for each request. A line with the day comes before those of another day than today, in UTC."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._day = _day(now_ms)
+
+    def print(self, one: RecentRequest) -> None:
+        if (day := _day(one.ended_at)) != self._day:
+            click.echo(day)
+            self._day = day
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_COLUMNS
+        color = "red" if one.status >= 500 else "yellow" if one.status >= 400 else None
+        click.secho(request_line(one, columns), fg=color)
+
+
+def _day(at_ms: int) -> str:
+    return rfc3339(at_ms).partition("T")[0]
 
 
 def to_object(one: RecentRequest) -> dict[str, object]:

@@ -244,7 +244,7 @@ def _find_one(tx: Transaction, text: str, now_ms: int, account_id: str | None) -
         raise ControlError("This key belongs to the web chat and is known to nobody. Suspend the account instead.")
     matches = [key for key in found if key.state == "active"] or found
     if not matches:
-        raise Unknown("key", f"No key matches {_safe(text)}. 'cadenza key list' shows the keys of an account.")
+        raise Unknown("key", f"No key matches {_safe(text)}. 'cadenza key list --account EMAIL' shows its keys.")
     if len(matches) > 1:
         ids = ", ".join(key.id for key in reversed(matches))
         raise ControlError(f"More than one key matches {_safe(text)}: name it by id, one of {ids}.")
@@ -304,6 +304,6 @@ def _cap_of(order: KeyOrder | KeyChange) -> Cap | UnsetType | None:
 def _days(expires: str) -> int | None:
     if expires not in EXPIRY_DAYS:
         raise ControlError(
-            f"{expires!r} is not an expiry: choose a number of days or never ({', '.join(EXPIRY_DAYS)})."
+            f"{expires!r} is not an expiry. Write one of these numbers of days, or never: {', '.join(EXPIRY_DAYS)}."
         )
     return EXPIRY_DAYS[expires]

@@ -2,7 +2,8 @@
 
 The application is loaded when the first request for it comes, in a thread, so that a service without visitors never
 imports it. Its packages are an extra: without them every page is a 501 that says so. The body of a request is read
-whole before the application sees it, bounded in size, time and memory. An application that fails gives a 500, and the
+whole before the application sees it, bounded in size, time and memory. Of one that is too large the application is
+told, to say so in its own way, and it gets nothing of it. An application that fails gives a 500, and the
 log gets the places in the code, never the text.
 """
 
@@ -21,7 +22,6 @@ BODY_BYTES_MAX = 64 * KIB
 ALL_BODIES_BYTES_MAX = 16 * KIB * KIB
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})  # headers of the server's own
 TEXT = b"content-type: text/plain; charset=utf-8\r\nx-content-type-options: nosniff\r\n"
-TOO_LARGE = b"This form is too large: at most 64 KiB.\n"
 TOO_SLOW = b"The form did not arrive in time.\n"
 TOO_BUSY = b"The service is busy. Try again shortly.\n"
 NOT_INSTALLED = b"This service has no pages: its operator has not installed them (pip install 'cadenza[pages]').\n"
@@ -45,8 +45,6 @@ class AsgiAdapter:
     async def serve(self, exchange: Exchange) -> None:
         try:
             await self._serve(exchange)
-        except BodyTooLarge:
-            _fail(exchange, 413, TOO_LARGE)
         except BodyTimeout:
             _fail(exchange, 408, TOO_SLOW)
         except BodyMemoryFull:
@@ -65,7 +63,11 @@ class AsgiAdapter:
     async def _serve(self, exchange: Exchange) -> None:
         address = exchange.client_address
         network = next(reversed(networks_of(address)))  # the widest
-        body = bytes(await exchange.read_body(PageBody(self._memory, network)))
+        body, is_too_large = b"", False
+        try:
+            body = bytes(await exchange.read_body(PageBody(self._memory, network)))
+        except BodyTooLarge:
+            is_too_large = True
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load))
         try:
@@ -73,7 +75,7 @@ class AsgiAdapter:
         except ModuleNotFoundError:
             _fail(exchange, 501, NOT_INSTALLED)
             return
-        await app(_scope(exchange, address), _receive(body), AsgiReply(exchange).send)
+        await app(_scope(exchange, address, is_too_large=is_too_large), _receive(body), AsgiReply(exchange).send)
         assert exchange.state not in (PENDING, STREAMING), "the application did not end its reply"
 
 
@@ -166,7 +168,7 @@ class AsgiReply:
         assert self._headers.count(b"\n") == self._headers.count(b"\r") == len(kept), "a header has a line break"
 
 
-def _scope(exchange: Exchange, address: str) -> Message:
+def _scope(exchange: Exchange, address: str, *, is_too_large: bool) -> Message:
     request = exchange.request
     return {
         "type": "http",
@@ -181,7 +183,7 @@ def _scope(exchange: Exchange, address: str) -> Message:
         "headers": list(request.fields),
         "client": (address, 0),
         "server": None,
-        "state": {},
+        "state": {"is_too_large": is_too_large},
     }
 
 

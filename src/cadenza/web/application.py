@@ -46,6 +46,7 @@ from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE
 from cadenza.web.docs.openapi import PLATFORM, build_document
 from cadenza.web.docs.reference import Reference
 from cadenza.web.errors import (
+    FormTooLarge,
     Missing,
     NotAllowed,
     NotSignedIn,
@@ -173,19 +174,24 @@ class SecurityHeaders:
 
 
 class QueryReader:
-    """Middleware that reads the query before any page, and refuses one that is too large. Starlette does not see it."""
+    """Middleware that reads the query before any page. It refuses a query or a form that is too large.
+
+    Starlette does not see the query.
+    """
 
     def __init__(self, app: ASGIApp, context: WebContext) -> None:
         self._app = app
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        query, scope["query_string"], app = scope["query_string"], b"", self._app
+        query, scope["query_string"] = scope["query_string"], b""
+        problem: PageError | None = FormTooLarge() if scope["state"]["is_too_large"] else None
         scope["state"]["query"] = {}
         try:
             scope["state"]["query"] = read_query(query)
         except InvalidRequest as error:
-            app = await _show_error(self._context, Request(scope), PageError(error.message))
+            problem = PageError(error.message)
+        app = await _show_error(self._context, Request(scope), problem) if problem else self._app
         await app(scope, receive, send)
 
 

@@ -28,6 +28,14 @@ class BadForm(PageError):
     """The form, body or query is not valid."""
 
 
+class FormTooLarge(PageError):
+    """The body is larger than any form of the site: nothing of it was read."""
+
+    status = 413
+    title = "That is too large"
+    message = "A form has at most 64 KiB. Go back: what you typed is still there. Then send less."
+
+
 class NotSignedIn(PageError):
     """The visitor has no session, or has not given the second factor yet. A page leads to the sign-in."""
 

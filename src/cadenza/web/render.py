@@ -37,7 +37,6 @@ MEDIA_TYPES = {
 FOREVER = "public, max-age=31536000, immutable"
 MINUS = "−"
 DIGITS, DIGITS_OF_CENTS = 2, 4  # of an amount on a page; the second below a dollar
-COLUMN_DIGITS_MAX = 6
 NOTES = {
     "signed-out": "You are signed out.",
     "account-deleted": "Your account is deleted.",
@@ -167,9 +166,12 @@ def dollars(amount_nano: int, digits: int | None = None) -> Markup:
 
 
 def dollars_column(amounts_nano: Iterable[int]) -> Callable[[int], Markup]:
-    """How a column of a table shows its amounts: with as many digits as one of them needs, from two to six."""
+    """How a column of a table shows its amounts, its total among them: exactly, with the digits that one of them needs.
+
+    So the lines of a column add up to its total.
+    """
     needed = [len(format_dollars(amount_nano).partition(".")[2]) for amount_nano in amounts_nano]
-    return partial(dollars, digits=min(max(needed, default=DIGITS), COLUMN_DIGITS_MAX))
+    return partial(dollars, digits=max(needed, default=DIGITS))
 
 
 def price_column(schedules: Iterable[PriceSchedule], now_ms: int) -> Callable[[int], Markup]:

@@ -1,4 +1,4 @@
-"""Money on pages: rounded for reading, the exact amount in the title, and one number of digits in a column."""
+"""Money on pages: rounded for reading, the exact amount in the title; in a column exact, with one number of digits."""
 
 import pytest
 
@@ -39,12 +39,13 @@ def test_a_rounded_amount_has_the_exact_one_in_its_title() -> None:
 
 
 def test_a_column_has_one_number_of_digits() -> None:
-    """As many as its amounts need: at least two, at most six. So the points are aligned."""
+    """As many as its amounts need, and at least two. So the points are aligned, and the lines add up to the total."""
     for amounts, texts in (
         ([], []),
         ([CENT, 500 * CENT], ["$0.01", "$5.00"]),
         ([500 * CENT, -1_500_000], ["$5.0000", "−$0.0015"]),
-        ([500 * CENT, 53_213], ["$5.000000", "$0.000053"]),
+        ([149_617_388_500, 500, 149_617_389_000], ["$149.6173885", "$0.0000005", "$149.6173890"]),
+        ([500 * CENT, 1], ["$5.000000000", "$0.000000001"]),
     ):
         shown = dollars_column(amounts)
         assert [shown(amount).striptags() for amount in amounts] == texts

@@ -52,7 +52,7 @@ ERRORS = (  # of /platform/api: status, name, description and content
     ),
     ("404", "Missing", "There is no such thing, or it belongs to another account", ERROR_CONTENT),
     ("408", "FormTooSlow", "The body did not arrive in time", TEXT_CONTENT),
-    ("413", "FormTooLarge", "The body is larger than 64 KiB", TEXT_CONTENT),
+    ("413", "FormTooLarge", "The body is larger than 64 KiB", ERROR_CONTENT),
     ("429", "TooManyVisits", "Too many requests from your network, or the store does not answer", ERROR_CONTENT),
     ("500", "Broken", "A fault of the service", TEXT_CONTENT),
     ("503", "Busy", "The service has no memory for the body at the moment", TEXT_CONTENT),

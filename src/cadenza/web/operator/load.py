@@ -28,6 +28,7 @@ from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 State = Literal["usable", "failing", "half_open", "circuit_open", "resting"]
+ClassLoadState = Literal["usable", "failing", "resting"]
 CLASSES = "/operator/classes"
 
 
@@ -80,11 +81,12 @@ class RouteFacts(msgspec.Struct, frozen=True):
 class ClassLoad(msgspec.Struct, frozen=True):
     """A class and its routes, in the order in which they are tried, and the number of the version that has them.
 
-    While a canary runs, `candidate` is the version that serves `share` percent of the accounts.
+    All routes of a resting class rest. While a canary runs, `candidate` is the version that serves `share` percent of
+    the accounts.
     """
 
     id: str
-    is_usable: bool
+    state: ClassLoadState
     routes: list[RouteFacts]
     version: int | None
     candidate: int | None
@@ -160,7 +162,9 @@ def _counts(samples: Samples, name: str, label: str) -> list[Count]:
 def _class_load(gateway: Gateway, served: ServedClass) -> ClassLoad:
     routes = [to_record(RouteFacts, one) for one in served.plan.routes]
     candidate = served.candidate.version if served.candidate else None
-    return ClassLoad(served.plan.class_id, is_usable(gateway, served), routes, served.version, candidate, served.share)
+    is_resting = all(gateway.dispatcher.health.of(route).is_resting for route in served.plan.routes)
+    state: ClassLoadState = "usable" if is_usable(gateway, served) else "resting" if is_resting else "failing"
+    return ClassLoad(served.plan.class_id, state, routes, served.version, candidate, served.share)
 
 
 def _model_loads(gateway: Gateway, samples: Samples, rests: Mapping[str, RouteRest]) -> list[ModelLoad]:

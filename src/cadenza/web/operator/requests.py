@@ -10,6 +10,7 @@ from cadenza.control.email import messages as notices
 from cadenza.control.money.refunds import refund_request
 from cadenza.control.requests import OperatorRequest, RequestFollower, check_filter, explain, parse_filter
 from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.core.public import to_record
 from cadenza.core.records import CLASSES
@@ -70,7 +71,8 @@ async def requests_page(visit: Visit) -> Response:
         found = (await list_requests(visit)).data
     except BadForm as bad:
         error = bad.message
-    values = {"chosen": _chosen(visit), "classes": CLASSES, "statuses": STATUSES}
+    today = rfc3339(visit.now_ms).partition("T")[0]
+    values = {"chosen": _chosen(visit), "classes": CLASSES, "statuses": STATUSES, "today": today}
     response = visit.page("operator/requests.html", found=found, error=error, **values)
     response.status_code = 400 if error else 200
     return response
