@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from cadenza.cli.doctor.installation import Check, State, ask_store, check_installation
 from cadenza.cli.doctor.retention import check_retention, describe_retention
-from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, read_service
+from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, has_other_store, read_service
 from cadenza.clock import now_ms
 from cadenza.config import Settings
 from cadenza.config.parts import build_upstreams
@@ -26,7 +26,6 @@ from cadenza.core.classes import ClassState
 from cadenza.core.config_keys import suggest
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
-from cadenza.fleet.presence import may_run_on
 from cadenza.observe import make_log
 from cadenza.observe.health import Severity
 from cadenza.store.tables.attempts import add as add_attempts
@@ -109,18 +108,23 @@ def served_routes(classes: Mapping[str, ClassState]) -> list[Route]:
 
 async def ask_service(settings: Settings) -> list[Check]:
     """Whether the service of this config runs, and what it says is wrong."""
-    server, url = settings.server, address_of(settings.server)
+    server, url, why = settings.server, address_of(settings.server), ""
     try:
-        _, problems = await asyncio.to_thread(read_service, url, server.metrics_token)
+        _, problems, process = await asyncio.to_thread(read_service, url, server.metrics_token)
     except NotRunning:
         return [Check("service", "ok", f"not running at {url}, the address of the config")]
     except NoAnswer as reason:
+        problems, process, why = [], reason.process, f"{url}: {reason}"
+    if await has_other_store(settings, process):
+        todo = (
+            "Keys and accounts that commands make here are unknown there. Give both the same config and folder; or set "
+            "port in [server], if the service of this config was started with --port."
+        )
+        return [Check("service", "warning", f"what answers at {url} has another store than this config", todo)]
+    if why:
         todo = "Check that it is the service of this config: what is wrong with it is not known."
-        return [Check("service", "warning", f"{url}: {reason}", todo)]
+        return [Check("service", "warning", why, todo)]
     found = [Check("problem", STATES[one.severity], one.words, one.advice) for one in problems]
-    if not await ask_store(settings, may_run_on):
-        todo = "Keys and accounts that commands make here are unknown there. Give both the same config and folder."
-        return [Check("service", "warning", f"what answers at {url} has another store than this config", todo), *found]
     return [Check("service", "ok", f"running at {url}"), *found]
 
 
