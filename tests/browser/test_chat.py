@@ -127,6 +127,67 @@ def test_stop_edit_and_regenerate(open_page: OpenPage, upstream: LoopbackUpstrea
     expect(listed(page, "Tell me a story.")).to_have_count(0)
 
 
+def test_a_reply_goes_on_in_the_background(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
+    """Another conversation can be opened and written in meanwhile; the reply is shown when the reader comes back."""
+    pause = Pause()
+    upstream.script(Sse([ROLE, said("First\n\nhalf"), pause, said(" and rest."), STOP, usage_chunk()]), whole("Short."))
+    page = open_page()
+    open_chat(page, email)
+    ask(page, "A long question")
+    expect(replies(page)).to_contain_text("half")
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.get_by_text("What would you like to know?")).to_be_visible()
+    ask(page, "Another one")
+    expect(replies(page)).to_contain_text("11 in, 7 out")
+    for _ in range(2):
+        listed(page, "A long question").get_by_role("button", name="A long question").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("A long question")
+        expect(replies(page).locator("p:not(.row)")).to_have_text(["First", "half"])
+        expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    pause.release()
+    expect(replies(page)).to_contain_text("half and rest.")
+    expect(replies(page)).to_contain_text("11 in, 7 out")
+    reload_chat(page)
+    expect(replies(page)).to_contain_text("half and rest.")
+
+
+def test_what_ends_early_is_kept_and_its_cost_shown(
+    open_page: OpenPage, upstream: LoopbackUpstream, service: Service, email: str
+) -> None:
+    """A reply that is stopped or left, even before its first word, and a title that a reload interrupted."""
+    waits = [Pause() for _ in range(3)]
+    early = (Sse([wait]) for wait in waits[:2])
+    half = Sse([ROLE, said("A *long* story"), Pause()])
+    upstream.script(*early, half, whole("The end."), Whole(["A title"], LONG_USAGE, waits[2]))
+    page = open_page()
+    open_chat(page, email)
+    ask(page, "Tell me a story.")
+    waits[0].wait_until_reached()
+    page.keyboard.press("Escape")
+    expect(replies(page)).to_contain_text(re.compile(r"Stopped by you · forte · \d+ in, 0 out · \$0\.0000"))
+    ask(page, "Another one.")
+    waits[1].wait_until_reached()
+    reload_chat(page)
+    left = r"Ended because you left the page · forte · \d+ in, {} out · \$0\.0000"
+    expect(replies(page).last).to_contain_text(re.compile(left.format(0)))
+    ask(page, "And one more.")
+    expect(replies(page).last).to_contain_text("A *long* story")
+    reload_chat(page)
+    expect(replies(page).last.locator("em")).to_have_text("long")
+    expect(replies(page).last).to_contain_text(re.compile(left.format(r"\d+")))
+    page.evaluate("localStorage.clear()")
+    ask(page, "Go on.")
+    waits[2].wait_until_reached()
+    spent = page.locator("#total").text_content()
+    reload_chat(page)
+    expect(page.locator("#total")).not_to_have_text(spent or "")
+    expect(page.locator("#total")).to_have_text(
+        f"${(CREDIT_NANO - balance_nano(service, email)) / 10**9:.9f}"[:9] + " so far"
+    )
+    roles = [message["role"] for message in upstream.requests[3].json["messages"] if message["role"] != "system"]
+    assert roles == ["user", "user", "user", "assistant", "user"]
+
+
 def test_money_follows_each_reply(open_page: OpenPage, upstream: LoopbackUpstream, service: Service) -> None:
     """The header, the notice of low credit and the price so far, without a reload. A new account is not low."""
     page = open_page()
@@ -180,6 +241,11 @@ def test_hostile_replies_run_nothing(open_page: OpenPage, upstream: LoopbackUpst
         page.reload()
         page.wait_for_selector("#chat[data-ready]")
     assert shown == []
+
+
+def so_far(service: Service, email: str) -> str:
+    """What the page says of the cost of a conversation that is the only one of the account."""
+    return f"${(CREDIT_NANO - balance_nano(service, email)) / 10**9:.9f}"[:9] + " so far"
 
 
 def note_dialog(dialog: Dialog, shown: list[str]) -> None:
@@ -273,7 +339,7 @@ def test_the_class_writes_the_title_once(
     ask(page, "What do plants do all day, please?")
     expect(title).to_have_text("How plants eat light")
     expect(listed(page, "How plants eat light")).to_have_count(1)
-    expect(total).to_have_text(f"${(CREDIT_NANO - balance_nano(service, email)) / 10**9:.9f}"[:7])
+    expect(total).to_have_text(so_far(service, email))
     asked = upstream.requests[1].json
     assert (asked["model"], asked["max_tokens"]) == ("loopback-forte", 40)
     assert "What do plants do all day, please?" in asked["messages"][-1]["content"]
@@ -307,6 +373,18 @@ def test_the_class_writes_the_title_once(
     assert [request.json.get("max_tokens") for request in upstream.requests].count(40) == 3
     assert len(upstream.requests) == 9
     assert len(service.ledger.charges_of(email)) == 8
+
+
+def test_a_sentence_is_no_title(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
+    """What is a sentence, a part of the reply or long is charged, but the first words stay."""
+    page = open_page()
+    open_chat(page, email, titles=True)
+    for bad in ("need much light", "I'm glad to help", "They like it.", "a " * 9):
+        upstream.script(whole("Plants need much light."), Whole([bad], LONG_USAGE))
+        page.get_by_role("button", name="New conversation").click()
+        ask(page, "What do plants like?")
+        expect(page.locator("#total")).to_contain_text("$0.001")
+        expect(page.get_by_role("heading", level=1)).to_have_text("What do plants like?")
 
 
 def dated(dates: dict[str, datetime]) -> str:

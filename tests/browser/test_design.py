@@ -212,9 +212,11 @@ def test_parts_act(open_page: OpenPage) -> None:
         questions.append(dialog.message)
         dialog.dismiss()
 
-    page.once("dialog", refuse)
-    page.locator("form[data-confirm] button").click()
-    assert (questions, page.url.endswith("/gallery")) == (["Revoke this key?"], True)
+    for typed in ("", "laptop"):
+        page.once("dialog", refuse)
+        page.locator("form[data-confirm] input").fill(typed)
+        page.locator("form[data-confirm] button").click()
+    assert (questions, page.url.endswith("/gallery")) == (["Revoke this key?", "Revoke laptop?"], True)
 
     light = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     page.get_by_label("Dark").check()

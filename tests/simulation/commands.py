@@ -244,7 +244,7 @@ class Operator:
         for name, part_nano in ((f"{reference} first", NANO_PER_CENT), (f"{reference} rest", None)):
             await asyncio.sleep(PAUSES_S[number % len(PAUSES_S)])
             taken_nano = part_nano or transfer.amount_nano - NANO_PER_CENT
-            effect = self._effect(name, note=f"refund of a bank transfer: {name}")
+            effect = self._effect(name, note=f"refund {name} of bank transfer {reference}: {name}")
             effect.may_be(-taken_nano)
             await refund_transfer(self.store, TransferRefund(reference, part_nano, name, name), "operator", now_ms)
             effect.must_be(-taken_nano)

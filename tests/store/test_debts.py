@@ -251,8 +251,8 @@ async def test_what_is_all_a_debt_is_in_the_statement_too(store: Store) -> None:
     await refund_transfer(store, back, COMMAND_LINE, NOW_MS)
     assert await cents(store) == (0, 0, 300)
     assert (await described(store))[-2:] == [
-        ("Debt: refund of a bank transfer: not wanted: leaves a debt of 3.00 dollars", 300, 300),
-        ("Returned: refund of a bank transfer: not wanted", -300, 0),
+        ("Debt: refund of bank transfer INV-1: not wanted: leaves a debt of 3.00 dollars", 300, 300),
+        ("Returned: refund of bank transfer INV-1: not wanted", -300, 0),
     ]
 
 

@@ -314,7 +314,7 @@ async def test_a_second_charge_is_found(used: Store) -> None:
         PAY.format(1210),
     )
     assert await findings(used) == [
-        Violation(CHARGED_ONCE, "settled", 2),
+        Violation(CHARGED_ONCE, "settled", 1210),
         Violation(DAYS_ARE_CHARGED, "acct_a", -1210),
     ]
 

@@ -79,6 +79,8 @@ async def test_a_closed_month_has_its_sums_and_balances(used: Store) -> None:
         ("2026-11", "acct_a", november.closing_nano),
     ]
     assert await findings(used) == []
+    with pytest.raises(ValueError, match="2027-02 has not begun"):
+        await report_month(used, "2027-02", LATER)
 
 
 async def test_the_check_begins_with_the_last_closed_month(used: Store) -> None:

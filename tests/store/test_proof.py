@@ -67,6 +67,9 @@ async def test_each_forged_column_is_named(closed: Store, tmp_path: Path, name: 
     amount, account = found.problems
     assert amount == f"amount of entry {gift['id']} is '50.00' and must be '1.00'"
     assert account == f"account of entry {gift['id']} is 'b@example.org' and must be 'acct_a@example.org'"
+    file = write(tmp_path / name, [gift, charge])
+    file.write_text(file.read_text(), encoding="utf-8-sig")  # as a spreadsheet program saves it
+    assert (await verify_file(closed, "2026-10", file)).problems == []
     for rows in ([charge], [gift], [charge, gift], [gift, charge, charge]):
         assert (await verify(closed, tmp_path / name, rows)).problems == [f"{tmp_path / name} has other entries"]
 

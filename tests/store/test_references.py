@@ -99,17 +99,36 @@ async def test_a_reference_is_of_one_order(store: Store) -> None:
     await fund(store, DOLLAR_NANO, "b")
     await ORDERS["credit"](store, REFERENCE)
     before = await made(store)
+    upper = await give_credit(store, EMAIL, 7, "", NOW_MS, COMMAND_LINE, REFERENCE.upper())
+    assert (upper.earlier_at, await made(store)) == (NOW_MS, before)
     others: list[Order] = [
         lambda store, reference: give_credit(store, EMAIL, 8, "", NOW_MS, COMMAND_LINE, reference),
         lambda store, reference: give_credit(store, "acct_b@example.org", 7, "", NOW_MS, COMMAND_LINE, reference),
-        *(ORDERS[name] for name in ("correct", "account", "key", "voucher")),
+        *(ORDERS[name] for name in ("correct", "account", "key", "voucher", "transfer")),
     ]
+    said = r"was used before for something else: a gift, 0.000000007 dollars for acct_a@example.org, at 20"
     for other in others:
-        with pytest.raises(ControlError, match=r"was used before for something else \(credit.grant\)"):
-            await other(store, REFERENCE)
+        for reference in (REFERENCE, REFERENCE.upper()):
+            with pytest.raises(ControlError, match=said):
+                await other(store, reference)
     assert await made(store) == before
     await give_credit(store, EMAIL, 8, "", NOW_MS, "operator@example.org", REFERENCE)
     assert (await money(store))[0] == DOLLAR_NANO + 7 + 8
+
+
+async def test_a_reference_of_a_transfer_is_no_other(store: Store) -> None:
+    """Whoever uses it again for a gift, a correction, an account or vouchers is refused, and the transfer is named."""
+    await fund(store, DOLLAR_NANO)
+    await ORDERS["transfer"](store, REFERENCE)
+    before = await made(store)
+    others: list[Order] = [
+        lambda store, reference: give_credit(store, EMAIL, 7, "", NOW_MS, "operator@example.org", reference),
+        *(ORDERS[name] for name in ("credit", "correct", "account", "voucher")),
+    ]
+    for other in others:
+        with pytest.raises(ControlError, match=r"something else: a bank transfer, 0.01 dollars for acct_a@example.org"):
+            await other(store, REFERENCE.title())
+    assert await made(store) == before
 
 
 async def test_a_bad_reference_is_refused(store: Store) -> None:
@@ -127,7 +146,7 @@ async def test_a_secret_is_not_shown_again(store: Store) -> None:
     with pytest.raises(ControlError, match=rf"{NEW_EMAIL} was created before, with the password that was given then"):
         await ORDERS["account"](store, "one account")
     _, key = await ORDERS["key"](store, REFERENCE)
-    with pytest.raises(ControlError, match=rf"the key {key.prefix}… \({key.id}\) was made before"):
+    with pytest.raises(ControlError, match=rf"made the key {key.prefix}… \({key.id}\) before"):
         await ORDERS["key"](store, REFERENCE)
     [(_, first), _] = await ORDERS["voucher"](store, "another")
     with pytest.raises(

@@ -3,9 +3,11 @@
 import asyncio
 
 import pytest
+from sqlalchemy import delete
 
 from cadenza.control.account.erasure import erase_account
-from cadenza.control.money.months import compare_payments, month_of, report_month
+from cadenza.control.money.credit import give_credit
+from cadenza.control.money.months import compare_payments, list_payment_entries, month_of, report_month
 from cadenza.control.money.payments import list_payments
 from cadenza.control.money.transfers import (
     RefundedTransfer,
@@ -17,9 +19,10 @@ from cadenza.control.money.transfers import (
 )
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
-from cadenza.core.spans import day_of
+from cadenza.core.spans import DAY_MS, day_of
 from cadenza.ledger.payments import PaymentDay
-from cadenza.store.schema import entries
+from cadenza.store.schema import command_references, entries
+from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from cadenza.store.tables.audit_events import list_newest
 from tests.store.moves import fund, opened
@@ -27,6 +30,7 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 from tests.store.test_debts import CENT_NANO, cents
 from tests.store.test_kinds_of_credit import EMAIL, newest, spend, split
 
+LATER_MS = NOW_MS + 31 * DAY_MS
 INVOICE = Transfer(10 * DOLLAR_NANO, "INV-17", "seats of May")
 
 
@@ -68,10 +72,14 @@ async def test_a_reference_is_recorded_once(store: Store, url: str) -> None:
         (INVOICE, EMAIL),
         (Transfer(CENT_NANO, " INV-17 "), EMAIL),
         (INVOICE, "acct_b@example.org"),
+        (Transfer(CENT_NANO, "inv-17"), EMAIL),
     ):
-        with pytest.raises(ControlError, match=r"'INV-17' was recorded at 20.*, with 10.00 dollars, as pay_"):
+        with pytest.raises(ControlError, match=r"'INV-17' was recorded at 20.* for acct_a@.*, with 10.00 dollars, as"):
             await record(store, transfer, email)
     await record(store, Transfer(CENT_NANO, "INV-18"), "acct_b@example.org")
+    await store.transact(lambda tx: tx.change(Statement(delete(command_references)), {}))  # as of an older release
+    with pytest.raises(ControlError, match="'INV-17' was recorded at"):
+        await record(store)
     assert await split(store) == (1000, 0)
 
 
@@ -95,16 +103,20 @@ async def test_a_transfer_is_refunded_in_parts(store: Store) -> None:
     """Paid credit goes first; each reference of a refund counts once, and never more than was paid is refunded."""
     await fund(store, DOLLAR_NANO)
     await record(store)
-    for _ in range(2):
-        done = await send_back(store, 400, "SEPA-1")
+    for reference in ("SEPA-1", "sepa-1"):
+        done = await send_back(store, 400, reference)
         assert done.payment.refunded_nano == 400 * CENT_NANO
     assert done.earlier_at == NOW_MS + 5
+    back = next(one for one in await rows_of(store, entries) if one.origin == "return")
+    assert back.note == "refund SEPA-1 of bank transfer INV-17: too much"
     assert (await newest(store), await split(store)) == (("return", -400, 0), (600, 100))
     for part_cents in (601, 0):
         with pytest.raises(ControlError, match=r"6.00 of the 10.00 dollars of the bank transfer 'INV-17' can be"):
             await send_back(store, part_cents)
-    with pytest.raises(ControlError, match="used before for something else"):
+    with pytest.raises(ControlError, match=r"something else: the refund of a bank transfer, -4.00 dollars for acct_a"):
         await send_back(store, 500, "SEPA-1")
+    with pytest.raises(ControlError, match="at most 100 characters"):
+        await send_back(store, 500, "x" * 101)
     assert (await send_back(store, None)).payment.refunded_nano == 10 * DOLLAR_NANO
     assert (await newest(store), await split(store)) == (("return", -600, 0), (0, 100))
     with pytest.raises(ControlError, match=r"0.00 of the 10.00 dollars"):
@@ -113,6 +125,24 @@ async def test_a_transfer_is_refunded_in_parts(store: Store) -> None:
     assert (payment.state, payment.returned_nano) == ("returned", 10 * DOLLAR_NANO)
     events = [(one.actor, one.detail) for one in await list_newest(store, "acct_a") if one.event == "payment.refund"]
     assert events == [("ann", "6.00 dollars"), ("ann", "4.00 dollars")]
+
+
+async def test_a_refund_is_in_the_month_in_which_it_was_made(store: Store) -> None:
+    """The entries of a month add up to its report, and those of the month of the payment do not change by it."""
+    await fund(store, 0)
+    await record(store)
+    this_month, next_month = month_of(NOW_MS), month_of(LATER_MS)
+    before = await list_payment_entries(store, this_month)
+    await spend(store, "r1", Usage(30, 40))
+    await refund_transfer(store, TransferRefund("INV-17", None, "why", "SEPA-1"), "ann", LATER_MS)
+    await give_credit(store, EMAIL, CENT_NANO, "", LATER_MS + 1)
+    assert await list_payment_entries(store, this_month) == before
+    assert [(one.origin, one.reference, one.amount_nano) for one in before] == [("payment", "INV-17", 10 * DOLLAR_NANO)]
+    back, debt = await list_payment_entries(store, next_month)
+    assert (back.origin, back.note) == ("return", "refund SEPA-1 of bank transfer INV-17: why")
+    assert (debt.origin, debt.source, debt.amount_nano) == ("debt", back.source, -CENT_NANO)
+    sums = (await report_month(store, next_month, LATER_MS)).sums.by_origin
+    assert [sums[one.origin].amount_nano for one in (back, debt)] == [back.amount_nano, debt.amount_nano]
 
 
 async def test_what_was_spent_of_a_refunded_transfer_is_a_debt(store: Store, url: str) -> None:
@@ -138,7 +168,7 @@ async def test_a_refund_needs_a_transfer(store: Store) -> None:
     await record(store)
     found = await find_transfer(store, "INV-17")
     assert found
-    assert await find_transfer(store, found.id) == found
+    assert await find_transfer(store, found.id) == await find_transfer(store, "inv-17") == found
     assert await find_transfer(store, "") is None
     with pytest.raises(ControlError, match="No bank transfer has the reference 'INV-71'"):
         await refund_transfer(store, TransferRefund("INV-71", None, "why"), COMMAND_LINE, NOW_MS)

@@ -169,6 +169,9 @@ def test_a_stopped_reply_is_charged_for_what_was_delivered(
     assert balance_nano(service, email) == CREDIT_NANO - cost_nano
     other = signed_in(service, service.create_account(0))
     assert other.api("GET", path).status == 404
+    by_request = f"/chat/{begun.headers['x-request-id']}/cost"
+    assert chat.visitor.api("GET", by_request).json == cost
+    assert other.api("GET", by_request).status == 404
 
 
 def test_a_reply_that_breaks_off_ends_with_an_error(chat: ChatClient, upstream: LoopbackUpstream) -> None:

@@ -19,6 +19,7 @@ from tests.web.operators import audit_events_of
 
 SECRET = re.compile(r'<code class="secret" id="secret">([^<]+)</code>')
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
+REFERENCE = re.compile(r'name="reference" value="([^"]+)"')
 FULL = {
     "name": "laptop",
     "scopes": ["inference", "usage"],
@@ -92,7 +93,21 @@ def test_all_scopes_are_ticked_at_first(visitor: Visitor) -> None:
     seen = visitor.post("/keys", {"name": "laptop"})
     assert (seen.status, "Tick at least one scope." in seen.words, " checked>" in seen.text) == (400, True, False)
     assert visitor.post("/keys", {"scopes": ["usage"], "rate": "x"}).text.count(" checked>") == 1
+    seen = visitor.post("/keys", {"scopes": ["usage"], "cap": "ten"})
+    assert "Spend cap, Dollars: 'ten' is not an amount of dollars; write it like 5.00." in unescape(seen.text)
     assert visitor.api("GET", "/keys").json["data"] == []
+
+
+@pytest.mark.parametrize(("page", "scope"), [("/keys", "usage"), ("/settings/tokens", "usage:read")])
+def test_a_reload_makes_no_second_secret(visitor: Visitor, page: str, scope: str) -> None:
+    """A form that is sent twice is refused; the form that is shown then makes another key or token."""
+    [reference] = REFERENCE.findall(visitor.get(f"{page}/new").text)
+    form = {"name": "one", "scopes": [scope], "reference": reference}
+    assert visitor.post(page, form).status == 200
+    again = visitor.post(page, form)
+    assert (again.status, "before. A" in again.words) == (400, True)
+    [reference] = REFERENCE.findall(again.text)
+    assert visitor.post(page, {**form, "reference": reference}).status == 200
 
 
 def test_a_key_without_inference_gets_a_first_request_that_works(visitor: Visitor) -> None:

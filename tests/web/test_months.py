@@ -308,15 +308,19 @@ def test_a_month_is_closed_to_the_nano_dollar(business: Business, operators: lis
 
 
 def test_payments_are_listed_with_the_ids_of_the_provider(business: Business, tmp_path: Path) -> None:
-    """So that finance can compare them with the provider's own report."""
+    """With what was returned or disputed in the month: they add up to the report, also if more is returned later."""
     file = tmp_path / "payments.csv"
     args = ("report", "month", business.month, "--json", "--payments", str(file))
     days = [row for row in json.loads(run_command(business.service, *args)) if row["day"]]
     rows = list(csv.DictReader(io.StringIO(file.read_text())))
-    assert [(row["id"], row["checkout"], row["reference"], row["credited"]) for row in rows] == [
+    paid = [row for row in rows if row["origin"] == "payment"]
+    assert [(row["source"], row["checkout"], row["reference"], row["amount"]) for row in paid] == [
         (f"pay_{number}", f"cs_{number}", f"pi_{number}", "10.00") for number in range(3)
     ]
-    assert [row["returned"] for row in rows] == ["0.00", "4.00", "0.00"]
+    figures = report(business.service, business.month)
+    for line, chosen in (("Paid", paid), ("Returned or disputed", [row for row in rows if row not in paid])):
+        assert sum(Decimal(row["amount"]) for row in chosen) == Decimal(figures[line][0])
+        assert all(row["created_at"].startswith(business.month) and row["source"] for row in chosen)
     assert {row["provider"] for row in days} == {"stripe"}
     assert (sum(row["count"] for row in days), days[0]["day"][:7]) == (3, business.month)
 

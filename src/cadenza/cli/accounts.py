@@ -119,8 +119,9 @@ def credit(  # noqa: PLR0913, PLR0917 its options
         if expires is not None:
             raise click.UsageError("Paid credit does not expire: leave out --expires.")
         transfer = Transfer(amount_nano, reference, note)
+        account = with_store(settings, lambda store: record_transfer(store, email, transfer, COMMAND_LINE, now_ms()))
         _say_balance(
-            with_store(settings, lambda store: record_transfer(store, email, transfer, COMMAND_LINE, now_ms()))
+            account, f"{format_dollars(amount_nano)} dollars were recorded as a bank transfer {reference}; the"
         )
         return
     done = with_store(
@@ -129,7 +130,9 @@ def credit(  # noqa: PLR0913, PLR0917 its options
     )
     if done.earlier_at is not None:
         say_repeated(done.earlier_at)
-    _say_balance(done.account)
+        _say_balance(done.account, "The")
+    else:
+        _say_balance(done.account, f"{format_dollars(amount_nano)} dollars were given; the")
 
 
 @accounts.command(cls=AmountCommand)
@@ -309,7 +312,7 @@ def _confirm_address(email: str) -> str:
             say("")  # nobody typed a line break after the question
 
 
-def _say_balance(account: Account) -> None:
-    say(f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars.")
+def _say_balance(account: Account, start: str) -> None:
+    say(f"{start} balance of {account.email} is {format_dollars(account.balance_nano)} dollars.")
     if account.debt_nano:
         say(f"A debt of {format_dollars(account.debt_nano)} dollars is still open: new credit pays it first.")

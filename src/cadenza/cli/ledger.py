@@ -58,7 +58,10 @@ def check(reads_all: bool, as_json: bool, settings: Settings) -> None:
     if as_json:
         print_json([msgspec.structs.asdict(finding) for finding in findings])
     elif findings:
-        rows = [{"rule": one.rule, "subject": one.subject, "off by": one.off_by} for one in findings]
+        rows = [
+            {"rule": one.rule, "subject": one.subject, "off by": one.off_by_dollars if one.off_by else None}
+            for one in findings
+        ]
         print_table(rows, ("rule", "subject", "off by"))
     else:
         click.echo(

@@ -19,7 +19,7 @@ from cadenza.control.money.months import (
     close_month,
     compare_payments,
     list_balances,
-    list_payments,
+    list_payment_entries,
     listing_span,
     report_month,
 )
@@ -35,15 +35,15 @@ from cadenza.store.store import Store
 
 PAYMENT_FIELDS = (
     "id",
+    "created_at",
+    "origin",
     "provider",
     "checkout",
     "reference",
     "account_id",
     "amount",
-    "credited",
-    "returned",
-    "state",
-    "credited_at",
+    "source",
+    "note",
 )
 
 
@@ -55,7 +55,7 @@ def report() -> None:
 @report.command()
 @click.argument("month", metavar="YYYY-MM")
 @click.option("--csv", "file", metavar="FILE", help="Also write the report to this file, as CSV.")
-@click.option("--payments", metavar="FILE", help="Also write the payments, with the provider's ids, as CSV.")
+@click.option("--payments", metavar="FILE", help="Also write the payments and what was returned of any, as CSV.")
 @click.option("--accounts", metavar="FILE", help="Also write the closing balance of every account, as CSV.")
 @click.option("--verify", "is_compared", is_flag=True, help="Compare the payments with what the provider lists.")
 @json_option
@@ -78,7 +78,7 @@ def month(  # noqa: PLR0913, PLR0917 its options
     async def read(store: Store) -> tuple[MonthReport, list[Violation], Sequence[object], list[dict[str, str]]]:
         found = await report_month(store, month, now_ms())
         findings = [] if found.closed else (await check_ledger(store)).findings
-        credited = await list_payments(store, month) if payments else []
+        credited = await list_payment_entries(store, month) if payments else []
         return found, findings, credited, await list_balances(store, month) if accounts else []
 
     found, findings, credited, balances = read_store(settings, read)

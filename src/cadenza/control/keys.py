@@ -135,8 +135,8 @@ def _made_before(tx: Transaction, key_id: str, now_ms: int) -> ControlError:
     found = keys.find(tx, "id", key_id, now_ms)
     prefix = f"{found[0].prefix}… " if found else ""
     return ControlError(
-        f"With this reference, the key {prefix}({key_id}) was made before. A key is shown only once: "
-        "revoke this one, and create another without the reference."
+        f"The same form or reference made the key {prefix}({key_id}) before. A key is shown only once: "
+        "if you did not keep it, revoke it and create another."
     )
 
 
@@ -244,7 +244,7 @@ def _find_one(tx: Transaction, text: str, now_ms: int, account_id: str | None) -
         raise ControlError("This key belongs to the web chat and is known to nobody. Suspend the account instead.")
     matches = [key for key in found if key.state == "active"] or found
     if not matches:
-        raise Unknown("key", f"No key matches {_safe(text)}. 'cadenza key list' shows the keys of an account.")
+        raise Unknown("key", f"No key matches {_safe(text)}. 'cadenza key list --account EMAIL' shows its keys.")
     if len(matches) > 1:
         ids = ", ".join(key.id for key in reversed(matches))
         raise ControlError(f"More than one key matches {_safe(text)}: name it by id, one of {ids}.")

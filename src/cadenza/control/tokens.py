@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cadenza.control.account.accounts import get_account
+from cadenza.control.money.idempotency import make_command
 from cadenza.core.codes import TOKEN_PREFIX, TOKEN_SHAPE, digest_key, display_prefix, is_well_formed, make_token
 from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.records import COMMAND_LINE
@@ -51,11 +52,12 @@ TOUCH_MS = 60_000  # the least time between two writes of the last use
 
 
 class TokenOrder(msgspec.Struct, frozen=True):
-    """The token to create."""
+    """The token to create. A reference makes it idempotent."""
 
     scopes: Sequence[str]
     days: int = DAYS_USUAL
     name: str = ""
+    reference: str = ""
 
 
 class TokenUser(msgspec.Struct, frozen=True):
@@ -98,7 +100,18 @@ async def create_own_token(
         expires_at=now_ms + order.days * DAY_MS,
     )
 
+    arguments = (account.id, order.name, scopes, order.days)
+    command = make_command(by, "token.create", arguments, order.reference, token.id)
+
     def create(tx: Transaction) -> None:
+        claim = command.claim(tx, now_ms)
+        if claim.earlier:
+            raise ControlError(
+                f"The same form or reference made the token {claim.earlier.subject} before. A token is shown only "
+                "once: if you did not keep it, revoke it and create another."
+            )
+        if not claim.is_new:
+            return
         accounts.lock_account(tx, account.id)
         if access_tokens.count_active(tx, account.id, now_ms) >= ACTIVE_TOKENS_MAX:
             raise ControlError(f"An account has at most {ACTIVE_TOKENS_MAX} active tokens: revoke one first.")
@@ -106,7 +119,7 @@ async def create_own_token(
         detail = f"{token.prefix} {' '.join(scopes)}, expires {order.days}"
         audit_events.add(tx, AuditEvent(now_ms, by, "token.create", account.id, token.id, detail))
 
-    await store.transact(create)
+    await command.run(lambda: store.transact(create))
     return secret, token
 
 

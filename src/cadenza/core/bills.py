@@ -6,9 +6,9 @@ Our counts are the metering rows with tokens. What providers may bill besides is
 - requests that failed may be billed or not, and their tokens are not known, like those of some trials;
 - a reply that broke off, or had no count of the provider, is counted here, and its provider may count it otherwise.
 
-So the tokens of a bill may differ by as many average requests as there are without a sure count, and so may its money.
-Money is judged by what the config said that a token costs, to a tolerance: of each line, and of all together. If the
-tokens are right and the money is not, the price of the provider is another one.
+So the tokens of a bill may differ by as many average requests as there are without a sure count. Money is judged by
+what the config said that a token costs, to a tolerance: of each line, and of all together. It may differ in proportion
+to the billed tokens. If the tokens are right and the money is not, the price of the provider is another one.
 """
 
 import csv
@@ -151,11 +151,11 @@ class BillReport(msgspec.Struct, frozen=True):
 def read_bill(lines: Iterable[str]) -> dict[DayModel, BillCounts]:
     """The counts of a CSV file. A ValueError names the column or the line that cannot be read.
 
-    Columns are parted by commas, or by semicolons: then a comma in a number is its decimal point.
+    Columns are parted by commas, or by semicolons or tabs: then a comma in a number is its decimal point.
     """
     rest = iter(lines)
     header = next(rest, "")
-    delimiter = ";" if header.count(";") > header.count(",") else ","
+    delimiter = max(",;\t", key=header.count)
     table = csv.DictReader(chain([header], rest), delimiter=delimiter)
     names = {_normal(name): name for name in table.fieldnames or () if name}
     day_column, model_column = _column(names, "day", DAY_NAMES), _column(names, "model", MODEL_NAMES)
@@ -243,25 +243,32 @@ def _compare_one(
         return msgspec.structs.replace(line, expected_nano=exact)
     if line.result == "differs":
         return line
-    bounds, reasons = _expected_cost(ours, extra, unsure), tuple(_reasons(ours, kinds))
+    bounds = _expected_cost(ours, billed, extra, unsure)
     if tolerance.covers(*bounds, billed.cost_nano):
-        return msgspec.structs.replace(line, result="explained", reasons=reasons, expected_nano=bounds)
-    reasons = (*reasons, _name_change(*bounds, billed.cost_nano))
+        reasons = line.reasons or tuple(_reasons(ours, {}))
+        return msgspec.structs.replace(
+            line, result="explained" if reasons else "agrees", reasons=reasons, expected_nano=bounds
+        )
+    reasons = (*line.reasons, _name_change(*bounds, billed.cost_nano))
     return msgspec.structs.replace(line, result="differs", reasons=reasons, expected_nano=bounds)
 
 
-def _expected_cost(ours: ModelCounts, extra: AttemptSums, unsure: int) -> tuple[int, int]:
-    """The least and the most that our requests may cost, with as many average ones more or less as are not sure.
+def _expected_cost(ours: ModelCounts, billed: BillCounts, extra: AttemptSums, unsure: int) -> tuple[int, int]:
+    """The least and the most that the billed tokens may cost: our cost, or as much more or less as they are.
 
-    What is billed besides has a part of our tokens: it costs between the lower and the higher part of our cost.
+    Tokens that the bill does not have may be as many average requests more or less as are not sure.
     """
-    pairs = ((extra.prompt_tokens, ours.prompt_tokens), (extra.completion_tokens, ours.completion_tokens))
-    parts = [0.0, *(part / whole for part, whole in pairs if whole)]
     slack = unsure / max(1, ours.requests)
-    return (
-        round(ours.cost_nano * max(0.0, 1 + min(parts) - slack)),
-        round(ours.cost_nano * (1 + max(parts) + slack)),
-    )
+    ratios = [1.0]
+    for whole, more, found in (
+        (ours.prompt_tokens, extra.prompt_tokens, billed.input_tokens),
+        (ours.completion_tokens, extra.completion_tokens, billed.output_tokens),
+    ):
+        if whole and found is not None:
+            ratios.append(found / whole)
+        elif whole:
+            ratios += [max(0.0, 1 + more / whole - slack), 1 + more / whole + slack]
+    return round(ours.cost_nano * min(ratios)), round(ours.cost_nano * max(ratios))
 
 
 def _name_change(least_nano: int, most_nano: int, billed_nano: int) -> str:
@@ -280,16 +287,18 @@ def _name_change(least_nano: int, most_nano: int, billed_nano: int) -> str:
 def _compare_counts(
     place: DayModel, ours: ModelCounts, billed: BillCounts, kinds: Mapping[str, AttemptSums]
 ) -> tuple[ComparedDay, AttemptSums, int]:
-    """The requests and tokens of a line, what is expected in the bill besides ours, and how many are not sure."""
+    """The requests and tokens of a line, what is billed besides ours, and of how many the tokens are not sure."""
+    if _is_within(ours, billed, AttemptSums(), 0, 0):
+        return ComparedDay(place, ours, billed, "agrees", ()), AttemptSums(), ours.estimated + ours.broken
     extra, uncounted = AttemptSums(), 0
     for kind in (*OWN_KINDS, CONTINUED, CONTINUATION):
         sums = kinds.get(kind, AttemptSums())
         extra = extra.plus(sums._replace(requests=0) if kind == CONTINUATION else sums)
         uncounted += sums.requests if not _has_tokens(sums) else 0
     failed = sum(sums.requests for kind, sums in kinds.items() if kind not in (*OWN_KINDS, CONTINUED, CONTINUATION))
+    if billed.requests is not None:
+        failed = max(0, min(failed, billed.requests - ours.requests - extra.requests))
     unsure = failed + uncounted + ours.estimated + ours.broken
-    if _is_within(ours, billed, AttemptSums(), 0, 0):
-        return ComparedDay(place, ours, billed, "agrees", ()), extra, unsure
     result: Result = "explained" if _is_within(ours, billed, extra, failed, unsure) else "differs"
     return ComparedDay(place, ours, billed, result, tuple(_reasons(ours, kinds))), extra, unsure
 
@@ -376,15 +385,19 @@ def _day(written: str) -> str:
     try:
         return date.fromisoformat(text[:10]).isoformat()
     except ValueError:
-        raise ValueError(f"{text[:40]!r} is not a day: write it like 2026-10-31, or in Unix seconds.") from None
+        raise ValueError(
+            f"{text[:40]!r} is not a day: write it like 2026-10-31, or in Unix seconds. Remove a line of sums."
+        ) from None
 
 
 def _number(field: str, written: str | None, delimiter: str) -> int:
-    """A count, or nano-dollars. An empty cell is zero; a bill may have more decimals than a nano-dollar."""
+    """A count, or nano-dollars. An empty count is zero; a bill may have more decimals than a nano-dollar."""
     text = (written or "").strip()
+    if not text and field == "cost_nano":
+        raise ValueError("its cost is empty: write 0 if nothing was billed.")
     if not text:
         return 0
-    if delimiter == ";" and ("," in text or (field != "cost_nano" and THOUSANDS.fullmatch(text))):
+    if delimiter != "," and ("," in text or (field != "cost_nano" and THOUSANDS.fullmatch(text))):
         text = text.replace(".", "").replace(",", ".")
     found = NUMBER.fullmatch(text)
     if found is None:

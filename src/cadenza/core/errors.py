@@ -109,12 +109,17 @@ class KeyRevoked(Unauthenticated):
 
 
 class InsufficientCredit(CadenzaError):
-    """The account's credit does not pay for the request."""
+    """The account's credit does not pay for the request. What it has and needs are known if credit alone is missing."""
 
     cause = "credit"
     status = 402
     type = "insufficient_quota"
     retry_helps = False
+
+    def __init__(self, message: str, free_nano: int = 0, needed_nano: int = 0) -> None:
+        super().__init__(message)
+        self.free_nano = free_nano
+        self.needed_nano = needed_nano
 
 
 class Forbidden(CadenzaError):

@@ -14,9 +14,9 @@ import msgspec
 
 from cadenza import clock
 from cadenza.core.chat import ChatRequest, new_completion_id
-from cadenza.core.errors import ChargeUnconfirmed, InsufficientCredit, NotCharged, RequestRepeated
+from cadenza.core.errors import ChargeUnconfirmed, NotCharged, RequestRepeated
 from cadenza.core.records import Plan, ReplyResult, Route
-from cadenza.gateway.credit_errors import check_least_credit, idempotency_digest, say_insufficient, say_repeated
+from cadenza.gateway.credit_errors import check_least_credit, idempotency_digest, insufficient_credit, say_repeated
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.ledger.rules import Ended, Held, Hold, Insufficient, Repeated
@@ -111,7 +111,7 @@ class Credit:
             hold = msgspec.structs.replace(hold, prompt_tokens=prompt_tokens, is_counted=True)
             answer = await self._ledger.hold(hold)
         if isinstance(answer, Insufficient):
-            raise InsufficientCredit(say_insufficient(answer, hold.prompt_tokens))
+            raise insufficient_credit(answer, hold.prompt_tokens)
         if isinstance(answer, Repeated):
             raise RequestRepeated(say_repeated(answer))
         return answer

@@ -27,7 +27,7 @@ async def check_least_credit(
         await prompt.count()
     tokens = prompt.to_hold(CONTEXT_TOKENS_MAX) if prompt.exact else min(prompt.about, CONTEXT_TOKENS_MAX)
     short = Insufficient(free_nano, price.quote(tokens, output_tokens), cap)
-    raise InsufficientCredit(say_insufficient(short, tokens, is_counted=bool(prompt.exact)))
+    raise insufficient_credit(short, tokens, is_counted=bool(prompt.exact))
 
 
 def idempotency_digest(headers: dict[bytes, bytes]) -> bytes | None:
@@ -50,9 +50,9 @@ def say_repeated(answer: Repeated) -> str:
     )
 
 
-def say_insufficient(answer: Insufficient, prompt_tokens: int, *, is_counted: bool = True) -> str:
+def insufficient_credit(answer: Insufficient, prompt_tokens: int, *, is_counted: bool = True) -> InsufficientCredit:
     if answer.debt_nano:
-        return (
+        return InsufficientCredit(
             f"The account has an open debt of {format_dollars(answer.debt_nano)} dollars: credit was taken back that "
             "it had spent or that its requests held. New credit pays the debt first. Add credit."
         )
@@ -62,8 +62,10 @@ def say_insufficient(answer: Insufficient, prompt_tokens: int, *, is_counted: bo
     else:
         needs = f"this request needs about {needed} for about {tokens} (estimated by its size) and a short answer."
     if answer.cap:
-        return _say_capped(answer.cap, needs)
-    return f"The account has {format_dollars(answer.free_nano)} dollars of credit that is not held; {needs} Add credit."
+        return InsufficientCredit(_say_capped(answer.cap, needs))
+    free = format_dollars(answer.free_nano)
+    message = f"The account has {free} dollars of credit that is not held; {needs} Add credit."
+    return InsufficientCredit(message, answer.free_nano, answer.needed_nano)
 
 
 def _say_capped(status: CapStatus, needs: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import TextClause, text
 
+from cadenza.core.money import format_dollars
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.core.spans import DAY_MS
 from cadenza.ledger.months import ClosedMonth
@@ -64,7 +65,8 @@ RULES = {
     "the held sum never exceeds the balance": """
         SELECT id, balance_nano - held_nano FROM accounts WHERE held_nano < 0 OR balance_nano < held_nano""",
     "a request is charged at most once": """
-        SELECT e.completion_id, COUNT(*) FROM CHARGES e WHERE e.kind = 'charge' AND EXISTS (SELECT 1 FROM doubts)
+        SELECT e.completion_id, MIN(e.amount_nano) - SUM(e.amount_nano) FROM CHARGES e
+        WHERE e.kind = 'charge' AND EXISTS (SELECT 1 FROM doubts)
         GROUP BY e.completion_id HAVING COUNT(*) > 1""",
     "a charge has its metering row, on the same account": """
         SELECT e.completion_id, e.amount_nano FROM CHARGES e LEFT JOIN usage u ON u.completion_id = e.completion_id
@@ -234,11 +236,18 @@ COUNTS_OPEN = Statement(text(_fill_in(_COUNTS, OPEN)))
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """A rule that is broken, the account, request or key that breaks it, and by how much it is off."""
+    """A rule that is broken, the account, request or key that breaks it, and by how many nano-dollars it is off.
+
+    Zero: by something else than an amount.
+    """
 
     rule: str
     subject: str
     off_by: int
+
+    @property
+    def off_by_dollars(self) -> str:
+        return f"{format_dollars(self.off_by)} dollars"
 
 
 class CheckCounts(msgspec.Struct, frozen=True):

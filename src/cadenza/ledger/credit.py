@@ -56,6 +56,11 @@ FREE = Statement(select(accounts.c.balance_nano - accounts.c.held_nano).where(_O
 FIND_SOURCE = Statement(
     select(entries.c.amount_nano, entries.c.granted_nano).where(entries.c.source == bindparam("source"))
 )
+FIND_ENTRY = Statement(
+    select(accounts.c.email, entries.c.amount_nano)
+    .join_from(entries, accounts)
+    .where(entries.c.source == bindparam("source"))
+)
 _ELSEWHERE = (reserves.c.account_id == bindparam("account"), reserves.c.process != bindparam("me"))
 ASK = Statement(update(reserves).where(*_ELSEWHERE, reserves.c.has_spare, ~reserves.c.is_asked).values(is_asked=True))
 SPARE = Statement(select(reserves.c.process).where(*_ELSEWHERE, reserves.c.has_spare))
@@ -109,6 +114,13 @@ class Money(msgspec.Struct, frozen=True):
     held_nano: int
     debt_nano: int
     granted_nano: int
+
+
+class MovedCredit(msgspec.Struct, frozen=True):
+    """The account and the amount of an entry."""
+
+    email: str
+    amount_nano: int
 
 
 class TakenBack(msgspec.Struct, frozen=True):
@@ -239,6 +251,12 @@ def amount_of_source(tx: Transaction, source: str) -> tuple[int, int] | None:
     return None if row is None else (int(row[0]), int(row[1]))
 
 
+def find_entry(tx: Transaction, source: str) -> MovedCredit | None:
+    """The entry that this source made."""
+    row = tx.row(FIND_ENTRY, {"source": source})
+    return MovedCredit(*row) if row else None
+
+
 def taken_by(tx: Transaction, source: str) -> int:
     """What was taken back for this source, at once or as a debt, paid or not."""
     entry, debt = amount_of_source(tx, source), tx.row(FIND_DEBT, {"source": source})
@@ -308,3 +326,8 @@ def use_reference(tx: Transaction, use: ReferenceUse) -> ReferenceUse | None:
     found = tx.row(FIND_REFERENCE, {"digest": use.digest})
     assert found
     return ReferenceUse(*found)
+
+
+async def find_reference(store: Store, digest: bytes) -> ReferenceUse | None:
+    row = await store.row(FIND_REFERENCE, {"digest": digest})
+    return ReferenceUse(*row) if row else None

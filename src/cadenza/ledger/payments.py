@@ -6,6 +6,7 @@ import msgspec
 from sqlalchemy import bindparam, func, insert, or_, select, text, update
 
 from cadenza.core.spans import DAY_MS, Span, day_of
+from cadenza.ledger.origins import Origin
 from cadenza.store.schema import payments
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
@@ -65,19 +66,33 @@ class PaymentDay(msgspec.Struct, frozen=True):
 
 
 class CreditedPayment(msgspec.Struct, frozen=True):
-    """A payment that gave credit, and the time of its entry. What was refunded and returned is as of now."""
+    """A payment that gave credit. What was refunded is as of now."""
 
     id: str
     provider: str
     checkout: str
+    amount_nano: int
+    refunded_nano: int
+    state: PaymentState
+
+
+class PaymentEntry(msgspec.Struct, frozen=True):
+    """An entry that a payment made, or what was returned or disputed of one.
+
+    The source is our id of a payment, the provider's of an event or a dispute, or stands for the reference of a refund
+    of a bank transfer, which the note names. What pays a debt has the source of the debt.
+    """
+
+    id: int
+    created_at: int
+    origin: Origin
+    provider: str | None  # this, checkout and reference are of payments
+    checkout: str | None
     reference: str | None
     account_id: str
     amount_nano: int
-    credited_nano: int
-    refunded_nano: int
-    returned_nano: int
-    state: PaymentState
-    credited_at: int
+    source: str | None
+    note: str
 
 
 COLUMNS = [payments.c[name] for name in Payment.__struct_fields__]
@@ -127,8 +142,16 @@ SUM_DAYS = Statement(
 )
 LIST_CREDITED = Statement(
     text(f"""
-    SELECT payments.id, provider, checkout, reference, payments.account_id, payments.amount_nano, entries.amount_nano,
-    refunded_nano, returned_nano, state, entries.created_at {_CREDITED} ORDER BY entries.id""")
+    SELECT payments.id, provider, checkout, payments.amount_nano, refunded_nano, state
+    {_CREDITED} ORDER BY entries.id""")
+)
+LIST_ENTRIES = Statement(
+    text("""
+    SELECT entries.id, entries.created_at, origin, provider, checkout, reference, entries.account_id,
+    entries.amount_nano, COALESCE(entries.source, debts.source), entries.note
+    FROM entries LEFT JOIN payments ON payments.id = entries.source LEFT JOIN debts ON debts.id = entries.debt_id
+    WHERE origin IN ('payment', 'return', 'dispute', 'debt') AND entries.kind IN ('grant', 'correction')
+    AND entries.created_at >= :start AND entries.created_at < :end ORDER BY entries.id""")
 )
 
 
@@ -205,3 +228,9 @@ async def list_credited(store: Store, span: Span) -> list[CreditedPayment]:
     """The payments that gave credit in a span, oldest first."""
     rows = await store.report(LIST_CREDITED, {"start": span.start_ms, "end": span.end_ms})
     return [CreditedPayment(*row) for row in rows]
+
+
+async def list_entries(store: Store, span: Span) -> list[PaymentEntry]:
+    """What payments gave in a span, and what was returned or disputed of any payment, oldest first."""
+    rows = await store.report(LIST_ENTRIES, {"start": span.start_ms, "end": span.end_ms})
+    return [PaymentEntry(*row) for row in rows]

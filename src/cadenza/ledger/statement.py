@@ -140,10 +140,22 @@ class ReplyCost(msgspec.Struct, frozen=True):
     cost_nano: int
 
 
+_REPLY_COST = [usage.c[name] for name in ReplyCost.__struct_fields__]
 REPLY_COST = Statement(
-    select(*(usage.c[name] for name in ReplyCost.__struct_fields__)).where(
-        usage.c.completion_id == bindparam("completion"), usage.c.account_id == bindparam("account")
-    )
+    select(*_REPLY_COST).where(usage.c.completion_id == bindparam("id"), usage.c.account_id == bindparam("account"))
+)
+NEWEST_MAX = 500  # requests of an account among which one is looked for by its x-request-id, which has no index
+_newest = (
+    select(usage.c.request_id, *_REPLY_COST)
+    .where(usage.c.account_id == bindparam("account"))
+    .order_by(usage.c.started_at.desc())
+    .limit(NEWEST_MAX)
+    .subquery()
+)
+REQUEST_COST = Statement(
+    select(*(_newest.c[name] for name in ReplyCost.__struct_fields__))
+    .where(_newest.c.request_id == bindparam("id"))
+    .limit(1)
 )
 
 
@@ -224,8 +236,10 @@ async def all_entries(store: Store, account_id: str, span: Span = ALWAYS) -> Asy
         after = rows[-1][0]
 
 
-async def find_reply_cost(store: Store, account_id: str, completion_id: str) -> ReplyCost | None:
-    if not completion_id.isascii() or not completion_id.isprintable():
+async def find_reply_cost(store: Store, account_id: str, reply_id: str) -> ReplyCost | None:
+    """By the id of the reply or of its request: a client that left before the first word knows no other."""
+    if not reply_id.isascii() or not reply_id.isprintable():
         return None
-    row = await store.row(REPLY_COST, {"completion": completion_id, "account": account_id})
+    values = {"id": reply_id, "account": account_id}
+    row = await store.row(REPLY_COST, values) or await store.row(REQUEST_COST, values)
     return None if row is None else ReplyCost(*row)

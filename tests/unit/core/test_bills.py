@@ -1,5 +1,6 @@
 """Bills of providers: their columns are read by any of their usual names, and differences are explained or not."""
 
+import msgspec
 import pytest
 
 from cadenza.core.attempts import AttemptKey, AttemptSums
@@ -51,6 +52,8 @@ def test_a_cost_is_cut_to_nano_dollars() -> None:
         ("day,model,seats\n2026-10-01,m,1\n", "no counts"),
         ("day,model,requests\n", "no lines"),
         ("day,model,requests\n2026-13-01,m,1\n", "line 2 of the bill: .*not a day"),
+        ("day,model,requests\nTotal,m,1\n", "line 2 of the bill: 'Total' is not a day.* Remove a line of sums"),
+        ("day,model,requests,cost\n2026-10-01,m,1,\n", "line 2 of the bill: its cost is empty"),
         ("day,model,requests\n2026-10-01,m,many\n", "line 2 of the bill: .*not a number"),
         ("day;model;requests\n2026-10-01;m;1,5\n", "line 2 of the bill: '1.5' is not a whole number"),
         ("", "no column for the day"),
@@ -133,13 +136,28 @@ def test_what_explains_tokens_explains_their_cost() -> None:
     trials = AttemptSums(1, 100, 25)
     for cents, result in ((1000, "explained"), (1105, "explained"), (1150, "differs")):
         assert result_of(BillCounts(11, 1100, 525, cents * CENT_NANO), DEAR, trial=trials)[0] == result
-    broken = ModelCounts(
-        requests=10, prompt_tokens=1000, completion_tokens=500, cost_nano=1000 * CENT_NANO, estimated=1
-    )
-    assert billed(1090, broken) == ("explained", "replies without a count of the provider, counted here: 1")
-    assert billed(1120, broken)[0] == "differs"
+    estimated = msgspec.structs.replace(DEAR, estimated=1)
+    said = "replies without a count of the provider, counted here: 1"
+    for cents, result in ((1080, "explained"), (1095, "differs")):
+        assert result_of(BillCounts(10, 1040, 540, cents * CENT_NANO), estimated)[0] == result
+    assert result_of(BillCounts(requests=10, cost_nano=1090 * CENT_NANO), estimated) == ("explained", said)
+    assert result_of(BillCounts(requests=10, cost_nano=1120 * CENT_NANO), estimated)[0] == "differs"
     only_trials = compare({}, {AttemptKey(NUMBER, "acme", MODEL, "trial"): trials}, {PLACE: BillCounts(1, 100, 25, 99)})
     assert [(line.result, line.expected_nano) for line in only_trials] == [("explained", None)]
+
+
+def test_attempts_explain_only_what_is_billed_beyond_ours() -> None:
+    """If requests and tokens agree, a price rise is named, however many attempts failed; else it is on top of them."""
+    failed, said = AttemptSums(5), "the provider charges 20.0% more than cost_input, cost_output and cost_cached"
+    counted = msgspec.structs.replace(DEAR, estimated=1, broken=2)
+    for ours in (DEAR, counted):
+        result, reasons = billed(1200, ours, timed_out=failed)
+        assert (result, reasons.partition(" of its")[0]) == ("differs", said)
+    assert result_of(BillCounts(None, 1000, None, 1200 * CENT_NANO), DEAR, timed_out=failed)[0] == "differs"
+    assert result_of(BillCounts(12, 1200, 600, 1200 * CENT_NANO), DEAR, timed_out=failed)[0] == "explained"
+    result, reasons = result_of(BillCounts(12, 1200, 600, 1440 * CENT_NANO), DEAR, timed_out=failed)
+    assert (result, said in reasons) == ("differs", True)
+    assert result_of(BillCounts(10, 1200, 600, 1200 * CENT_NANO), DEAR, timed_out=failed)[0] == "differs"
 
 
 def test_all_lines_together_are_judged_too() -> None:
@@ -163,4 +181,5 @@ def test_all_lines_together_are_judged_too() -> None:
 def test_semicolons_bring_decimal_commas() -> None:
     """A comma in a number of such a bill is its decimal point, and points part thousands of tokens."""
     text = f"day;model;input_tokens;cost\n{DAY};large;1.234.567;1.234,56\n{DAY};large;1;0.5\n"
+    assert read_bill(text.replace(";", "\t").splitlines()) == read_bill(text.splitlines())
     assert read_bill(text.splitlines()) == {PLACE: BillCounts(None, 1_234_568, None, 1_235_060_000_000)}

@@ -2,6 +2,9 @@
 
 The reference is stored in the transaction of the command. If the store does not confirm a commit, the command is
 retried with the same reference until the store answers. If it does not answer, Unconfirmed names the reference.
+
+Upper and lower case of a reference are the same. References of different users are different, but those of bank
+transfers and their refunds are one for all, and are no reference of another command that moves credit.
 """
 
 import asyncio
@@ -14,6 +17,8 @@ from typing import TypeVar
 import msgspec
 
 from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339
+from cadenza.core.money import format_dollars
 from cadenza.ledger import credit
 from cadenza.ledger.credit import ReferenceUse
 from cadenza.store.store import StoreUnavailable, StoreUncertain, Transaction
@@ -21,6 +26,14 @@ from cadenza.store.store import StoreUnavailable, StoreUncertain, Transaction
 REFERENCE_CHARS_MAX = 200
 PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.5)  # before each retry
 RETRY_S_MAX = 15.0  # for all retries together
+FOR_ALL = "transfer"  # the user of references that are one for all
+TRANSFERS = {"payment.transfer": "a bank transfer", "payment.refund": "the refund of a bank transfer"}
+MOVES = {
+    "credit.grant": "a gift",
+    "credit.correct": "a correction",
+    "account.create": "a new account",
+    "voucher.create": "new vouchers",
+}
 
 T = TypeVar("T")
 
@@ -59,26 +72,38 @@ class IdempotentCommand(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> bytes:
         """Of the reference and its user: the same text from another user is another reference."""
-        return hashlib.sha256(f"{self.by}\0{self.reference}".encode()).digest()
+        return digest_of(self.by, self.reference)
 
     @property
     def source(self) -> str:
         """The source of the ledger entry that the command makes."""
-        return f"reference:{self.digest.hex()[:32]}"
+        return source_of(self.digest)
 
     def claim(self, tx: Transaction, now_ms: int) -> Claim:
         """Store the reference, if it is new. ControlError if another command used it."""
         arguments_digest = hashlib.sha256(repr(self.arguments).encode()).digest()
-        earlier = credit.use_reference(
-            tx, ReferenceUse(self.digest, self.action, arguments_digest, self.subject, now_ms)
-        )
+        use = ReferenceUse(self.digest, self.action, arguments_digest, self.subject, now_ms)
+        if self.action in MOVES:
+            shared = msgspec.structs.replace(use, digest=digest_of(FOR_ALL, self.reference), subject=self.source)
+            first = credit.use_reference(tx, shared)
+            if first and first.action in TRANSFERS:
+                raise self._used_before(tx, first)
+        earlier = credit.use_reference(tx, use)
         if earlier and (earlier.action, earlier.arguments_digest) != (self.action, arguments_digest):
-            raise ControlError(
-                f"The reference {self.reference!r} was used before for something else ({earlier.action}). "
-                "Use it again only to repeat the same, and another one for anything new."
-            )
+            raise self._used_before(tx, earlier)
         is_own = earlier is not None and earlier.subject == self.subject  # only the store's answer was lost
         return Claim(earlier is None, None if is_own else earlier)
+
+    def _used_before(self, tx: Transaction, earlier: ReferenceUse) -> ControlError:
+        """Names what the reference was used for, and the entry that this made."""
+        what = {**MOVES, **TRANSFERS}.get(earlier.action, earlier.action)
+        for source in (earlier.subject, source_of(earlier.digest)):
+            if found := credit.find_entry(tx, source):
+                what += f", {format_dollars(found.amount_nano)} dollars for {found.email}"
+        return ControlError(
+            f"The reference {self.reference!r} was used before for something else: {what}, at {rfc3339(earlier.at)}. "
+            "Nothing was changed. Use it again only to repeat the same, and another one for anything new."
+        )
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run the transaction of the command, which claims it first. Retry it while its result is not known."""
@@ -91,6 +116,14 @@ class IdempotentCommand(msgspec.Struct, frozen=True):
                     with suppress(StoreUnavailable):
                         return await work()
         raise Unconfirmed(self.reference)
+
+
+def digest_of(by: str, reference: str) -> bytes:
+    return hashlib.sha256(f"{by}\0{reference.strip().casefold()}".encode()).digest()
+
+
+def source_of(digest: bytes) -> str:
+    return f"reference:{digest.hex()[:32]}"
 
 
 def make_command(

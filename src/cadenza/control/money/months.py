@@ -18,7 +18,7 @@ from cadenza.core.money import format_dollars
 from cadenza.core.spans import DAY_MS, Span, month_span
 from cadenza.ledger import check, months, payments
 from cadenza.ledger.months import ClosedMonth, MonthSums, OriginSum
-from cadenza.ledger.payments import CreditedPayment, PaymentDay, PaymentIds
+from cadenza.ledger.payments import PaymentDay, PaymentEntry, PaymentIds
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, audit_events
 from cadenza.store.tables.audit_events import AuditEvent
@@ -127,6 +127,8 @@ def month_of(at_ms: int) -> str:
 
 async def report_month(store: Store, month: str, now_ms: int) -> MonthReport:
     span = month_span(month)
+    if now_ms < span.start_ms:
+        raise ValueError(f"month: {month} has not begun.")
     found = await months.list_months(store)
     closed = next((one for one in found if one.month == month and one.hash), None)
     before = months.month_before(found, span.start_ms)
@@ -153,9 +155,9 @@ async def list_months(store: Store, now_ms: int, count: int) -> list[tuple[str, 
     return found
 
 
-async def list_payments(store: Store, month: str) -> list[CreditedPayment]:
-    """The payments that gave credit in a month, with the ids of the provider."""
-    return await payments.list_credited(store, month_span(month))
+async def list_payment_entries(store: Store, month: str) -> list[PaymentEntry]:
+    """The entries of the lines Paid and Returned or disputed of a month: they add up to both."""
+    return await payments.list_entries(store, month_span(month))
 
 
 async def list_balances(store: Store, month: str) -> list[dict[str, str]]:

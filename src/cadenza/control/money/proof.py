@@ -109,7 +109,7 @@ async def verify_file(store: Store, month: str, path: Path) -> Verified:
 def read_export(path: Path) -> Iterator[ExportedEntry]:
     """The entries of a file that `cadenza ledger export` wrote, in either format. ValueError if it is no such file."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             is_text = file.read(1) != "{"
             file.seek(0)
             for columns in _read_csv(file) if is_text else map(_read_object, file):

@@ -1,8 +1,9 @@
 """Payments by bank transfer: an operator records that one has arrived, and what was sent back of it.
 
-The credit is paid for, like that of a card payment. A transfer is recorded once by its reference, whoever records it:
-the same reference again is refused, with another amount or account too. A refund takes the credit back as that of a
-card payment does. The money itself is sent back at the bank.
+The credit is paid for, like that of a card payment. A transfer is recorded once by its reference, whoever records it
+and in whatever case: the same reference again is refused, with another amount or account too. A refund takes the credit
+back as that of a card payment does, once by its own reference. The money itself is sent back at the bank. Both
+references are in the notes of the entries, so that a bank statement can be compared with them.
 """
 
 import secrets
@@ -11,7 +12,7 @@ import msgspec
 
 from cadenza.control.account.accounts import find_account, get_account
 from cadenza.control.money.credit import check_limit, check_note, check_reason
-from cadenza.control.money.idempotency import make_command
+from cadenza.control.money.idempotency import FOR_ALL, digest_of, make_command
 from cadenza.control.money.payments import NANO_PER_CENT, Paid, PaymentEvent, Refunded, apply_to
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
@@ -22,7 +23,7 @@ from cadenza.ledger.payments import Payment, PaymentIds
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables.accounts import Account
 
-PROVIDER = "transfer"
+PROVIDER = FOR_ALL
 REFERENCE_CHARS_MAX = 100
 
 
@@ -37,7 +38,7 @@ class Transfer(msgspec.Struct, frozen=True):
 class TransferRefund(msgspec.Struct, frozen=True):
     """What was sent back of a transfer: a part of it, or all that is left (None), and why.
 
-    A repetition with the same `reference` changes nothing.
+    The `reference` is what the bank calls it. A repetition with the same one changes nothing.
     """
 
     transfer: str  # its reference, or the id of the payment
@@ -73,14 +74,10 @@ async def record_transfer(store: Store, email: str, transfer: Transfer, by: str,
     def record(tx: Transaction) -> Account:
         account, claim = find_account(tx, email), command.claim(tx, now_ms)
         if claim.earlier:
-            earlier = payments.lock(tx, PROVIDER, PaymentIds(claim.earlier.subject))
-            assert earlier
-            raise ControlError(
-                f"The bank transfer {reference!r} was recorded at {rfc3339(earlier.created_at)}, with "
-                f"{format_dollars(earlier.amount_nano)} dollars, as {earlier.id}. Nothing was changed. "
-                "Another transfer needs another reference."
-            )
+            raise _recorded_before(tx, PaymentIds(claim.earlier.subject))
         if claim.is_new:
+            if payments.lock(tx, PROVIDER, PaymentIds(reference=reference)):  # of a release that compared upper case
+                raise _recorded_before(tx, PaymentIds(reference=reference))
             check_limit(account, amount_nano)
             payments.add(tx, payment)
             apply_to(tx, payment, PaymentEvent(payment_id, "", PaymentIds(), Paid(amount_nano, note)), by, now_ms)
@@ -89,9 +86,22 @@ async def record_transfer(store: Store, email: str, transfer: Transfer, by: str,
     return await command.run(lambda: make_change(store, record))
 
 
+def _recorded_before(tx: Transaction, ids: PaymentIds) -> ControlError:
+    earlier = payments.lock(tx, PROVIDER, ids)
+    entry = credit.find_entry(tx, earlier.id) if earlier else None
+    assert earlier
+    assert entry
+    return ControlError(
+        f"The bank transfer {earlier.reference!r} was recorded at {rfc3339(earlier.created_at)} for {entry.email}, "
+        f"with {format_dollars(earlier.amount_nano)} dollars, as {earlier.id}. Nothing was changed. "
+        "Another transfer needs another reference."
+    )
+
+
 async def find_transfer(store: Store, reference: str) -> Payment | None:
-    """The transfer with this reference, or with this id of the payment."""
-    return await payments.find(store, PROVIDER, PaymentIds(reference, reference=reference))
+    """The transfer with this reference, in upper or lower case, or with this id of the payment."""
+    use = await credit.find_reference(store, digest_of(PROVIDER, reference))
+    return await payments.find(store, PROVIDER, PaymentIds(use.subject if use else reference, reference=reference))
 
 
 async def refund_transfer(store: Store, refund: TransferRefund, by: str, now_ms: int) -> RefundedTransfer:
@@ -100,7 +110,11 @@ async def refund_transfer(store: Store, refund: TransferRefund, by: str, now_ms:
     found = await find_transfer(store, refund.transfer)
     if found is None:
         raise ControlError(f"No bank transfer has the reference {refund.transfer!r}.")
-    command = make_command(by, "payment.refund", (found.id, refund.part_nano), refund.reference)
+    reference = refund.reference.strip()
+    if len(reference) > REFERENCE_CHARS_MAX:
+        raise ControlError(f"The reference of a refund has at most {REFERENCE_CHARS_MAX} characters.")
+    command = make_command(PROVIDER, "payment.refund", (found.id, refund.part_nano), reference)
+    note = " ".join(filter(None, ("refund", reference, f"of bank transfer {found.reference}: {reason}")))
     await credit.gather_free(store, found.account_id, refund.part_nano or found.amount_nano)
 
     def take(tx: Transaction) -> RefundedTransfer:
@@ -116,7 +130,7 @@ async def refund_transfer(store: Store, refund: TransferRefund, by: str, now_ms:
                 f"{format_dollars(left_nano)} of the {format_dollars(payment.amount_nano)} dollars of the bank "
                 f"transfer {payment.reference!r} can be refunded, in whole cents."
             )
-        fact = Refunded(payment.refunded_nano + part_nano, f"refund of a bank transfer: {reason}")
+        fact = Refunded(payment.refunded_nano + part_nano, note)
         apply_to(tx, payment, PaymentEvent(command.source, "", PaymentIds(), fact), by, now_ms)
         return RefundedTransfer(msgspec.structs.replace(payment, refunded_nano=payment.refunded_nano + part_nano))
 

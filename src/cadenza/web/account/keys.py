@@ -23,8 +23,9 @@ from cadenza.control.keys import (
     page_own_keys,
     revoke_key,
 )
+from cadenza.control.money.idempotency import make_reference
 from cadenza.core.errors import ControlError
-from cadenza.core.money import format_dollars
+from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import SCOPES
 from cadenza.store.tables.keys import Key
 from cadenza.web.money.usage import key_usage
@@ -53,7 +54,12 @@ class LimitFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def values(self) -> dict[str, Any]:
         """These fields as a key has them. Empty ones are null."""
-        cap = {"limit": self.cap.strip(), "period": self.cap_period} if self.cap.strip() else None
+        limit = self.cap.strip()
+        cap = {"limit": limit, "period": self.cap_period} if limit else None
+        try:
+            parse_dollars(limit or "0")
+        except ValueError as error:
+            raise ControlError(f"Spend cap, Dollars: {error}.") from None
         try:
             rate = float(self.rate) if self.rate.strip() else None
             burst = int(self.burst) if self.burst.strip() else None
@@ -67,6 +73,7 @@ class NewKeyForm(LimitFields, frozen=True, forbid_unknown_fields=True):
 
     scopes: list[str] = []
     expires: str = "never"
+    reference: str = ""
 
 
 class CreatedKey(Key, frozen=True, kw_only=True):
@@ -100,7 +107,10 @@ async def list_page(visit: Visit) -> Response:
 
 async def new_page(visit: Visit) -> Response:
     form = NewKeyForm(**(visit.typed or {"scopes": [*SCOPE_GRANTS]}))
-    return visit.page("key_new.html", form=form, scopes=SCOPE_GRANTS, expiries=EXPIRIES, **_bounds(visit))
+    reference = make_reference()  # so that a form that is sent twice makes one key
+    return visit.page(
+        "key_new.html", form=form, scopes=SCOPE_GRANTS, expiries=EXPIRIES, reference=reference, **_bounds(visit)
+    )
 
 
 async def key_page(visit: Visit) -> Response:
@@ -114,7 +124,8 @@ async def create_by_form(visit: Visit, typed: NewKeyForm) -> Response:
     """The API gives a key without scopes all of them. On the page that would be a surprise."""
     if not typed.scopes:
         raise ControlError("Tick at least one scope. The key may do what is ticked, and nothing else.")
-    order = visit.convert({**typed.values(), "scopes": typed.scopes, "expires": typed.expires}, KeyOrder)
+    rest = {"scopes": typed.scopes, "expires": typed.expires, "reference": typed.reference}
+    order = visit.convert(typed.values() | rest, KeyOrder)
     key = await create_key(visit, order)
     base, secret = visit.base_url, key.secret
     texts = {name: client.fill(base, secret) for name, client in CLIENTS.items()}

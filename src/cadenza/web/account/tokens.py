@@ -7,6 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.control.email.messages import TOKEN_CREATED
+from cadenza.control.money.idempotency import make_reference
 from cadenza.control.tokens import (
     DAYS_USUAL,
     NAME_CHARS_MAX,
@@ -30,6 +31,7 @@ class NewTokenForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
     scopes: list[str] = []
     days: int = DAYS_USUAL
+    reference: str = ""
 
 
 async def list_page(visit: Visit) -> Response:
@@ -46,12 +48,13 @@ async def new_page(visit: Visit) -> Response:
         scopes=scopes_for(visit.account),
         expiries=EXPIRIES,
         name_chars_max=NAME_CHARS_MAX,
+        reference=make_reference(),  # so that a form that is sent twice makes one token
     )
 
 
 async def create(visit: Visit, typed: NewTokenForm) -> Response:
     await visit.limit_changes("tokens")
-    order = TokenOrder(typed.scopes, typed.days, typed.name.strip())
+    order = TokenOrder(typed.scopes, typed.days, typed.name.strip(), typed.reference)
     secret, token = await create_own_token(visit.store, visit.account, order, visit.now_ms, by=visit.actor)
     visit.context.send_notice(visit.account.email, TOKEN_CREATED, f"{token.prefix}…")
     return visit.page("token_created.html", secret=secret, token=token)

@@ -74,8 +74,8 @@ async def render(visit: Visit, order: RenderOrder) -> RenderedTexts:
 
 
 async def cost(visit: Visit) -> ChatCost:
-    """What a stopped reply cost: its stream ended before the usage event."""
-    found = await find_reply_cost(visit.store, visit.account.id, visit.path_param("completion_id"))
+    """What a stopped reply cost: its stream ended before the usage event, perhaps before it named the reply."""
+    found = await find_reply_cost(visit.store, visit.account.id, visit.path_param("reply_id"))
     if found is None:
         raise Missing("There is no such reply, or it has not ended yet.")
     return to_record(ChatCost, found)
@@ -98,6 +98,6 @@ ROUTES: Routes = (
         media_type="text/event-stream",
     ),
     endpoint("POST", "/chat/file", "Measure a file before it is sent. The body is its bytes, `name` its name", measure),
-    endpoint("GET", "/chat/{completion_id}/cost", "What a reply cost", cost),
+    endpoint("GET", "/chat/{reply_id}/cost", "What a reply cost, by its id or by its x-request-id", cost),
     endpoint("POST", "/render", "Render Markdown to clean HTML", render),
 )

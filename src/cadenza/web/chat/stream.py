@@ -6,7 +6,7 @@ metering and the log are the same as for the API. The reply is a stream of our o
 by block. After a sign-out or a suspension the next request is refused. Imports no page and no web framework.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -15,13 +15,16 @@ from cadenza import clock
 from cadenza.control.sign_in.sessions import SignedIn, digest_of, find_session
 from cadenza.core.content import Content
 from cadenza.core.errors import (
+    CadenzaError,
     ContextOverflow,
     Forbidden,
+    InsufficientCredit,
     InvalidRequest,
     NotTaken,
     Unauthenticated,
     UnreadableAttachment,
 )
+from cadenza.core.money import format_dollars
 from cadenza.core.retention import RetentionLimits
 from cadenza.gateway.auth import Caller, count_request
 from cadenza.gateway.chat import read_body, serve_chat
@@ -45,6 +48,7 @@ HEADERS = (
 )
 NOT_SIGNED_IN = "You are not signed in, or your session has ended. Sign in again."
 THINGS = {"vision": "images", "files": "files", "audio": "audio"}  # by the capability that takes them
+STEP_NANO = 100_000  # money is said in steps of $0.0001
 FOREIGN = "This request was not sent by one of our own pages, or its page is out of date. Reload the page."
 
 
@@ -72,8 +76,8 @@ class WebChat:
         make_relay = partial(ChatRelay, markdown=self.markdown, account_id=request.principal.account_id)
         try:
             await serve_chat(gateway, msgspec.structs.replace(request, make_stream_relay=make_relay))
-        except InvalidRequest as error:
-            raise in_plain_words(error) from None
+        except (InvalidRequest, InsufficientCredit) as error:
+            raise in_plain_words(error, _windows(request)) from None
 
     async def _identify(self, gateway: Gateway, exchange: Exchange) -> Caller:
         """The key of the session's account; 401 without a live session, 403 if one of our own pages did not send it."""
@@ -115,7 +119,7 @@ async def measure_file(gateway: Gateway, request: ApiRequest) -> None:
         name = request.query.get("name", "")
         size = await gateway.grounder.measure_file(request.principal.account_id, name, data)
     except InvalidRequest as error:
-        raise in_plain_words(error) from None
+        raise in_plain_words(error, _windows(request)) from None
     request.answers.send_json(msgspec.json.encode(FileMeasured(size.parts, size.tokens, size.least_tokens)))
 
 
@@ -144,15 +148,29 @@ async def _find(
     return found
 
 
-def in_plain_words(error: InvalidRequest) -> InvalidRequest:
+def _windows(request: ApiRequest) -> dict[str, int]:
+    """The largest window of each class, in tokens."""
+    return {one.plan.class_id: one.plan.context_tokens for one in request.snapshot.catalogue.served()}
+
+
+def in_plain_words(error: InvalidRequest | InsufficientCredit, windows: Mapping[str, int]) -> CadenzaError:
     """The error in the words of the chat page: the API's own message names fields, which visitors do not know."""
     if isinstance(error, UnreadableAttachment):
         return InvalidRequest(f"{error.name} cannot be read: {error.reason}.")
     if isinstance(error, ContextOverflow):
-        return InvalidRequest(
-            f"The conversation is too long: it has {error.prompt_tokens:,} tokens, and the class takes "
-            f"{error.window_tokens:,}. Begin a new one, or choose another class."
+        larger = [class_id for class_id, tokens in windows.items() if tokens > error.prompt_tokens]
+        another = (
+            f", begin a new conversation, or choose {' or '.join(larger)}" if larger else " or begin a new conversation"
         )
+        return InvalidRequest(
+            f"This is too long: with the conversation before it, it has {error.prompt_tokens:,} tokens, and the class "
+            f"takes {error.window_tokens:,}. Shorten this message{another}."
+        )
+    if isinstance(error, InsufficientCredit) and error.needed_nano:
+        needed = format_dollars(-(-error.needed_nano // STEP_NANO) * STEP_NANO)
+        left = f"${format_dollars(error.free_nano // STEP_NANO * STEP_NANO)}"
+        has = "less than $0.0001" if 0 < error.free_nano < STEP_NANO else left
+        return InsufficientCredit(f"You have {has} left; this message needs at least ${needed}. Add credit.")
     if isinstance(error, NotTaken) and (things := THINGS.get(error.need)):
         ways_out = ["Remove them", *([f"choose {' or '.join(error.able_classes)}"] if error.able_classes else [])]
         return InvalidRequest(f"{error.class_id} takes no {things}. {', or '.join(ways_out)}.")

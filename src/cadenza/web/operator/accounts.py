@@ -73,7 +73,7 @@ class PaidTransfer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SentBack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was sent back of the bank transfer with the reference `transfer`, and the reason, which the owner sees.
 
-    An empty part is all that is left of it. A `reference` of the refund makes it idempotent.
+    An empty part is all that is left of it. The `reference` is what the bank calls the refund, and makes it idempotent.
     """
 
     transfer: str
@@ -91,7 +91,7 @@ async def accounts_page(visit: Visit) -> Response:
 async def account_page(visit: Visit, link: str = "") -> Response:
     details = await _details(visit)
     is_own = details.account.id == visit.account.id
-    references = [make_reference() for _ in range(3)]  # so that a form that is sent twice takes effect once
+    references = [make_reference() for _ in range(2)]  # so that a form that is sent twice takes effect once
     return visit.page("operator/account.html", found=details, is_own=is_own, link=link, references=references)
 
 

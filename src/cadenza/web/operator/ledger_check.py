@@ -77,5 +77,8 @@ def describe(findings: list[Violation], counts: CheckCounts, took_s: float) -> s
     )
     if not findings:
         return f"no findings: {checked}"
-    shown = [f"{one.subject} breaks '{one.rule}' by {one.off_by}" for one in findings[:FINDINGS_WRITTEN]]
+    shown = [
+        f"{one.subject} breaks '{one.rule}'" + (f" by {one.off_by_dollars}" if one.off_by else "")
+        for one in findings[:FINDINGS_WRITTEN]
+    ]
     return f"{len(findings)} findings: {checked}. " + "; ".join(shown)

@@ -1,4 +1,7 @@
-"""The report of a month over all accounts, as a page, as CSV and as JSON, and its close. What is not a month is 404."""
+"""The report of a month over all accounts, as a page, as CSV and as JSON, and its close.
+
+What is no month, or has not begun, is 404.
+"""
 
 import msgspec
 from starlette.responses import Response

@@ -13,6 +13,7 @@ import { MessageView, Thread, copyText, plainText, question, showCredit } from "
 
 const SAVE_EVERY_MS = 1000;
 const REFUSED_STATUSES = [400, 413]; // the request itself is at fault
+const EARLY_ENDS = ["stopped", "broken", "left"];
 const SPOKEN_CHARS_MAX = 2000; // of a reply, to a screen reader
 const TITLE_CHARS_MAX = 200;
 
@@ -29,18 +30,24 @@ const [store, files] = await Promise.all([Store.open(account), Files.open(accoun
 
 let conversation = newConversation();
 let editing = null; // the message that the composer holds
-let running = null; // the AbortController of the reply that is arriving
+const runs = new Map(); // the reply that is arriving, by the id of its conversation, which need not be shown
 const attachments = new Attachments(files, () => filesOf(pathTo(conversation, editing ? editing.parent : conversation.head)));
 const draftFiles = new Map(); // of messages that are not sent yet, while the page is open
 
 // A conversation that the browser refuses to keep goes on, and the person is told.
 const save = (changed) => store.save(changed).catch((error) => changed === conversation && thread.showError(error));
 
+const isRunning = () => runs.has(conversation.id);
+
+// The conversation with this id, if it is shown or its reply is arriving.
+const held = (id) => runs.get(id)?.asked ?? (id === conversation.id ? conversation : undefined);
+
 // The thread
 
 const views = new Map();
 
 function show() {
+  for (const view of views.values()) view.finish();
   thread.clear();
   views.clear();
   const path = pathTo(conversation, conversation.head);
@@ -66,8 +73,8 @@ function addView(message) {
   if (message.files?.length) fillChips(view.files, message.files, files);
   views.set(message.id, view);
   thread.add(view.element);
+  if (runs.get(conversation.id)?.message === message) view.begin(filesOf(pathTo(conversation, message.parent)).length > 0);
   showFoot(view);
-  return view;
 }
 
 function showFoot(view) {
@@ -75,7 +82,7 @@ function showFoot(view) {
   const all = siblings(conversation, message);
   const place = all.indexOf(message);
   const hasReply = Object.values(conversation.messages).some((one) => one.parent === message.id);
-  const go = (step) => !running && switchTo(all[place + step]);
+  const go = (step) => !isRunning() && switchTo(all[place + step]);
   const actions =
     message.role === "user"
       ? [["Edit", () => edit(message)], ...(canSendAgain(message, hasReply) ? [["Send again", () => reply(message.id), "quiet again"]] : [])]
@@ -106,7 +113,7 @@ function switchTo(message) {
 // Imported and stopped replies have no HTML yet: it is rendered by the service, and kept.
 async function renderMissing(path) {
   const missing = path.filter((message) => message.role === "assistant" && message.text && message.htmlUnits !== message.text.length);
-  if (!missing.length || running) return;
+  if (!missing.length || isRunning()) return;
   const shown = conversation;
   const html = await render(missing.map((message) => message.text)).catch(() => []);
   missing.forEach((message, index) => {
@@ -123,7 +130,7 @@ async function send(text) {
   await attachments.added;
   text = text.trim();
   const attached = attachments.files;
-  if ((!text && !attached.length) || running) return;
+  if ((!text && !attached.length) || isRunning()) return;
   const parent = editing ? editing.parent : conversation.head;
   const fields = attached.length ? { files: attached.map((file) => ({ ...file })) } : {};
   if (!editing) forgetDraft();
@@ -135,35 +142,33 @@ async function send(text) {
   await reply(message.id);
 }
 
+// A reply arrives to its end, whichever conversation is shown meanwhile.
 async function reply(parent) {
-  if (running) return;
-  const aborting = new AbortController();
-  running = aborting;
+  if (isRunning()) return;
   const asked = conversation;
-  if (!(await prepareFiles(asked, pathTo(asked, parent))) || aborting.signal.aborted) {
-    running = null;
+  const run = { asked, aborting: new AbortController() };
+  runs.set(asked.id, run);
+  if (!(await prepareFiles(asked, pathTo(asked, parent))) || run.aborting.signal.aborted) {
+    runs.delete(asked.id);
     await save(asked);
     return showList();
   }
   const message = addMessage(asked, { role: "assistant", parent, state: "running", html: "", htmlUnits: 0 });
-  show();
-  const view = views.get(message.id);
-  view.begin(filesOf(pathTo(asked, parent)).length > 0);
-  showRunning();
-  thread.toEnd();
-  location.hash = asked.id;
+  run.message = message;
+  if (asked === conversation) {
+    show();
+    showRunning();
+    location.hash = asked.id;
+  }
   let failure = null;
   try {
-    await receive(asked, message, view, aborting.signal);
+    await receive(asked, message, run.aborting.signal);
     message.state = message.state === "length" ? "length" : "done";
   } catch (error) {
     message.state = error.name === "AbortError" ? "stopped" : "broken";
     if (error.name !== "AbortError") failure = error;
     if (REFUSED_STATUSES.includes(failure?.status)) asked.messages[parent].refusedBy = picker.value;
   }
-  running = null;
-  showRunning();
-  view.finish();
   await end(asked, message);
   if (["done", "length"].includes(message.state)) void askTitle(asked.id, asked.messages[parent], message);
   if (asked !== conversation) return;
@@ -187,15 +192,15 @@ async function prepareFiles(asked, path) {
   return true;
 }
 
-async function receive(asked, message, view, signal) {
+async function receive(asked, message, signal) {
   let saved = Date.now();
   await save(asked);
   await showList();
   const instructions = store.setting("instructions").trim();
   const system = instructions ? [{ role: "system", content: instructions }] : [];
   const body = await files.bodyOf(picker.value, system, pathTo(asked, message.parent));
-  for await (const event of ask(body, asked.off ?? [], signal)) {
-    thread.keepingEnd(() => take(event, message, view));
+  for await (const event of ask(body, message.id, asked.off ?? [], signal)) {
+    thread.keepingEnd(() => take(event, message, views.get(message.id)));
     if (Date.now() - saved > SAVE_EVERY_MS) {
       saved = Date.now();
       void save(asked);
@@ -203,33 +208,33 @@ async function receive(asked, message, view, signal) {
   }
 }
 
+// The view is there while the message is shown.
 function take(event, message, view) {
   switch (event.type) {
     case "start":
-      message.completion = event.id;
       if (event.read) message.read = event.read;
-      view.showRead();
+      view?.showRead();
       break;
     case "text":
     case "refusal":
       message.text += event.text;
-      view.show();
+      view?.show();
       break;
     case "reasoning":
       message.reasoning = (message.reasoning ?? "") + event.text;
-      view.showReasoning();
+      view?.showReasoning();
       break;
     case "block":
       message.html += event.html;
       message.htmlUnits += event.units;
-      view.addBlock(event.html);
+      view?.addBlock(event.html);
       break;
     case "added":
       message.added = event.counts;
       break;
     case "sources":
       Object.assign(message, { sources: event.sources, cited: event.cited });
-      view.showSources();
+      view?.showSources();
       break;
     case "finish":
       if (event.reason === "length") message.state = "length";
@@ -239,62 +244,95 @@ function take(event, message, view) {
   }
 }
 
-// After the last event: an empty reply is taken back; a stopped one is rendered, and its cost asked for.
+// After the last event. A reply that the service refused is taken back; one that ended early is rendered, and its cost asked for.
 async function end(asked, message) {
-  const isEmpty = !message.text && !message.reasoning && message.state !== "done";
-  if (isEmpty) {
+  const isRefused = message.state === "broken" && !message.added;
+  if (isRefused) {
     delete asked.messages[message.id];
     asked.head = message.parent;
   }
   asked.changed = Date.now();
   await save(asked);
+  store.set(seenName(asked), "");
+  runs.delete(asked.id);
   await showList();
-  if (message.completion && !message.cost) void askCost(asked, message);
+  if (!isRefused && !message.cost) void askCost(asked.id, message.id);
   else void showCredit();
   if (asked !== conversation) return;
-  if (isEmpty) return show();
+  showRunning();
+  if (isRefused) return show();
   const view = views.get(message.id); // none, if the reader went to another branch meanwhile
+  view?.finish();
   if (view) showFoot(view);
   showTotal();
   void renderMissing([message]);
 }
 
+// What arrived since the reply was saved, written at once when the page may be closed.
+const seenName = ({ id }) => `seen-${id}`;
+
+function keepSeen() {
+  for (const { asked, message } of runs.values()) {
+    if (message) store.set(seenName(asked), JSON.stringify({ id: message.id, text: message.text, reasoning: message.reasoning }));
+  }
+}
+
+// A reply that was arriving when its page was closed has ended.
+function endLeft() {
+  const left = Object.values(conversation.messages).filter((message) => message.state === "running");
+  if (!left.length) return;
+  const seen = JSON.parse(store.setting(seenName(conversation)) || "{}");
+  for (const message of left) Object.assign(message, { state: "left" }, seen.id === message.id && seen);
+}
+
 // The class is asked for a title once, and never again if it fails. What a person wrote meanwhile stays.
+// The cost of the title is null until it is known.
 async function askTitle(id, question, reply) {
   if (store.setting("titles") === "off" || !reply.cost) return;
-  if (!(await store.mark(id, ({ titleBy }) => titleBy === "words" && { titleBy: "class" }))) return;
-  const written = await writeTitle(question, reply).catch(() => null);
+  if (!(await store.mark(id, ({ titleBy }) => titleBy === "words" && { titleBy: "class", titleCost: null }))) return;
+  const written = await writeTitle(titleRequest(id), question, reply).catch(() => null);
   if (!written) return;
   await mark(id, ({ title, titleBy }) => ({ ...written, title: titleBy === "class" && written.title ? written.title : title }));
   void showCredit();
 }
 
-async function askCost(asked, message) {
-  const cost = await findCost(message.completion);
+const titleRequest = (id) => `title-${id}`;
+
+async function askTitleCost(id) {
+  const found = await findCost(titleRequest(id));
+  if (!found) return;
+  await mark(id, () => ({ titleCost: found.cost ?? "0" }));
+  void showCredit();
+}
+
+// A reply that was not charged costs nothing.
+async function askCost(id, messageId) {
+  const cost = await findCost(messageId);
   if (!cost) return;
   void showCredit();
-  message.cost = cost;
-  await save(asked);
-  if (asked !== conversation) return;
-  const view = views.get(message.id);
+  const shown = held(id)?.messages[messageId];
+  if (shown) shown.cost = cost;
+  await store.mark(id, ({ messages }) => messages[messageId] && { messages: { ...messages, [messageId]: { ...messages[messageId], cost } } });
+  if (id !== conversation.id) return;
+  const view = views.get(messageId);
   if (view) showFoot(view);
   showTotal();
 }
 
-function stop() {
-  running?.abort();
+function stop(id = conversation.id) {
+  runs.get(id)?.aborting.abort();
 }
 
 function showRunning() {
-  byId("stop").hidden = !running;
-  byId("send").hidden = Boolean(running);
-  byId("chat").toggleAttribute("data-running", Boolean(running)); // nothing can be done with messages meanwhile
+  byId("stop").hidden = !isRunning();
+  byId("send").hidden = isRunning();
+  byId("chat").toggleAttribute("data-running", isRunning()); // nothing can be done with messages meanwhile
 }
 
 // The composer
 
 function edit(message) {
-  if (running) return;
+  if (isRunning()) return;
   keepDraftFiles();
   editing = message;
   prompt.value = message.text;
@@ -335,21 +373,27 @@ function forgetDraft() {
 // Conversations
 
 async function open(id) {
-  stop();
   stopEditing();
   keepDraftFiles();
-  conversation = (id && (await store.get(id))) || newConversation();
+  const found = runs.get(id)?.asked ?? (id && (await store.get(id)));
+  conversation = runs.get(id)?.asked ?? (found || newConversation());
   location.hash = conversation.head ? conversation.id : "";
   showDraft();
-  for (const message of Object.values(conversation.messages)) {
-    if (message.state === "running") message.state = "broken"; // the page was closed meanwhile
-    if (message.completion && !message.cost) void askCost(conversation, message);
-  }
+  if (!isRunning()) endLeft();
   show();
   showRunning();
   closeDrawer();
+  askCosts();
   await showList();
   prompt.focus();
+}
+
+// What replies cost that ended early, and a title that a reload interrupted.
+function askCosts() {
+  for (const { id, state, cost } of Object.values(conversation.messages)) {
+    if (EARLY_ENDS.includes(state) && !cost) void askCost(conversation.id, id);
+  }
+  if (conversation.titleCost === null) void askTitleCost(conversation.id);
 }
 
 const list = new ConversationList(open, { pin, rename, "export-one": ({ id }) => exportThese([id]), delete: remove });
@@ -363,7 +407,7 @@ async function showList() {
 // Changes what the list shows of a conversation, be it open or not.
 async function mark(id, fieldsOf) {
   const marked = await store.mark(id, fieldsOf);
-  if (id === conversation.id) Object.assign(conversation, marksOf(marked));
+  Object.assign(held(id) ?? {}, marksOf(marked));
   showTitle();
   showTotal();
   await showList();
@@ -381,7 +425,7 @@ async function rename({ id, title }) {
 async function remove({ id, title }) {
   if (!(await question({ title: "Delete this conversation?", text: `“${title}” and its files cannot be brought back.`, yes: "Delete" }))) return;
   const isShown = id === conversation.id;
-  if (isShown) stop();
+  stop(id);
   await Promise.all([store.remove(id), files.removeOf(id)]);
   if (isShown) await open("");
   else await showList();
@@ -391,7 +435,7 @@ async function remove({ id, title }) {
 async function removeAll() {
   const text = "All conversations, files, drafts and instructions in this browser are deleted. They cannot be brought back.";
   if (!(await question({ title: "Delete everything?", text, yes: "Delete all" }))) return;
-  stop();
+  for (const id of runs.keys()) stop(id);
   await Promise.all([store.removeAll(), files.removeAll()]);
   stopEditing();
   draftFiles.clear();
@@ -479,7 +523,7 @@ function pressed(event) {
     if (last) edit(last);
     event.preventDefault();
   } else if (event.key === "Escape") {
-    if (running) stop();
+    if (isRunning()) stop();
     else if (editing) stopEditing();
     else closeDrawer();
   } else if (event.key === "/" && !isWriting(event.target)) {
@@ -494,7 +538,7 @@ const ON_CLICK = {
   export: exportAll,
   import: () => byId("import-file").click(),
   instructions: instruct,
-  stop,
+  stop: () => stop(),
   "cancel-edit": stopEditing,
   "open-drawer": openDrawer,
   "close-drawer": closeDrawer,
@@ -518,10 +562,11 @@ picker.addEventListener("change", () => {
 prompt.addEventListener("input", keepDraft);
 document.addEventListener("keydown", pressed);
 document.addEventListener("visibilitychange", async () => {
-  if (document.hidden || running || editing) return;
+  if (document.hidden) keepSeen();
+  if (document.hidden || isRunning() || editing) return;
   const saved = await store.get(conversation.id); // another tab may have changed it
-  if (running) return;
-  if (saved && saved.changed !== conversation.changed) {
+  if (isRunning() || (saved && saved.id !== conversation.id)) return;
+  if (saved && saved.changed > conversation.changed) {
     conversation = saved;
     show();
   }
@@ -529,6 +574,7 @@ document.addEventListener("visibilitychange", async () => {
   showTitle();
   await showList();
 });
+addEventListener("pagehide", keepSeen);
 addEventListener("hashchange", () => {
   const id = location.hash.slice(1);
   if (id && id !== conversation.id) void open(id);

@@ -69,7 +69,7 @@ function markdownOf(conversation, folder) {
   const parts = [`# ${conversation.title}`, localTime(new Date(conversation.changed))];
   for (const message of pathTo(conversation, conversation.head)) {
     const { role, cost, files = [] } = message;
-    parts.push(role === "user" ? "## You" : `## Reply${cost ? ` (${cost.class})` : ""}`);
+    parts.push(role === "user" ? "## You" : `## Reply${cost?.class ? ` (${cost.class})` : ""}`);
     for (const { name, path } of files) parts.push(path ? `[${name.replace(/[[\]]/g, "\\$&")}](<${path.slice(folder.length)}>)` : `${name} (not kept)`);
     parts.push(withSources(message).trim());
   }

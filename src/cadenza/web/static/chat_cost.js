@@ -2,8 +2,8 @@
 
 import { dollars, nanoDollars } from "./page.js";
 
-const COST_DIGITS = 6; // of one reply, so that replies can be compared
-const STATES = { stopped: "Stopped by you", broken: "Broke off", length: "Cut at its longest" };
+const COST_DIGITS = 6; // of a reply, so that replies can be compared, and of all of them
+const STATES = { stopped: "Stopped by you", left: "Ended because you left the page", broken: "Broke off", length: "Cut at its longest" };
 const ADDED = { memory: ["note", "notes"], search: ["source", "sources"], attachments: ["file", "files"], cut: ["of them in part", "of them in part"] };
 
 // About what so many tokens of input cost, at a price for a million.
@@ -14,13 +14,13 @@ export function estimate(tokens, price) {
 // What all replies of a conversation cost, and its title.
 export function totalOf(conversation) {
   const costs = [conversation.titleCost, ...Object.values(conversation.messages).map(({ cost }) => cost?.cost)].filter(Boolean);
-  return costs.length ? dollars(costs.reduce((sum, cost) => sum + nanoDollars(cost), 0n)) : "";
+  return costs.length ? `${dollars(costs.reduce((sum, cost) => sum + nanoDollars(cost), 0n), COST_DIGITS)} so far` : "";
 }
 
 // The line below a reply.
 export function noteOf(message) {
   const parts = STATES[message.state] ? [STATES[message.state]] : [];
-  if (message.cost) {
+  if (message.cost?.class) {
     const { prompt_tokens: input, completion_tokens: output } = message.cost;
     parts.push(message.cost.class, `${input.toLocaleString()} in, ${output.toLocaleString()} out`, dollars(nanoDollars(message.cost.cost), COST_DIGITS));
   }

@@ -95,7 +95,8 @@ export class Files {
   async bodyOf(model, system, path) {
     const pieces = new Map(); // what stands for a file in the JSON -> the pieces of its data URL
     const messages = [...system];
-    for (const message of path) messages.push(await this.#toSend(message, pieces));
+    const said = path.filter(({ role, text }) => role === "user" || text); // a reply can end before its first word
+    for (const message of said) messages.push(await this.#toSend(message, pieces));
     const json = JSON.stringify({ model, messages, stream: true });
     return pieces.size ? fill(json, pieces) : json;
   }

@@ -34,10 +34,10 @@ export async function post(path, body, signal, more = {}) {
 }
 
 // The events of a reply, one by one; the first says what the service added. Ends after the last; throws Refused, or AbortError
-// when it was stopped. What the service could add is turned off by its name: "search", "memory".
-export async function* ask(body, turnedOff, signal) {
+// when it was stopped. `id` names the request, to find its cost. What the service could add is turned off by its name: "search", "memory".
+export async function* ask(body, id, turnedOff, signal) {
   const switches = turnedOff.map((part) => `${part}=off`).join(", ");
-  const response = await post("/chat", body, signal, switches ? { "x-cadenza-grounding": switches } : {});
+  const response = await post("/chat", body, signal, { "x-request-id": id, ...(switches && { "x-cadenza-grounding": switches }) });
   const added = (response.headers.get("x-cadenza-grounding") ?? "").matchAll(/(\w+)=(\w+)/g);
   yield { type: "added", counts: Object.fromEntries(Array.from(added, ([, part, count]) => [part, count === "failed" ? count : Number(count)])) };
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -91,13 +91,15 @@ export async function measure(name, data) {
   return (await post(`/chat/file?name=${encodeURIComponent(name)}`, data, undefined, { "content-type": "application/octet-stream" })).json();
 }
 
-// What a reply cost whose stream could not say it. The charge is made soon after the stream has ended.
+// What a request cost whose reply did not say it: null if that is not known, {} if it was not charged. The charge is
+// made soon after its stream has ended.
 export async function findCost(id) {
+  let response = null;
   for (let tries = 0; tries < COST_TRIES; tries += 1) {
     await new Promise((resolve) => setTimeout(resolve, 250 * 2 ** tries));
-    const response = await fetch(`${API}/chat/${encodeURIComponent(id)}/cost`).catch(() => null);
+    response = await fetch(`${API}/chat/${encodeURIComponent(id)}/cost`).catch(() => null);
     if (response?.ok) return response.json();
     if (response && response.status !== 404) return null;
   }
-  return null;
+  return response && {};
 }

@@ -79,26 +79,26 @@ export class MessageView {
     }
   }
 
-  // Show what is known of a reply: its HTML if it has all of it, else its text.
+  // Show what is known of a reply: its HTML, and what is not rendered yet as text.
   restore() {
     const { message } = this;
     while (this.element.firstChild !== this.open.element) this.element.firstChild.remove();
-    const isWhole = message.html && message.htmlUnits === message.text.length;
     if (message.reasoning) this.#addReasoning();
-    if (isWhole) this.open.element.before(parseBlocks(message.html));
-    this.open.show(isWhole ? "" : message.text);
+    this.open.element.before(parseBlocks(message.html ?? ""));
+    this.open.show(message.text.slice(message.htmlUnits));
     this.showSources();
     this.showRead();
   }
 
   // Until the first words: a mark and, after some seconds, what the wait is for. A screen reader is not told each second.
   begin(hasFiles) {
-    const began = Date.now();
+    const { created, text } = this.message;
     this.element.setAttribute("aria-busy", "true");
+    if (text) return;
     this.thinking = element("p", { className: "thinking" });
     this.element.prepend(this.thinking);
     this.timer = setInterval(() => {
-      const waited = Math.round((Date.now() - began) / 1000);
+      const waited = Math.round((Date.now() - created) / 1000);
       if (waited < QUIET_S) return;
       this.thinking.textContent = this.message.reasoning ? `Thinking … ${waited} s` : `Waiting for the first words … ${waited} s${hasFiles ? " · files are read first" : ""}`;
     }, 1000);

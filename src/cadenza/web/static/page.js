@@ -84,11 +84,16 @@ function followClicks() {
   });
 }
 
-// A form, or the button that sends it, may carry a question: data-confirm="Revoke this key?"
+// A form, or the button that sends it, may carry a question: data-confirm="Revoke this key?". In it {part} is what was
+// typed into the field of this name, or its placeholder.
 function confirmForms() {
   document.addEventListener("submit", (event) => {
     const question = event.submitter?.dataset.confirm ?? event.target.dataset.confirm;
-    if (question && !confirm(question)) event.preventDefault();
+    const typed = (place, name) => {
+      const field = event.target.elements[name];
+      return field ? field.value.trim() || field.placeholder : place;
+    };
+    if (question && !confirm(question.replace(/\{(\w+)\}/g, typed))) event.preventDefault();
   });
 }
 

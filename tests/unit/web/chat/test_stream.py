@@ -2,13 +2,11 @@
 
 import pytest
 
-from cadenza.core.errors import ContextOverflow, InvalidRequest, NotTaken, UnreadableAttachment
+from cadenza.core.errors import ContextOverflow, InsufficientCredit, InvalidRequest, NotTaken, UnreadableAttachment
 from cadenza.web.chat.stream import in_plain_words
 
-TOO_LONG = (
-    "The conversation is too long: it has 12,345 tokens, and the class takes 8,000. "
-    "Begin a new one, or choose another class."
-)
+WINDOWS = {"mezzo": 8000, "forte": 12345, "fortissimo": 20000}
+TOO_LONG = "This is too long: with the conversation before it, it has {} tokens, and the class takes 8,000. "
 
 
 @pytest.mark.parametrize(
@@ -24,11 +22,24 @@ TOO_LONG = (
         (InvalidRequest("Other words."), "Other words."),
         (
             ContextOverflow(8000, 12345),
-            TOO_LONG,
+            TOO_LONG.format("12,345") + "Shorten this message, begin a new conversation, or choose fortissimo.",
         ),
+        (
+            ContextOverflow(8000, 20001),
+            TOO_LONG.format("20,001") + "Shorten this message or begin a new conversation.",
+        ),
+        (
+            InsufficientCredit("…", 99_999, 210_001),
+            "You have less than $0.0001 left; this message needs at least $0.0003. Add credit.",
+        ),
+        (
+            InsufficientCredit("…", 0, 100_000),
+            "You have $0.00 left; this message needs at least $0.0001. Add credit.",
+        ),
+        (InsufficientCredit("The account has a debt."), "The account has a debt."),
     ],
 )
-def test_errors_for_people(error: InvalidRequest, words: str) -> None:
-    """Each says what is wrong and what to do, and stays a 400 that is not retried."""
-    said = in_plain_words(error)
-    assert (said.message, said.status, said.retry_helps) == (words, 400, False)
+def test_errors_for_people(error: InvalidRequest | InsufficientCredit, words: str) -> None:
+    """Each says what is wrong and what to do, and keeps its status; none is retried."""
+    said = in_plain_words(error, WINDOWS)
+    assert (said.message, said.status, said.retry_helps) == (words, error.status, False)

@@ -50,6 +50,9 @@ def test_findings_are_described() -> None:
     """The result names how many findings there are, and the first of them."""
     findings = [Violation("a rule", f"acct_{number}", number) for number in range(7)]
     text = describe(findings, CheckCounts(7, 1_000, 3, 0), 0.25)
-    assert text.startswith("7 findings: 7 accounts, 1,000 entries, 3 requests in 0.2 s. acct_0 breaks 'a rule' by 0")
+    assert text.startswith(
+        "7 findings: 7 accounts, 1,000 entries, 3 requests in 0.2 s. acct_0 breaks 'a rule'; acct_1 "
+    )
+    assert "acct_1 breaks 'a rule' by 0.000000001 dollars" in text
     assert "acct_4" in text
     assert "acct_5" not in text
