@@ -203,7 +203,8 @@ def usage(  # noqa: PLR0913, PLR0917 its options
     columns = [group, "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost"]
     if names:
         columns.insert(1, "name")
-    rows = [{**row, "name": names.get(str(row[group]), "")} if names else row for row in report.rows()]
-    print_list(rows if as_json else [*rows, {group: "total", "name": "", **shown["totals"]}], columns, as_json=as_json)
+    named = [{**row, "name": names.get(str(row[group]), "")} if names else row for row in report.rows()]
+    rows = named if as_json else [*named, {group: "total", "name": "", **shown["totals"]}]
+    print_list(rows, columns, as_json=as_json)
     if not as_json:
         click.echo(f"Balance{'' if account else ' of all accounts'}: {shown['balance']} dollars.")
