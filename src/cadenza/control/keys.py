@@ -304,6 +304,6 @@ def _cap_of(order: KeyOrder | KeyChange) -> Cap | UnsetType | None:
 def _days(expires: str) -> int | None:
     if expires not in EXPIRY_DAYS:
         raise ControlError(
-            f"{expires!r} is not an expiry: choose a number of days or never ({', '.join(EXPIRY_DAYS)})."
+            f"{expires!r} is not an expiry. Write one of these numbers of days, or never: {', '.join(EXPIRY_DAYS)}."
         )
     return EXPIRY_DAYS[expires]

@@ -119,6 +119,8 @@ def parse_time(name: str, text: str) -> datetime:
             time = datetime.fromisoformat(text.upper())
             time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     except (ValueError, OverflowError):
+        if DATE.fullmatch(text):
+            raise ValueError(f"{name}: there is no day {text}.") from None
         raise ValueError(f"{name}: must be a time in RFC 3339, like 2026-01-31T00:00:00Z, or Unix seconds.") from None
     if not EPOCH <= time < LATEST:
         raise ValueError(f"{name}: must be a time after 1970.")
