@@ -171,6 +171,8 @@ def test_limits_are_told_before_sending(
     left_out = "Left out: more-2.txt, more-3.txt, more-4.txt."
     expect(problem).to_have_text(f"At most 20 files can be sent, with those of earlier messages. {left_out}")
     expect(attached(page)).to_contain_text(["more-0.txt", "more-1.txt"])
+    expect(page.locator("#status")).to_have_text("2 files are attached.")
+    page.locator("#status").evaluate("status => { status.textContent = ''; }")
     field = page.get_by_label("Files to attach")
     for images, words in (("1", "no files but images"), ("0", "no files")):
         field.evaluate("(field, images) => { field.accept = 'image/png'; field.dataset.images = images; }", images)
@@ -178,6 +180,7 @@ def test_limits_are_told_before_sending(
         expect(problem).to_have_text(f"a.txt: this service takes {words}.")
     attach(page, payload("pixel.png", PIXEL, "image/png"))
     expect(problem).to_have_text("pixel.png: this service takes no images.")
+    expect(page.locator("#status")).to_be_empty()  # nothing new is attached
 
 
 def test_files_are_dropped_and_pasted(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:

@@ -156,12 +156,15 @@ def _stack(layers: Sequence[tuple[int, int]], top: int, across: Markup) -> Itera
 
 
 def _day_axis(labels: Sequence[str]) -> Iterator[Markup]:
-    every = -(-len(labels) // DAY_LABELS_MAX)
-    for index in range(len(labels) - 1, -1, -every):  # the last day always has its label
-        yield Markup('<text x="{}%" y="{}" {}>{}</text>').format(
-            round((index + 0.5) * 100 / len(labels), 3),
+    """The last day always has its label. Below a narrow bar it ends with the bar, to stay inside the chart."""
+    every, last = -(-len(labels) // DAY_LABELS_MAX), len(labels) - 1
+    for index in range(last, -1, -every):
+        share, anchor = (1.0, "end") if index == last and every > 1 else (0.5, "middle")
+        yield Markup('<text x="{}%" y="{}" text-anchor="{}" {}>{}</text>').format(
+            round((index + share) * 100 / len(labels), 3),
             HEAD_PX + PLOT_PX + FOOT_PX - 7,
-            Markup('text-anchor="middle" font-size="12" fill="currentColor"'),
+            anchor,
+            Markup('font-size="12" fill="currentColor"'),
             labels[index],
         )
 

@@ -89,6 +89,8 @@ export class Attachments {
   async #addAll(chosen) {
     const problems = [];
     const over = [];
+    const measuring = [];
+    const attached = this.files.length;
     for (const file of chosen) {
       const others = [...this.before(), ...this.files];
       const bytes = others.reduce((sum, one) => sum + one.size, file.size);
@@ -97,18 +99,24 @@ export class Attachments {
       else if (!file.size) problems.push(`${file.name} is empty.`);
       else if (others.length >= FILES_MAX) over.push(file.name);
       else if (bytes > BYTES_MAX) problems.push(`${file.name} (${sizeText(file.size)}) is too large: all files together can have 24 MB.`);
-      else await this.#load(file).catch(() => problems.push(`${file.name} cannot be read. A folder cannot be attached.`));
+      else await this.#load(file, measuring).catch(() => problems.push(`${file.name} cannot be read. A folder cannot be attached.`));
     }
     if (over.length) problems.push(`At most ${FILES_MAX} files can be sent, with those of earlier messages. Left out: ${over.join(", ")}.`);
     this.#problems(problems);
     this.#showChips();
-    byId("status").textContent = `${this.files.length} ${this.files.length === 1 ? "file is" : "files are"} attached.`;
+    void Promise.all(measuring).then(() => this.#announce(attached));
   }
 
-  async #load(file) {
+  // Files are refused while they are measured, too.
+  #announce(before) {
+    const count = this.files.length;
+    if (count > before) byId("status").textContent = `${count} ${count === 1 ? "file is" : "files are"} attached.`;
+  }
+
+  async #load(file, measuring) {
     const loaded = await this.store.load(file);
     this.files.push(loaded);
-    if ("measured" in byId("attach-files").dataset && !IMAGES.includes(loaded.type)) void this.#measure(loaded);
+    if ("measured" in byId("attach-files").dataset && !IMAGES.includes(loaded.type)) measuring.push(this.#measure(loaded));
   }
 
   // A file that cannot be read is taken out again. If it cannot be measured now, it is sent without.

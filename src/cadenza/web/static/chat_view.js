@@ -214,7 +214,8 @@ export class Thread {
       if (error.waitS) box.append(element("p", { textContent: `Try again in ${error.waitS} ${error.waitS === 1 ? "second" : "seconds"}.` }));
       for (const [label, act] of actions) box.append(button(label, "", act, ""));
     }
-    this.keepingEnd(() => this.root.append(box));
+    this.root.append(box);
+    this.toEnd();
   }
 }
 
