@@ -128,7 +128,7 @@ class App:
         self._health = ServiceHealth(
             lambda: self.gateway, WriteCheck(self._store, log), self._read_metrics, self._minutes, self._outbox
         )
-        self._probes = Probes(self._health, observer, token, render, names)
+        self._probes = Probes(self._health, observer, token, render, names, lambda: self._presence.name)
 
     @property
     def drain_s(self) -> float:

@@ -76,14 +76,19 @@ def test_a_model_that_the_provider_does_not_know(upstream: LoopbackUpstream) -> 
             assert "status page" not in words
 
 
-def test_a_service_with_another_store(upstream: LoopbackUpstream) -> None:
-    """Doctor says so, because keys that are made in the store of the config do not work at that service."""
-    with running_service(upstream) as service:
+def test_a_service_with_another_store(upstream: LoopbackUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Doctor and top say so, also if the own service runs elsewhere, and the other one shows its metrics to nobody."""
+    monkeypatch.setenv("CADENZA_TEST_METRICS", "a-token-for-prometheus-only")
+    token = '[server]\nmetrics_token_env = "CADENZA_TEST_METRICS"\n'
+    closed = ServiceSpec({"acme": upstream.base_url}, {"forte": [RouteSpec("acme", "large")]}, token)
+    with running_service(upstream) as service, Service(closed) as other:
+        own, port = f"port = {service.port}\n", other.port
         assert f"running at http://127.0.0.1:{service.port}" in doctor(service)
         config = service.config.read_text()
-        service.config.write_text(config.replace("cadenza.db", "other.db"))
-        assert service.cli("migrate").returncode == 0
-        assert f"what answers at http://127.0.0.1:{service.port} has another store" in doctor(service)
+        service.config.write_text(config.replace(own, f"port = {port}\n"))
+        assert f"what answers at http://127.0.0.1:{port} has another store" in doctor(service)
+        done = service.cli("top", "--once", "--interval", "0.5")
+        assert (done.returncode, "has another store than this config" in done.stderr) == (1, True)
         service.config.write_text(config)
 
 

@@ -37,6 +37,9 @@ def rejected(upstream: LoopbackUpstream) -> Iterator[Service]:
         yield service
 
 
+CLASSES = ("mezzo", "forte")
+
+
 def failed_lines(service: Service) -> list[dict[str, Any]]:
     """The log lines of requests that ended with 502."""
     lines = [json.loads(line) for line in service.process.output.splitlines() if line.startswith("{")]
@@ -62,6 +65,7 @@ def test_a_rejected_key_is_seen_everywhere(rejected: Service, upstream: Loopback
     assert [check["found"] for check in faults] == [
         "No route is usable: every chat fails.",
         "A provider rejects its key. acme/large: it rejects the provider's key (unauthorized, status 401).",
+        *(f"{one} -> acme: large: the provider lists its models, but rejects the key in chats" for one in CLASSES),
     ]
     assert faults[1]["todo"].startswith("Check the provider's key")
 

@@ -25,13 +25,13 @@ from cadenza.config import Settings
 from cadenza.control.money.months import Verified, check_all, find_closed_span, verify_month
 from cadenza.control.money.proof import DERIVED, HASHED, verify_file
 from cadenza.control.money.refunds import refund_request
-from cadenza.control.money.statement import check_ledger, export_ledger, usage_report
+from cadenza.control.money.statement import check_ledger, export_ledger, names_of_keys, usage_report
 from cadenza.control.money.transfers import TransferRefund, find_transfer, refund_transfer
 from cadenza.core.csv_text import csv_text
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import ALWAYS, Span, parse_dates, parse_span
-from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, parse_group
+from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, Report, parse_group
 from cadenza.ledger.export import EXPORT_FIELDS, REQUEST_FIELDS, readable
 from cadenza.store.store import Store
 
@@ -193,10 +193,18 @@ def usage(  # noqa: PLR0913, PLR0917 its options
     """Show what an account used, or all of them, and what it cost: by default in the last 30 days. Days are in UTC."""
     span = parse_dates(start, end, month) or parse_span(None, None, datetime.now(UTC))
     group = parse_group(group_by, GROUPS if account else GROUPS_OF_ALL)
-    report = read_store(settings, lambda store: usage_report(store, account, span, group))
+
+    async def work(store: Store) -> tuple[Report, dict[str, str]]:
+        report = await usage_report(store, account, span, group)
+        return report, await names_of_keys(store, report, now_ms()) if group == "key" else {}
+
+    report, names = read_store(settings, work)
     shown = report.shown()
-    columns = (group, "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
-    rows = report.rows() if as_json else [*report.rows(), {group: "total", **shown["totals"]}]
+    columns = [group, "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost"]
+    if names:
+        columns.insert(1, "name")
+    named = [{**row, "name": names.get(str(row[group]), "")} if names else row for row in report.rows()]
+    rows = named if as_json else [*named, {group: "total", "name": "", **shown["totals"]}]
     print_list(rows, columns, as_json=as_json)
     if not as_json:
         click.echo(f"Balance{'' if account else ' of all accounts'}: {shown['balance']} dollars.")

@@ -10,7 +10,10 @@ from typing import NamedTuple
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from cadenza.cli.doctor.installation import ask_store
+from cadenza.config import Settings
 from cadenza.config.settings import ServerSettings
+from cadenza.fleet.presence import is_registered
 from cadenza.observe.health import RULES, Problem
 from cadenza.observe.samples import Samples
 from cadenza.observe.worker_metrics import Family, merge
@@ -21,20 +24,34 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 CLOSED = (
     "it does not show its metrics: set the variable that metrics_token_env in [server] names, as the service has it"
 )
+PROCESS_HEADER = "x-cadenza-process"  # of web/probes.py
 PROBLEMS = msgspec.json.Decoder(list[Problem])
 
 
+class Answer(NamedTuple):
+    """The metrics of one address, what is wrong there, and the name of its process, if it says that."""
+
+    families: list[Family]
+    problems: list[Problem]
+    process: str | None
+
+
 class Reading(NamedTuple):
-    """The metrics of all addresses, and their problems."""
+    """The metrics of all addresses, their problems, and the names of their processes."""
 
     at_s: float
     samples: Samples
     answered: int
     problems: list[Problem]
+    processes: tuple[str, ...] = ()
 
 
 class NoAnswer(Exception):
-    """An address does not say what a service says."""
+    """An address does not say what a service says. Of a service that refuses to say it, the process is known."""
+
+    def __init__(self, why: str, process: str | None = None) -> None:
+        super().__init__(why)
+        self.process = process
 
 
 class NotRunning(NoAnswer):
@@ -50,23 +67,28 @@ def address_of(server: ServerSettings) -> str:
 def read_all(urls: Sequence[str], token: str | None) -> Reading:
     """An address that does not answer is a problem, and the others are shown."""
 
-    def read(url: str) -> tuple[list[Family], list[Problem]]:
+    def read(url: str) -> Answer:
         try:
             return read_service(url, token)
         except NoAnswer as reason:
-            return [], [RULES["down"].problem(f"{url}: {reason}.")]
+            return Answer([], [RULES["down"].problem(f"{url}: {reason}.")], reason.process)
 
     with ThreadPoolExecutor(len(urls)) as threads:
         found = list(threads.map(read, urls))
-    families = [one for one, _ in found if one]
-    problems = {problem.words: problem for _, own in found for problem in own}
-    return Reading(time.time(), Samples(merge(families)), len(families), list(problems.values()))
+    families = [one.families for one in found if one.families]
+    problems = {problem.words: problem for one in found for problem in one.problems}
+    processes = tuple(one.process for one in found if one.process)
+    return Reading(time.time(), Samples(merge(families)), len(families), list(problems.values()), processes)
 
 
-def read_service(url: str, token: str | None) -> tuple[list[Family], list[Problem]]:
-    """The metrics of one address, and what is wrong there."""
+async def has_other_store(settings: Settings, process: str | None) -> bool:
+    """Whether a process that answered serves from another store than that of the config."""
+    return process is not None and not await ask_store(settings, lambda store: is_registered(store, process))
+
+
+def read_service(url: str, token: str | None) -> Answer:
     try:
-        metrics, problems = (_get(f"{url}{path}", token) for path in ("/metrics", "/readyz?verbose"))
+        (metrics, process), (problems, _) = (_get(f"{url}{path}", token) for path in ("/metrics", "/readyz?verbose"))
         families = [
             Family(
                 one.name, one.type, "", [(it.name, tuple(sorted(it.labels.items())), it.value) for it in one.samples]
@@ -74,9 +96,10 @@ def read_service(url: str, token: str | None) -> tuple[list[Family], list[Proble
             for one in text_string_to_metric_families(metrics.decode())
             if one.name.startswith(("cadenza_", "process_"))
         ]
-        return families, PROBLEMS.decode(problems)
+        return Answer(families, PROBLEMS.decode(problems), process)
     except urllib.error.HTTPError as error:
-        raise NoAnswer(CLOSED if error.code in (401, 403) else f"it answers {error.code}") from error
+        why = CLOSED if error.code in (401, 403) else f"it answers {error.code}"
+        raise NoAnswer(why, error.headers.get(PROCESS_HEADER)) from error
     except OSError as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         late = f"nothing came within {ANSWER_S:g} seconds"
@@ -86,13 +109,14 @@ def read_service(url: str, token: str | None) -> tuple[list[Family], list[Proble
         raise NoAnswer("this is not the address of a Cadenza service") from error
 
 
-def _get(url: str, token: str | None) -> bytes:
+def _get(url: str, token: str | None) -> tuple[bytes, str | None]:
+    """The body, and the name of the process that answered."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 the command checks the scheme
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as reply:  # noqa: S310
-            return bytes(reply.read(BODY_BYTES_MAX))
+            return bytes(reply.read(BODY_BYTES_MAX)), reply.headers.get(PROCESS_HEADER)
     except urllib.error.HTTPError as error:
         if error.code != 503:  # not ready
             raise
-        return error.read(BODY_BYTES_MAX)
+        return error.read(BODY_BYTES_MAX), error.headers.get(PROCESS_HEADER)

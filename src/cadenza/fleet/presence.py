@@ -39,7 +39,6 @@ FENCE = Statement(
     .values(beats=bindparam("fenced"))
 )
 NAMES = Statement(select(ROW.name))
-PROGRAMS = Statement(select(ROW.host, ROW.pid))
 REMOVE = Statement(delete(schema.processes).where(NAMED))
 
 
@@ -286,20 +285,9 @@ def register(tx: Transaction, name: str) -> None:
     tx.change(REGISTER, {"name": name, **program, "host": socket.gethostname(), "pid": os.getpid()})
 
 
-async def may_run_on(store: Store) -> bool:
-    """Whether a process may serve from the store, as far as can be seen: processes of other machines cannot."""
-    here = socket.gethostname()
-    return any(host != here or _is_running(pid) for host, pid in await store.rows(PROGRAMS, {}))
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+async def is_registered(store: Store, name: str) -> bool:
+    """Whether the process with this name serves from the store."""
+    return (name,) in [tuple(row) for row in await store.rows(NAMES, {})]
 
 
 def remove(tx: Transaction, name: str) -> None:

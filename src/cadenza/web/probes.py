@@ -1,7 +1,8 @@
 """Outside /v1 and the pages: the health probes and the metrics, which need no key and no account.
 
 /readyz tells anybody which kind of problem keeps the service from chats. What was found, and what to do, it tells those
-who may read the metrics: a reason may have the path of a file or the name of a provider.
+who may read the metrics: a reason may have the path of a file or the name of a provider. To programs on this machine
+each reply has the name of its process in the store, so that commands notice a service with another store.
 
 A client that leaves out /v1 is told so. Probes and metrics trust the network that a request comes from, so a page of
 another site must not reach them by DNS rebinding: by a name of its own that resolves to our address. The Host header of
@@ -38,6 +39,7 @@ PATHS = ("/healthz", "/health", "/readyz", "/metrics")
 API_PATHS = ("/chat/completions", "/models", "/usage", "/completions", "/embeddings", "/responses")
 USAGE_PAGE = "/usage"
 VERBOSE = b"verbose"
+PROCESS_HEADER = b"x-cadenza-process"
 PRIVATE_SUFFIXES = (".localhost", ".internal", ".svc", ".svc.cluster.local")
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
@@ -92,12 +94,14 @@ class Probes:
         metrics_token: str | None = None,
         render_metrics: RenderMetrics | None = None,
         host_names: HostNames | None = None,
+        process_name: Callable[[], str] = str,
     ) -> None:
         self._health = health
         self._observer = observer
         self._metrics_token = metrics_token
         self._render_metrics = render_metrics
         self._host_names = host_names or HostNames()
+        self._process_name = process_name
 
     def serves(self, request: Request) -> bool:
         """Whether a request is answered here. All else is a page; so is usage, unless a client sends a key."""
@@ -117,6 +121,8 @@ class Probes:
         except Exception as error:  # noqa: BLE001 the request edge: the client always gets an answer
             self._observer.log.error("internal error", endpoint="site", places=places(error))
             status, kind, body = 500, TEXT, b"Internal error.\n"
+        if is_local(exchange.peer, exchange.request.fields) or self._may_read_metrics(exchange):
+            headers += encode_headers([(PROCESS_HEADER, self._process_name().encode())])
         exchange.respond(status, b"content-type: %b\r\n%b%b" % (kind, headers, COMMON_HEADERS), body)
 
     async def _answer(self, exchange: Exchange) -> tuple[int, bytes, bytes]:

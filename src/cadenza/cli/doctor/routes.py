@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from cadenza.cli.doctor.installation import Check, State, ask_store, check_installation
 from cadenza.cli.doctor.retention import check_retention, describe_retention
-from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, read_service
+from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, has_other_store, read_service
 from cadenza.clock import now_ms
 from cadenza.config import Settings
 from cadenza.config.parts import build_upstreams
@@ -25,10 +25,12 @@ from cadenza.core.attempts import TRIAL, AttemptCounts
 from cadenza.core.classes import ClassState
 from cadenza.core.config_keys import suggest
 from cadenza.core.errors import ControlError
+from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
-from cadenza.fleet.presence import may_run_on
 from cadenza.observe import make_log
+from cadenza.observe.facts import read_routes
 from cadenza.observe.health import Severity
+from cadenza.observe.samples import Samples
 from cadenza.store.tables.attempts import add as add_attempts
 from cadenza.upstreams.base import Probe, Upstream
 from cadenza.upstreams.billed import BilledUpstream
@@ -55,7 +57,8 @@ async def examine(settings: Settings) -> list[Check]:
     checks = [*await check_installation(settings), await check_retention(settings)]
     for name, provider in settings.providers.items():
         checks.append(Check("retention", "ok", f"{name}: {describe_retention(provider)}"))
-    checks += await ask_service(settings)
+    found, rejecting = await ask_service(settings)
+    checks += found
     classes, problems = await read_classes(settings)
     checks += problems
     for name, upstream in build_upstreams(settings, make_log(), served_routes(classes)).items():
@@ -67,7 +70,7 @@ async def examine(settings: Settings) -> list[Check]:
             for version in state.versions:
                 label = f"{class_id} (candidate)" if version is state.candidate else class_id
                 checks += [
-                    _check_route(f"{label} -> {name}: {it.model}", it.model, probe)
+                    _check_route(f"{label} -> {name}: {it.model}", it.model, probe, rejects_key=name in rejecting)
                     for it in version.routes
                     if it.provider == name
                 ]
@@ -107,26 +110,35 @@ def served_routes(classes: Mapping[str, ClassState]) -> list[Route]:
     return [route for state in classes.values() for version in state.versions for route in version.routes]
 
 
-async def ask_service(settings: Settings) -> list[Check]:
-    """Whether the service of this config runs, and what it says is wrong."""
-    server, url = settings.server, address_of(settings.server)
+async def ask_service(settings: Settings) -> tuple[list[Check], set[str]]:
+    """Whether the service of this config runs, what it says is wrong, and the providers that reject their keys."""
+    server, url, why = settings.server, address_of(settings.server), ""
     try:
-        _, problems = await asyncio.to_thread(read_service, url, server.metrics_token)
+        families, problems, process = await asyncio.to_thread(read_service, url, server.metrics_token)
     except NotRunning:
-        return [Check("service", "ok", f"not running at {url}, the address of the config")]
+        return [Check("service", "ok", f"not running at {url}, the address of the config")], set()
     except NoAnswer as reason:
+        families, problems, process, why = [], [], reason.process, f"{url}: {reason}"
+    if await has_other_store(settings, process):
+        todo = (
+            "Keys and accounts that commands make here are unknown there. Give both the same config and folder; or set "
+            "port in [server], if the service of this config was started with --port."
+        )
+        return [Check("service", "warning", f"what answers at {url} has another store than this config", todo)], set()
+    if why:
         todo = "Check that it is the service of this config: what is wrong with it is not known."
-        return [Check("service", "warning", f"{url}: {reason}", todo)]
+        return [Check("service", "warning", why, todo)], set()
     found = [Check("problem", STATES[one.severity], one.words, one.advice) for one in problems]
-    if not await ask_store(settings, may_run_on):
-        todo = "Keys and accounts that commands make here are unknown there. Give both the same config and folder."
-        return [Check("service", "warning", f"what answers at {url} has another store than this config", todo), *found]
-    return [Check("service", "ok", f"running at {url}"), *found]
+    broken = [one for one in read_routes(Samples(families)) if one.is_broken]
+    rejecting = {one.provider for one in broken if one.fault == FaultKind.UNAUTHORIZED.value}
+    return [Check("service", "ok", f"running at {url}"), *found], rejecting
 
 
-def _check_route(name: str, model: str, probe: Probe) -> Check:
+def _check_route(name: str, model: str, probe: Probe, *, rejects_key: bool) -> Check:
     if not probe.reachable:
         return Check("route", "fault", f"{name}: {probe.detail}", probe.advice)
+    if rejects_key:
+        return Check("route", "fault", f"{name}: the provider lists its models, but rejects the key in chats")
     if probe.models and model not in probe.models:
         known = ", ".join(probe.models[:MODELS_NAMED_MAX])
         return Check("route", "warning", f"{name}: the provider does not list this model", f"It lists {known}.")

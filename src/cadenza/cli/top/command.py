@@ -1,5 +1,6 @@
 """cadenza top: a live view in a terminal, and one plain reading everywhere else."""
 
+import asyncio
 import contextlib
 import os
 import select
@@ -15,7 +16,7 @@ import msgspec
 
 from cadenza.cli.configured import load_config
 from cadenza.cli.console import config_option
-from cadenza.cli.running_service import address_of, read_all
+from cadenza.cli.running_service import address_of, has_other_store, read_all
 from cadenza.cli.top.readings import compare
 from cadenza.cli.top.view import draw
 
@@ -24,6 +25,8 @@ DRAW_S = 0.5  # a new size of the terminal is seen as soon
 OPEN, HOME, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[H", "\x1b[?25h\x1b[?1049l"  # another screen, without a cursor
 CLEAR_LINE, CLEAR_REST = "\x1b[K", "\x1b[J"
 URL_HELP = "Like http://10.0.0.5:8080; again for each of a fleet. By default host and port of the config."
+
+OTHER_STORE = "What answers at {} has another store than this config. Name the address of the service with --url."
 
 
 @click.command()
@@ -45,10 +48,12 @@ def top(urls: tuple[str, ...], interval: float, once: bool, as_json: bool, confi
     It reads /metrics and /readyz. Rates and percentiles are of the last 10 seconds. If the metrics need a token, it is
     taken from the variable that metrics_token_env in the config names.
     """
-    server = load_config(config).server
-    addresses = [_address(url) for url in urls] or [address_of(server)]
-    read = partial(read_all, addresses, server.metrics_token)
+    settings = load_config(config)
+    addresses = [_address(url) for url in urls] or [address_of(settings.server)]
+    read = partial(read_all, addresses, settings.server.metrics_token)
     readings = [read()]
+    if not urls and any(asyncio.run(has_other_store(settings, process)) for process in readings[0].processes):
+        raise ValueError(OTHER_STORE.format(addresses[0]))
     if once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         time.sleep(interval)
         numbers = compare(readings[0], read())

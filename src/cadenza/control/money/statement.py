@@ -28,6 +28,7 @@ from cadenza.ledger.statement import ChargeDetails, Entry, PeriodSums
 from cadenza.store.store import Store
 from cadenza.store.tables import usage
 from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.keys import list_newest
 from cadenza.store.tables.usage import report
 
 PAGE = 50
@@ -147,6 +148,12 @@ def _parse(cursor: str) -> Cursor:
 async def usage_report(store: Store, email: str | None, span: Span, group_by: GroupBy) -> Report:
     """Of one account or of all, for the command line. Pages know the account's id and call `report`."""
     return await report(store, (await get_account(store, email)).id if email else None, span, group_by)
+
+
+async def names_of_keys(store: Store, report: Report, now_ms: int) -> dict[str, str]:
+    """By the ids of the keys in a report: their names and first characters. The web application's has neither."""
+    found = [one for key_id, _ in report.groups for one in await list_newest(store, "id", key_id, now_ms, 1)]
+    return {one.id: f"{one.name} {one.prefix}…".strip() for one in found}
 
 
 async def usage_by_key(store: Store, account_id: str, span: Span) -> list[KeyUsage]:
