@@ -10,10 +10,7 @@ from typing import NamedTuple
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from cadenza.cli.doctor.installation import ask_store
-from cadenza.config import Settings
 from cadenza.config.settings import ServerSettings
-from cadenza.fleet.presence import is_registered
 from cadenza.observe.health import RULES, Problem
 from cadenza.observe.samples import Samples
 from cadenza.observe.worker_metrics import Family, merge
@@ -79,11 +76,6 @@ def read_all(urls: Sequence[str], token: str | None) -> Reading:
     problems = {problem.words: problem for one in found for problem in one.problems}
     processes = tuple(one.process for one in found if one.process)
     return Reading(time.time(), Samples(merge(families)), len(families), list(problems.values()), processes)
-
-
-async def has_other_store(settings: Settings, process: str | None) -> bool:
-    """Whether a process that answered serves from another store than that of the config."""
-    return process is not None and not await ask_store(settings, lambda store: is_registered(store, process))
 
 
 def read_service(url: str, token: str | None) -> Answer:

@@ -21,6 +21,7 @@ from cadenza.config.settings import DEFAULT_PRICES, SITE_KEY_VARIABLE, SearchSet
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import require_store
 from cadenza.core.errors import ControlError
+from cadenza.fleet.presence import is_registered
 from cadenza.fleet.shared import MEMORY
 from cadenza.grounding.index.local_index import index_exists, list_folders
 from cadenza.grounding.search.engines.build import build_web_engine, probe
@@ -87,6 +88,11 @@ async def ask_store(settings: Settings, ask: Callable[[Store], Awaitable[T]]) ->
         return None
     finally:
         await store.close()
+
+
+async def has_other_store(settings: Settings, process: str | None) -> bool:
+    """Whether a process that answered serves from another store than that of the config."""
+    return process is not None and not await ask_store(settings, lambda store: is_registered(store, process))
 
 
 async def check_store(url: str) -> Check:

@@ -8,9 +8,9 @@ one token, with --deep it is sent some tiny requests, once for each model.
 import asyncio
 from collections.abc import Callable, Mapping
 
-from cadenza.cli.doctor.installation import Check, State, ask_store, check_installation
+from cadenza.cli.doctor.installation import Check, State, ask_store, check_installation, has_other_store
 from cadenza.cli.doctor.retention import check_retention, describe_retention
-from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, has_other_store, read_service
+from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, read_service
 from cadenza.clock import now_ms
 from cadenza.config import Settings
 from cadenza.config.parts import build_upstreams

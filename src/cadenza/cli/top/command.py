@@ -16,7 +16,8 @@ import msgspec
 
 from cadenza.cli.configured import load_config
 from cadenza.cli.console import config_option
-from cadenza.cli.running_service import address_of, has_other_store, read_all
+from cadenza.cli.doctor.installation import has_other_store
+from cadenza.cli.running_service import address_of, read_all
 from cadenza.cli.top.readings import compare
 from cadenza.cli.top.view import draw
 
