@@ -204,7 +204,7 @@ class App:
 
     def drain(self) -> None:
         self._log.info("draining", limit_s=self.drain_s)
-        self.gateway.is_draining = True
+        self.gateway.in_flight.is_draining = True
         self._watching.cancel()
 
     def interrupt(self) -> None:

@@ -157,6 +157,13 @@ def made_call(name: str, arguments: str, call: Any) -> Any:
     return name, arguments, call.get("extra_content") or None
 
 
+def counts_of(usage: Any, prompt: str, completion: str) -> tuple[Any, ...]:
+    """The counts under the names that a protocol has for them."""
+    if not usage:
+        return NO_COUNTS
+    return usage[prompt], usage[f"{prompt}_details"]["cached_tokens"], usage[completion], usage.get("cost")
+
+
 # chat completions
 
 
@@ -180,14 +187,7 @@ def said_in_chat(completion: Any) -> Said:
         calls=[made_call(function["name"], function["arguments"], call) for function, call in calls],
         sources=[(one["url"], one["title"]) for one in cited],
         end=choice["finish_reason"],
-        counts=(
-            usage["prompt_tokens"],
-            usage["prompt_tokens_details"]["cached_tokens"],
-            usage["completion_tokens"],
-            usage.get("cost"),
-        )
-        if usage
-        else NO_COUNTS,
+        counts=counts_of(usage, "prompt_tokens", "completion_tokens"),
     )
 
 
@@ -267,14 +267,7 @@ def said_in_response(response: Any) -> Said:
         ],
         sources=[(one["url"], one["title"]) for one in cited],
         end=response["incomplete_details"]["reason"] if response["incomplete_details"] else response["status"],
-        counts=(
-            usage["input_tokens"],
-            usage["input_tokens_details"]["cached_tokens"],
-            usage["output_tokens"],
-            usage.get("cost"),
-        )
-        if usage
-        else NO_COUNTS,
+        counts=counts_of(usage, "input_tokens", "output_tokens"),
     )
 
 

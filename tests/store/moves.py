@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from sqlalchemy import bindparam, select, text
 
+from cadenza.control.money.statement import read_statement
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.fleet import presence
@@ -22,6 +23,7 @@ from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import set_cap
 from cadenza.ledger.check import Violation
 from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient, Repeated, Taken
+from cadenza.ledger.statement import Entry
 from cadenza.ledger.timing import USUAL_TIMING, LedgerTiming
 from cadenza.ledger.transaction import AccountMoves, Applied
 from cadenza.ledger.writer import LedgerWriter
@@ -353,3 +355,14 @@ async def come_to_wait(store: Store, connections: int, timeout_s: float = PATIEN
 
 def counted(metrics: Metrics, name: str) -> float:
     return metrics.registry.get_sample_value(f"cadenza_{name}_total") or 0.0
+
+
+async def statement_by_pages(store: Store, account: str, count: int) -> list[Entry]:
+    """All entries, newest first, in pages of so many."""
+    entries, cursor = list[Entry](), ""
+    while True:
+        page = await read_statement(store, account, cursor, count=count)
+        entries += page.entries
+        if page.next is None:
+            return entries
+        cursor = str(page.next)

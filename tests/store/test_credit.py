@@ -27,6 +27,7 @@ from tests.store.moves import (
     make_outcome,
     money,
     opened,
+    statement_by_pages,
     sweep_process,
     take,
     writing,
@@ -132,13 +133,7 @@ async def test_a_statement_has_every_entry_once(store: Store) -> None:
         await store.transact(partial(credit.grant, account_id="acct_a", amount_nano=number + 1, note="", now_ms=NOW_MS))
         await store.transact(lambda tx: credit.grant(tx, "acct_b", 77, "not ours", NOW_MS))
     await spend(store)
-    pages, cursor = [], ""
-    while True:
-        page = await read_statement(store, "acct_a", cursor, count=3)
-        pages += page.entries
-        if page.next is None:
-            break
-        cursor = str(page.next)
+    pages = await statement_by_pages(store, "acct_a", count=3)
     exported = [entry async for entry in export_statement(store, "acct_a")]
     assert pages == exported[::-1]
     assert len(exported) == 8

@@ -34,6 +34,7 @@ from tests.store.moves import (
     money,
     opened,
     register,
+    statement_by_pages,
     sweep_process,
     take,
     writing,
@@ -259,13 +260,7 @@ async def test_what_is_all_a_debt_is_in_the_statement_too(store: Store) -> None:
 async def described(store: Store) -> list[tuple[str, int, int]]:
     """Each line of the export, its amount and its balance in cents. The pages have the same, newest first."""
     found = [entry async for entry in export_statement(store, "acct_a")]
-    by_page, cursor = [], ""
-    while True:
-        page = await read_statement(store, "acct_a", cursor, count=1)
-        by_page += page.entries
-        if page.next is None:
-            break
-        cursor = str(page.next)
+    by_page = await statement_by_pages(store, "acct_a", count=1)
     assert by_page[::-1] == found
     month = month_span(month_of(NOW_MS))
     assert [entry async for entry in export_statement(store, "acct_a", month)] == found

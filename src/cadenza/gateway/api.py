@@ -75,7 +75,7 @@ async def serve_api(
     answers = Answers(exchange, record.request_id, known.headers, errors=known.errors)
     gateway.in_flight.key_digests[exchange] = NO_KEY
     try:
-        if gateway.is_draining:
+        if gateway.in_flight.is_draining:
             exchange.close_after_reply()  # a new connection may reach another process
             gateway.observer.metrics.refused.labels("draining").inc()
             raise RateLimited("The service is restarting. Retry shortly.", 1.0, "shutdown")

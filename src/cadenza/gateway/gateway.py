@@ -71,7 +71,6 @@ class Gateway:
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.uploads = Uploads(BodyMemory(body_bytes), observer.metrics)
-        self.is_draining = False  # new requests are refused
         self.reloader = Reloader(load_snapshot, self._use)
         observer.metrics.slots.set_function(lambda: self.slots.taken)
         observer.metrics.slots_limit.set_function(lambda: self.slots.limit)

@@ -26,6 +26,7 @@ class InFlight:
 
     def __init__(self) -> None:
         self.pings = Pings()
+        self.is_draining = False  # new requests are refused, and these end
         self.key_digests: dict[Exchange, bytes] = {}
         self._waiters: dict[asyncio.Future[None], set[Exchange]] = {}  # each waits for the end of its exchanges
 

@@ -60,7 +60,7 @@ class ServiceHealth:
             gateway.ledger.distrust_store()
         return msgspec.structs.replace(
             facts,
-            is_draining=gateway.is_draining,
+            is_draining=gateway.in_flight.is_draining,
             no_route=not gateway.has_usable_route(),
             store_failure=failure.problem if failure else "",
             store_advice=failure.advice if failure else "",

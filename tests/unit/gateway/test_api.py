@@ -111,7 +111,7 @@ async def test_an_unavailable_store_is_a_429(api: Api, method: str, path: str) -
 async def test_a_draining_gateway_refuses_new_requests(api: Api) -> None:
     """They get 429 and a connection that closes, so that the retry can reach another process."""
     client = Client()
-    api.gateway.is_draining = True
+    api.gateway.in_flight.is_draining = True
     api.get(client, "/v1/models")
     await client.serve(api.gateway)
     assert (client.status, client.headers[b"connection"]) == (429, b"close")

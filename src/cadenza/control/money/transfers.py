@@ -74,10 +74,8 @@ async def record_transfer(store: Store, email: str, transfer: Transfer, by: str,
     def record(tx: Transaction) -> Account:
         account, claim = find_account(tx, email), command.claim(tx, now_ms)
         if claim.earlier:
-            raise _recorded_before(tx, PaymentIds(claim.earlier.subject))
+            raise _recorded_before(tx, claim.earlier.subject)
         if claim.is_new:
-            if payments.lock(tx, PROVIDER, PaymentIds(reference=reference)):  # of a release that compared upper case
-                raise _recorded_before(tx, PaymentIds(reference=reference))
             check_limit(account, amount_nano)
             payments.add(tx, payment)
             apply_to(tx, payment, PaymentEvent(payment_id, "", PaymentIds(), Paid(amount_nano, note)), by, now_ms)
@@ -86,9 +84,8 @@ async def record_transfer(store: Store, email: str, transfer: Transfer, by: str,
     return await command.run(lambda: make_change(store, record))
 
 
-def _recorded_before(tx: Transaction, ids: PaymentIds) -> ControlError:
-    earlier = payments.lock(tx, PROVIDER, ids)
-    entry = credit.find_entry(tx, earlier.id) if earlier else None
+def _recorded_before(tx: Transaction, payment_id: str) -> ControlError:
+    earlier, entry = payments.lock(tx, PROVIDER, PaymentIds(payment_id)), credit.find_entry(tx, payment_id)
     assert earlier
     assert entry
     return ControlError(
@@ -101,7 +98,7 @@ def _recorded_before(tx: Transaction, ids: PaymentIds) -> ControlError:
 async def find_transfer(store: Store, reference: str) -> Payment | None:
     """The transfer with this reference, in upper or lower case, or with this id of the payment."""
     use = await credit.find_reference(store, digest_of(PROVIDER, reference))
-    return await payments.find(store, PROVIDER, PaymentIds(use.subject if use else reference, reference=reference))
+    return await payments.find(store, PROVIDER, PaymentIds(use.subject if use else reference))
 
 
 async def refund_transfer(store: Store, refund: TransferRefund, by: str, now_ms: int) -> RefundedTransfer:
@@ -111,8 +108,8 @@ async def refund_transfer(store: Store, refund: TransferRefund, by: str, now_ms:
     if found is None:
         raise ControlError(f"No bank transfer has the reference {refund.transfer!r}.")
     reference = refund.reference.strip()
-    if len(reference) > REFERENCE_CHARS_MAX:
-        raise ControlError(f"The reference of a refund has at most {REFERENCE_CHARS_MAX} characters.")
+    if len(reference) > REFERENCE_CHARS_MAX or not reference.isprintable():
+        raise ControlError(f"The reference of a refund is one line of at most {REFERENCE_CHARS_MAX} characters.")
     command = make_command(PROVIDER, "payment.refund", (found.id, refund.part_nano), reference)
     note = " ".join(filter(None, ("refund", reference, f"of bank transfer {found.reference}: {reason}")))
     await credit.gather_free(store, found.account_id, refund.part_nano or found.amount_nano)

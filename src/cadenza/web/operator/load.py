@@ -145,7 +145,7 @@ def view_load(gateway: Gateway, families: Iterable[Family], rests: Iterable[Rout
         in_flight=max(0, int(samples.total("cadenza_requests_in_flight")) - 1),  # without this request
         slots_taken=int(samples.total("cadenza_slots_taken")),
         slots_limit=slots.ceiling if slots.is_lent else slots.ceiling * workers,
-        is_draining=gateway.is_draining,
+        is_draining=gateway.in_flight.is_draining,
         has_shared_state=samples.total("cadenza_shared_state_up") > 0,
         requests=_counts(samples, "cadenza_requests_total", "status"),
         refused=_counts(samples, "cadenza_refused_total", "reason"),
