@@ -71,7 +71,7 @@ MORE_ROWS = (
     """INSERT INTO closed_months VALUES ('2026-10', 1, 8, 9, 9, 42, 1, 1, 1, 0, 0, 4999998790, 4999998790, '{}',
         zeroblob(32))""",
     f"INSERT INTO closed_balances SELECT '2026-10', account_id, 4999998790, 4999998790 FROM {IDS}",
-    "INSERT INTO payment_events VALUES ('evt_1', 'checkout.session.completed', 1)",
+    "INSERT INTO payment_events VALUES ('evt_1', 'charge.refunded', 1, 'stripe:pi_1', '{}', 9)",
 )
 
 
