@@ -15,17 +15,16 @@ A payment is stored before its owner gets the address to pay at, so every paymen
 
 What is taken of a payment is what was refunded, what lost disputes were about and what open disputes are about, and at
 most its amount. What was refunded is the latest total that the provider reported, by its clock, less the refunds that
-failed since. So events may come in any order: those of refunds and disputes whose payment is not paid, or not known, are
-kept by the provider's id of the payment, and applied when it is paid. They stay if that never comes: only the provider
-can send them, and those of another program on the same account look the same.
+failed since. So events may come in any order: those of refunds and disputes whose payment is not paid, or not known,
+are kept by the provider's id of the payment, and applied when it is paid. If that never comes, they stay: only the
+provider can send them, and those of another program on the same account look the same.
 
 Each event is applied once (by its id), each payment grants once, and each dispute takes once (by the source of the
-entry) and is closed once. Credit that is held or spent already is taken later, as a debt, which is in the audit log too.
-Winning a dispute cancels its own debt first. Any other event changes nothing.
+entry) and is closed once. Credit that is held or spent already is taken later, as a debt, which is in the audit log
+too. Winning a dispute cancels its own debt first. Any other event changes nothing.
 """
 
 import secrets
-from types import UnionType
 from typing import Literal, Protocol
 
 import msgspec
@@ -297,7 +296,7 @@ class _Change:
         self._by = by
         self._now_ms = now_ms
 
-    def apply(self, event: PaymentEvent) -> Result:
+    def apply(self, event: PaymentEvent) -> Result:  # noqa: PLR0911 one for each fact
         match event.fact:
             case Paid():
                 return self._pay(event.fact)
@@ -322,17 +321,17 @@ class _Change:
             self._log("payment.mismatch", "the amount or currency that was paid is not what was asked for: no credit")
             return "wrong amount"
         kept = self._kept_events()
-        self._apply_each(kept, Refunded | RefundFailed)
+        self._apply_each(kept, (Refunded, RefundFailed))
         payment = self._payment
         amount_nano = payment.amount_nano - payment.taken_nano
         if amount_nano:
             self._give(CreditMove(payment.account_id, "payment", amount_nano, fact.note, self._now_ms, payment.id))
         self._write(payment, "paid" if amount_nano else "returned")
         self._log("payment.paid", f"{format_dollars(payment.amount_nano)} dollars")
-        self._apply_each(kept, Disputed | DisputeClosed)
+        self._apply_each(kept, (Disputed, DisputeClosed))
         return "done"
 
-    def _apply_each(self, events: list[PaymentEvent], facts: UnionType) -> None:
+    def _apply_each(self, events: list[PaymentEvent], facts: tuple[type[Fact], ...]) -> None:
         """Apply those of these kinds that have waited. Those that were applied change nothing."""
         for event in events:
             if isinstance(event.fact, facts):

@@ -25,8 +25,8 @@ from cadenza.control.money.payments import (
     PaymentEvent,
     ProviderFailed,
     ProviderPayment,
-    RefundFailed,
     Refunded,
+    RefundFailed,
 )
 from cadenza.core.spans import Span
 from cadenza.http.client import HttpClient, Unreachable
@@ -223,7 +223,7 @@ def check_signature(secret: bytes, body: bytes, header: str, now_s: int) -> None
         raise BadSignature
 
 
-def _payment_event(event: _Event) -> PaymentEvent | None:
+def _payment_event(event: _Event) -> PaymentEvent | None:  # noqa: PLR0911 one for each kind
     """None for an event that changes no payment."""
     raw = event.data.object
     match event.type:

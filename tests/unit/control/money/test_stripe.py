@@ -15,8 +15,8 @@ from cadenza.control.money.payments import (
     Fact,
     Paid,
     PaymentEvent,
-    RefundFailed,
     Refunded,
+    RefundFailed,
 )
 from cadenza.control.money.stripe import SIGNATURE_CHARS_MAX, TOLERANCE_S, Stripe, StripeAccess, check_signature
 from cadenza.ledger.payments import PaymentIds
