@@ -128,6 +128,7 @@ async def test_a_late_entry_is_dated_in_the_first_open_month(used: Store) -> Non
     """Whatever the clock of its writer says: with all of its columns, and the closed month does not change."""
     closed = await close(used, "2026-10")
     await serve(used, "late", OCTOBER)
+    assert (await check_ledger(used)).findings == [], "it reads the first millisecond of the open part"
     await run_sql(used, "UPDATE accounts SET balance_nano = balance_nano + 5, granted_nano = granted_nano + 2")
     values = {**EVERYTHING, "created_at": OCTOBER}
     await used.transact(lambda tx: tx.change(Statement(entries.insert(), *values), values))

@@ -402,6 +402,8 @@ async def test_an_account_has_few_open_payments(store: Store) -> None:
         await start(store, till=till)
     assert len(till.orders) == OPEN_MAX
     assert till.orders[0].success_url == "https://c.example/credit?note=paid"
+    counts = [await payments.count_open(store, "acct_a", since) for since in (NOW_MS - 1, NOW_MS)]
+    assert counts == [OPEN_MAX, 0], "those whose checkout can no longer be paid do not count"
 
 
 async def test_a_lost_dispute_takes_once(store: Store) -> None:
