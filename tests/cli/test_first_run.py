@@ -43,7 +43,7 @@ def test_screen(first: Server) -> None:
 
 
 def test_shown_link_makes_the_operator(first: Server) -> None:
-    """The link on the screen of a terminal, which is not in the log, makes an operator once, and then says that it was used."""
+    """The link on the screen, which is not in the log, makes an operator once, and then says that it was used."""
     [path] = re.findall(rf"Operator +http://127.0.0.1:{first.port}(/join/\S+) ", first.output)
     assert not [line for line in first.output.splitlines() if line.startswith("{") and path in line]
     assert first.output.count(path) == 1

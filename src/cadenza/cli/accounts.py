@@ -19,6 +19,7 @@ from cadenza.cli.console import (
     to_row,
 )
 from cadenza.cli.lazy import CommandGroup
+from cadenza.cli.new_files import new_file
 from cadenza.config import Settings
 from cadenza.control.account.accounts import (
     create_account,
@@ -266,18 +267,8 @@ def export(email: str, out: str | None, settings: Settings) -> None:
     at_ms = now_ms()
     account = with_store(settings, lambda store: get_account(store, email))
     path = Path(out or archive_name(account, at_ms))
-    try:
-        with path.open("xb") as file:
-            path.chmod(0o600)
-            with_store(settings, lambda store: write_to(file, store, account.email, COMMAND_LINE, at_ms))
-    except FileExistsError:
-        raise ValueError(f"{path} exists already: choose another file with --out.") from None
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise ValueError(f"{path} cannot be written: {error.strerror}.") from None
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    with new_file(path) as file:
+        with_store(settings, lambda store: write_to(file, store, account.email, COMMAND_LINE, at_ms))
     say(f"{path} has everything about {account.email}: {path.stat().st_size:,} bytes. Only its owner should see it.")
 
 
