@@ -57,9 +57,7 @@ def report() -> None:
 @report.command()
 @click.argument("month", metavar="YYYY-MM")
 @click.option("--csv", "file", metavar="FILE", help="Also write the report to this new file, as CSV.")
-@click.option(
-    "--payments", metavar="FILE", help="Also write payments and what was returned of any to this new file."
-)
+@click.option("--payments", metavar="FILE", help="Also write payments and what was returned of any to this new file.")
 @click.option("--accounts", metavar="FILE", help="Also write the closing balance of every account to this new file.")
 @click.option("--verify", "is_compared", is_flag=True, help="Compare the payments with what the provider lists.")
 @json_option

@@ -29,7 +29,7 @@ from cadenza.cli.model import DOWNLOAD_MB, install_model
 from cadenza.config import ConfigError, Settings
 from cadenza.config.classes import resolve_classes
 from cadenza.config.settings import GroundingSettings
-from cadenza.control.account.accounts import AccountsFound, create_account, find_accounts
+from cadenza.control.account.accounts import create_account, find_accounts
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.sign_in.links import make_operator_link
@@ -43,7 +43,9 @@ from cadenza.process import protect_memory
 from cadenza.server.server import bind, serve_one
 from cadenza.server.workers import Workers
 from cadenza.store.address import open_store
+from cadenza.store.sqlite.lost_commits import find_lost_commits
 from cadenza.store.store import Store
+from cadenza.store.tables.accounts import AccountsFound
 
 DEMO_EMAIL = "demo@localhost"
 DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR
@@ -130,6 +132,8 @@ def _bind(host: str, port: int) -> socket.socket:
 async def _prepare(settings: Settings, log: Log, *, at_terminal: bool) -> Prepared:
     """Open the store; create the demo account if the built-in default has no account, and the operator's link."""
     store = open_store(settings.store.url)
+    if store.path and (lost := find_lost_commits(store.path)):
+        log.error("the store has lost commits", reason=lost.reason, todo=lost.todo)
     try:
         await prepare_store(store, say_backup)
         found, demo, path = await find_accounts(store, besides=DEMO_EMAIL), None, None
