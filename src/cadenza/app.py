@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cadenza import clock
+from cadenza import clock, parts
 from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.classes import class_rules, provider_costs, resolve_classes, watched_class
 from cadenza.config.parts import (
@@ -51,7 +51,7 @@ from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.background import follow, repeat, running
 from cadenza.fleet.presence import Presence
-from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
+from cadenza.fleet.shared import MEMORY, MemoryState, OpenSharedState, SharedState
 from cadenza.gateway.api import ENDPOINTS, serve_api
 from cadenza.gateway.collector_link import CollectorLink, process_attributes
 from cadenza.gateway.endpoints import Endpoint, is_api, refuse_connection, refuse_malformed
@@ -488,9 +488,10 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
     if settings.shared_state.url == MEMORY:
         observer.metrics.shared_state_up.set(1)
         return MemoryState()
-    from cadenza.fleet.valkey.state import ValkeyState  # noqa: PLC0415 needs hiredis
-
-    return ValkeyState(settings.shared_state.url, settings.server.workers, observer)
+    part = parts.find(settings.shared_state.url)
+    assert part, "the config has checked it"
+    opened: OpenSharedState = part.load("open").open_shared_state
+    return opened(settings.shared_state.url, settings.server.workers, observer)
 
 
 def build_exporter(given: ObserveSettings, observer: Observer) -> "OtlpExporter | None":

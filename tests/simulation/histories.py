@@ -28,8 +28,8 @@ from cadenza.ledger import (
     vouchers,
 )
 from cadenza.ledger.committer import REGISTERED
+from cadenza.parts.postgres.session import DIALECT
 from cadenza.store import schema
-from cadenza.store.postgres.session import DIALECT
 from cadenza.store.statements import SelectByIds, Statement, compile_for
 from cadenza.store.store import CHANGE_NOTHING
 from cadenza.store.tables import accounts, audit_events, epochs, keys

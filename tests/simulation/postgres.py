@@ -12,7 +12,7 @@ from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
 
-from cadenza.store.postgres.connection import PID, PostgresAddress, PostgresBounds
+from cadenza.parts.postgres.connection import PID, PostgresAddress, PostgresBounds
 from tests.simulation.database import Deadlock, ModelDatabase, ModelSession, Refused, Running, StatementResult
 from tests.simulation.network import Link, Wire
 from tests.simulation.scheduler import Scheduler

@@ -11,7 +11,7 @@ from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Host, Presence
 from cadenza.ledger.timing import LedgerTiming
 from cadenza.observe import Observer, make_log
-from cadenza.store.postgres.store import PostgresStore
+from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.store import Store, StoreUnavailable
 from tests.simulation.holds import WatchedLedger
 from tests.simulation.limits import LimitWatch, ProcessLimits

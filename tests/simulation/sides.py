@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import asyncpg  # type: ignore[import-untyped]
 import msgspec
 
-from cadenza.store.postgres.session import for_postgres
+from cadenza.parts.postgres.session import for_postgres
 from cadenza.store.statements import Statement
 from tests.simulation.database import Deadlock, ModelDatabase, ModelSession, Refused, StatementResult
 from tests.simulation.tables import Kind, layouts

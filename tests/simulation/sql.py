@@ -15,7 +15,7 @@ import msgspec
 import sqlglot
 from sqlglot import exp
 
-from cadenza.store.postgres.session import for_postgres
+from cadenza.parts.postgres.session import for_postgres
 from cadenza.store.statements import PickValues, Statement
 from tests.simulation.expressions import Expressions, Scope, conjuncts
 from tests.simulation.queries import Function, Lines, QueryCompiler, TableSource, limit_of, listed

@@ -4,7 +4,7 @@ from random import Random
 
 import asyncpg  # type: ignore[import-untyped]
 
-from cadenza.store.postgres.connection import PostgresAddress, PostgresBounds
+from cadenza.parts.postgres.connection import PostgresAddress, PostgresBounds
 from tests.simulation.database import ModelDatabase
 from tests.simulation.network import Link
 from tests.simulation.postgres import PostgresServer, SimulatedConnection

@@ -6,12 +6,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 MODULES: dict[str, tuple[str, ...]] = {
     "pages": ("starlette", "jinja2", "markdown_it", "nh3", "pygments", "segno", "webauthn", "cryptography"),
     "postgres": ("asyncpg",),
+    "retention": (),
     "valkey": ("hiredis",),
 }
 WITHOUT = """
@@ -40,19 +39,3 @@ def test_a_gateway_imports_no_extra() -> None:
     """The program and its commands load without the pages, Postgres and Valkey."""
     blocked = [module for modules in MODULES.values() for module in modules]
     assert run("import cadenza.app, cadenza.server.server, cadenza.cli; print('loaded')", *blocked) == "loaded\n"
-
-
-@pytest.mark.parametrize(
-    ("config", "module", "extra"),
-    [
-        ('[store]\nurl = "postgresql://u:p@127.0.0.1/x"\n', "asyncpg", "postgres"),
-        ('[shared_state]\nurl = "valkey://127.0.0.1:6379/0"\n', "hiredis", "valkey"),
-    ],
-)
-def test_a_setting_names_its_missing_extra(tmp_path: Path, config: str, module: str, extra: str) -> None:
-    """A config that needs an extra which is not installed says which one, and how to install it."""
-    path = tmp_path / "cadenza.toml"
-    path.write_text(config)
-    code = "import pathlib; from cadenza.config import load_settings; "
-    code += f"print(load_settings({str(path)!r}, {{}}, pathlib.Path()).missing_extras)"
-    assert f"pip install 'cadenza[{extra}]'" in run(code, module)

@@ -6,8 +6,6 @@ import sys
 import click
 import msgspec
 
-from cadenza.cli.configured import settings_option, with_store
-from cadenza.cli.console import json_option, print_json, say
 from cadenza.cli.evaluation_run import running
 from cadenza.config import Settings
 from cadenza.config.classes import resolve_classes, served_version, watched_class
@@ -20,6 +18,8 @@ from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.observe import make_log
 from cadenza.process import protect_memory
 from cadenza.store.store import Store
+from cadenza.terminal.configured import settings_option, with_store
+from cadenza.terminal.console import json_option, print_json, say
 
 DRIFT_EXIT = 2
 

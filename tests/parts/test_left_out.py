@@ -1,0 +1,56 @@
+"""Parts that are left out: all else works, and what belongs to them is a sentence that names their extra."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cadenza.config import load_settings
+from cadenza.parts import PARTS
+from tests.loopback import LoopbackUpstream
+
+ROOT = Path(__file__).parents[2]
+NAMES = [part.name for part in PARTS]
+LIFE_S = 200.0
+
+
+def left_out(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(sys.modules, f"cadenza.parts.{name}", None)
+
+
+def test_a_service_lives_without_parts(upstream: LoopbackUpstream) -> None:
+    """Without any part and without each: account, key, chat streamed and not, usage, revocation, and a sound ledger.
+
+    A command of a part that is missing names its extra.
+    """
+    command = [sys.executable, "-m", "tests.parts.life", upstream.base_url, ",".join(NAMES), *NAMES]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIFE_S, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_each_part_has_an_extra_and_a_page() -> None:
+    """The extra has the packages of the part, and its page says how it is installed, configured and left out."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for part in PARTS:
+        given = [one.partition(">")[0].replace("-", ".") for one in extras[part.name]]
+        assert given == list(part.packages), part.name
+        assert (ROOT / "docs" / "parts" / f"{part.name}.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "key"),
+    [
+        ("postgres", '[store]\nurl = "postgresql://u:p@127.0.0.1/x"\n', "store.url"),
+        ("valkey", '[shared_state]\nurl = "valkey://127.0.0.1:6379/0"\n', "shared_state.url"),
+    ],
+)
+def test_a_setting_names_its_missing_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, section: str, key: str
+) -> None:
+    """A config that needs a part which is not installed says which one, and how to install it."""
+    left_out(monkeypatch, name)
+    (tmp_path / "cadenza.toml").write_text(section)
+    [missing] = load_settings(None, {}, tmp_path).missing_extras
+    assert missing == f"{key}: it needs the extra '{name}', which is not installed; run: pip install 'cadenza[{name}]'"
