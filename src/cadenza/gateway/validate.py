@@ -82,7 +82,7 @@ _NUMBER = msgspec.json.Decoder(float | None)
 
 def parse_chat(body: bytes | bytearray, steps_max: float = math.inf) -> ChatRequest:
     """TooManySteps beyond `steps_max`: see `check_messages`."""
-    decoded, extra = decode_body(body, steps_max)
+    decoded, extra = decode_body(body)
     return check_body(decoded, extra, steps_max)
 
 
@@ -124,7 +124,7 @@ def check_body(body: ChatBody, extra: Fields = NO_FIELDS, steps_max: float = mat
     )
 
 
-def decode_body(body: bytes | bytearray, steps_max: float = math.inf) -> tuple[ChatBody, Fields]:
+def decode_body(body: bytes | bytearray) -> tuple[ChatBody, Fields]:
     """The known fields, and the others, which most requests do not have.
 
     Raw JSON is not decoded later, so invalid UTF-8 and lone surrogates in it must be found here.
@@ -136,7 +136,7 @@ def decode_body(body: bytes | bytearray, steps_max: float = math.inf) -> tuple[C
     except (msgspec.DecodeError, RecursionError):
         decoded = decode_field(_OPEN_BODY, body)
         extra = read_extra_fields(body, _KNOWN)
-    check_surrogates(body, is_bounded=steps_max < math.inf)
+    check_surrogates(body)
     return decoded, extra
 
 
