@@ -115,6 +115,13 @@ OF_PAYMENT: dict[str, Pick] = {
     "session": one_of("", "checkout_1"),
     "intent": one_of("", "intent_1"),
 }
+EVENT: dict[str, Pick] = {
+    "id": one_of("event_1", "event_2"),
+    "kind": one_of("x"),
+    "reference": one_of("stripe:intent_1", "event_1"),
+    "fact": one_of(None, "{}"),
+    "happened_at": one_of(0, 1),
+}
 RETURNED: dict[str, Pick] = dict.fromkeys(("returned", "refunded", "lost", "disputed"), AMOUNT)
 USAGE: dict[str, Pick] = {
     "version": one_of(None, 1),
@@ -247,7 +254,8 @@ CHANGES: list[tuple[Statement, Mapping[str, Pick]]] = [
         payments.CHANGE,
         {**OF_PAYMENT, **RETURNED, "intent": one_of(None, "intent_1"), "now_is": one_of("open", "paid")},
     ),
-    (payments.ADD_EVENT, {"event": one_of("event_1", "event_2"), "kind": one_of("x")}),
+    (payments.ADD_EVENT, EVENT),
+    (payments.LOCK_REFERENCE, EVENT),
     (
         payments.INSERT,
         {
@@ -326,6 +334,8 @@ READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (vouchers.LIST, {}),
     (payments.READ, OF_PAYMENT),
     (payments.LIST, {}),
+    (payments.FIND_EVENT, EVENT),
+    (payments.LIST_EVENTS, EVENT),
     (payments.COUNT_OPEN, {}),
     (REGISTERED, {}),
     (presence.READ_HEARTBEATS, {}),
