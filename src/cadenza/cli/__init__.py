@@ -13,6 +13,7 @@ import click
 from cadenza.cli.console import print_place, say
 from cadenza.cli.lazy import LazyGroup
 from cadenza.core.errors import ExpectedError
+from cadenza.core.extras import describe_missing, extra_with
 
 GC_THRESHOLD = 100_000  # with Python's default, garbage collection takes a tenth of the import time
 SECTIONS = {
@@ -89,7 +90,7 @@ def app() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command. An expected error is one sentence and exit code 1; only a bug shows its place."""
+    """Run a command. An expected error or a missing extra is a sentence and exit code 1; only a bug shows its place."""
     gc.set_threshold(GC_THRESHOLD)
     atexit.register(gc.freeze)  # no collection at exit either: saves 0.2 s
     sys.excepthook = print_place
@@ -97,4 +98,9 @@ def main(args: Sequence[str] | None = None) -> None:
         app(args=args, prog_name="cadenza")
     except (ExpectedError, ValueError) as error:
         say(f"cadenza: {error}")
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        if (extra := extra_with(error.name)) is None:
+            raise
+        say(f"cadenza: This {describe_missing(extra)}")
         sys.exit(1)

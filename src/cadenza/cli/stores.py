@@ -10,7 +10,7 @@ import click
 from cadenza.cli.configured import read_store, say_backup, settings_option, use_store
 from cadenza.cli.console import say
 from cadenza.config import Settings
-from cadenza.control.store.copies import back_up_store, move_store
+from cadenza.control.store.copies import back_up_store
 from cadenza.store.migrate import migrate as migrate_store
 
 MEGABYTE = 1_000_000
@@ -38,6 +38,8 @@ def migrate(settings: Settings, source: str | None, target: str | None) -> None:
 
 
 def _move(source: str, target: str) -> None:
+    from cadenza.control.store.moves import move_store  # noqa: PLC0415 needs asyncpg
+
     carried = asyncio.run(move_store(source, target))
     counts = ", ".join(f"{name}: {rows}" for name, rows in carried.rows.items())
     done = "Carried over" if carried.is_new else "The target has these rows already, and nothing was changed"

@@ -35,6 +35,7 @@ from cadenza.config.settings import (
     Settings,
 )
 from cadenza.core.config_keys import CheckError, suggest
+from cadenza.core.extras import describe_missing
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
 from cadenza.upstreams.dialects import DIALECTS, ENFORCE, Dialect, dialect_of
@@ -141,7 +142,7 @@ def _missing_extras(settings: Settings) -> Iterable[str]:
     }
     for key, (is_needed, extra, module) in needed.items():
         if is_needed and not (find_spec(module.partition(".")[0]) and find_spec(module)):
-            yield f"{key}: it needs the extra '{extra}', which is not installed; run: pip install 'cadenza[{extra}]'"
+            yield f"{key}: it {describe_missing(extra)}"
 
 
 def _example_route(providers: Mapping[str, ProviderSettings]) -> str:
