@@ -10,6 +10,7 @@ from cadenza.control.account.accounts import (
     create_account,
     get_account,
     list_accounts,
+    remove_second_factors,
     resume_account,
     set_class,
     set_operator,
@@ -21,7 +22,6 @@ from cadenza.control.account.export import archive_name, write_to
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.transfers import Transfer, record_transfer
 from cadenza.control.sign_in.links import print_link
-from cadenza.control.sign_in.second_factor import remove_second_factors
 from cadenza.control.sign_in.sign_up import invite as make_invitation
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS

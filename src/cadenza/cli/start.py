@@ -36,7 +36,7 @@ from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import Log, catch_strays, make_log
 from cadenza.observe.worker_metrics import workers_folder
-from cadenza.process import protect_memory
+from cadenza.process import protect_memory, refused_limits
 from cadenza.server.server import bind, serve_one
 from cadenza.server.workers import Workers
 from cadenza.store.address import open_store
@@ -84,6 +84,8 @@ def run_service(settings: Settings, host: str, port: int) -> None:
     catch_strays(log)
     _print_screen(settings, _base_url(listener), uvloop.run(_prepare(settings, log)))
     log.info("starting", **start_facts(settings, listener))
+    if refused := refused_limits():
+        log.warning("the system refuses limits of a process", limits=refused)
     if problem := index_problem(settings.grounding.search):
         reason, todo = problem
         log.warning("local search cannot work", reason=reason, todo=todo)

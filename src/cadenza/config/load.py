@@ -36,6 +36,7 @@ from cadenza.config.settings import (
     Settings,
 )
 from cadenza.core.config_keys import CheckError, suggest
+from cadenza.core.extras import describe_missing
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
 from cadenza.upstreams.dialects import DIALECTS, ENFORCE, Dialect, dialect_of
@@ -139,7 +140,7 @@ def _missing_extras(settings: Settings) -> Iterable[str]:
         if (part := parts.find(url)) and not part.is_installed:
             yield f"{key}: {part.missing}"
     if settings.observe.otlp_url and not (find_spec("opentelemetry") and find_spec("opentelemetry.proto")):
-        yield "observe.otlp_url: it needs the extra 'otel', which is not installed; run: pip install 'cadenza[otel]'"
+        yield f"observe.otlp_url: it {describe_missing('otel')}"
 
 
 def _example_route(providers: Mapping[str, ProviderSettings]) -> str:

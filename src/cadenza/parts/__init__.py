@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from cadenza.core.errors import ExpectedError
+from cadenza.core.extras import describe_missing
 
 Module = Literal[
     "open",  # what stands behind an address
@@ -48,11 +49,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def missing(self) -> str:
         """What is said of a setting that needs it, if it is not installed."""
-        return f"it needs the extra '{self.name}', which is not installed; run: pip install 'cadenza[{self.name}]'"
+        return f"it {describe_missing(self.name)}"
 
     def require(self) -> None:
         if not self.is_installed:
-            raise MissingPart(self.missing.replace("it", "This", 1))
+            raise MissingPart(f"This {describe_missing(self.name)}")
 
     def load(self, module: Module) -> ModuleType:
         self.require()
