@@ -2,10 +2,13 @@
 
 import gc
 import hashlib
+import secrets
 import sys
 import time
 from collections.abc import Callable
 from functools import cache
+from random import Random
+from unittest.mock import patch
 
 import msgspec
 from msgspec.structs import replace
@@ -37,7 +40,8 @@ def run_plan(plan: RunPlan, *, is_traced: bool = False) -> SimulatedRun:
     _freeze_modules()
     world = World(plan, is_traced=is_traced)
     try:
-        world.run()
+        with patch.object(secrets, "token_bytes", Random(f"secrets {plan.seed}").randbytes):  # of the names of payments
+            world.run()
         done = SimulatedRun(
             plan=plan,
             requests=len(world.chats),
