@@ -46,7 +46,6 @@ from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
-from cadenza.evaluation.canaries import USUAL_RULES, Canaries
 from cadenza.evaluation.watch import WatchedClass, Watches
 from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.background import follow, repeat, running
@@ -260,9 +259,6 @@ class App:
         await stack.enter_async_context(running(follow(changed, self._catch_up, self._log)))
         await stack.enter_async_context(running(repeat(self._note_minute, EVERY_S, self._log, at_once=True)))
         stack.callback(LoopLag(self._observer.metrics).stop)
-        canaries = Canaries(self._store, self._observer, lambda: gateway.snapshot.catalogue)
-        stack.push_async_callback(canaries.stop)
-        await stack.enter_async_context(running(repeat(canaries.poll, USUAL_RULES.every_s, self._log, at_once=True)))
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
@@ -391,16 +387,9 @@ class App:
     def _log_versions(self, states: Mapping[str, ClassState]) -> None:
         """One line for each class that is served otherwise than before."""
         for class_id, state in states.items():
-            before, now = self._states.get(class_id), (state.version.number, state.candidate, state.share)
-            if before is None or (before.version.number, before.candidate, before.share) != now:
-                self._log.info(
-                    "a class has changed",
-                    class_id=class_id,
-                    version=state.version.number,
-                    before=before.version.number if before else None,
-                    candidate=state.candidate.number if state.candidate else None,
-                    share=state.share,
-                )
+            before = self._states[class_id].version.number if class_id in self._states else None
+            if before != state.version.number:
+                self._log.info("a class has changed", class_id=class_id, version=state.version.number, before=before)
 
     def _keep_fixed_sections(self, loaded: Settings) -> Settings:
         kept = {name: getattr(self._settings, name) for name in FIXED_SECTIONS}
@@ -434,14 +423,13 @@ class App:
 
 def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
     """The config has replaced what was served. An edit does that, and so does a process with another config."""
-    class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
+    class_id, is_older = after.version.class_id, after.version.number < before.version.number
     log.log(
-        "warning" if is_odd else "info",
+        "warning" if is_older else "info",
         "the config replaces what serves a class",
         class_id=class_id,
         version=after.version.number,
         before=before.version.number,
-        ended_canary=before.candidate.number if before.candidate else None,
         advice="If you did not change the config, processes on this store have different ones: give all the same, "
         f"or let the store decide with 'cadenza class adopt {class_id}'.",
     )
@@ -476,10 +464,6 @@ def build_catalogue(
         )
 
     classes = {class_id: served(state.version) for class_id, state in states.items()}
-    for class_id, state in states.items():
-        if state.candidate:
-            candidate = served(state.candidate)
-            classes[class_id] = msgspec.structs.replace(classes[class_id], candidate=candidate, share=state.share)
     return Catalogue(classes, Aliases(settings.models.aliases))
 
 

@@ -345,7 +345,6 @@ READS: list[tuple[Statement, Mapping[str, Pick]]] = [
     (accounts.BY_ID, {}),
     (accounts.BY_EMAIL, {"email": one_of(*EMAILS)}),
     (accounts.OLDEST_FIRST, {}),
-    (accounts.COUNT_ACTIVE, {}),
     (epochs.CURRENT, EPOCH),
     (audit_events.LIST, {"before": one_of(2, 100)}),
     (audit_events.LIST_OF_ACCOUNT, {"before": one_of(2, 100)}),

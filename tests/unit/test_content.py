@@ -48,7 +48,7 @@ NO_CONTENT = {
         "core.config_keys",
     ),
     *("core.margin", "core.money", "core.prices", "core.rates", "core.records", "core.shares"),
-    *("core.spans", "core.usage_report", "evaluation.canaries", "evaluation.canary", "evaluation.drift"),
+    *("core.spans", "core.usage_report", "evaluation.drift"),
     *("evaluation.verdict", "evaluation.watch", "grounding.charges", "grounding.index.folder_files"),
     *("grounding.index.indexing", "grounding.search.engines.build", "upstreams.dialects", "upstreams.known"),
     *("upstreams.trial", "web.account", "web.charts", "web.cookies", "web.docs", "web.money", "web.operator"),

@@ -7,6 +7,9 @@ from typing import Any
 import click
 
 WHOLE = 1000  # characters of a sentence: more than any has
+GONE = {  # what release 0.1.0 had, as the error names it, and what to do now
+    "such option '--share'": "There are no canaries now: a promotion serves every account.",
+}
 
 
 class CommandGroup(click.Group):
@@ -45,6 +48,15 @@ class LazyGroup(CommandGroup):
         module, _, attribute = self._places[name].rpartition(".")
         command: click.Command = getattr(import_module(f"cadenza.cli.{module}"), attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            for name, advice in GONE.items():
+                if name in error.message:
+                    raise click.UsageError(f"{error.message} {advice}", error.ctx) from None
+            raise
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

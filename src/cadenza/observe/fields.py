@@ -21,11 +21,11 @@ WORDS = frozenset(
     {
         *("id", "request_id", "completion_id", "key_id", "class_id", "endpoint", "engine", "process", "watch"),
         *("status", "fault", "cause", "kind", "measure", "move", "signal", "parser", "error", "logger"),
-        *("ms", "open_s", "pause_s", "limit_s", "prompt_tokens", "completion_tokens", "score", "share"),
+        *("ms", "open_s", "pause_s", "limit_s", "prompt_tokens", "completion_tokens", "score"),
         *("short_nano", "charged_nano", "corrected_nano", "spent_nano"),
         *("audit_events", "links", "sessions", "usage"),  # that were removed
         *("accounts", "charged", "dropped", "moves", "requests", "times", "tries"),
-        *("waiting", "workers", "threads", "is_last", "version", "before", "candidate", "ended_canary"),
+        *("waiting", "workers", "threads", "is_last", "version", "before"),
         *("pid", "code", "exit_code", "address", "classes", "sections", LEFT_OUT),
     }
 )

@@ -256,15 +256,7 @@ class Metrics:
         self.payment_events = count("cadenza_payment_events", "Events of the payment provider.", "result")
 
     def _define_classes(self) -> None:
-        count, gauge = self._count, self._gauge
-        self.canary_share = gauge("cadenza_canary_share", "Percent of accounts that a candidate serves.", "class_id")
-        self.canary_requests = LabelledCounter(
-            "cadenza_canary_requests",
-            "Requests that the test of a canary counted.",
-            ("class_id", "side"),
-            self.registry,
-        )
-        self.canary_rollbacks = count("cadenza_canary_rollbacks", "Canaries rolled back.", "class_id", "measure")
+        gauge = self._gauge
         self.watch_score = gauge(
             "cadenza_watch_score", "The score of the last watch of a class, from 0 to 1.", "class_id"
         )

@@ -26,7 +26,6 @@ ANSWER_S = 0.5
 SOCKET_PATH_MAX = 100  # the kernel allows 107 bytes
 HIGHEST = {  # gauges of a state, 1 if any process is in it, or of a time: the latest
     "cadenza_build_info",
-    "cadenza_canary_share",
     "cadenza_ledger_longest_wait_seconds",
     "cadenza_route_resting",
     "cadenza_route_failing",

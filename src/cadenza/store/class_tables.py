@@ -42,9 +42,9 @@ class_states = table(
     Column("earlier", Text, nullable=False, server_default="[]"),  # JSON: the versions served before it, newest first
     Column("is_rolled_back", Boolean, nullable=False, server_default=false()),  # a rollback served this version
     Column("is_adopted", Boolean, nullable=False, server_default=false()),  # the store decides, not the config
-    Column("candidate", Integer),  # the version that a canary tries
-    Column("share", Integer, nullable=False, server_default=text("0")),  # percent of accounts that it serves
-    Column("canary", Text),  # JSON: the counts and the test of the canary
+    Column("candidate", Integer),  # this, share and canary: used by release 0.1.0 alone
+    Column("share", Integer, nullable=False, server_default=text("0")),
+    Column("canary", Text),
     Column("revision", BigInteger, nullable=False, server_default=text("1")),  # grows with every change
     Column("changed_at", BigInteger, nullable=False),
     Column("watched_at", BigInteger),  # when a process last began to run the watch

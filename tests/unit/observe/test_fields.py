@@ -20,7 +20,6 @@ LEVELS = {"info", "warning", "error", "critical", "exception", "log"}
 EXPANDED = {
     "cli/start.py": {"address", "config", "pid", "store", "version", "workers"},
     "control/retention.py": {"audit_events", "links", "sessions", "usage"},
-    "evaluation/canaries.py": {"candidate", "class_id", "reason"},
     "evaluation/watch.py": {"class_id", "version", "watch"},
     "grounding/search/engines/guard.py": {"open_s"},
 }

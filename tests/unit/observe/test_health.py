@@ -67,7 +67,6 @@ CASES = {
     "usage_doubtful": (Facts(hour=counted("doubtful_usage_total", acme=2, other=0)), "In the last hour: acme 2."),
     "search_fails": (Facts(recent=counted("grounding_failures_total", search=6, memory=9)), "6 in the last 5 minutes."),
     "mail_fails": (Facts(mail_failure="it refuses the login", mail_waiting=4), "it refuses the login; 4 are waiting"),
-    "canary_rolled_back": (Facts(hour=counted("canary_rollbacks_total", forte=1)), "In the last hour: forte 1."),
     "model_drifts": (Facts(drifted=["forte"]), "Of the class forte."),
     "log_dropped": (Facts(hour=counted("log_dropped_total", **{"": 8})), "In the last hour: 8."),
 }
@@ -99,7 +98,7 @@ def test_a_problem_is_found_in_its_facts_only(kind: str) -> None:
 def test_every_rule_has_its_case() -> None:
     """The others need a longer memory than a process has, or a process that is gone: alerts see them."""
     assert {rule.kind for rule in TABLE if rule.find} == set(CASES)
-    assert [rule.kind for rule in TABLE if not rule.find] == ["down", "margin_negative", "canary_waits"]
+    assert [rule.kind for rule in TABLE if not rule.find] == ["down", "margin_negative"]
     assert len(RULES) == len(TABLE)
 
 

@@ -67,13 +67,11 @@ async def examine(settings: Settings) -> list[Check]:
         finally:
             await upstream.stop()
         for class_id, state in classes.items():
-            for version in state.versions:
-                label = f"{class_id} (candidate)" if version is state.candidate else class_id
-                checks += [
-                    _check_route(f"{label} -> {name}: {it.model}", it.model, probe, rejects_key=name in rejecting)
-                    for it in version.routes
-                    if it.provider == name
-                ]
+            checks += [
+                _check_route(f"{class_id} -> {name}: {it.model}", it.model, probe, rejects_key=name in rejecting)
+                for it in state.version.routes
+                if it.provider == name
+            ]
     return checks
 
 
@@ -107,7 +105,7 @@ async def read_classes(settings: Settings) -> tuple[dict[str, ClassState], list[
 
 
 def served_routes(classes: Mapping[str, ClassState]) -> list[Route]:
-    return [route for state in classes.values() for version in state.versions for route in version.routes]
+    return [route for state in classes.values() for route in state.version.routes]
 
 
 async def ask_service(settings: Settings) -> tuple[list[Check], set[str]]:
