@@ -59,7 +59,6 @@ HEALTHY: Series = {
     of("cadenza_refused_total", 'reason="slots"'): counter(6),
     of("cadenza_shared_state_up"): gauge(1),
     of("cadenza_grounding_failures_total", 'part="memory",reason="late"'): counter(1),
-    of("cadenza_watch_drift", f'{CLASS},measure="score"'): gauge(0),
     of("cadenza_log_dropped_total"): counter(0),
     **buckets("cadenza_first_byte_seconds", f"{CLASS},", {"1.0": 500, "10.0": 590, "30.0": 600, "+Inf": 600}),
     **buckets("cadenza_stream_gap_seconds", f"{CLASS},", {"1.0": 580, "10.0": 599, "30.0": 600, "+Inf": 600}),
@@ -96,7 +95,6 @@ OUTAGES: dict[str, Series] = {
     "CadenzaSaturated": {of("cadenza_refused_total", 'reason="slots"'): counter(120)},
     "CadenzaLimitsNotShared": {of("cadenza_shared_state_up"): gauge(0)},
     "CadenzaSearchFails": {of("cadenza_grounding_failures_total", 'part="search",reason="refused"'): counter(3)},
-    "CadenzaModelDrifts": {of("cadenza_watch_drift", f'{CLASS},measure="score"'): gauge(1)},
     "CadenzaLoopLags": buckets("cadenza_loop_lag_seconds", "", {"0.01": 200, "0.25": 200, "0.5": 240, "+Inf": 240}),
     "CadenzaLogDropped": {of("cadenza_log_dropped_total"): f"0x{MINUTES - 5} 1x{MINUTES}"},
 }

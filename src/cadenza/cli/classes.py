@@ -43,10 +43,6 @@ LATER = {
     "evaluate": ("evaluate.evaluate", "Compare a candidate with what serves a class, on a suite of cases."),
     "price": ("prices.price", "List prices and their changes to come; or change the price of CLASS from a date on."),
     "suite": ("suites.suite", "Suites: files of cases with which classes are evaluated."),
-    "watch": (
-        "watch.watch",
-        "Ask the cheap cases of the class's suite now, and compare the answers with the first watch's.",
-    ),
 }
 
 

@@ -53,7 +53,7 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
     incumbent = served_version(states, options.class_id)
     candidate = find_candidate(settings, options.class_id, options.candidate)
     asked = (*incumbent.main_routes, candidate)
-    async with running(store, settings, asked, EVALUATION) as upstreams, Graders() as graders:
+    async with running(store, settings, asked) as upstreams, Graders() as graders:
         run = SuiteRun(
             suite=suite,
             character=incumbent.character,
@@ -82,18 +82,16 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
 
 
 @asynccontextmanager
-async def running(
-    store: Store, settings: Settings, routes: Iterable[Route], kind: str
-) -> AsyncIterator[Mapping[str, Upstream]]:
+async def running(store: Store, settings: Settings, routes: Iterable[Route]) -> AsyncIterator[Mapping[str, Upstream]]:
     """The upstreams of these routes, while a command asks them. Their log would run into what it prints.
 
-    Their requests are counted in the store as attempts of this kind.
+    Their requests are counted in the store as attempts of an evaluation.
     """
     upstreams, attempts = build_upstreams(settings, make_log(io.StringIO()), routes), AttemptCounts(now_ms)
     try:
         for upstream in upstreams.values():
             await upstream.start()
-        yield {name: BilledUpstream(upstream, attempts, kind) for name, upstream in upstreams.items()}
+        yield {name: BilledUpstream(upstream, attempts, EVALUATION) for name, upstream in upstreams.items()}
     finally:
         for upstream in upstreams.values():
             await upstream.stop()

@@ -256,16 +256,6 @@ def compare_cases(cases: Sequence[CaseFacts], paired: Sequence[AnswerScore]) -> 
     return results
 
 
-def summarize_side(
-    cases: Sequence[CaseFacts],
-    scores: Sequence[AnswerScore],
-    conformance: tuple[ConformanceCheck, ...] = (),
-) -> SideSummary:
-    """The summary of one side that was asked alone."""
-    mirrored = [msgspec.structs.replace(one, side=side) for one in scores for side in SIDES]
-    return _summarize(compare_cases(cases, mirrored), scores, scores[0].side, WireChecks(conformance))
-
-
 def _summarize(
     results: Sequence[CaseResult], scores: Sequence[AnswerScore], side: Side, wire: WireChecks
 ) -> SideSummary:

@@ -209,13 +209,6 @@ TABLE = (
     ),
     Rule("mail_fails", "ticket", "E-mail is not sent.", "Check [mail] and the mail server.", findings.mail),
     Rule(
-        "model_drifts",
-        "ticket",
-        "A model behaves otherwise than when its class was first watched.",
-        "'cadenza class history' says what changed.",
-        findings.drift,
-    ),
-    Rule(
         "log_dropped",
         "ticket",
         "Lines of the log could not be written.",

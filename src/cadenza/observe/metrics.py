@@ -141,7 +141,6 @@ class Metrics:
         self._define_limits()
         self._define_routes()
         self._define_ledger()
-        self._define_classes()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
@@ -254,12 +253,3 @@ class Metrics:
             "cadenza_ledger_lost", "Replies ended with an error because they could not be charged."
         )
         self.payment_events = count("cadenza_payment_events", "Events of the payment provider.", "result")
-
-    def _define_classes(self) -> None:
-        gauge = self._gauge
-        self.watch_score = gauge(
-            "cadenza_watch_score", "The score of the last watch of a class, from 0 to 1.", "class_id"
-        )
-        self.watch_drift = gauge(
-            "cadenza_watch_drift", "1 if the last watch of a class found that this has changed.", "class_id", "measure"
-        )
