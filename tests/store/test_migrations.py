@@ -140,7 +140,7 @@ async def test_a_canary_ends_at_the_upgrade(store: Store) -> None:
     await store.transact(lambda tx: class_versions.add_state(tx, class_versions.add(tx, version), 1))
     await run_sql(store, "UPDATE class_states SET candidate = 2, share = 5, canary = '{}'")
     before = await epochs.current(store, epochs.CLASSES)
-    module = import_module("cadenza.store.migrations.versions.0002_no_canaries")
+    module = import_module("cadenza.store.migrations.versions.0003_no_canaries")
     for _ in range(2):  # it finds nothing to do when it is run again
         await store.transact(lambda tx: module.upgrade("", lambda sql: tx.change(Statement(text(sql)), {})))
     row = await store.row(Statement(text("SELECT version, candidate, share, canary, revision FROM class_states")), {})

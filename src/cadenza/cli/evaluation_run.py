@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import click
 import msgspec
 
 from cadenza.cli.console import now_ms, print_json, say, to_row
@@ -134,6 +135,8 @@ def _print(options: EvaluateOptions, rules: ClassRules, order: EvaluationOrder, 
         print_json([{**fields, "verdict": msgspec.to_builtins(found.verdict), **ratios, "shortfalls": shortfalls}])
         return
     print_verdict(found.verdict, name_routes(order.incumbent), order.candidate.name)
+    for advice in found.advice:
+        click.echo(f"{order.candidate.name}: {advice}")
     is_gates = load_suite(rules.suite).digest == order.run.suite.digest
     other = "" if is_gates else "The gate of this class asks for a verdict on another suite: this one opens no gate."
     print_gate(options.class_id, order.candidate.name, shortfalls, other)

@@ -41,11 +41,15 @@ class ConformanceCheck(msgspec.Struct, frozen=True):
 
 
 class WireChecks(msgspec.Struct, frozen=True):
-    """What the checks of a side found, and how many requests they took. `repeated` counts those that failed first."""
+    """What the checks of a side found, and how many requests they took. `repeated` counts those that failed first.
+
+    `advice` has a sentence for each finding that is not ok, with the setting that mends it.
+    """
 
     checks: tuple[ConformanceCheck, ...] = ()
     requests: int = 0
     repeated: int = 0
+    advice: tuple[str, ...] = ()
 
 
 NOT_TRIED = WireChecks()
