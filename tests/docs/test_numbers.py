@@ -21,6 +21,7 @@ from cadenza.core.query import QUERY_BYTES_MAX, QUERY_FIELDS_MAX
 from cadenza.core.rates import Rate
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
+from cadenza.evaluation.trial.trial import REQUESTS_MAX
 from cadenza.fleet.presence import USUAL_BOUNDS
 from cadenza.gateway.billing import DEFAULT_ALLOWANCE_TOKENS
 from cadenza.gateway.gateway import BODY_BYTES_MAX
@@ -45,7 +46,6 @@ from cadenza.store.report_turns import REPORTS_MAX, WAIT_S, WAITING_MAX
 from cadenza.store.sqlite.files import KEPT_MAX
 from cadenza.store.tables.request_details import KEPT_MS, ROWS_MAX
 from cadenza.upstreams.openai import TOKENS_PER_IDLE
-from cadenza.upstreams.trial.trial import REQUESTS_MAX
 from cadenza.web import application, visit
 from cadenza.web.account import archive, sign_up
 from cadenza.web.money import credit, payments, statement, usage

@@ -20,7 +20,7 @@ def left_out(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 def test_a_service_lives_without_parts(upstream: LoopbackUpstream) -> None:
-    """Without any part and without each, accounts, chats, usage and ledger work, and commands name the missing extra."""
+    """Without any part and without each, accounts, chats, usage and ledger work, and commands name the extra."""
     command = [sys.executable, "-m", "tests.parts.life", upstream.base_url, ",".join(NAMES), *NAMES]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIFE_S, check=False)
     assert done.returncode == 0, done.stderr

@@ -39,7 +39,7 @@ MODELS_SHOWN_MAX = 20
 KNOWN = {place.name: place for place in (*HOSTED, *LOCAL)}
 HEAD = """\
 # Written by `cadenza init`. docs/config.md shows every setting.
-# `cadenza doctor --deep` tries the provider with every kind of request.
+# `cadenza doctor --try` asks the model for one token.
 # The class `forte` also serves `auto`. For `mezzo` and `fortissimo`, add routes of the same form.
 
 """

@@ -62,9 +62,9 @@ def resume(route: str, settings: Settings) -> None:
 
 
 def _classes_by_route(settings: Settings) -> dict[str, list[str]]:
-    """The routes of all classes, each PROVIDER/MODEL, and those of the candidates of canaries."""
+    """The routes of all classes, each PROVIDER/MODEL."""
     found = dict[str, list[str]]()
     for class_id, state in read_states(settings).items():
-        for route in dict.fromkeys(route.name for version in state.versions for route in version.routes):
+        for route in dict.fromkeys(route.name for route in state.version.routes):
             found.setdefault(route, []).append(class_id)
     return found

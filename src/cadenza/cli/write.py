@@ -28,7 +28,7 @@ PAGE = """\
 - A command that only reads neither creates nor migrates a store: if the store is missing or has an older schema, the
   command says so. These are all `list` commands, `class show`, `class history`, `class diff`, `class price` without
   options, `usage`, `margin`, `reconcile`, `report month`, `ledger check`, `ledger verify`, `ledger export`, `tail`,
-  `explain`, `backup` and `doctor` (which with `--try` or `--deep` writes how many [trials](months.md#compare-a-bill)
+  `explain`, `backup` and `doctor` (which with `--try` writes how many [trials](months.md#compare-a-bill)
   it made). `retention audit` has a store of its own. Every other command migrates a SQLite store first.
 
 ## Spans of time

@@ -235,7 +235,6 @@ def _class(
     return ClassSettings(
         search_decision=given.search_decision,
         gate=given.gate,
-        watch=given.watch,
         routes=tuple(usable),
         candidates=tuple(filter(None, candidates)),
         character=(own or general or (EMBEDDED_CHARACTER if is_embedded else DEFAULT_CHARACTER)).strip(),

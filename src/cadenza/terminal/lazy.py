@@ -9,6 +9,11 @@ import click
 from cadenza import parts
 
 WHOLE = 1000  # characters of a sentence: more than any has
+GONE = {  # what release 0.1.0 had, as the error names it, and what to do now
+    "such command 'watch'": "There is no watch now: run 'cadenza class evaluate' each night instead.",
+    "such option '--deep'": "Try a model with 'cadenza doctor --try', or evaluate it: 'cadenza class evaluate'.",
+    "such option '--share'": "There are no canaries now: a promotion serves every account.",
+}
 
 Place = tuple[str, str]
 
@@ -58,6 +63,15 @@ class LazyGroup(CommandGroup):
         module, _, attribute = self._places[name].rpartition(".")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            for name, advice in GONE.items():
+                if name in error.message:
+                    raise click.UsageError(f"{error.message} {advice}", error.ctx) from None
+            raise
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -90,10 +90,9 @@ class PrivateConfig:
 
 
 def _class(given: Table) -> Table:
-    """Every class has routes, and no watch sends requests by itself."""
+    """Every class has routes."""
     routes = given.get("routes") or [{"provider": PROVIDER}]
-    kept = {name: value for name, value in given.items() if name != "watch"}
-    return {**kept, "routes": [{"model": MODEL, **route} for route in routes]}
+    return {**given, "routes": [{"model": MODEL, **route} for route in routes]}
 
 
 def _absolute(value: Template, folder: Path, name: str = "") -> Template:

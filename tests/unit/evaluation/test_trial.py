@@ -8,9 +8,9 @@ import pytest
 
 from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
+from cadenza.evaluation.trial.session import TrialFinding
+from cadenza.evaluation.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 from cadenza.upstreams.dialects import DIALECTS
-from cadenza.upstreams.trial.session import TrialFinding
-from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 from tests.loopback import ByMode, Json, LoopbackUpstream, Reply, Status, completion, said
 from tests.trial_upstream import Body, Provider, chats
 from tests.unit.http.raw_client import WAIT_S

@@ -12,9 +12,9 @@ import msgspec
 
 from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route, Timeouts
+from cadenza.evaluation.trial.asks import CALL_ID
 from cadenza.upstreams.base import Ask, Collector, Fault, Upstream
 from cadenza.upstreams.dialects import DIALECTS, Dialect
-from cadenza.upstreams.trial.asks import CALL_ID
 
 GIVES_ANSWERS = (
     *(FaultKind.INVALID, FaultKind.UNAUTHORIZED, FaultKind.NOT_FOUND, FaultKind.FAILED),

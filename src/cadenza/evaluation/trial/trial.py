@@ -4,17 +4,14 @@ The requests go through the same code as those of clients, with the dialect and 
 learns about the route, such as a field that is refused, holds for the steps after it. Without an answer the trial ends.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.core.tokens import is_prompt_believable
-from cadenza.upstreams.base import Fault, Upstream
-from cadenza.upstreams.trial import asks
-from cadenza.upstreams.trial.session import (
+from cadenza.evaluation.trial import asks
+from cadenza.evaluation.trial.session import (
     FindingState,
     Trial,
     TrialFinding,
@@ -23,6 +20,7 @@ from cadenza.upstreams.trial.session import (
     omit_setting,
     prompt_grows,
 )
+from cadenza.upstreams.base import Fault, Upstream
 
 OTHER_FIELD = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 CONTENTS: tuple[tuple[asks.Content, str, str], ...] = (  # of a message with a call, and the dialect that has it
@@ -287,18 +285,6 @@ async def try_plain_reply(upstream: Upstream, dialect: str, route: Route, limit_
     trial = Trial(upstream, dialect, route, limit_s)
     await _run(trial, STEPS[:1])
     return trial.findings
-
-
-async def try_one_token(upstream: Upstream, route: Route, limit_s: float) -> TrialFinding:
-    """Whether the model answers one request for one token."""
-    try:
-        async with asyncio.timeout(limit_s):
-            reply = await upstream.open(route, msgspec.structs.replace(asks.counting(), max_tokens=1))
-            await reply.close()
-    except (Fault, TimeoutError) as error:
-        fault = error if isinstance(error, Fault) else Fault(FaultKind.TIMED_OUT)
-        return TrialFinding("fault", fault.words, advice=fault.kind.advice, tried="chat")
-    return TrialFinding("ok", "answers", tried="chat")
 
 
 async def _run(trial: Trial, steps: tuple[tuple[str, Step], ...]) -> None:
