@@ -33,6 +33,7 @@ from cadenza.http.client import HttpClient, Unreachable
 from cadenza.http.client_connection import Broken, read_body
 from cadenza.ledger.payments import PaymentIds
 
+API_VERSION = "2025-09-30.clover"  # what replies to our requests look like; that of events is set with their endpoint
 TOLERANCE_S = 5 * 60
 SIGNATURE_CHARS_MAX = 2048  # of the header: those of ten secrets take 700
 CONNECT_S = 10.0
@@ -144,6 +145,7 @@ class Stripe:
         headers = {
             "authorization": f"Bearer {settings.secret_key}",
             "content-type": "application/x-www-form-urlencoded",
+            "stripe-version": API_VERSION,
         }
         self._client = HttpClient(settings.api_url, headers)
         self._secret = settings.webhook_secret.encode()
