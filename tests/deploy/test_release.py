@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bare import commands
 from tests.deploy.files import ROOT
 from tests.environment import environment
 from tests.service import Serving
@@ -71,6 +72,16 @@ def test_sbom_has_every_pin(dist: Path) -> None:
     components = {f"{one['name']}=={one['version']}": one for one in bom["components"]}
     assert set(components) == set(re.findall(r"^[a-z0-9-]+==[^\s;]+", pins, re.MULTILINE))
     assert [name for name, one in components.items() if not one["licenses"] or not one["externalReferences"]] == []
+
+
+def test_every_command_of_the_wheel_alone(programs: Path, tmp_path: Path) -> None:
+    """Without extras each works, or is refused with a sentence."""
+    assert run(programs / "cadenza", "migrate", folder=tmp_path).returncode == 0
+    for args in commands():
+        if args not in {("serve",), ("model", "install")}:
+            done = run(programs / "cadenza", *args, folder=tmp_path)
+            assert done.returncode in {0, 1, 2}, done.stderr
+            assert not re.search("^Traceback|internal error", done.stderr, re.MULTILINE), done.stderr
 
 
 def test_wheel_in_an_empty_environment(programs: Path, tmp_path: Path) -> None:

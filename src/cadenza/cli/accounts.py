@@ -5,24 +5,12 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.configured import read_store, settings_option, usable_class, with_store
-from cadenza.cli.console import (
-    AmountCommand,
-    ask,
-    json_option,
-    now_ms,
-    print_list,
-    reference_option,
-    say,
-    say_repeated,
-    to_row,
-)
-from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.account.accounts import (
     create_account,
     get_account,
     list_accounts,
+    remove_second_factors,
     resume_account,
     set_class,
     set_operator,
@@ -34,12 +22,24 @@ from cadenza.control.account.export import archive_name, write_to
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.transfers import Transfer, record_transfer
 from cadenza.control.sign_in.links import print_link
-from cadenza.control.sign_in.second_factor import remove_second_factors
 from cadenza.control.sign_in.sign_up import invite as make_invitation
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.links import LinkKind
+from cadenza.terminal.configured import read_store, settings_option, usable_class, with_store
+from cadenza.terminal.console import (
+    AmountCommand,
+    ask,
+    json_option,
+    now_ms,
+    print_list,
+    reference_option,
+    say,
+    say_repeated,
+    to_row,
+)
+from cadenza.terminal.lazy import CommandGroup
 
 COLUMNS = ("email", "state", "class", "balance", "granted", "held", "debt", "created_at", "id")
 

@@ -21,8 +21,6 @@ import msgspec
 import uvloop
 
 from cadenza.app import WORKERS_FOLDER, App, log_replaced
-from cadenza.cli.configured import load_config, say_backup
-from cadenza.cli.console import now_ms, say
 from cadenza.cli.index import index_problem
 from cadenza.cli.model import DOWNLOAD_MB, install_model
 from cadenza.config import ConfigError, Settings
@@ -38,11 +36,13 @@ from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import Log, catch_strays, make_log
 from cadenza.observe.worker_metrics import workers_folder
-from cadenza.process import protect_memory
+from cadenza.process import protect_memory, refused_limits
 from cadenza.server.server import bind, serve_one
 from cadenza.server.workers import Workers
 from cadenza.store.address import open_store
 from cadenza.store.store import Store
+from cadenza.terminal.configured import load_config, say_backup
+from cadenza.terminal.console import now_ms, say
 
 DEMO_EMAIL = "demo@localhost"
 DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR
@@ -84,6 +84,8 @@ def run_service(settings: Settings, host: str, port: int) -> None:
     catch_strays(log)
     _print_screen(settings, _base_url(listener), uvloop.run(_prepare(settings, log)))
     log.info("starting", **start_facts(settings, listener))
+    if refused := refused_limits():
+        log.warning("the system refuses limits of a process", limits=refused)
     if problem := index_problem(settings.grounding.search):
         reason, todo = problem
         log.warning("local search cannot work", reason=reason, todo=todo)
