@@ -10,8 +10,8 @@ import pytest
 
 from cadenza.control.email.outbox import Email
 from cadenza.control.email.smtp import SmtpServer, send_email
-from cadenza.fleet.valkey.connection import ValkeyAddress, ValkeyConnection
 from cadenza.http.connecting import Address, connect_to_first, in_turn
+from cadenza.parts.valkey.connection import ValkeyAddress, ValkeyConnection
 from tests.unit.grounding.fetch_site import HOST, Names, fetching
 from tests.unit.http.peer import LOCALHOST, Peer, client_of, fetch, refusing_port, responding, silent_listener
 from tests.unit.http.test_client import HI, has_ipv6_loopback
