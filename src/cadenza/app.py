@@ -67,6 +67,7 @@ from cadenza.routing.prompt import Character
 from cadenza.server.asgi import AsgiAdapter, AsgiApp
 from cadenza.service import Run, Service
 from cadenza.store.address import open_store
+from cadenza.store.sqlite.lost_commits import NEWEST_ENTRY, NOTE_EVERY_S
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import epochs, route_rests
 from cadenza.upstreams.base import Upstream
@@ -226,6 +227,8 @@ class App:
         stack.push_async_callback(self._chat.markdown.stop)
         await self._presence.start()
         stack.push_async_callback(self._presence.stop)
+        if self._store.process_locks:
+            await stack.enter_async_context(running(repeat(self._note_newest, NOTE_EVERY_S, self._log, at_once=True)))
         await self._keep_writing(stack, AttemptLog(self._store, self._observer))
         await self._keep_writing(stack, DetailLog(self._store, self._observer))
         await self.gateway.start(epoch)
@@ -252,6 +255,12 @@ class App:
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
+
+    async def _note_newest(self) -> None:
+        """Note the newest entry, so that the next start finds out if it was lost with the write-ahead log."""
+        newest = await self._store.row(NEWEST_ENTRY, {})
+        assert newest
+        self._presence.note(int(newest[0]))
 
     async def _keep_writing(self, stack: AsyncExitStack, log: AttemptLog | DetailLog | KeyUse) -> None:
         """Write what it gathers, again and again, and once more at the end."""
