@@ -96,7 +96,7 @@ $(VENV)/.uv: requirements/uv.txt
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.uv requirements/run.txt requirements/otel.txt $(MODEL) pyproject.toml
-	@echo 'Installing Cadenza and its embedded model, about 470 MB on disk.'
+	@echo 'Installing Cadenza and its embedded model, about 420 MB on disk.'
 	@echo 'This can take a minute on a slow line. Later starts skip it.'
 	@$(INSTALL) $(PINNED) -r requirements/run.txt -r requirements/otel.txt -r $(MODEL)
 	@$(INSTALL) --editable .

@@ -13,7 +13,7 @@ import click
 from packaging.requirements import Requirement
 
 from cadenza.cli import app
-from cadenza.cli.lazy import LazyGroup
+from cadenza.terminal.lazy import LazyGroup
 from tests.environment import environment
 
 ROOT = Path(__file__).parents[1]

@@ -298,7 +298,7 @@ def test_export_and_import(open_page: OpenPage, upstream: LoopbackUpstream, emai
     open_chat(other, email)
     other.get_by_text("Kept in this browser only").click()
     bad = tmp_path / "bad.json"
-    reasons = {"{": "not JSON", "{}": "not an export", looping(exported): "circle", "PK\3\4": "damaged"}
+    reasons = {"{": "is damaged", "{}": "not an export", looping(exported): "circle", "PK\3\4": "damaged"}
     for text, reason in reasons.items():
         bad.write_text(text)
         other.get_by_label("File to import").set_input_files(bad)

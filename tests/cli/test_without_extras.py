@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from cadenza.core.extras import EXTRAS
+from cadenza.parts import PARTS
 from tests.bare import PROJECT, commands, make_bare, packages_of
 from tests.cli.conftest import PASSWORD
 from tests.loopback import LoopbackUpstream
@@ -106,11 +107,11 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 
 def test_each_extra_has_its_modules() -> None:
-    """The table of the modules of each extra names what its requirements bring, and `all` has the usual extras."""
-    extras = dict(PROJECT["optional-dependencies"])
-    assert re.findall(r"\w+", extras.pop("all")[0]) == ["cadenza", *sorted(EXTRAS.keys() - {"embedded", "otel"})]
-    assert extras.keys() == EXTRAS.keys()
-    for extra, modules in EXTRAS.items():
+    """The modules that are named for each extra are what its requirements bring, and `all` has the usual extras."""
+    extras, named = dict(PROJECT["optional-dependencies"]), EXTRAS | {part.name: part.packages for part in PARTS}
+    assert re.findall(r"\w+", extras.pop("all")[0]) == ["cadenza", *sorted(named.keys() - {"embedded", "otel"})]
+    assert extras.keys() == named.keys()
+    for extra, modules in named.items():
         assert {*modules} <= packages_of(extras[extra])
         assert not {*modules} & packages_of(PROJECT["dependencies"])
         assert len(modules) == len(extras[extra])

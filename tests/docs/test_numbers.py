@@ -21,6 +21,7 @@ from cadenza.core.query import QUERY_BYTES_MAX, QUERY_FIELDS_MAX
 from cadenza.core.rates import Rate
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
+from cadenza.evaluation.trial.trial import REQUESTS_MAX
 from cadenza.fleet.presence import USUAL_BOUNDS
 from cadenza.gateway.billing import DEFAULT_ALLOWANCE_TOKENS
 from cadenza.gateway.gateway import BODY_BYTES_MAX
@@ -37,15 +38,14 @@ from cadenza.http.body import BodyLimits
 from cadenza.ledger.rules import AMPLE_TIMES, IDEMPOTENCY_MS
 from cadenza.ledger.sweeps import BATCH_MAX
 from cadenza.observe.exporter import QUEUE_MAX
+from cadenza.parts.postgres.connection import PostgresBounds
 from cadenza.routing.ceiling import FEW, STEP_DOWN
 from cadenza.routing.dispatch import RETRIES_MAX
 from cadenza.server.acceptor import FILES_MAX
-from cadenza.store.postgres.connection import PostgresBounds
 from cadenza.store.report_turns import REPORTS_MAX, WAIT_S, WAITING_MAX
 from cadenza.store.sqlite.files import KEPT_MAX
 from cadenza.store.tables.request_details import KEPT_MS, ROWS_MAX
 from cadenza.upstreams.openai import TOKENS_PER_IDLE
-from cadenza.upstreams.trial.trial import REQUESTS_MAX
 from cadenza.web import application, visit
 from cadenza.web.account import archive, sign_up
 from cadenza.web.money import credit, payments, statement, usage
@@ -108,8 +108,11 @@ SENTENCES = [
     ("limits.md", f"waits up to {SLOT_WAIT_S * 1000:g} ms for a slot"),
     ("limits.md", f"to the hard limit, up to {FILES_MAX:,}"),
     ("deploy.md", f"bodies of {BODY.bytes_max // MIB} MiB"),
-    ("deploy.md", f"A process opens up to {PostgresBounds().connections_max}, {REPORTS_MAX} more for reports"),
-    ("deploy.md", f"`max_connections` to {PostgresBounds().connections_max + REPORTS_MAX + 2} for each process"),
+    ("parts/postgres.md", f"A process opens up to {PostgresBounds().connections_max}, {REPORTS_MAX} more for reports"),
+    (
+        "parts/postgres.md",
+        f"`max_connections` to {PostgresBounds().connections_max + REPORTS_MAX + 2} for each process",
+    ),
     ("deploy.md", f"After {USUAL_BOUNDS.dead_s:g} seconds another process frees the credit"),
     ("deploy.md", f"what it remembers for {USUAL_BOUNDS.fresh_s:g} seconds only"),
     ("deploy.md", f"newest {KEPT_MAX} are kept"),

@@ -48,16 +48,17 @@ NO_CONTENT = {
         "core.config_keys",
     ),
     *("core.margin", "core.money", "core.prices", "core.rates", "core.records", "core.shares"),
-    *("core.spans", "core.usage_report", "evaluation.canaries", "evaluation.canary", "evaluation.drift"),
-    *("evaluation.verdict", "evaluation.watch", "grounding.charges", "grounding.index.folder_files"),
+    *("core.spans", "core.usage_report"),
+    *("evaluation.trial", "evaluation.verdict", "grounding.charges", "grounding.index.folder_files"),
     *("grounding.index.indexing", "grounding.search.engines.build", "upstreams.dialects", "upstreams.known"),
-    *("upstreams.trial", "web.account", "web.charts", "web.cookies", "web.docs", "web.money", "web.operator"),
+    *("web.account", "web.charts", "web.cookies", "web.docs", "web.money", "web.operator"),
     *("web.render", "web.routes", "web.settings", "web.visit"),
 }
 CONTENT = {"control.account.memory", "store.tables.notes", "web.account.memory"}  # in spite of the above: notes
 METADATA = {"account_id", "class_id", "key_id", "model", "object", "provider", "request_id"}
 METADATA_OF = {  # what neither a client nor a model writes: it comes from the config, the program or a fixed set
     "Aliases": {"given"},
+    "Evaluated": {"advice"},
     "AskedSide": {"dialects"},
     "Candidate": {"codec", "languages"},  # a charset
     "ChatCost": {"cost"},

@@ -5,19 +5,6 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.configured import read_store, settings_option, usable_class, with_store
-from cadenza.cli.console import (
-    AmountCommand,
-    ask,
-    json_option,
-    now_ms,
-    print_list,
-    reference_option,
-    say,
-    say_repeated,
-    to_row,
-)
-from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.account.accounts import (
     create_account,
@@ -40,6 +27,19 @@ from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.links import LinkKind
+from cadenza.terminal.configured import read_store, settings_option, usable_class, with_store
+from cadenza.terminal.console import (
+    AmountCommand,
+    ask,
+    json_option,
+    now_ms,
+    print_list,
+    reference_option,
+    say,
+    say_repeated,
+    to_row,
+)
+from cadenza.terminal.lazy import CommandGroup
 
 COLUMNS = ("email", "state", "class", "balance", "granted", "held", "debt", "created_at", "id")
 

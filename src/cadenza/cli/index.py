@@ -9,14 +9,14 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.configured import load_config
-from cadenza.cli.console import config_option, json_option, now_ms, print_list, say, to_row
 from cadenza.config.settings import SearchSettings
 from cadenza.core.errors import ControlError
 from cadenza.grounding.files.reader import DocumentReader
 from cadenza.grounding.index.indexing import Indexed, IndexTask, index_folder, remove_folder, scan_folder
 from cadenza.grounding.index.local_index import index_exists, list_folders, why_not_an_index
 from cadenza.observe import Observer, make_log
+from cadenza.terminal.configured import load_config
+from cadenza.terminal.console import config_option, json_option, now_ms, print_list, say, to_row
 
 COLUMNS = ("folder", "url", "files", "unreadable", "passages", "indexed_at")
 SMALLEST_MB = 0.1

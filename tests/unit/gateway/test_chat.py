@@ -16,7 +16,7 @@ from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX, compose, fit, read_chat
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
-from cadenza.gateway.large.weight import COMMAS_MAX, LIGHT_BYTES
+from cadenza.gateway.large.weight import COMMAS_MAX, ESCAPES_MAX, LIGHT_BYTES
 from cadenza.gateway.validate import parse_chat
 from cadenza.http.body import BodyMemory
 from cadenza.observe import Observer, make_log
@@ -120,7 +120,7 @@ ANSWERED = b',{"role":"tool","tool_call_id":"a","content":"%b"}'
         (VALUES % (b',""' * LIGHT_BYTES), True),
         (VALUES % (b',"\\\\"' * LIGHT_BYTES), True),
         (CALLED + ANSWERED % (b"\\ud83d\\ude00" * (LIGHT_BYTES // 13)), False),
-        (CALLED + ANSWERED % (b"\\ud83d\\ude00" * (LIGHT_BYTES // 10)), True),
+        (CALLED + ANSWERED % (b"\\ud83d\\ude00" * (ESCAPES_MAX // 2 + 1)), True),
         (IMAGES % (IMAGE * 10), False),
         (IMAGES % (IMAGE * (STEPS_MAX // 40)), True),
     ],

@@ -1,7 +1,6 @@
-"""Copies of the store: a backup of SQLite beside a running service.
+"""A copy of a SQLite store beside a running service. It is consistent, private, checked, and never overwrites a file.
 
-A backup is consistent, private, checked, and never overwrites a file. A Postgres store is copied by Postgres's own
-tools; the error names the command.
+A Postgres store is copied by Postgres's own tools; the error names the command.
 """
 
 import asyncio
