@@ -223,19 +223,20 @@ def test_a_sign_out_deletes_conversations_by_choice(
     open_page: OpenPage, upstream: LoopbackUpstream, email: str
 ) -> None:
     """They stay without the choice; with it a sign-out on any page deletes them and drafts, and the choice stays."""
-    page, sign_out = open_page(), {"name": "Sign out", "exact": True}
+    page = open_page()
+    sign_out = page.get_by_role("button", name="Sign out", exact=True)
     upstream.always(whole("Yes."))
     open_chat(page, email)
     ask(page, "Are you there?")
     expect_replies(page, 1)
-    page.get_by_role("button", **sign_out).click()
+    sign_out.click()
     open_chat(page, email)
     listed(page, "Are you there?").get_by_role("button").first.click()
     page.get_by_label("Message", exact=True).fill("A draft.")
     page.get_by_text("Kept in this browser only").click()
     page.get_by_label("Delete at sign-out").check()
     page.goto("/keys")
-    page.get_by_role("button", **sign_out).click()
+    sign_out.click()
     page.wait_for_url("**/sign-in?note=signed-out")
     assert page.evaluate("Object.keys(localStorage).map((key) => key.split(':')[1])") == ["forgets"]
     open_chat(page, email)
