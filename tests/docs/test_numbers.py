@@ -39,9 +39,9 @@ from cadenza.ledger.sweeps import BATCH_MAX
 from cadenza.parts.otlp.exporter import QUEUE_MAX
 from cadenza.parts.otlp.traces import FOLLOWED_PER_S
 from cadenza.parts.postgres.connection import PostgresBounds
+from cadenza.process import FILES_MAX
 from cadenza.routing.ceiling import FEW, STEP_DOWN
 from cadenza.routing.dispatch import RETRIES_MAX
-from cadenza.server.acceptor import FILES_MAX
 from cadenza.store.report_turns import REPORTS_MAX, WAIT_S, WAITING_MAX
 from cadenza.store.sqlite.files import KEPT_MAX
 from cadenza.store.tables.request_details import KEPT_MS, ROWS_MAX
@@ -76,7 +76,8 @@ RATES = [
     ("platform/export.md", "archives", archive.ARCHIVES),
 ]
 FAILURES = [
-    *(sign_in.NETWORK_FAILURES, sign_in.ALL_FAILURES, sign_in.ACCOUNT_FAILURES, sign_in.DEVICE_FAILURES),
+    *(sign_in.NETWORK_FAILURES, sign_in.ALL_FAILURES, sign_in.SHARE_FAILURES, sign_in.ALL_FAILURES),
+    *(sign_in.ACCOUNT_FAILURES, sign_in.DEVICE_FAILURES),
     *(sign_in.CODE_FAILURES, sign_in.RECOVERY_FAILURES, sign_in.PROOF_FAILURES),
 ]
 SENTENCES = [
