@@ -208,9 +208,7 @@ def _search(given: SearchSettings, reader: ConfigReader) -> SearchSettings:
     return replace(
         given,
         given=frozenset(),
-        engine=given.engine or "local",
         url=url,
-        wants_index=given.engine == "local" or (not given.engine and "index" in given.given),
         proxy=_proxy(url, ("grounding", "search", "url"), reader),
     )
 
