@@ -5,9 +5,6 @@ from collections.abc import Iterable
 import click
 import msgspec
 
-from cadenza.cli.configured import read_store, settings_option, with_store
-from cadenza.cli.console import json_option, now_ms, print_json, print_list, print_table, say, to_row
-from cadenza.cli.lazy import LazyGroup
 from cadenza.config import Settings
 from cadenza.config.classes import class_rules, find_candidate
 from cadenza.control import classes as control
@@ -27,6 +24,9 @@ from cadenza.core.records import COMMAND_LINE, Route
 from cadenza.evaluation.suite import load_suite
 from cadenza.store.address import open_store
 from cadenza.store.tables.verdicts import EvaluationRecord
+from cadenza.terminal.configured import read_store, settings_option, with_store
+from cadenza.terminal.console import json_option, now_ms, print_json, print_list, print_table, say, to_row
+from cadenza.terminal.lazy import LazyGroup
 
 ROUTE_FIELDS = ("order", "weight", "provider", "model", "context_tokens", "max_output_tokens")
 ROUTE_COLUMNS = (*ROUTE_FIELDS, "continue")
@@ -46,7 +46,7 @@ LATER = {
 }
 
 
-@click.group(cls=LazyGroup, places=LATER)
+@click.group(cls=LazyGroup, places=LATER, words="class")
 def classes() -> None:
     """Classes: what serves them, and its replacement after evaluation."""
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 import msgspec
 
-from cadenza.cli.console import now_ms, print_json, say, to_row
 from cadenza.cli.verdict_output import ProgressBar, print_gate, print_verdict
 from cadenza.config import Settings
 from cadenza.config.classes import asked_side, class_rules, find_candidate, resolve_classes, served_version
@@ -26,6 +25,7 @@ from cadenza.observe import make_log
 from cadenza.store.store import Store
 from cadenza.store.tables.attempts import add as add_attempts
 from cadenza.store.tables.verdicts import EvaluationRecord, Side
+from cadenza.terminal.console import now_ms, print_json, say, to_row
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.billed import BilledUpstream
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.console import json_option, print_json
-from cadenza.cli.lazy import CommandGroup
 from cadenza.evaluation.suite import load_suite
+from cadenza.terminal.console import json_option, print_json
+from cadenza.terminal.lazy import CommandGroup
 
 
 @click.group(cls=CommandGroup)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli import SECTIONS, app
-from cadenza.cli.console import CONFIG
-from cadenza.cli.lazy import LazyGroup
+from cadenza.cli import HEADINGS, app
+from cadenza.terminal.console import CONFIG
+from cadenza.terminal.lazy import LazyGroup
 
 CONFIG_OPTION = {"settings", "config"}  # its parameter; the introduction describes it
 RANGE = re.compile(r"(.+)<=x<=(.+)")
@@ -45,7 +45,7 @@ MORE = {  # what explains the commands of a section
     "Money": "[Money](money.md), [months](months.md), [vouchers](platform/credit.md#vouchers)",
     "Models": "[Routes](routes.md), [evaluation](evaluation.md)",
     "Watch": "[Monitor](monitor.md), [the audit log](platform/operator.md#the-audit-log)",
-    "Maintain": "[Runbook](runbook.md), [Postgres](deploy.md#postgres), [the retention audit](retention-audit.md)",
+    "Maintain": "[Runbook](runbook.md), [Postgres](parts/postgres.md), [the retention audit](parts/retention.md)",
 }
 
 Found = tuple[str, click.Command]
@@ -53,7 +53,8 @@ Found = tuple[str, click.Command]
 
 def commands_page() -> str:
     found = {
-        heading: [one for name in section for one in _commands(app, name)] for heading, section in SECTIONS.items()
+        heading: [one for name in section.split() for one in _commands(app, name)]
+        for heading, section in HEADINGS.items()
     }
     every = [one for section in found.values() for one in section]
     page = PAGE.format(

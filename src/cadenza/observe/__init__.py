@@ -1,4 +1,4 @@
-"""The log, the metrics, and the record of every request. Any module above may import it; it imports core and the clock."""
+"""The log, the metrics, and the record of every request. Any module above may import it; it imports core and clock."""
 
 import asyncio
 import os

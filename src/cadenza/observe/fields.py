@@ -26,7 +26,7 @@ WORDS = frozenset(
         *("audit_events", "links", "sessions", "usage"),  # that were removed
         *("accounts", "charged", "dropped", "moves", "requests", "times", "tries"),
         *("waiting", "workers", "threads", "is_last", "version", "before"),
-        *("pid", "code", "exit_code", "address", "classes", "sections", LEFT_OUT),
+        *("pid", "code", "exit_code", "address", "classes", "limits", "sections", LEFT_OUT),
     }
 )
 TEXTS = frozenset(

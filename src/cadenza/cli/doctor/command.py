@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from cadenza.cli.configured import load_config
-from cadenza.cli.console import config_option, json_option, print_json, say
-from cadenza.cli.doctor.installation import Check
 from cadenza.cli.doctor.routes import examine, try_models
 from cadenza.config import ConfigError
+from cadenza.terminal.checks import Check
+from cadenza.terminal.configured import load_config
+from cadenza.terminal.console import config_option, json_option, print_json, say
 
 COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 STATE_WIDTH = 9

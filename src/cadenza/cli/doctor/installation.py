@@ -9,11 +9,9 @@ import time
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-import msgspec
-
-from cadenza import clock
+from cadenza import clock, parts
 from cadenza.config import Settings
 from cadenza.config.parts import search_options
 from cadenza.config.settings import DEFAULT_PRICES, SITE_KEY_VARIABLE, ServerSettings
@@ -23,37 +21,15 @@ from cadenza.fleet.presence import is_registered
 from cadenza.fleet.shared import MEMORY
 from cadenza.grounding.search.engines.build import build_web_engine, probe
 from cadenza.http.headers import is_local
-from cadenza.observe.health import RULES
 from cadenza.store.address import open_store
 from cadenza.store.migrate import schema_state
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, check_write, compare_clocks
+from cadenza.terminal.checks import Check, CheckSharedState
 
 FREE_BYTES_MIN = 16 * 1024 * 1024  # a new store takes less than one; its write-ahead log may grow to this
 CLOCKS_DIFFER_S = 1.0
-VALKEY_VERSION_MIN = 7
-VALKEY_ADVICE = {
-    "WRONGPASS": "Check user and password in shared_state.url.",
-    "NOAUTH": "Put user and password into shared_state.url.",
-    "NOPERM": "Let this user run scripts, publish and subscribe, and write keys that begin with {cadenza}:.",
-    "READONLY": "Point shared_state.url to the primary: this one is a replica.",
-}
 
 T = TypeVar("T")
-State = Literal["ok", "warning", "fault"]
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One thing that was checked: its state, what was found, and what to do if it is not well."""
-
-    check: str
-    state: State
-    found: str
-    todo: str = ""
-
-    @property
-    def heading(self) -> str:
-        """What it is printed under, if not at the top."""
-        return ""
 
 
 async def check_installation(settings: Settings) -> list[Check]:
@@ -161,20 +137,10 @@ def _fault(found: str, todo: str) -> Check:
 async def check_shared_state(url: str) -> Check:
     if url == MEMORY:
         return Check("shared", "ok", "rates and slots are counted in each process")
-    from cadenza.fleet.valkey.connection import ValkeyUnreachable, probe  # noqa: PLC0415 needs hiredis
-
-    try:
-        found = await probe(url)
-    except ValkeyUnreachable as reason:
-        known = (todo for code, todo in VALKEY_ADVICE.items() if code in str(reason))
-        problem = RULES["shared_state_fails"].problem(str(reason), next(known, ""))
-        return Check("shared", "fault", problem.words, problem.advice)
-    name = f"{found.server} {'.'.join(map(str, found.version))}"
-    if found.version < (VALKEY_VERSION_MIN,):
-        return Check("shared", "fault", f"{name} is too old", "Use any Valkey, or Redis 7 or later.")
-    if found.is_cluster:
-        return Check("shared", "fault", f"{name} is a cluster", "Use a single server, with a replica if you like.")
-    return Check("shared", "ok", f"{name} answers in {found.trip_s * 1000:.1f} ms")
+    part = parts.find(url)
+    assert part, url
+    check: CheckSharedState = part.load("checks").check_shared_state
+    return await check(url)
 
 
 async def check_prices(settings: Settings) -> list[Check]:

@@ -8,7 +8,7 @@ one token.
 import asyncio
 from collections.abc import Callable, Mapping
 
-from cadenza.cli.doctor.installation import Check, State, ask_store, check_installation, has_other_store
+from cadenza.cli.doctor.installation import ask_store, check_installation, has_other_store
 from cadenza.cli.doctor.retention import check_retention, describe_retention
 from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, read_service
 from cadenza.clock import now_ms
@@ -32,6 +32,7 @@ from cadenza.observe.facts import read_routes
 from cadenza.observe.health import Severity
 from cadenza.observe.samples import Samples
 from cadenza.store.tables.attempts import add as add_attempts
+from cadenza.terminal.checks import Check, State
 from cadenza.upstreams.base import Probe
 from cadenza.upstreams.billed import BilledUpstream
 from cadenza.upstreams.one_token import ask_one_token
