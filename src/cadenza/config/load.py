@@ -207,9 +207,7 @@ def _search(given: SearchSettings, reader: ConfigReader) -> SearchSettings:
     return replace(
         given,
         given=frozenset(),
-        engine=given.engine or "local",
         url=url,
-        wants_index=given.engine == "local" or (not given.engine and "index" in given.given),
         proxy=reader.proxy(url, ("grounding", "search", "url")),
     )
 
