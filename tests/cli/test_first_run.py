@@ -25,7 +25,7 @@ from tests.visitor import Visitor
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("first")) as server:
+    with serving(tmp_path_factory.mktemp("first"), at_terminal=True) as server:
         wait_until(lambda: RawClient(server.port, None).get("/readyz").status == 200, "being ready", server)
         yield server
 
@@ -138,14 +138,25 @@ def check_stop(server: Server, number: signal.Signals) -> None:
     assert "Traceback" not in server.output
 
 
-def test_second_start_with_the_demo_account_alone(tmp_path: Path) -> None:
-    """It makes no second demo account and shows no key, but still the link that makes the first operator."""
+def test_secrets_are_shown_at_a_terminal_only(tmp_path: Path) -> None:
+    """A journal gets no password, key or link, but the commands that print them; a second start has the link alone."""
     with serving(tmp_path) as server:
         first = server.output
-    with serving(tmp_path) as server:
+        made = run_here(tmp_path, "account", "link", "operator")
+    for secret in ("sk-cdz-", "/join/"):
+        assert secret not in first
+    assert "to set its password: cadenza account password demo@localhost\n" in first
+    assert "to create one: cadenza key create --account demo@localhost\n" in first
+    assert "to print a link that makes one, once: cadenza account link operator\n" in first
+    assert json.loads(run_here(tmp_path, "key", "list", "--account", "demo@localhost", "--json").stdout) == []
+    assert re.fullmatch(r"http://127.0.0.1:\d+/join/\S+\n", made.stdout), made.stderr
+    with serving(tmp_path, at_terminal=True) as server:
         second = server.output
-    assert ("sk-cdz-" in first, "sk-cdz-" in second) == (True, False)
-    assert "/join/" in second
+    assert ("sk-cdz-" in second, "/join/" in second) == (False, True)
+    assert run_here(tmp_path, "account", "operator", "demo@localhost").returncode == 0
+    done = run_here(tmp_path, "account", "link", "operator")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "There is an operator already" in done.stderr
 
 
 def test_second_start_shows_no_key(furnished: Path) -> None:

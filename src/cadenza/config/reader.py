@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from cadenza.config.checks import VARIABLE_NAME, Secret
 from cadenza.config.lines import KeyPath, find_lines
+from cadenza.config.proxies import proxy_for
 from cadenza.core.config_keys import (
     BOOLEAN,
     EXISTING_FILE,
@@ -162,6 +163,11 @@ class ConfigReader:
             self.problem(key, str(mistake))
             return None
 
+    def proxy(self, url: str | None, at: KeyPath) -> Secret | None:
+        """The proxy that the environment names for an address."""
+        proxy = self.attempt(at, proxy_for, url, self.environ) if url else None
+        return Secret(proxy) if proxy else None
+
     def problem(self, key: KeyPath, sentence: str) -> None:
         self._problems.setdefault(key, sentence)
 
@@ -228,6 +234,14 @@ class ConfigReader:
         elif not re.fullmatch(source.pattern, value):
             self.problem(at, source.rule)
         return Secret(value) if value else None
+
+
+class PartTable(ConfigTable, frozen=True):
+    """A table of a part. It is in the settings if the file has it."""
+
+    def completed(self, _reader: ConfigReader) -> Self:
+        """The same, with what its own keys do not say."""
+        return self
 
 
 def _unknown(name: str, keys: Mapping[str, ConfigKey]) -> str:

@@ -4,13 +4,15 @@ Reading, the messages of mistakes, docs/config.md and the file of `cadenza init`
 without a sentence is filled in by load.py. The repr shows no secret.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from msgspec import field
+from msgspec import defstruct, field
 
+from cadenza import parts
 from cadenza.config.checks import (
     ADDRESS,
     ALIASES,
@@ -26,12 +28,12 @@ from cadenza.config.checks import (
     is_private,
     zero,
 )
+from cadenza.config.reader import PartTable
 from cadenza.core.aliases import DEFAULT_ALIASES
 from cadenza.core.classes import ClassVersion, ConfiguredClass, GateLimits
 from cadenza.core.config_keys import (
     DOLLARS,
     EXISTING_FILE,
-    FRACTION,
     PRICE,
     ConfigTable,
     Contents,
@@ -57,14 +59,14 @@ DEFAULT_PRICES = MappingProxyType(
 )
 SENDABLE = ("[ -~]+", "the key must be one line of printable ASCII characters, and nothing else")
 ONE_WORD = ("[!-~]+", "the token must be one word of printable ASCII characters")
-HEADER = r" *[A-Za-z0-9-]+=(?! )[ -+\--~]+"  # without a comma
-HEADERS = (f"{HEADER}(,{HEADER})*", "the value must be headers like: authorization=Bearer TOKEN,x-tenant=1")
 RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
 ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
 OF_WEB_ENGINES = ("url", "api_key_env", "allow_networks", "price", "searches_per_day")
 NO_PLAIN_HTTP = "http sends {} unencrypted; use https"
 KIND = one_of("openai", "embedded")
 SITE_KEY_VARIABLE = "CADENZA_SECRET_KEY"
+
+T = TypeVar("T", bound=PartTable)
 
 
 class ConfigError(ExpectedError):
@@ -340,24 +342,6 @@ class PaymentSettings(ConfigTable, frozen=True):
     stripe: Annotated[StripeSettings | None, "without it, credit comes from operators and vouchers"] = None
 
 
-class ObserveSettings(ConfigTable, frozen=True):
-    otlp_url: Annotated[str | None, ADDRESS, Like("http://127.0.0.1:4318"), "an OpenTelemetry collector; /v1/traces and /v1/metrics are added"] = None
-    sample: Annotated[float, FRACTION, "the share of requests that is traced"] = 0.01
-    headers_env: Annotated[str | None, Variable("the headers for the collector", "OTLP_HEADERS", *HEADERS)] = None
-    headers: Secret | None = None
-    proxy: str | None = None
-
-    def mistakes(self) -> Iterable[tuple[str, str]]:
-        if not self.otlp_url:
-            if self != ObserveSettings():
-                yield "", 'it needs otlp_url, the address of a collector, like "http://127.0.0.1:4318"'
-        elif self.otlp_url.endswith(("/v1/traces", "/v1/metrics")):
-            yield "otlp_url", "must be the address before /v1/traces and /v1/metrics, which are added"
-        elif is_public_http(self.otlp_url):
-            words = NO_PLAIN_HTTP.format("headers and traces")
-            yield "otlp_url", f"{words}, or a collector on a private network"
-
-
 class Sections(ConfigTable, frozen=True, kw_only=True):
     """The tables that are used as they are declared."""
 
@@ -372,7 +356,6 @@ class Sections(ConfigTable, frozen=True, kw_only=True):
     mail: Annotated[MailSettings | None, "without it, the command line prints the links that would be sent"] = None
     payments: Annotated[PaymentSettings, "how credit is paid"] = PaymentSettings()
     retention: Annotated[RetentionLimits, "how long things are kept: docs/privacy.md"] = RetentionLimits()
-    observe: Annotated[ObserveSettings, "without it, no traces are sent"] = ObserveSettings()
 
     def mistakes(self) -> Iterable[tuple[str, str]]:
         """Links need the site's address from the config: the Host header of a request can be forged."""
@@ -400,10 +383,15 @@ class Settings(Sections, frozen=True, kw_only=True):
     prices: dict[str, Price]
     classes: dict[str, ClassSettings]
     costs: dict[str, Price] = field(default_factory=dict)  # by provider/model: what a token costs, where a route says it
+    tables: Mapping[str, PartTable] = field(default_factory=dict)  # of parts, by their names in the file
     fault_point: str | None = None
     missing_secrets: tuple[str, ...] = ()
     missing_models: tuple[str, ...] = ()
     missing_extras: tuple[str, ...] = ()
+
+    def of(self, table: type[T]) -> T | None:
+        """The table of a part; None if the file does not have it."""
+        return next((one for one in self.tables.values() if isinstance(one, table)), None)
 
     def retention_of_providers(self) -> dict[str, RetentionBy]:
         return {name: provider.retention_by for name, provider in self.providers.items()}
@@ -435,6 +423,21 @@ class Settings(Sections, frozen=True, kw_only=True):
         self.require_secrets()
         if missing := [*self.missing_models, *self.missing_extras]:
             raise ConfigError(missing, self.source)
+
+
+def file_with(names: Iterable[str]) -> type[ConfigFile]:
+    """The declaration of a file with those of these tables that belong to parts which are installed."""
+    found = ((name, parts.find(f"[{name}]")) for name in names)
+    return _file_with(tuple((name, part.name) for name, part in found if part and part.is_installed))
+
+
+@cache
+def _file_with(tables: tuple[tuple[str, str], ...]) -> type[ConfigFile]:
+    owners = {part.name: part for part in parts.PARTS}
+    fields = [(name, owners[part].load("settings").TABLES[name], None) for name, part in tables]
+    made = defstruct("ConfigFile", fields, bases=(ConfigFile,), frozen=True, kw_only=True)
+    assert issubclass(made, ConfigFile)
+    return made
 
 
 def is_public_http(url: str) -> bool:
