@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,7 +30,7 @@ from cadenza.config.parts import (
     search_options,
     upstream_specs,
 )
-from cadenza.config.settings import DEFAULT_PRICES, ObserveSettings
+from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.email.low_balance import POLL_INTERVAL_S, LowBalanceNotices
 from cadenza.control.email.outbox import Outbox
@@ -48,12 +47,10 @@ from cadenza.core.records import Plan
 from cadenza.fleet.background import follow, repeat, running
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, OpenSharedState, SharedState
-from cadenza.gateway.api import ENDPOINTS, serve_api
-from cadenza.gateway.collector_link import CollectorLink, process_attributes
+from cadenza.gateway.api import ENDPOINTS, ServeApi, serve_api
 from cadenza.gateway.endpoints import Endpoint, is_api, refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
-from cadenza.gateway.traces import Tracer
 from cadenza.gateway.written_later import AttemptLog, DetailLog, KeyUse
 from cadenza.grounding.gather import Grounder
 from cadenza.grounding.search.web_search import WebSearch
@@ -68,7 +65,9 @@ from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
 from cadenza.server.asgi import AsgiAdapter, AsgiApp
+from cadenza.service import Run, Service
 from cadenza.store.address import open_store
+from cadenza.store.sqlite.lost_commits import NEWEST_ENTRY, NOTE_EVERY_S
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import epochs, route_rests
 from cadenza.upstreams.base import Upstream
@@ -76,9 +75,6 @@ from cadenza.web.chat.stream import WebChat
 from cadenza.web.probes import HostNames, Probes
 from cadenza.web.service_health import ServiceHealth
 from cadenza.web.settings import SiteParts, SiteSettings
-
-if TYPE_CHECKING:
-    from cadenza.observe.exporter import OtlpExporter
 
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # names the folder of metrics to worker processes
 GC_THRESHOLDS = (100_000, 20, 20)
@@ -89,9 +85,8 @@ FIXED_SECTIONS = (
     "platform",
     "mail",
     "payments",
-    "observe",
     "retention",
-)  # a reload does not change them
+)  # a reload does not change them, and neither the tables of parts
 
 
 class App:
@@ -99,7 +94,7 @@ class App:
 
     gateway: Gateway
     _endpoints: dict[str, Endpoint]  # by their paths
-    _serve_api: Callable[..., Awaitable[None]]
+    _serve_api: ServeApi
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
         self._settings = settings
@@ -217,11 +212,12 @@ class App:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
         self._endpoints = ENDPOINTS | self._chat.endpoints
-        self._serve_api = serve_api
-        if exporter := build_exporter(self._settings.observe, self._observer):
-            exporter.start()
-            stack.push_async_callback(exporter.stop)
-            self._serve_api = Tracer(self._settings.observe.sample, exporter.add).serve
+        service = Service(self._settings, self._observer, serve_api)
+        for part in parts.having("run"):
+            if self._settings.tables.keys() & part.tables:
+                run: Run = part.load("run").run
+                await stack.enter_async_context(run(service))
+        self._serve_api = service.serve_api
         await prepare_store(self._store, self._log_backup)
         epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
         self.gateway = await self._build_gateway()
@@ -231,6 +227,8 @@ class App:
         stack.push_async_callback(self._chat.markdown.stop)
         await self._presence.start()
         stack.push_async_callback(self._presence.stop)
+        if self._store.process_locks:
+            await stack.enter_async_context(running(repeat(self._note_newest, NOTE_EVERY_S, self._log, at_once=True)))
         await self._keep_writing(stack, AttemptLog(self._store, self._observer))
         await self._keep_writing(stack, DetailLog(self._store, self._observer))
         await self.gateway.start(epoch)
@@ -257,6 +255,12 @@ class App:
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
+
+    async def _note_newest(self) -> None:
+        """Note the newest entry, so that the next start finds out if it was lost with the write-ahead log."""
+        newest = await self._store.row(NEWEST_ENTRY, {})
+        assert newest
+        self._presence.note(int(newest[0]))
 
     async def _keep_writing(self, stack: AsyncExitStack, log: AttemptLog | DetailLog | KeyUse) -> None:
         """Write what it gathers, again and again, and once more at the end."""
@@ -365,9 +369,11 @@ class App:
 
     def _keep_fixed_sections(self, loaded: Settings) -> Settings:
         kept = {name: getattr(self._settings, name) for name in FIXED_SECTIONS}
-        if changed := [name for name in FIXED_SECTIONS if getattr(loaded, name) != kept[name]]:
+        before, after = self._settings.tables, loaded.tables
+        changed = [name for name in FIXED_SECTIONS if getattr(loaded, name) != kept[name]]
+        if changed := [*changed, *(name for name in parts.TABLES if after.get(name) != before.get(name))]:
             self._log.warning("the config has changes that need a restart", sections=changed)
-        return msgspec.structs.replace(loaded, **kept)
+        return msgspec.structs.replace(loaded, tables=before, **kept)
 
     def _retire(self, stop: Callable[[], Awaitable[None]]) -> None:
         """Stop a part once the requests that may still use it have ended, or when the service stops."""
@@ -448,16 +454,6 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
     assert part, "the config has checked it"
     opened: OpenSharedState = part.load("open").open_shared_state
     return opened(settings.shared_state.url, settings.server.workers, observer)
-
-
-def build_exporter(given: ObserveSettings, observer: Observer) -> "OtlpExporter | None":
-    """What sends traces and metrics to the collector; None without one."""
-    if not given.otlp_url:
-        return None
-    from cadenza.observe.exporter import OtlpExporter  # noqa: PLC0415 needs the extra `otel`
-
-    link = CollectorLink(given.otlp_url, given.headers or "", given.proxy)
-    return OtlpExporter(link.post, observer, process_attributes())
 
 
 def site_settings(settings: Settings) -> SiteSettings:

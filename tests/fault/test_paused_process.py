@@ -33,7 +33,7 @@ from tests.service import EMAIL, Service, wait_until
 from tests.service_config import ServiceSpec
 from tests.unit.http.peer import LOCALHOST, silent_listener
 
-DEADLINE_S = 3.0  # long enough for all requests to be on their way, on a busy machine too
+DEADLINE_S = 5.0  # long enough for all requests to be on their way, on a busy machine too
 STOP_S = DEADLINE_S + 0.5
 CONNECTING = re.compile(r"^ *\d+: \S+ \w+:(\w+) 02 ", re.MULTILINE)
 WORDS = ["Seven", " four"]

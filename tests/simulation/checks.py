@@ -32,6 +32,7 @@ EXPIRED_MS = 25_000  # so long after its time, all granted credit that expired i
 USED_S = 1.0  # so long after a request that was not charged, its idempotency key is free
 RICH_NANO = 100_000_000_000  # no run can spend as much
 ACCOUNT_COLUMNS = {"accounts": "id", "reserves": "account_id"}
+CLOCKS_MS = 7_200_000 + 1_000  # how far a fault sets a clock ahead, at most
 PROBE = 1_000_000  # the numbers of requests that try whether everything is served again
 
 
@@ -60,6 +61,8 @@ class Checks:
         self._faults: list[FaultSpan] = []
         self._lost: list[tuple[float, float]] = []  # times whose commits a failover lost
         self.money = MoneyModel(self.fail)
+        if any(fault.kind == "clock" for fault in world.plan.faults):
+            self.money.clocks_ms = CLOCKS_MS
         self._charged_s: dict[str, float] = {}  # when the charge of a request was committed
         self._rows = world.database.rows
 

@@ -18,6 +18,7 @@ from cadenza.gateway.tools import NOTHING, CallFields, ToolFields, restore_upstr
 PARTS_MAX = 16_384  # of all messages together
 CALLS_MAX = 4096  # of all messages together
 PART_STEPS, MEDIA_STEPS, CALL_STEPS = 2, 40, 2  # the size of an image is read
+MEDIA_STEP_BYTES = 512
 SHOWN_CHARS_MAX = 80  # of an id that an error quotes
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
@@ -54,18 +55,20 @@ def check_messages(messages: list[SentMessage], steps: Steps) -> list[str]:
 
 def _count_steps(messages: list[SentMessage]) -> int:
     """About how long it takes to check the messages; 400 if they have too many parts or calls."""
-    parts = media = calls = 0
+    parts = media = media_bytes = calls = 0
     for message in messages:
         if type(message.content) is list:
             parts += len(message.content)
-            media += sum(part.text is None for part in message.content)
+            sizes = [part.data_bytes for part in message.content if part.text is None]
+            media += len(sizes)
+            media_bytes += sum(sizes)
         if message.tool_calls:
             calls += len(message.tool_calls)
     if parts > PARTS_MAX:
         raise InvalidRequest(f"messages: they have {parts} parts together; at most {PARTS_MAX} are allowed.")
     if calls > CALLS_MAX:
         raise InvalidRequest(f"messages: they have {calls} tool calls together; at most {CALLS_MAX} are allowed.")
-    return PART_STEPS * parts + MEDIA_STEPS * media + CALL_STEPS * calls
+    return PART_STEPS * parts + MEDIA_STEPS * media + media_bytes // MEDIA_STEP_BYTES + CALL_STEPS * calls
 
 
 def _check_answers(messages: list[SentMessage]) -> None:

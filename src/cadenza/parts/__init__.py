@@ -16,6 +16,8 @@ from cadenza.core.errors import ExpectedError
 from cadenza.core.extras import describe_missing
 
 Module = Literal[
+    "settings",  # the tables of the config that it owns
+    "run",  # beside the service, from its start to its end
     "open",  # what stands behind an address
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "checks",  # what `cadenza doctor` looks at
@@ -33,10 +35,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     packages: tuple[str, ...] = ()  # of its extra
-    owns: tuple[str, ...] = ()  # the beginnings of what leads to it, such as "postgresql:"
+    owns: tuple[str, ...] = ()  # the beginnings of what leads to it, such as "postgresql:" or "[observe]"
     commands: Mapping[str, str] = {}  # the words of each, and its sentence in the help
     heading: str = ""  # in the help, of its commands of one word
     has: frozenset[Module] = frozenset()
+
+    @property
+    def tables(self) -> list[str]:
+        """Of the config."""
+        return [own.strip("[]") for own in self.owns if own[0] == "["]
 
     @property
     def is_installed(self) -> bool:
@@ -74,6 +81,12 @@ PARTS = (
         has=frozenset({"open", "checks", "contents"}),
     ),
     Part(
+        name="otlp",
+        packages=("opentelemetry.proto",),
+        owns=("[observe]",),
+        has=frozenset({"settings", "run"}),
+    ),
+    Part(
         name="retention",
         commands={
             "retention": "What stays of the content that was sent.",
@@ -84,6 +97,8 @@ PARTS = (
         has=frozenset({"commands"}),
     ),
 )
+
+TABLES = [table for part in PARTS for table in part.tables]
 
 
 def find(wanted: str) -> Part | None:

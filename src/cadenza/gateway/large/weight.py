@@ -16,7 +16,7 @@ class TooManySteps(Exception):
 
 
 class Steps:
-    """How many steps the event loop may still take for a body. One is about 2 µs: a message, or a half of a part."""
+    """How many steps the event loop may still take for a body. One is about 2 µs: a message, or half a part."""
 
     def __init__(self, most: float = math.inf) -> None:
         self._left = most

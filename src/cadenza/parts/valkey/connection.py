@@ -18,6 +18,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import hiredis
 import msgspec
 
+from cadenza.http.connecting import connect_to_host, make_connection
+
 PREFIX = "{cadenza}:1:"  # in a cluster all keys are on one node; the number changes with the meaning of the values
 TLS_SCHEMES = ("rediss", "valkeys")
 PORT = 6379
@@ -166,7 +168,8 @@ class ValkeyConnection(asyncio.Protocol):
             if address.path:
                 await self._loop.create_unix_connection(lambda: self, address.path)
             else:
-                await self._loop.create_connection(lambda: self, address.host, address.port, ssl=address.tls)
+                connected = await connect_to_host(address.host, address.port)
+                await make_connection(lambda: self, connected, address.tls, address.host)
             await asyncio.gather(
                 self.ask("HELLO", 3, *credentials, "SETNAME", "cadenza"),
                 self.ask("SELECT", address.database),

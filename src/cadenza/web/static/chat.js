@@ -497,6 +497,7 @@ async function turn({ value: part, checked }) {
 function showSettings() {
   byId("instructions").textContent = store.setting("instructions") ? "Instructions ✓" : "Instructions";
   byId("titles").checked = store.setting("titles") !== "off";
+  byId("forgets").checked = store.setting("forgets") === "on";
 }
 
 function openDrawer() {
@@ -552,6 +553,7 @@ byId("composer").addEventListener("submit", (event) => {
   void send(prompt.value);
 });
 byId("titles").addEventListener("change", (event) => store.set("titles", event.target.checked ? "" : "off"));
+byId("forgets").addEventListener("change", (event) => store.set("forgets", event.target.checked ? "on" : ""));
 byId("search").addEventListener("input", showList);
 byId("import-file").addEventListener("change", (event) => importFile(event.target.files[0]));
 for (const one of switches) one.addEventListener("change", () => turn(one));

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.observe.trace_context import TraceParent, read_parent
+from cadenza.parts.otlp.trace_context import TraceParent, read_parent
 
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GOOD = f"00-{TRACE_ID}-{SPAN_ID}-01"

@@ -1,4 +1,4 @@
-"""Spans and metrics as OTLP, the format of OpenTelemetry collectors. It needs the extra `cadenza[otel]`.
+"""Spans and metrics as OTLP, the format of OpenTelemetry collectors. It needs the extra `cadenza[otlp]`.
 
 The metrics are those of /metrics, from the same registry.
 """
@@ -22,8 +22,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status, TracesData
 
-from cadenza.observe.spans import ATTRIBUTES, EndedSpan, SpanKind, Value
 from cadenza.observe.worker_metrics import Family, Labels
+from cadenza.parts.otlp.spans import ATTRIBUTES, EndedSpan, SpanKind, Value
 
 SCOPE = InstrumentationScope(name="cadenza")
 CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE

@@ -1,4 +1,4 @@
-"""Sends spans and metrics to an OpenTelemetry collector. It needs the extra `cadenza[otel]`.
+"""Sends spans and metrics to an OpenTelemetry collector. It needs the extra `cadenza[otlp]`.
 
 Stance on failure: no request waits for it. Spans wait in a bounded queue; a collector that is slow, down or busy is
 tried again with backoff, and spans for which the queue has no room are dropped and counted. Metrics are sums since the
@@ -15,9 +15,9 @@ from itertools import islice
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from cadenza.observe import Observer
-from cadenza.observe.otlp import encode_metrics, encode_spans, make_resource, make_span
-from cadenza.observe.spans import EndedSpan, Value
 from cadenza.observe.worker_metrics import read_families
+from cadenza.parts.otlp.encoding import encode_metrics, encode_spans, make_resource, make_span
+from cadenza.parts.otlp.spans import EndedSpan, Value
 
 QUEUE_MAX = 8192  # spans
 BATCH_MAX = 512

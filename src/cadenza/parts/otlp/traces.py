@@ -27,8 +27,8 @@ from cadenza.gateway.protocols.azure import DEPLOYMENT_PATH
 from cadenza.gateway.request import DISCONNECTED_CAUSE, At, RequestRecord
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.rules import Hold
-from cadenza.observe.spans import EndedSpan, SpanKind, Value
-from cadenza.observe.trace_context import TraceParent, read_parent
+from cadenza.parts.otlp.spans import EndedSpan, SpanKind, Value
+from cadenza.parts.otlp.trace_context import TraceParent, read_parent
 from cadenza.upstreams.base import Fault
 
 FOLLOWED_PER_S = 10  # requests that are traced because their clients ask for it, in each process

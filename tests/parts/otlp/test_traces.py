@@ -9,9 +9,9 @@ from pathlib import Path
 from cadenza.core.faults import FaultKind
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Route, Usage
-from cadenza.gateway.traces import FOLLOWED_PER_S, TracedRecord, Tracer
 from cadenza.ledger.rules import Hold
-from cadenza.observe.spans import ATTRIBUTES, EndedSpan
+from cadenza.parts.otlp.spans import ATTRIBUTES, EndedSpan
+from cadenza.parts.otlp.traces import FOLLOWED_PER_S, TracedRecord, Tracer
 from cadenza.upstreams.base import Fault
 from tests.docs.markdown import ROOT
 from tests.unit.gateway.client import Client
@@ -141,6 +141,6 @@ async def test_names_have_no_text_of_clients(funded: FundedStore) -> None:
 
 
 def test_the_docs_list_all_attributes() -> None:
-    """docs/monitor.md names the attributes that spans may have."""
-    page = (Path(ROOT) / "docs" / "monitor.md").read_text().partition("## Traces")[2].partition("\n## ")[0]
+    """docs/parts/otlp.md names the attributes that spans may have."""
+    page = (Path(ROOT) / "docs" / "parts" / "otlp.md").read_text()
     assert set(re.findall(r"`((?:http|url|error|gen_ai|cadenza)\.[a-z_.]+)`", page)) == ATTRIBUTES

@@ -8,9 +8,9 @@ from typing import Any
 from prometheus_client import generate_latest
 
 from cadenza.observe import Observer, make_log
-from cadenza.observe.exporter import QUEUE_MAX, TRACES_PATH, OtlpExporter
-from cadenza.observe.otlp import make_span
-from cadenza.observe.spans import EndedSpan
+from cadenza.parts.otlp.encoding import make_span
+from cadenza.parts.otlp.exporter import QUEUE_MAX, TRACES_PATH, OtlpExporter
+from cadenza.parts.otlp.spans import EndedSpan
 
 SPAN = EndedSpan(name="rate", trace_id=b"t" * 16, span_id=b"s" * 8, parent_id=b"", start_ns=1, end_ns=2)
 WAIT_S = 30.0
