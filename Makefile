@@ -76,7 +76,7 @@ lock: $(VENV)/.uv ## Pin the dependencies with their hashes (ARGS=--upgrade for 
 	@echo uv | $(COMPILE) - -o requirements/uv.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --extra all -o requirements/run.txt $(ARGS)
 	@$(COMPILE) --no-annotate --group model -o $(MODEL) $(ARGS)
-	@$(COMPILE) --group otel -o requirements/otel.txt $(ARGS)
+	@$(COMPILE) --group otlp -o requirements/otlp.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --extra all --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --extra all --group bench -c requirements/run.txt -o requirements/bench.txt $(ARGS)
 	@for pins in bench/peers/*.in requirements/clients/*.in requirements/localstripe/*.in requirements/searxng/*.in; do $(COMPILE) $$pins -o $${pins%.in}.txt $(ARGS); done
@@ -95,10 +95,10 @@ $(VENV)/.uv: requirements/uv.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/uv.txt # errors only
 	@touch $@
 
-$(VENV)/.run: $(VENV)/.uv requirements/run.txt requirements/otel.txt $(MODEL) pyproject.toml
-	@echo 'Installing Cadenza and its embedded model, about 470 MB on disk.'
+$(VENV)/.run: $(VENV)/.uv requirements/run.txt requirements/otlp.txt $(MODEL) pyproject.toml
+	@echo 'Installing Cadenza and its embedded model, about 420 MB on disk.'
 	@echo 'This can take a minute on a slow line. Later starts skip it.'
-	@$(INSTALL) $(PINNED) -r requirements/run.txt -r requirements/otel.txt -r $(MODEL)
+	@$(INSTALL) $(PINNED) -r requirements/run.txt -r requirements/otlp.txt -r $(MODEL)
 	@$(INSTALL) --editable .
 	@touch $@
 

@@ -17,9 +17,9 @@ import msgspec
 
 from cadenza.core.errors import RateLimited
 from cadenza.core.rates import Rate
-from cadenza.fleet.valkey.state import ValkeyState
 from cadenza.gateway.slots import Slots, wait_for_slot
 from cadenza.observe import Observer
+from cadenza.parts.valkey.state import ValkeyState
 from tests.simulation.network import Link
 from tests.simulation.themes import OF_VALKEY, FaultKind
 from tests.simulation.valkey import SimulatedValkey

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import asyncpg  # type: ignore[import-untyped]
 
 from cadenza.ledger import day_sums, rows
-from cadenza.store.postgres.connection import PID, PostgresAddress, PostgresBounds
-from cadenza.store.postgres.errors import CommitLost, ConnectionLost
-from cadenza.store.postgres.session import LOST, PostgresSession
-from cadenza.store.postgres.store import PostgresStore
+from cadenza.parts.postgres.connection import PID, PostgresAddress, PostgresBounds
+from cadenza.parts.postgres.errors import CommitLost, ConnectionLost
+from cadenza.parts.postgres.session import LOST, PostgresSession
+from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.sqlite.store import SqliteTransaction
 from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import Row, Transaction

@@ -19,8 +19,8 @@ from cadenza.fleet.presence import FENCE, FENCED
 from cadenza.ledger import credit, sweeps
 from cadenza.ledger.cap_rows import set_cap
 from cadenza.ledger.origins import CreditMove
-from cadenza.store.postgres.connection import PostgresAddress, PostgresBounds, connect
-from cadenza.store.postgres.store import PostgresStore
+from cadenza.parts.postgres.connection import PostgresAddress, PostgresBounds, connect
+from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.schema import accounts, cap_holds, caps, debts, entries, idempotency, metadata, reserves, usage
 from cadenza.store.store import Store, StoreRefused
 from tests.postgres import Postgres
