@@ -48,7 +48,7 @@ from cadenza.grounding.search.records import Source
 from cadenza.http.exchange import Request
 from cadenza.http.headers import TrustedProxies, is_local
 from cadenza.http.request_parser import Progress, RequestParser
-from cadenza.observe.trace_context import read_parent
+from cadenza.parts.otlp.trace_context import read_parent
 from cadenza.web.chat.markdown.messages import TASK_CHARS_MAX, RenderTask
 from cadenza.web.chat.markdown.render import HtmlRenderer
 from cadenza.web.cookies import Origin, read_cookie
