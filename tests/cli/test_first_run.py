@@ -37,7 +37,7 @@ def test_screen(first: Server) -> None:
     assert f"API       http://127.0.0.1:{first.port}/v1\n" in shown
     assert "smollm2-135m-instruct on this machine answers for mezzo, forte, fortissimo" in shown
     assert re.search(r"\n +It is small and often wrong\. To use a better model: \S*cadenza init\n", shown)
-    assert "Grounding files, memory, search of local documents (none indexed yet: " in shown
+    assert "Grounding files, memory" in shown
     assert "demo@localhost, with 5.00 dollars of credit; password " in shown
     assert f"{first.key}   (shown only this once)" in shown
 
@@ -60,19 +60,15 @@ def test_shown_link_makes_the_operator(first: Server) -> None:
 @pytest.mark.parametrize(
     ("toml", "shown"),
     [
-        ("", "files, memory, search of local documents (none indexed yet: cadenza index FOLDER)"),
-        ('search = { index = "here.db" }\n', "files, memory, search of local documents"),
+        ("", "files, memory"),
         ('memory = false\nsearch = { engine = "searxng", url = "http://[::1]" }\n', "files, web search by searxng"),
-        ("search = false\n", "files, memory"),
         ("attachments = false\nmemory = false\nsearch = false\n", "turned off in the config"),
-        ("attachments = false\nmemory = false\n", "search of local documents (none indexed yet: cadenza index FOLDER)"),
     ],
 )
 def test_screen_says_what_grounding_has(tmp_path: Path, toml: str, shown: str) -> None:
-    """What is turned off is not named, and without an index the line says how to make one."""
+    """What is turned off is not named."""
     (tmp_path / "cadenza.toml").write_text(f"[grounding]\n{toml}")
-    (tmp_path / "here.db").touch()
-    assert describe_grounding(load_settings(None, {}, tmp_path).grounding, "cadenza") == shown
+    assert describe_grounding(load_settings(None, {}, tmp_path).grounding) == shown
 
 
 def test_shown_account_exists(first: Server) -> None:

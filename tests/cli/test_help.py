@@ -45,7 +45,6 @@ STORE_COMMANDS = [
     ("ledger", "check"),
     ("ledger", "export"),
     ("audit", "list"),
-    ("index",),
     ("class", "show"),
     ("class", "reload"),
     ("backup", "copy.db"),

@@ -33,9 +33,15 @@ NO_CONTENT = {
         "http",
         "ledger",
         "observe",
+        "parts.otlp.settings",
+        "parts.otlp.spans",
+        "parts.otlp.trace_context",
+        "parts.postgres",
+        "parts.retention",
+        "parts.valkey",
         "process",
-        "retention",
         "routing",
+        "terminal",
     ),
     *(
         "server",
@@ -49,8 +55,8 @@ NO_CONTENT = {
     ),
     *("core.margin", "core.money", "core.prices", "core.rates", "core.records", "core.shares"),
     *("core.spans", "core.usage_report"),
-    *("evaluation.trial", "evaluation.verdict", "grounding.charges", "grounding.index.folder_files"),
-    *("grounding.index.indexing", "grounding.search.engines.build", "upstreams.dialects", "upstreams.known"),
+    *("evaluation.trial", "evaluation.verdict", "grounding.charges"),
+    *("grounding.search.engines.build", "upstreams.dialects", "upstreams.known"),
     *("web.account", "web.charts", "web.cookies", "web.docs", "web.money", "web.operator"),
     *("web.render", "web.routes", "web.settings", "web.visit"),
 }
@@ -66,13 +72,12 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "Endpoint": {"headers", "methods", "name", "scope"},
     "EngineApi": {"key_refused", "name", "reasons"},  # words of ours
     "EvaluationOrder": {"actor"},
-    "Folder": {"path", "url"},  # of the operator's documents
     "Model": {"id", "owned_by"},
     "Offer": {"image_classes"},
+    "Part": {"commands", "heading", "name", "owns", "packages"},
     "ParserFault": {"error", "module"},  # names of ours, checked by a pattern
     "Probe": {"advice", "detail", "models", "owner", "windows"},
     "Ready": {"url"},
-    "StoredFile": {"digest", "error", "path"},  # of the operator's documents
     "Suite": {"digest", "name"},
     "SuiteRun": {"character", "upstreams"},
     "Task": {"character", "protocol"},  # of the class; a name of ours

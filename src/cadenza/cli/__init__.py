@@ -58,7 +58,6 @@ SECTIONS = {
         "class": ("classes.classes", "Classes: what serves them, and its replacement after evaluation."),
         "route": ("routes.routes", "Routes: list them, or keep requests from one for some time."),
         "model": ("model.model", "The embedded model."),
-        "index": ("index.index", "Index the documents of FOLDER for the local search engine."),
     },
     "Watch": {
         "top": (

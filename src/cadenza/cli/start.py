@@ -22,7 +22,6 @@ import msgspec
 import uvloop
 
 from cadenza.app import WORKERS_FOLDER, App, log_replaced
-from cadenza.cli.index import index_problem
 from cadenza.cli.model import DOWNLOAD_MB, install_model
 from cadenza.config import ConfigError, Settings
 from cadenza.config.classes import resolve_classes
@@ -89,9 +88,6 @@ def run_service(settings: Settings, host: str, port: int) -> None:
     log.info("starting", **start_facts(settings, listener))
     if refused := refused_limits():
         log.warning("the system refuses limits of a process", limits=refused)
-    if problem := index_problem(settings.grounding.search):
-        reason, todo = problem
-        log.warning("local search cannot work", reason=reason, todo=todo)
     if settings.server.workers == 1:
         serve_one(App(settings, log), listener)
     else:
@@ -167,7 +163,7 @@ def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
         ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if found.has_new_demo else "")),
         ("API", base_url),
         *_model_lines(settings, found.classes),
-        ("Grounding", describe_grounding(settings.grounding, _command())),
+        ("Grounding", describe_grounding(settings.grounding)),
     ]
     credit = f"{DEMO_EMAIL}, with {format_dollars(DEMO_CREDIT_NANO)} dollars of credit"
     if found.demo:
@@ -210,17 +206,12 @@ def _model_lines(settings: Settings, classes: Mapping[str, ClassState]) -> list[
     return lines if settings.source else [*lines, hint]
 
 
-def describe_grounding(given: GroundingSettings, command: str) -> str:
+def describe_grounding(given: GroundingSettings) -> str:
     """The sources of grounding that are on, for the start screen."""
     parts = [name for name, is_on in (("files", given.attachments), ("memory", given.memory)) if is_on]
-    match given.search.engine:
-        case "off":
-            return ", ".join(parts) or "turned off in the config"
-        case "local":
-            hint = "" if given.search.index.exists() else f" (none indexed yet: {command} index FOLDER)"
-            return ", ".join([*parts, f"search of local documents{hint}"])
-        case web_engine:
-            return ", ".join([*parts, f"web search by {web_engine}"])
+    if given.search.engine != "off":
+        parts.append(f"web search by {given.search.engine}")
+    return ", ".join(parts) or "turned off in the config"
 
 
 def _base_url(listener: socket.socket) -> str:

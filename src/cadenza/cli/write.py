@@ -43,7 +43,7 @@ MORE = {  # what explains the commands of a section
     "Start": "[Getting started](start.md), [try a provider](routes.md#try-a-provider)",
     "Accounts and keys": "[Your first team](guides/first-team.md), [keys](platform/keys.md), [accounts](platform.md)",
     "Money": "[Money](money.md), [months](months.md), [vouchers](platform/credit.md#vouchers)",
-    "Models": "[Routes](routes.md), [evaluation](evaluation.md), [local search](grounding/local-search.md)",
+    "Models": "[Routes](routes.md), [evaluation](evaluation.md)",
     "Watch": "[Monitor](monitor.md), [the audit log](platform/operator.md#the-audit-log)",
     "Maintain": "[Runbook](runbook.md), [Postgres](parts/postgres.md), [the retention audit](parts/retention.md)",
 }

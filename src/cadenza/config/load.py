@@ -207,9 +207,7 @@ def _search(given: SearchSettings, reader: ConfigReader) -> SearchSettings:
     return replace(
         given,
         given=frozenset(),
-        engine=given.engine or "local",
         url=url,
-        wants_index=given.engine == "local" or (not given.engine and "index" in given.given),
         proxy=reader.proxy(url, ("grounding", "search", "url")),
     )
 
@@ -233,7 +231,6 @@ def _class(
     is_embedded = all(providers[route.provider].kind == "embedded" for route in usable)
     own = given.character.text if given.character else None
     return ClassSettings(
-        search_decision=given.search_decision,
         gate=given.gate,
         routes=tuple(usable),
         candidates=tuple(filter(None, candidates)),

@@ -42,7 +42,10 @@ NO_CLASS = {
     RESERVED_CLASS: "this class is reserved and cannot be configured",
     AUTO: "this is not a class: it stands for the class that the account prefers",
 }
-GONE = {  # keys of release 0.1.0
+GONE = {  # keys and values of release 0.1.0
+    "engine = local": "there is no search of local documents now: name an engine of the web, or remove the table",
+    "search_decision": "the words of a message decide now, for every class: remove this line",
+    "index": "there is no search of local documents now: remove this line",
     "watch": "there is no watch now: evaluate the class each night instead, and remove this table",
 }
 SECRET_WORDS = {"key", "token", "secret", "password"}
@@ -197,6 +200,8 @@ class ConfigReader:
         if key.section:
             return self.read(key.section, value, at)
         assert key.check
+        if gone := GONE.get(f"{key.name} = {value}"):
+            raise CheckError(gone)
         found = key.check.read(value)
         if key.shape != "path":
             return found
@@ -259,9 +264,9 @@ def _table(value: object) -> Table:
 
 
 def _switched(switch: Switch, value: object) -> Table:
-    if not isinstance(value, bool):
-        raise CheckError(f"must be true, false, or a table with {switch.name}, not {type_name(value)}")
-    return {} if value else {switch.name: "off"}
+    if value is not False:
+        raise CheckError(f"must be false, or a table with {switch.name}")
+    return {switch.name: "off"}
 
 
 def _tables(value: object) -> list[Table]:

@@ -61,7 +61,6 @@ SENDABLE = ("[ -~]+", "the key must be one line of printable ASCII characters, a
 ONE_WORD = ("[!-~]+", "the token must be one word of printable ASCII characters")
 RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
 ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
-OF_WEB_ENGINES = ("url", "api_key_env", "allow_networks", "price", "searches_per_day")
 NO_PLAIN_HTTP = "http sends {} unencrypted; use https"
 KIND = one_of("openai", "embedded")
 SITE_KEY_VARIABLE = "CADENZA_SECRET_KEY"
@@ -242,7 +241,6 @@ class GateSettings(GateLimits, frozen=True, kw_only=True):
 class AnyClassSettings(ConfigTable, frozen=True, kw_only=True):
     """What the config says about a class in every case."""
 
-    search_decision: Annotated[Literal["rules", "model"], '"model": the model of the class is asked whether a message needs the web'] = "rules"
     gate: Annotated[GateSettings, "what a verdict must show before its candidate is promoted"] = GateSettings()
 
 
@@ -268,32 +266,27 @@ class ClassSettings(AnyClassSettings, frozen=True, kw_only=True):
 
 
 class SearchSettings(ConfigTable, frozen=True):
-    """Without an engine, or with `search = true`, the local one is used once it has an index."""
+    """The engine of web search."""
 
-    engine: Annotated[Literal["", "searxng", "brave", "tavily", "local", "off"], one_of("searxng", "brave", "tavily", "local", "off"), Like("searxng"), "without it: the local engine, once it has an index"] = ""
+    engine: Annotated[Literal["searxng", "brave", "tavily", "off"], Like("searxng"), "without a table, none is asked"] = "off"
     url: Annotated[str | None, ADDRESS, Like("http://127.0.0.1:8888"), "of your SearXNG; the others have one"] = None
     api_key_env: Annotated[str | None, Variable("the key of the search engine", "BRAVE_API_KEY", *SENDABLE)] = None
     max_results: Annotated[int, whole(1, 20), "results that are quoted, at most"] = 5
     timeout_s: Annotated[float, above_zero(60), "a search that takes longer is left out"] = 6.0
     price_nano: Annotated[int, DOLLARS, Like("0.005"), "dollars for one search, charged to the account"] = field(default=0, name="price")
     searches_per_day: Annotated[int, whole(1, 1_000_000), "of one account: the burst, and the number that is added in a day"] = 1000
-    index: Annotated[Path, "the file of the local engine, made by `cadenza index`"] = Path("data/index.db")
     allow_networks: Annotated[tuple[str, ...], NETWORKS, Like(["10.20.0.0/16"]), "private addresses whose pages may be read; by default none"] = ()
-    wants_index: bool = False  # the config asks for local search
     api_key: Secret | None = None
     proxy: str | None = None  # to the engine, from the environment
     given: frozenset[str] = frozenset()  # the keys that the file has
 
     def mistakes(self) -> Iterable[tuple[str, str]]:
-        of_web = [name for name in OF_WEB_ENGINES if name in self.given]
-        if not self.engine and self.given and ("index" not in self.given or of_web):
-            yield "engine", 'missing; it must be "searxng", "brave", "tavily", "local" or "off"'
+        if self.given and "engine" not in self.given:
+            yield "engine", 'missing; it must be "searxng", "brave", "tavily" or "off"'
         if self.engine == "searxng" and not self.url:
             yield "url", 'missing; it must be the address of your SearXNG, like "http://127.0.0.1:8888"'
         if self.engine in ENGINE_URLS and not self.api_key_env:
             yield "api_key_env", "missing; it must name the environment variable that has the engine's key"
-        for name in of_web if self.engine == "local" else ():
-            yield name, "the local engine does not use it"
         if self.url and is_public_http(self.url):
             yield "url", NO_PLAIN_HTTP.format("queries")
 
@@ -301,7 +294,7 @@ class SearchSettings(ConfigTable, frozen=True):
 class GroundingSettings(ConfigTable, frozen=True):
     attachments: Annotated[bool, "files in messages are read"] = True
     memory: Annotated[bool, "the notes of the account are used"] = True
-    search: Annotated[SearchSettings, Switch("engine"), "`search = false` in [grounding] turns it off, of local documents too"] = SearchSettings()
+    search: Annotated[SearchSettings, Switch("engine"), "`search = false` in [grounding] turns it off"] = SearchSettings()
 
 
 class PlatformSettings(ConfigTable, frozen=True):

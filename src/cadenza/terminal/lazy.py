@@ -11,6 +11,7 @@ from cadenza import parts
 WHOLE = 1000  # characters of a sentence: more than any has
 GONE = {  # what release 0.1.0 had, as the error names it, and what to do now
     "such command 'watch'": "There is no watch now: run 'cadenza class evaluate' each night instead.",
+    "such command 'index'": "There is no search of local documents now: [grounding.search] names an engine of the web.",
     "such option '--deep'": "Try a model with 'cadenza doctor --try', or evaluate it: 'cadenza class evaluate'.",
     "such option '--share'": "There are no canaries now: a promotion serves every account.",
 }

@@ -20,9 +20,7 @@ def audited(folder: Path, raw: dict[str, Any]) -> tuple[PrivateConfig, str, Sett
     source, own = folder / "cadenza.toml", folder / "inputs" / "cadenza.toml"
     source.write_text(write_config(raw))
     config = PrivateConfig(raw, load_settings(str(source), {}, folder), CanarySet())
-    own.write_text(
-        write_config(config.tables(UPSTREAM, f"sqlite:///{folder}/audit.db", "memory://", folder / "index.db"))
-    )
+    own.write_text(write_config(config.tables(UPSTREAM, f"sqlite:///{folder}/audit.db", "memory://")))
     settings = load_settings(str(own), config.variables, own.parent)
     settings.require_complete()
     return config, own.read_text(), settings

@@ -8,7 +8,7 @@ import pytest
 from cadenza.config import load_settings
 from cadenza.parts.retention.canaries import CanarySet
 from cadenza.parts.retention.cases import DELETED, KEPT, all_cases
-from cadenza.parts.retention.places import INDEX, SQLITE_FILES, SQLITE_TABLES
+from cadenza.parts.retention.places import SQLITE_FILES, SQLITE_TABLES
 from cadenza.parts.retention.report import BLIND_SPOTS, Findings, to_text
 from cadenza.parts.retention.search import CanaryHit, PlaceSearch
 from cadenza.store.contents import POSTGRES_LOG, POSTGRES_PAGES, POSTGRES_TABLES, POSTGRES_WAL
@@ -44,7 +44,6 @@ def result_of(*hits: Hit, sent: tuple[str, ...] = ()) -> dict[str, Any]:
         (DELETED_NOTE, POSTGRES_TABLES, "public.notes.text", False),
         (DELETED_NOTE, SQLITE_FILES, "cadenza.db", False),
         (MESSAGE, SQLITE_FILES, "cadenza.db", False),
-        (MESSAGE, INDEX, "index.db", False),
     ],
 )
 def test_what_belongs_where_it_was_found(canary: str, place: str, where: str, belongs: bool) -> None:
@@ -87,6 +86,6 @@ def test_the_report_lists_what_it_cannot_see() -> None:
 
 def test_what_is_stored_by_design_names_cases_and_tables() -> None:
     """Each name is that of a case, and each place a table, another place or the mark of what was deleted."""
-    others = {"the address of the account", "search: indexed document"}
+    others = {"the address of the account"}
     assert KEPT.keys() <= all_cases().keys() | others
-    assert set().union(*KEPT.values()) <= {*metadata.tables, DELETED, "log", "traces", INDEX}
+    assert set().union(*KEPT.values()) <= {*metadata.tables, DELETED, "log", "traces"}

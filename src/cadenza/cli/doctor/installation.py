@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from cadenza import clock, parts
-from cadenza.cli.index import index_problem
 from cadenza.config import Settings
 from cadenza.config.parts import search_options
-from cadenza.config.settings import DEFAULT_PRICES, SITE_KEY_VARIABLE, SearchSettings, ServerSettings
+from cadenza.config.settings import DEFAULT_PRICES, SITE_KEY_VARIABLE, ServerSettings
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import require_store
-from cadenza.core.errors import ControlError
 from cadenza.fleet.presence import is_registered
 from cadenza.fleet.shared import MEMORY
-from cadenza.grounding.index.local_index import index_exists, list_folders
 from cadenza.grounding.search.engines.build import build_web_engine, probe
 from cadenza.http.headers import is_local
 from cadenza.store.address import open_store
@@ -185,37 +182,12 @@ def check_metrics(server: ServerSettings) -> Check:
 async def check_search(settings: Settings) -> Check:
     search = settings.grounding.search
     if search.engine == "off":
-        return Check("search", "ok", "turned off in the config: [grounding] has search = false")
+        return Check("search", "ok", "off: the config names no engine")
     if search.api_key_env and not search.api_key:
         return Check("search", "warning", f"{search.engine} was not asked: its key is not set")
-    if search.engine == "local":
-        return check_index(search)
     engine = build_web_engine(search_options(search))
     try:
         found = await probe(engine)
     finally:
         await engine.close()
     return Check("search", "ok" if found.works else "fault", found.detail)
-
-
-def check_index(search: SearchSettings) -> Check:
-    """Open the index, and say how much is in it."""
-    if problem := index_problem(search):
-        return Check("search", "fault", *problem)
-    if not index_exists(search.index):
-        return Check("search", "ok", "off: there is no engine, and no index of local documents")
-    try:
-        folders = list_folders(search.index)
-    except ControlError as error:
-        return Check("search", "fault", f"local: {error}")
-    documents = sum(folder.files - folder.unreadable for folder in folders)
-    if not documents:
-        return Check(
-            "search", "warning", f"local: there are no documents in {search.index}", "Run 'cadenza index FOLDER'."
-        )
-    passages = sum(folder.passages for folder in folders)
-    counts = ", ".join(
-        f"{number:,} {noun}{'' if number == 1 else 's'}"
-        for number, noun in ((len(folders), "folder"), (documents, "document"), (passages, "passage"))
-    )
-    return Check("search", "ok", f"local: {counts} in {search.index}")

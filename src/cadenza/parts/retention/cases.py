@@ -26,7 +26,7 @@ from cadenza.http.raw_client import open_with, send_bytes
 from cadenza.parts.retention.canaries import TEXT, WORD, Canary, CanarySet, Template
 from cadenza.parts.retention.client import FORM, JSON, CaseClient
 from cadenza.parts.retention.config import CONCURRENCY, MODEL, PROVIDER
-from cadenza.parts.retention.places import INDEX, LOG, TRACES
+from cadenza.parts.retention.places import LOG, TRACES
 from cadenza.parts.retention.protocols import (
     CHAT,
     FILLER,
@@ -261,7 +261,6 @@ KEPT = {
     "a note": {"notes"},
     "sign-in: User-Agent": {"sessions"},
     "header: X-Request-Id": {"usage", "entries", "idempotency", LOG, TRACES},
-    "search: indexed document": {INDEX},
     "a note that was replaced": {DELETED},
     "a note that was deleted": {DELETED},
     "a note that a command deleted": {DELETED},
@@ -330,11 +329,6 @@ async def erase(fixture: RetentionFixture, canary: Canary) -> None:
     await create_key(fixture.store, email, KeyOrder(canary.word), now_ms)
     await add_note(fixture.store, made.id, canary.text, now_ms)
     await erase_account(fixture.store, email, COMMAND_LINE, now_ms)
-
-
-async def index(fixture: RetentionFixture, canary: Canary) -> None:
-    (fixture.service.documents / "page.html").write_bytes(make_sample("html", canary.word))
-    await fixture.service.run("index", str(fixture.service.documents))
 
 
 async def evaluate(fixture: RetentionFixture, canary: Canary) -> None:

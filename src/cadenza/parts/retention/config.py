@@ -40,7 +40,7 @@ class PrivateConfig:
         folder = settings.source.parent if settings.source else Path.cwd()
         self._given: Table = _absolute({name: one for name, one in given.items() if name not in LEFT_OUT}, folder)
 
-    def tables(self, upstream_url: str, store_url: str, shared_state_url: str, index: Path) -> Table:
+    def tables(self, upstream_url: str, store_url: str, shared_state_url: str) -> Table:
         given = self._given
         names = ("server", "observe", "platform", "providers", "classes", "grounding")
         server, observe, platform, providers, classes, grounding = (given.get(name, {}) for name in names)
@@ -57,7 +57,7 @@ class PrivateConfig:
             "limits": {**given.get("limits", {}), **LIMITS},
             "providers": {name: self._provider(name, one, upstream_url) for name, one in made.items()},
             "classes": {class_id: _class(classes.get(class_id, {})) for class_id in CLASSES},
-            "grounding": {**grounding, "search": self._search(grounding.get("search", {}), upstream_url, index)},
+            "grounding": {**grounding, "search": self._search(grounding.get("search"), upstream_url)},
             "platform": {name: platform[name] for name in PLATFORM if name in platform},
             **({"observe": {**observe, "otlp_url": upstream_url, "sample": 1.0}} if observe else {}),
         }
@@ -72,16 +72,12 @@ class PrivateConfig:
         dialect = found.dialect if found else "plain"
         return {**kept, "kind": "openai", "base_url": base_url, "retention": "zero", "dialect": dialect}
 
-    def _search(self, given: Table | bool, upstream_url: str, index: Path) -> Table | bool:
-        if given is False:
+    def _search(self, given: Table | None, upstream_url: str) -> Table | bool:
+        if not given or given["engine"] == "off":
             self.notes.append("search is off")
             return False
-        search = {} if given is True else given
-        if search.get("engine", "local") == "local":
-            return {**search, "engine": "local", "index": str(index)}
-        self._secret(search.get("api_key_env"), "the key of the search engine")
-        kept = {name: one for name, one in search.items() if name != "index"}
-        return {**kept, "url": upstream_url, "allow_networks": ["127.0.0.1"]}
+        self._secret(given.get("api_key_env"), "the key of the search engine")
+        return {**given, "url": upstream_url, "allow_networks": ["127.0.0.1"]}
 
     def _secret(self, variable: str | None, name: str, before: str = "") -> None:
         if variable:

@@ -21,7 +21,7 @@ NAMED = "a canary is in its name"  # the rest of which may be content
 NO_PROC = "this system has no /proc"
 PROTECTED = "the kernel keeps this user out of the process; run the audit as root"
 
-LOG, TRACES, INDEX = "log", "traces", "index of local search"
+LOG, TRACES = "log", "traces"
 SQLITE_FILES = "SQLite files: database with free pages, write-ahead log, backups"
 SQLITE_TABLES = "SQLite tables, every value"
 ENVIRONMENT = "environment of the processes"

@@ -50,7 +50,7 @@ async def run_audit(settings: Settings, given: Mapping[str, Any], findings: Find
             store_url = f"sqlite:///{service.store / 'cadenza.db'}"
         store_url, shared_url = [await _own_database(url, stack, servers) for url in (store_url, shared_url)]
         config = PrivateConfig(given, settings, canaries)
-        tables = config.tables(upstream.url, store_url, shared_url, service.index / "index.db")
+        tables = config.tables(upstream.url, store_url, shared_url)
         service.configure(write_config(tables), config.variables)
         stack.push_async_callback(service.kill)
         findings.notes += config.notes
@@ -60,7 +60,7 @@ async def run_audit(settings: Settings, given: Mapping[str, Any], findings: Find
         try:
             await _make_accounts(fixture)
             findings.add_sent(ADDRESS, None)
-            await _send_all(fixture, findings, has_index="index" in (tables["grounding"]["search"] or ()))
+            await _send_all(fixture, findings)
         finally:
             await fixture.store.close()  # before its file is read: closing that would drop the locks of the connection
         await _search_running(fixture, findings, metrics)
@@ -115,9 +115,7 @@ async def _start(fixture: RetentionFixture) -> None:
         client.port = fixture.service.port
 
 
-async def _send_all(fixture: RetentionFixture, findings: Findings, *, has_index: bool) -> None:
-    if has_index:
-        await _send(fixture, findings, {"search: indexed document": cases.index})
+async def _send_all(fixture: RetentionFixture, findings: Findings) -> None:
     await _start(fixture)
     await _send(fixture, findings, cases.all_cases())
     if 200 not in findings.sent.values():
@@ -165,7 +163,7 @@ def _search_files(fixture: RetentionFixture, findings: Findings) -> None:
     canaries, service = fixture.canaries, fixture.service
     traces = PlaceSearch(canaries, places.TRACES)
     traces.add(b"\0".join(fixture.upstream.spans))
-    folders = {places.LOG: service.logs, places.INDEX: service.index}
+    folders = {places.LOG: service.logs}
     folders |= {f"{folder.name} folder": folder for folder in service.others}
     findings.searches += [traces, *places.search_sqlite(canaries, service.store)]
     findings.searches += [places.search_folder(canaries, place, folder) for place, folder in folders.items()]

@@ -19,7 +19,7 @@ POLL_S = 0.05
 ADDRESS = re.compile(rb'"address":"127\.0\.0\.1:(\d+)"')
 PROGRAM = (sys.executable, "-P", "-c", "from cadenza.cli import main; main()")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-FOLDERS = ("store", "index", "logs", "tmp", "home", "working")
+FOLDERS = ("store", "logs", "tmp", "home", "working")
 
 
 class AuditedService:
@@ -29,9 +29,9 @@ class AuditedService:
     """
 
     def __init__(self, root: Path) -> None:
-        self.inputs, self.kept, self.documents = root / "inputs", root / "kept", root / "inputs" / "documents"
-        self.store, self.index, self.logs, *self.others = (self.kept / name for name in FOLDERS)
-        for folder in (self.documents, self.store, self.index, self.logs, *self.others):
+        self.inputs, self.kept = root / "inputs", root / "kept"
+        self.store, self.logs, *self.others = (self.kept / name for name in FOLDERS)
+        for folder in (self.inputs, self.store, self.logs, *self.others):
             folder.mkdir(parents=True, mode=0o700)
         self.port = self.pid = 0
         self._process: asyncio.subprocess.Process | None = None
