@@ -1,28 +1,21 @@
-"""The tokenizer is loaded when something must be counted for the first time, and that first count is exact."""
+"""The tokenizer is loaded by the start, and the first count of a process is exact."""
 
 import asyncio
-import itertools
+import contextlib
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from cadenza.ledger.timing import USUAL_TIMING
 from tests.fault.conftest import Deploy
-from tests.ledger_reader import cost_nano, delivered_cost_nano, estimate_tokens, usage_cost_nano
-from tests.loopback import ROLE, LoopbackUpstream, Pause, Sse, Whole, said, usage_of
+from tests.ledger_reader import cost_nano, delivered_cost_nano, estimate_tokens
+from tests.loopback import ROLE, LoopbackUpstream, Pause, Sse, said
 from tests.raw_client import ChatRequest, Reply, send
 from tests.service import Deployment, ServiceProcess, wait_until
 
 CREDIT_NANO = 10**10
 WORDS = ["One", " two", " three", " four"]  # a token each
-USAGE = usage_of(23, 9, 4)
 STREAM = ChatRequest(1, stream=True)
-
-
-def has_tokenizer(process: ServiceProcess) -> bool:
-    return "rs_bpe" in Path(f"/proc/{process.pid}/maps").read_text()
 
 
 def check_charged(deployment: Deployment, reply: Reply, status: int) -> None:
@@ -36,23 +29,13 @@ def check_charged(deployment: Deployment, reply: Reply, status: int) -> None:
     deployment.ledger.check()
 
 
-def test_requests_with_usage_load_no_tokenizer(deploy: Deploy, upstream: LoopbackUpstream) -> None:
-    """Short prompts whose upstream sends usage, plain and streamed, with a limit and without, are not counted."""
+def test_the_start_loads_the_tokenizer(deploy: Deploy, upstream: LoopbackUpstream) -> None:
+    """A service that was just started loads it in a thread, before any request needs a count."""
     deployment = deploy(CREDIT_NANO)
-    upstream.always(Whole(WORDS, USAGE))
-    numbers, is_long = itertools.count(10), True
-    while is_long:  # on a busy machine, a request may take so long that what it delivered is marked, and so counted
-        process, before_nano, is_long = deployment.start(), deployment.ledger.balance_nano, False
-        for max_tokens in (None, None, 50, 50):
-            number, began_s = next(numbers), time.monotonic()
-            request = ChatRequest(number, stream=number % 2 == 0, max_tokens=max_tokens)
-            assert asyncio.run(send(process.port, deployment.key, request)).is_done
-            is_long = is_long or time.monotonic() - began_s >= USUAL_TIMING.mark_after_s
-        assert before_nano - deployment.ledger.balance_nano == 4 * usage_cost_nano("forte", USAGE)
-    assert not has_tokenizer(process)
-    upstream.always(Whole(WORDS, None))
-    assert asyncio.run(send(process.port, deployment.key, ChatRequest(9))).is_done
-    assert has_tokenizer(process)
+    with contextlib.ExitStack() as stack:
+        process = ServiceProcess(deployment.folder, deployment.folder / "start.log", variables={"PYTHONHASHSEED": "0"})
+        stack.callback(process.stop)
+        wait_until(lambda: "tiktoken" in Path(f"/proc/{process.pid}/maps").read_text(), "the tokenizer")
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["leaves", "stays"])

@@ -1,14 +1,15 @@
 """Counting tokens offline, with a real tokenizer (o200k).
 
 A text never has more tokens than UTF-8 bytes, so most limits are decided by a length alone, and the tokenizer, which
-takes 65 MB and 70 ms, is loaded when something must be counted for the first time. The count is our own estimate: an
-upstream's tokenizer may differ, and if it reports usage, that is charged.
+takes 49 MB and 250 ms, is loaded when something must be counted for the first time. The service loads it in a thread as
+it starts. The count is our own estimate: an upstream's tokenizer may differ, and if it reports usage, that is charged.
 """
 
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+from cadenza.core import o200k
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Route, Usage
 
 TEMPLATE_TOKENS_MAX = 1024  # what a chat template may add to a prompt of any length
@@ -23,11 +24,6 @@ WORD_BYTES_PER_TOKEN = 3  # words have more, in every script
 SIGNS = re.compile(r"[^\w\s]+|\d+")  # each of their bytes may be a token
 COUNT_TOKENS_MAX = 2 * CONTEXT_TOKENS_MAX  # no prompt this long is served: beyond, the count is an estimate
 
-# The tokenizer needs up to 2 seconds for a megabyte of these characters in long runs, instead of 40 ms.
-SLOW_RUNS = {"-": 64, "=": 64, "*": 64, "/": 64, "#": 64, " ": 64, "\t": 24}  # the shortest slow run
-RUNS = [(char * chars, re.compile(f"{re.escape(char)}{{{chars},}}")) for char, chars in SLOW_RUNS.items()]
-RUN_CHARS = 128  # the tokens of a long run grow linearly in steps of this length
-
 
 class Tokenizer:
     """Counts tokens. One for the process, shared by its threads."""
@@ -35,27 +31,24 @@ class Tokenizer:
     def __init__(self, part_chars: int = PART_CHARS) -> None:
         self._part_chars = part_chars
         self._lock = threading.Lock()
-        self._count_tokens: Callable[[str], int] | None = None  # of o200k, once it is loaded
-        self._runs: dict[str, int] = {}  # the tokens of short runs; there are about 1,500 such runs
+        self._encode: Callable[[str], list[int]] | None = None  # of o200k, once it is loaded
 
     @property
     def is_loaded(self) -> bool:
-        return self._count_tokens is not None
+        return self._encode is not None
 
     def load(self) -> None:
-        """Takes 70 ms the first time. It holds the interpreter's lock meanwhile, so a thread does not help."""
+        """Takes 250 ms the first time in a process."""
         with self._lock:
-            if self._count_tokens is None:
-                from rs_bpe.bpe import openai  # noqa: PLC0415 65 MB that many processes never need
-
-                self._count_tokens = openai.o200k_base().count
+            if self._encode is None:
+                self._encode = o200k.load().encode_ordinary
 
     def count(self, text: str) -> int:
-        """A long text is counted in parts: the tokenizer holds the interpreter's lock, for 1 ms each instead of 200."""
+        """A long text is counted in parts: its longest run decides how much memory the tokenizer's pattern takes."""
         return self._count_part(text) if len(text) <= self._part_chars else sum(self.count_parts(text))
 
     def count_parts(self, text: str) -> Iterator[int]:
-        """The tokens of one part after the other, for a caller that lets others run in between."""
+        """The tokens of one part after the other, for a caller that lets others run in between: 7 ms at most each."""
         return map(self._count_part, _parts(text, self._part_chars))
 
     def count_prompt(self, texts: Sequence[str], enough_tokens: int = COUNT_TOKENS_MAX) -> int:
@@ -73,39 +66,10 @@ class Tokenizer:
         return tokens
 
     def _count_part(self, part: str) -> int:
-        """Long runs of one character are counted separately. This changes the count by at most two tokens per run."""
-        for run, pattern in RUNS:
-            if run in part:
-                return self._count_around(pattern, part)
-        if self._count_tokens is None:
+        if self._encode is None:
             self.load()
-        assert self._count_tokens
-        return self._count_tokens(part)
-
-    def _count_around(self, pattern: re.Pattern[str], part: str) -> int:
-        """Count the runs, and what is between them. The last space of a run belongs to the word that follows it."""
-        start, tokens = 0, 0
-        for match in pattern.finditer(part):
-            run = match[0]
-            if run.isspace() and match.end() < len(part):
-                run = run[:-1]
-            tokens += self._count_part(part[start : match.start()]) + self._count_run(run)
-            start = match.start() + len(run)
-        return tokens + self._count_part(part[start:])
-
-    def _count_run(self, run: str) -> int:
-        """A long run is counted as a short one, and then the same number for each further 128 characters."""
-        repeats = max(len(run) // RUN_CHARS - 1, 0)
-        tokens = self._count_short_run(run[: len(run) - repeats * RUN_CHARS])
-        return tokens + repeats * self._count_short_run(run[:RUN_CHARS]) if repeats else tokens
-
-    def _count_short_run(self, run: str) -> int:
-        tokens = self._runs.get(run)
-        if tokens is None:
-            self.load()
-            assert self._count_tokens
-            tokens = self._runs[run] = self._count_tokens(run)
-        return tokens
+        assert self._encode
+        return len(self._encode(part))
 
 
 def least_tokens(chars: int) -> int:

@@ -6,7 +6,7 @@ never the text, and the client gets a 500.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from cadenza.core.errors import (
     CadenzaError,
@@ -59,6 +59,9 @@ ENDPOINTS = {
 }
 ONE_MODEL = Endpoint("model", READ, "models", get_model)
 DEPLOYMENT = Endpoint("azure_chat", ("POST",), "inference", serve_deployment)
+
+
+ServeApi = Callable[[Gateway, Exchange, Endpoint | None], Awaitable[None]]
 
 
 async def serve_api(

@@ -12,7 +12,7 @@ from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.gateway.large.weight import Steps
-from cadenza.gateway.parts import Part, check_part
+from cadenza.gateway.parts import MessagePart, check_part
 from cadenza.gateway.tools import NOTHING, CallFields, ToolFields, restore_upstream_ids
 
 PARTS_MAX = 16_384  # of all messages together
@@ -30,7 +30,7 @@ class SentMessage(Content, msgspec.Struct):
     """The fields of a message that are looked at."""
 
     role: str
-    content: str | list[Part] | None = None
+    content: str | list[MessagePart] | None = None
     tool_calls: list[CallFields] | None = None
     tool_call_id: str | None = None
     function_call: msgspec.Raw = NOTHING

@@ -38,7 +38,7 @@ class File(Content, msgspec.Struct):
     file_id: msgspec.Raw = NOTHING
 
 
-class Part(Content, msgspec.Struct):
+class MessagePart(Content, msgspec.Struct):
     """The fields of a part that are looked at."""
 
     type: str
@@ -54,7 +54,7 @@ class Part(Content, msgspec.Struct):
         return len(self.image_url) + len(self.input_audio) + (len(self.file.file_data) if self.file else 0)
 
 
-Contents = Sequence[tuple[int, list[Part]]]  # each with the index of its message
+Contents = Sequence[tuple[int, list[MessagePart]]]  # each with the index of its message
 
 
 class Attached(Content, msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Attached(Content, msgspec.Struct, frozen=True):
 NOTHING_ATTACHED = Attached()
 
 
-def check_part(path: str, part: Part, role: str) -> str:
+def check_part(path: str, part: MessagePart, role: str) -> str:
     """Check a part and return its text."""
     if part.type == "text":
         if part.text is None:
@@ -127,7 +127,7 @@ def find_attached(messages: Sequence[msgspec.Raw], contents: Contents, *, reads_
     return Attached(tuple(_find_files(messages, contents)), media, needs - {"files"}, excluded)
 
 
-def _data_of(part: Part, *, reads_files: bool) -> tuple[msgspec.Raw | None, FileTokens]:
+def _data_of(part: MessagePart, *, reads_files: bool) -> tuple[msgspec.Raw | None, FileTokens]:
     """The data of a part that is not text: its JSON string, which is not counted as text, and its tokens.
 
     Without such a string the part counts as text, and as an image of any size. A file that is read here is left out of

@@ -133,8 +133,8 @@ class LogWriter:
     """Writes the log in a thread of its own, so that a full pipe or a slow disk holds up no request.
 
     No more than BYTES_MAX wait to be written. Lines beyond that, and lines that the stream refuses, are dropped and
-    counted; once the stream takes lines again, one line says how many are missing. The thread starts with the first
-    text. Without `in_thread`, `flush` writes in the thread of its caller.
+    counted; once the stream takes lines again, one line says how many are missing. Before `start`, and without
+    `in_thread`, `flush` writes in the thread of its caller.
     """
 
     def __init__(self, stream: TextIO, render_dropped: RenderDropped, *, in_thread: bool = True) -> None:
@@ -150,6 +150,14 @@ class LogWriter:
         self._unreported = 0  # dropped lines that the log does not mention yet
         self._thread: threading.Thread | None = None
 
+    def start(self) -> None:
+        """Start the thread, once. Python 3.12.0 to 3.12.2 starts none in `atexit`: then there is no thread."""
+        if self._thread is None and self._in_thread:
+            thread = threading.Thread(target=self._write_forever, name="cadenza-log", daemon=True)
+            with contextlib.suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
+
     def put(self, lines: list[bytes]) -> None:
         """Queue lines to be written; never waits."""
         text = b"\n".join([*lines, b""])
@@ -159,9 +167,6 @@ class LogWriter:
                 return
             self._waiting_bytes += len(text)
         self._texts.put((text, len(lines)))
-        if self._thread is None and self._in_thread:
-            self._thread = threading.Thread(target=self._write_forever, name="cadenza-log", daemon=True)
-            self._thread.start()
 
     def flush(self, within_s: float) -> None:
         """Return once everything is written, or after `within_s`.
@@ -171,7 +176,7 @@ class LogWriter:
         is_reached = threading.Event()
         self._texts.put(is_reached)
         with contextlib.suppress(Empty):
-            while not self._in_thread:
+            while self._thread is None:
                 self._write_next(self._texts.get_nowait())
         waits = (self._thread is None or is_reached.wait(within_s / FLUSH_SLICES) for _ in range(FLUSH_SLICES))
         self.is_stuck = not any(waits)
@@ -241,6 +246,7 @@ class Lines:
         if self._loop and not self._loop.is_closed():
             return
         self._loop = None
+        self._writer.start()
         if self._wait_s:
             with contextlib.suppress(RuntimeError):  # no event loop runs
                 self._loop = asyncio.get_running_loop()

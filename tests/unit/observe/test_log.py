@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,13 @@ async def test_lines_are_written_together_and_in_order(monkeypatch: pytest.Monke
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line["request_id"] for line in lines[0::2]] == [f"req_{number}" for number in range(20)]
     assert [line["moves"] for line in lines[1::2]] == list(range(20))
+
+
+async def test_the_writer_starts_with_the_first_line() -> None:
+    """Its thread runs before a line is handed over: some Pythons start no thread while they end."""
+    running = set(threading.enumerate())
+    make_log().info("draining")
+    assert [thread.name for thread in set(threading.enumerate()) - running] == ["cadenza-log"]
 
 
 def test_without_a_loop_a_line_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

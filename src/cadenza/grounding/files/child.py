@@ -13,9 +13,9 @@ from collections.abc import Callable
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-import rs_bpe.bpe  # noqa: F401 the tokenizer imports it when it is needed, which is too late
 
 from cadenza.children.confine import ChildLimits, allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
+from cadenza.core import o200k
 from cadenza.core.files import decode_base64, parse_data_url
 from cadenza.core.tokens import Tokenizer
 from cadenza.grounding.files.formats.read import read_document, read_page
@@ -26,12 +26,10 @@ from cadenza.grounding.files.messages import (
     MeasureTask,
     PageTask,
     ParserFault,
-    Passages,
-    PassagesTask,
     Reply,
     Task,
 )
-from cadenza.grounding.files.passages import measure_document, rank_document, split_sections
+from cadenza.grounding.files.passages import measure_document, rank_document
 from cadenza.grounding.files.records import PageText, Unreadable
 
 WINDOWS_ONLY = {"mbcs", "oem"}
@@ -52,10 +50,11 @@ def main() -> None:
 
 
 def prepare(limits: ChildLimits) -> Callable[[bytearray, bytearray], bytes]:
-    """Import what Python would import later, when it is too late: a text may be in any encoding."""
+    """Import and read what would be needed later, when it is too late: a text may be in any encoding."""
     for module in pkgutil.iter_modules(encodings.__path__):
         if module.name not in WINDOWS_ONLY:
             importlib.import_module(f"encodings.{module.name}")
+    o200k.read_core()
     tokenizer = Tokenizer()
     gc.freeze()  # the collection after each task looks only at what the task made
 
@@ -90,8 +89,6 @@ def fault_of(error: Exception) -> ParserFault:
 
 def answer(task: Task, body: bytearray, tokenizer: Tokenizer) -> Reply:
     match task:
-        case PassagesTask():
-            return Passages(list(split_sections(read_document(task.name, "", bytes(body)))))
         case MeasureTask():
             return measure_document(read_document(task.name, "", bytes(body)), tokenizer.count)
         case PageTask():
