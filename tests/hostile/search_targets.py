@@ -29,7 +29,7 @@ from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX
 from cadenza.gateway.endpoints import is_api, unknown_path
 from cadenza.gateway.large.weight import is_light
 from cadenza.gateway.protocols.translators import TRANSLATORS
-from cadenza.gateway.uploads import SMALL_BYTES
+from cadenza.gateway.uploads import UNPAID_BYTES
 from cadenza.gateway.validate import parse_chat
 from cadenza.grounding.answer import find_citations
 from cadenza.grounding.files.child import decode_file_data
@@ -48,7 +48,7 @@ from cadenza.grounding.search.records import Source
 from cadenza.http.exchange import Request
 from cadenza.http.headers import TrustedProxies, is_local
 from cadenza.http.request_parser import Progress, RequestParser
-from cadenza.observe.trace_context import read_parent
+from cadenza.parts.otlp.trace_context import read_parent
 from cadenza.web.chat.markdown.messages import TASK_CHARS_MAX, RenderTask
 from cadenza.web.chat.markdown.render import HtmlRenderer
 from cadenza.web.cookies import Origin, read_cookie
@@ -126,7 +126,7 @@ def read_body(body: bytes, protocol: str = "") -> None:
     """What happens on the event loop with a body, up to the hold of its credit; a heavy one goes to a child."""
     if len(body) > LARGE_BYTES or not is_light(body):
         return
-    steps_max = math.inf if not protocol and len(body) <= SMALL_BYTES else STEPS_MAX
+    steps_max = math.inf if not protocol and len(body) <= UNPAID_BYTES else STEPS_MAX
     chat = parse_chat(bytes(TRANSLATORS[protocol](body, steps_max).chat) if protocol else body, steps_max)
     if isinstance(chat.texts, list):
         find_user_question(chat.messages, chat.texts)
