@@ -266,6 +266,7 @@ CHAT = bodies(
     {"role":"user","content":"a"}]}""",
 )
 RESPONSES = bodies(
+    """{"input":"a","tools":[{"type":"namespace","name":"n","tools":[{"type":"function","name":"f{i}"}]}]}""",
     """{"input":[{"type":"function_call","call_id":"c{i}","name":"f","namespace":"n","arguments":"{}"},
     {"type":"function_call_output","call_id":"c{i}","output":[{"type":"input_text","text":"a"}]},
     {"type":"reasoning","summary":[{"type":"summary_text","text":"a"}],"encrypted_content":"e30="}],"instructions":"i",
