@@ -209,7 +209,8 @@ def clock_with_pages() -> float:
 
 
 def render(text: str) -> None:
-    renderer().render_complete(RenderTask(text, is_end=len(text) % 2 == 0))
+    for is_end in (True, False):
+        renderer().render_complete(RenderTask(text, is_end=is_end))
 
 
 HEAD = b"POST /v1/chat?a=1 HTTP/1.1\r\nhost: here\r\n"
