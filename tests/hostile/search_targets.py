@@ -126,7 +126,7 @@ def read_body(body: bytes, protocol: str = "") -> None:
     """What happens on the event loop with a body, up to the hold of its credit; a heavy one goes to a child."""
     if len(body) > LARGE_BYTES or not is_light(body):
         return
-    steps_max = math.inf if len(body) <= UNPAID_BYTES else STEPS_MAX
+    steps_max = math.inf if not protocol and len(body) <= UNPAID_BYTES else STEPS_MAX
     chat = parse_chat(bytes(TRANSLATORS[protocol](body, steps_max).chat) if protocol else body, Steps(steps_max))
     if isinstance(chat.texts, list):
         find_user_question(chat.messages, chat.texts)
@@ -209,7 +209,8 @@ def clock_with_pages() -> float:
 
 
 def render(text: str) -> None:
-    renderer().render_complete(RenderTask(text, is_end=len(text) % 2 == 0))
+    for is_end in (True, False):
+        renderer().render_complete(RenderTask(text, is_end=is_end))
 
 
 HEAD = b"POST /v1/chat?a=1 HTTP/1.1\r\nhost: here\r\n"
@@ -266,6 +267,7 @@ CHAT = bodies(
     {"role":"user","content":"a"}]}""",
 )
 RESPONSES = bodies(
+    """{"input":"a","tools":[{"type":"namespace","name":"n","tools":[{"type":"function","name":"f{i}"}]}]}""",
     """{"input":[{"type":"function_call","call_id":"c{i}","name":"f","namespace":"n","arguments":"{}"},
     {"type":"function_call_output","call_id":"c{i}","output":[{"type":"input_text","text":"a"}]},
     {"type":"reasoning","summary":[{"type":"summary_text","text":"a"}],"encrypted_content":"e30="}],"instructions":"i",
